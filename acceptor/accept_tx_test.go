@@ -79,7 +79,7 @@ func TestAcceptTxFailsBeforeSQLIfAnyMessageIsInvalid(t *testing.T) {
 			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.Equal(t, acceptor.ReasonMissingID, invalid.Reason)
-			// The transaction is untouched: it can go on and commit.
+			// The transaction is untouched: it can continue and commit.
 			_, err = ib.AcceptTx(context.Background(), tx, inboxtest.Message("2"))
 			return err
 		}))

@@ -1,6 +1,5 @@
-// Package acceptor validates messages, fans them out to the handlers of their
-// channel and type, and persists them with one status row per handler
-// (contract 4).
+// Package acceptor validates messages, fans them out to the handlers of their channel and type, and
+// persists them with one status row per handler (contract 4).
 package acceptor
 
 import (
@@ -44,28 +43,28 @@ type Acceptor struct {
 	decoders                    map[string]*envelope.Decoder
 	redactor                    redaction.Redactor
 
-	warned      sync.Map // channel and type of unrouted messages, told once
+	warned      sync.Map // channel and type of unrouted messages that were warned of
 	emptied     sync.Map // channels whose first empty record is logged
 	smaller     sync.Map // places whose batch failed, and how many rows its next transactions have
 	warnedCount int
 	warnedMu    sync.Mutex
 }
 
-// Config is what an Acceptor works with; every field but Decoders, Hooks, Instruments
-// and Redactor is required.
+// Config is what an Acceptor works with. Every field is required except Namespaces, Decoders,
+// NotStored, Hooks, Instruments, Redactor and Reserve.
 type Config struct {
 	Store    store.Acceptor
 	Registry *handler.Registry
-	// Channels are the declared channels; a message for another is invalid.
+	// Channels are the declared channels. A message for another channel is invalid.
 	Channels []string
-	// Namespaces are those of channels whose message IDs are not their own; every
-	// other channel is its own namespace (contract 4.4).
+	// Namespaces are those of channels that share their message IDs. Every other channel is its own
+	// namespace (contract 4.4).
 	Namespaces map[string]string
-	// Decoders make messages of rejected records again, by channel; a channel
-	// without one gets the default decoder.
+	// Decoders decode rejected records again, by channel. A channel without one gets the default
+	// decoder.
 	Decoders map[string]*envelope.Decoder
-	// NotStored are those of them that are delivered without an inbox: a
-	// message that handlers of theirs would take is invalid.
+	// NotStored are the channels that are delivered without an inbox: a message that their handlers
+	// would take is invalid.
 	NotStored []string
 	Options   Options
 	// StatementTimeout bounds each transaction, and Retention is the inbox's.
@@ -78,16 +77,16 @@ type Config struct {
 	Instruments *telemetry.Instruments
 	// Redactor redacts why a record is bad before that is stored or published.
 	Redactor redaction.Redactor
-	// Wake tells the processor that these handlers have new statuses; it
-	// never blocks (contract 4.7).
+	// Wake notifies the processor that these handlers have new statuses. It never blocks (contract
+	// 4.7).
 	Wake func(handlerKeys []string)
-	// Reserve asks the processor for room for so many new statuses, by handler
-	// key, to hand off. It is quick; nil means that nothing runs here. May be
-	// left out: nothing is handed off then (contract 5.17).
+	// Reserve asks the processor for slots for so many new statuses, by handler key, to run them
+	// without a claim (contract 5.17). It is quick. A nil result means that this process runs
+	// nothing. If Reserve is nil, all statuses are left to claims.
 	Reserve func(wanted map[string]int) Reservation
 }
 
-// New makes an Acceptor. It fails only on invalid options.
+// New returns an Acceptor. It fails only on invalid options.
 func New(cfg Config) (*Acceptor, error) {
 	if err := cfg.Options.Validate(); err != nil {
 		return nil, err
@@ -116,15 +115,14 @@ func New(cfg Config) (*Acceptor, error) {
 	return a, nil
 }
 
-// Accept persists messages and their statuses in one transaction and wakes
-// the processor (contract 4.1). The results are in the order of the messages.
-// What a processor of this process has room for it runs from memory, without
-// claiming it first (contract 5.17).
+// Accept persists messages and their statuses in one transaction and wakes the processor (contract
+// 4.1). The results are in the order of the messages. What a processor of this process has free
+// slots for runs from memory, without being claimed first (contract 5.17).
 //
-// Invalid messages do not keep the others from being stored: the error then
-// joins their *InvalidError values and the results are complete. If nothing
-// could be stored because the database failed, the results are nil; accepting
-// the same messages again is safe, whatever became of the first try.
+// Invalid messages do not keep the others from being stored: the error then joins their
+// *InvalidError values, and the results are complete. If the database failed and nothing could be
+// stored, the results are nil. Accepting the same messages again is always safe, whatever happened
+// to the first try.
 func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
 	ctx, span := a.traced(ctx, messages)
 	p := a.plan(messages, span.Stored())
@@ -137,13 +135,13 @@ func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) (
 	return p.results, invalid(p.results)
 }
 
-// AcceptTx does what Accept does inside the caller's open transaction on the
-// inbox's database, for direct publishing and for hand-over from an outbox.
-// If any message is invalid it fails with the joined *InvalidError values,
-// before any SQL except for ID conflicts, which only the database knows: the
-// caller must then roll back. After the caller's commit, and only then, call
-// Wake on the receipt; a handler that accepts in the transaction it runs in need
-// not. (Contract 4.1.)
+// AcceptTx does what Accept does, inside the caller's open transaction on the inbox's database. It
+// is for publishing directly and for taking messages over from an outbox (contract 4.1).
+//
+// If any message is invalid it fails with the joined *InvalidError values. It does so before any
+// SQL, except for ID conflicts, which only the database can see: the caller must then roll back.
+// Call Wake on the receipt after the caller's commit, and only then. A handler that accepts in the
+// transaction it runs in need not call it.
 func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*Receipt, error) {
 	if tx == nil {
 		return nil, errors.New("accept in transaction: tx is nil")
@@ -167,7 +165,7 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 	return receipt, nil
 }
 
-// Receipt is what AcceptTx returns.
+// Receipt is the result of AcceptTx.
 type Receipt struct {
 	// Results are in the order of the messages.
 	Results []Result
@@ -177,15 +175,16 @@ type Receipt struct {
 	once     sync.Once
 }
 
-// Wake counts the messages and wakes the processor. Call it after the commit;
-// without it the messages wait for the next poll, PollingInterval at most.
-// Later calls do nothing. In the transaction of a handler it is called by itself.
+// Wake counts the messages and wakes the processor. Call it after the commit. Without it the
+// messages wait for the next poll, PollingInterval at most. Later calls do nothing. In the
+// transaction of a handler it is called automatically.
 func (r *Receipt) Wake() {
 	r.once.Do(func() { r.acceptor.report(context.Background(), r.plan) })
 }
 
-// committed is Wake after the commit of a handler's transaction. The handler may
-// have called Wake before, when there was nothing to be seen.
+// committed runs after the commit of a handler's transaction and does what Wake does. The handler
+// may have called Wake before the commit, when the statuses were not visible yet, so committed
+// wakes the processor in any case.
 func (r *Receipt) committed() {
 	r.Wake()
 	r.acceptor.wakeFor(r.plan)
@@ -226,7 +225,7 @@ func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
 	return nil
 }
 
-// wakeFor wakes the processor if there is something new for it.
+// wakeFor wakes the processor if the plan added statuses of which it is not notified yet.
 func (a *Acceptor) wakeFor(p *plan) {
 	if !p.told && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
 		a.wake(slices.Collect(maps.Keys(p.keys)))
@@ -252,8 +251,8 @@ func (a *Acceptor) report(ctx context.Context, p *plan) {
 	}
 }
 
-// reportAccepted counts those of the messages that are stored now, and calls the hook
-// for each, within StatementTimeout for all of them.
+// reportAccepted counts those of the messages that were stored now, and calls the hook for each of
+// them. All calls together have StatementTimeout.
 func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) {
 	if a.hooks.OnAccepted != nil {
 		var cancel context.CancelFunc
@@ -273,11 +272,11 @@ func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) 
 	}
 }
 
-// mostDiffering bounds how many message IDs one line names.
+// mostDiffering bounds how many message IDs one log line names.
 const mostDiffering = 20
 
-// tellDiffering counts and logs what came under a known ID with other content: in
-// one line for each channel, so that a flood of them takes no line from the rest.
+// tellDiffering counts and logs messages with a known ID and other content. It writes one line per
+// channel, so that a flood of them leaves room for other lines.
 func (a *Acceptor) tellDiffering(p *plan) {
 	ids := map[string][]string{}
 	for i, r := range p.results {
@@ -295,7 +294,7 @@ func (a *Acceptor) tellDiffering(p *plan) {
 	}
 }
 
-// maxWarnedTypes bounds what is remembered of types that come from outside.
+// maxWarnedTypes bounds how many unrouted types are remembered, because types come from outside.
 const maxWarnedTypes = 1000
 
 func (a *Acceptor) warnUnrouted(channel, typ string) {

@@ -13,12 +13,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// mostlyRefused is how many refused records make a majority suspicious: one
-// bad record alone in a small batch is only a bad record.
+// mostlyRefused is how many refused records are needed to suspect the schema: a single bad record
+// in a small batch is only a bad record.
 const mostlyRefused = 3
 
-// bisect halves the batch until what the database takes is stored and every
-// record it refuses stands alone.
+// bisect halves the batch until everything that the database takes is stored and every record that
+// it refuses stands alone.
 func (in *intake) bisect(ctx context.Context, received []envelope.Received, cause error) ([]envelope.Result, error) {
 	b := &bisection{intake: in, received: received, results: make([]envelope.Result, len(received)),
 		stored: make([]bool, len(received)), refused: map[int]error{}, stopped: map[partition]bool{}}
@@ -45,26 +45,26 @@ func (in *intake) bisect(ctx context.Context, received []envelope.Received, caus
 	return b.results, nil
 }
 
-// bisection is one bisect under way.
+// bisection is one running bisect.
 type bisection struct {
 	*intake
 	received []envelope.Received
 	results  []envelope.Result
 	stored   []bool
 	refused  map[int]error
-	stopped  map[partition]bool // what lies behind a record that halts is not stored
+	stopped  map[partition]bool // records after one that halts are not stored
 }
 
 func (b *bisection) stop(r envelope.Record) { b.stopped[partitionOf(r)] = true }
 
-// mostlyRefused: the verdict is known before every record was tried, and must
-// be, or a wrong schema would cost the time of hundreds of transactions.
+// mostlyRefused reports whether most records are refused. It can become true before every record
+// was tried. Otherwise a wrong schema would cost the time of hundreds of transactions.
 func (b *bisection) mostlyRefused() bool {
 	return len(b.refused) >= mostlyRefused && len(b.refused) > len(b.received)/2
 }
 
-// narrow stores what it can of a refused part of the batch, in its order, and
-// notes the single records that are refused.
+// narrow stores what it can of a refused part of the batch, in order, and notes the single records
+// that are refused.
 func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 	if len(part) == 1 {
 		i := part[0]
@@ -105,8 +105,8 @@ func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 	return nil
 }
 
-// reject treats the refused records as bad. A database that refuses even the
-// rejected row leaves nothing but to halt.
+// reject treats the refused records as bad. If the database refuses the rejected row too, the
+// record halts.
 func (b *bisection) reject(ctx context.Context) error {
 	for _, i := range slices.Sorted(maps.Keys(b.refused)) {
 		problem := &InvalidError{Reason: ReasonRefused, Err: b.refused[i]}

@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// handled notes what came to each handler.
+// handled records what came to each handler.
 type handled struct {
 	mu sync.Mutex
 	by map[string][]string
@@ -35,7 +35,7 @@ func (h *handled) note(key string, opts ...handler.Option) *inbox.HandlerSpec {
 	}, opts...)
 }
 
-// from is a message that came on a channel.
+// from returns a message that came on a channel.
 func from(channel, content string) handler.RawMessage {
 	return handler.RawMessage{Channel: channel, Type: "t", Source: "/bank", ID: "payment-1", Content: []byte(content)}
 }
@@ -50,8 +50,8 @@ func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...handler.RawMessage) (o
 	return outcomes
 }
 
-// Contract 4.2, 4.4: whoever may write to one channel's topic says nothing to
-// another channel's handlers, whatever ID he chooses.
+// TestMessageOfOneChannelNeverRunsAnothersHandlers proves contract 4.2, 4.4: a party that may write
+// to one channel's topic cannot reach another channel's handlers, whatever ID it chooses.
 func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
@@ -68,8 +68,8 @@ func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
 	})
 }
 
-// A renamed handler's other row is looked for among those of the same message, not
-// of the same ID.
+// TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth proves that a renamed handler's other row
+// is looked up by the same message and not by the same ID.
 func TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
@@ -100,7 +100,8 @@ func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
 	})
 }
 
-// docs/renaming.md: under its old name the channel's messages are still known.
+// TestRenamedChannelKnowsItsMessagesByItsOldNamespace proves docs/renaming.md: under its old name,
+// the channel's messages are still known.
 func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
@@ -138,12 +139,12 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 			inbox.Channel("b", append(c.options, inbox.On("t", d))...))
 		require.ErrorContains(t, err, c.problem)
 	}
-	// It is stored with every message: no accept could succeed.
+	// The channel's name is stored with every message, so no accept could succeed.
 	_, err := inbox.New("test", nil, inbox.Channel("a\x00", inbox.On("t", d)))
 	require.ErrorContains(t, err, "the name is not 1 to 200 characters of valid UTF-8 without NUL")
 }
 
-// Contract 4.3.
+// TestOtherContentUnderAKnownIDIsLoggedWithItsID proves contract 4.3.
 func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
@@ -161,7 +162,8 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 	})
 }
 
-// An outbox's relay hears of it, too.
+// TestOtherContentInACallersTransactionIsRefusedAndLogged proves that an outbox's relay is notified
+// too.
 func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()

@@ -13,7 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// Contract 3.5: ages, waits and failure groups go by created_at.
+// TestAStatusIsCreatedAtTheInjectedClock proves contract 3.5: ages, waits and failure groups use
+// created_at.
 func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		advanced := fxtest.NewClock(time.Now())
@@ -33,7 +34,8 @@ func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
 	})
 }
 
-// Others would wait for a new message until their clocks are there, too.
+// TestAStatusIsNotCreatedInTheFutureByAMachineWhoseClockIsAhead proves that other processes need
+// not wait for a new message until their clocks have caught up.
 func TestAStatusIsNotCreatedInTheFutureByAMachineWhoseClockIsAhead(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ahead := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

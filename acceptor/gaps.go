@@ -13,10 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// AcceptGap says whether a channel goes on behind a gap (contract 7.5). Under
-// GapContinue the gap is kept first, and counted and logged as an error, once
-// however often it comes. An error means that the database could not be used: try the same
-// gap again.
+// AcceptGap decides whether a channel continues after a gap (contract 7.5). Under GapContinue it
+// first stores the gap, and counts and logs it as an error, once however often the gap is passed.
+// An error means that the database could not be used: retry the same gap.
 func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error) {
 	if a.opts.OnGap == GapHalt {
 		return envelope.Halt, nil
@@ -35,13 +34,13 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	})
 	if err != nil {
 		err = fmt.Errorf("keep the gap of %s/%d from offset %d to %d: %w", gap.Topic, gap.Partition, gap.From, gap.To, err)
-		if store.IsData(err) { // trying again would not help
+		if store.IsData(err) { // retrying would not help
 			a.log.Error("inbox: a gap cannot be kept, its partition halts", append(fields, zap.Error(err))...)
 			return envelope.Halt, nil
 		}
 		return envelope.Halt, err
 	}
-	if !added { // after a crash, before the offset was committed behind it
+	if !added { // after a crash before the offset after the gap was committed
 		a.log.Info("inbox: a gap that is kept already is passed again", fields...)
 		return envelope.Durable, nil
 	}

@@ -49,9 +49,9 @@ func TestGapIsKeptOnlyWhereTheChannelGoesOn(t *testing.T) {
 	})
 }
 
-// Coordinates in a topic of a long name make no ID of at most 200 characters.
-// That is said of the record, and the database is never asked to store it
-// (contract 4.4); what the record is kept as has room for the name.
+// TestCoordinatesOfALongTopicAreABadID proves that coordinates in a topic with a long name make no
+// ID of at most 200 characters (contract 4.4). The record is reported as bad, and the database is
+// never asked to store the message. The rejected row has room for the name.
 func TestCoordinatesOfALongTopicAreABadID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)

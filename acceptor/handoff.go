@@ -2,32 +2,31 @@ package acceptor
 
 import "github.com/gorm-inbox/inbox/internal/store"
 
-// Reservation is the processor's promise to run some of the statuses that one
-// accept inserts, claimed for its worker (contract 5.17). One of Deliver and
-// Abandon ends it, after the transaction.
+// Reservation is the processor's promise to run some of the statuses that one accept inserts,
+// claimed for its worker (contract 5.17). Exactly one of Deliver and Abandon ends it, after the
+// transaction.
 type Reservation interface {
-	// Worker is for whom they are claimed.
+	// Worker is the ID of the worker for which they are claimed.
 	Worker() string
-	// Granted is how many statuses of a handler may be.
+	// Granted is how many statuses of a handler may be claimed.
 	Granted(handlerKey string) int
-	// Deliver hands off what was claimed and committed, and tells of how many
-	// statuses by handler key were inserted for anybody to claim. It never
-	// waits for handlers.
+	// Deliver dispatches what was claimed and committed. unclaimed counts by handler key the
+	// inserted statuses that any worker may claim. It never waits for handlers.
 	Deliver(claims []store.Claim, unclaimed map[string]int)
-	// Abandon says that nothing was committed; or, if the answer was lost, that
-	// nobody knows.
+	// Abandon means that nothing was committed, or, if lost is true, that this is unknown because
+	// the response was lost.
 	Abandon(lost bool)
 }
 
-// handoff is the hand-off of one accept; nil if there is none.
+// handoff is the local dispatch of one accept, nil if there is none.
 type handoff struct {
 	plan        *plan
 	reservation Reservation
 	ended       bool
 }
 
-// beginHandoff marks the statuses of the plan that the processor has room for,
-// those accepted first.
+// beginHandoff marks those statuses of the plan for which the processor has free slots, in the
+// order of the messages.
 func (a *Acceptor) beginHandoff(p *plan) *handoff {
 	if a.reserve == nil || len(p.batch.Messages) == 0 {
 		return nil
@@ -57,8 +56,8 @@ func (a *Acceptor) beginHandoff(p *plan) *handoff {
 	return &handoff{plan: p, reservation: r}
 }
 
-// committed delivers what was claimed. Of messages that were known before it
-// is not said which handlers got a row: each may have.
+// committed delivers what was claimed. For messages that were known before, the store does not
+// report which handlers got a row, so each of them counts as unclaimed.
 func (h *handoff) committed(stored []store.Accepted) {
 	if h == nil {
 		return
@@ -83,8 +82,7 @@ func (h *handoff) committed(stored []store.Accepted) {
 	h.reservation.Deliver(claims, unclaimed)
 }
 
-// failed gives the reservation back. Only an accept that failed at its commit may
-// have been committed.
+// failed ends the reservation. Only an accept that failed at its commit may have been committed.
 func (h *handoff) failed(err error) {
 	if h == nil {
 		return
@@ -93,7 +91,7 @@ func (h *handoff) failed(err error) {
 	h.reservation.Abandon(store.MayBeCommitted(err))
 }
 
-// end makes sure that the reservation ends, also when something panics.
+// end makes sure that the reservation ends, also after a panic.
 func (h *handoff) end() {
 	if h != nil && !h.ended {
 		h.ended = true

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// lane is the lane of one status; nil if it has none.
+// lane returns the lane of one status, nil if it has none.
 func lane(t *testing.T, ib *inbox.Inbox, messageID, handlerKey string) *store.Lane {
 	row := inboxtest.Status(t, ib, messageID, handlerKey)
 	require.Equal(t, row.LaneHandler == nil, row.LaneKey == nil)
@@ -26,7 +26,7 @@ func lane(t *testing.T, ib *inbox.Inbox, messageID, handlerKey string) *store.La
 	return &store.Lane{Handler: *row.LaneHandler, Key: *row.LaneKey}
 }
 
-// Contract 5.12.
+// TestOrderedHandlersGiveTheirStatusesALane proves contract 5.12.
 func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		byContent := func(m handler.RawMessage) []byte { return bytes.ToUpper(m.Content) }
@@ -67,7 +67,7 @@ func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
 	})
 }
 
-// Contract 4.2, 6.2.
+// TestRedeliveriesBeyondAHandlersOwnRetentionAddNothing proves contract 4.2, 6.2.
 func TestRedeliveriesBeyondAHandlersOwnRetentionAddNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)

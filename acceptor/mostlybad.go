@@ -6,11 +6,11 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// share is how many of a partition's records in a batch are bad.
+// share counts a partition's records in a batch, and how many of them are bad.
 type share struct{ bad, of int }
 
-// policyOf is the inbox's policy for bad records, but BadRecordHalt for a
-// partition that is mostly bad.
+// policyOf returns the inbox's policy for bad records, but BadRecordHalt for a partition that is
+// mostly bad.
 func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
 	if _, halts := in.mostlyBad[partitionOf(r)]; halts {
 		return BadRecordHalt
@@ -18,13 +18,13 @@ func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
 	return in.opts.BadRecords
 }
 
-// findMostlyBad looks, once for the whole batch, for partitions of which more
-// than half is bad (contract 7.1), and reports whether there are any. Each
-// partition counts by itself: those that happen to share an accept may be of
-// other topics, and of other producers. Few bad records are no sign of a wrong
-// schema, however small their batch: on a quiet topic each record is a batch by
-// itself, and a bad one would halt. Unrouted ones don't count, nor do those that
-// halt in any case.
+// findMostlyBad finds, once for the whole batch, partitions of which more than half of the records
+// are bad, and reports whether there are any. Each partition counts by itself: partitions that
+// share an accept may be of other topics and other producers.
+//
+// At least HaltAtBadRecords must be bad: on a quiet topic each record is a batch by itself, and one
+// bad record is no sign of a wrong schema. Unrouted records do not count as bad, and it finds none
+// if bad records halt in any case.
 func (in *intake) findMostlyBad(received []envelope.Received, results []envelope.Result) bool {
 	if in.judged || in.opts.BadRecords == BadRecordHalt || in.opts.HaltAtBadRecords == 0 {
 		return false
@@ -50,15 +50,14 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 	return len(in.mostlyBad) > 0
 }
 
-// bareTombstone tells a record that has a key at most: a producer that deletes
-// on a compacted topic writes as many as it likes (Debezium: one per deletion),
-// whatever the schema. Where no message can be made of it, it counts neither
-// among the bad nor among the others.
+// bareTombstone reports whether a record has no more than a key. A producer that deletes on a
+// compacted topic writes any number of these (Debezium: one per deletion), whatever the schema. If
+// no message can be made of one, it counts neither as a bad record nor as a good one.
 func bareTombstone(r envelope.Record) bool {
 	return r.Value == nil && len(r.Headers) == 0 && r.RawHeaders == nil
 }
 
-// explain says why the bad records of these partitions halt.
+// explain adds to the errors of these partitions' bad records why they halt.
 func (in *intake) explain(received []envelope.Received, results []envelope.Result) []envelope.Result {
 	for i, r := range results {
 		if s, halts := in.mostlyBad[partitionOf(received[i].Record)]; halts && r.Err != nil && !isUnrouted(r.Err) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// UnroutedPolicy says what happens to messages no handler takes (4.6).
+// UnroutedPolicy decides what happens to messages that no handler takes (contract 4.6).
 type UnroutedPolicy string
 
 // The policies for unrouted messages.
@@ -18,46 +18,44 @@ const (
 	UnroutedHalt UnroutedPolicy = "halt"
 )
 
-// DifferingContentPolicy says what happens to a message whose ID, type and source
-// are known with other content (contract 4.3).
+// DifferingContentPolicy decides what happens to a message whose ID, type and source are known with
+// other content (contract 4.3).
 type DifferingContentPolicy string
 
-// The policies for differing content. The content stored first counts in either
-// case, and each is counted and logged with its ID.
+// The policies for differing content. With both, the content stored first counts, and each such
+// message is counted and logged with its ID.
 const (
-	// DifferingContentLog takes it for a duplicate.
+	// DifferingContentLog treats it as a duplicate.
 	DifferingContentLog DifferingContentPolicy = "log"
-	// DifferingContentReject makes its record bad, to be treated by BadRecords.
+	// DifferingContentReject makes its record bad, and BadRecords applies.
 	DifferingContentReject DifferingContentPolicy = "reject"
 )
 
-// BadRecordPolicy says what happens to bad records (contract 7.4).
+// BadRecordPolicy decides what happens to bad records (contract 7.4).
 type BadRecordPolicy string
 
 // The policies for bad records.
 const (
-	// BadRecordStore keeps the raw record as rejected, before the offset of its
-	// batch is committed.
+	// BadRecordStore keeps the raw record as rejected, before the offset of its batch is committed.
 	BadRecordStore BadRecordPolicy = "store"
-	// BadRecordDeadLetter publishes the raw record to the channel's dead-letter
-	// topic, which must acknowledge it before its offset may be committed.
+	// BadRecordDeadLetter publishes the raw record to the channel's dead-letter topic, which must
+	// acknowledge it before its offset may be committed.
 	BadRecordDeadLetter BadRecordPolicy = "dead_letter_topic"
 	// BadRecordHalt stops the partition before the record.
 	BadRecordHalt BadRecordPolicy = "halt"
 )
 
-// GapPolicy says what happens where records that should be read next are not
-// there any more (contract 7.5).
+// GapPolicy decides what happens where the records that should be read next no longer exist
+// (contract 7.5).
 type GapPolicy string
 
 // The policies for gaps.
 const (
-	// GapHalt stops the partition before the gap. Where the topic was created
-	// again the halt does not survive a restart or a rebalance: brokers forget
-	// a group's offsets when its topic is deleted, and reading then begins anew
-	// at StartOffset.
+	// GapHalt stops the partition before the gap. If the topic was created again, the halt does not
+	// survive a restart or a rebalance: brokers forget a group's offsets when its topic is deleted,
+	// and reading then begins anew at StartOffset.
 	GapHalt GapPolicy = "halt"
-	// GapContinue keeps a row that says what is missing and goes on behind it.
+	// GapContinue stores a row that says what is missing and continues after the gap.
 	GapContinue GapPolicy = "continue"
 )
 
@@ -118,8 +116,8 @@ func DefaultOptions() Options {
 		HaltAtBadRecords: 20, OnGap: GapHalt}
 }
 
-// Validate reports every option that is out of range, joined, each by name with
-// its value and what is allowed.
+// Validate joins an error for every option that is out of range. Each one names the option, its
+// value and what is allowed.
 func (o Options) Validate() error {
 	var all []error
 	switch o.Unrouted {

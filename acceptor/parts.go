@@ -8,13 +8,13 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// mostRows is how many messages and statuses one transaction of AcceptRecords stores.
-// Larger ones are not faster, and one record may hold ten thousand events, each with a
-// status for each of its handlers.
+// mostRows is how many messages and statuses one transaction of AcceptRecords stores. Larger
+// transactions are not faster, and one record may hold ten thousand events, each with a status for
+// each of its handlers.
 const mostRows = 5000
 
-// place is where a batch of records begins. A batch that could not be stored comes
-// again from the same place.
+// place is where a batch of records begins. A batch that could not be stored is passed again and
+// begins at the same place.
 type place struct {
 	channel string
 	partition
@@ -28,7 +28,7 @@ func placeOf(channel string, received []envelope.Received) (p place) {
 	return p
 }
 
-// rowsAt returns how many rows a transaction stores of a batch that begins there.
+// rowsAt returns how many rows one transaction of a batch that begins at p stores.
 func (a *Acceptor) rowsAt(p place) int {
 	if rows, failed := a.smaller.Load(p); failed {
 		return rows.(int)
@@ -36,21 +36,21 @@ func (a *Acceptor) rowsAt(p place) int {
 	return mostRows
 }
 
-// noteFailure halves the rows of the batch's next try, whatever made this one fail: a
-// transaction that takes too long above all. There is an entry for each partition at
-// most; a batch that is stored removes its own.
+// noteFailure halves the rows for the batch's next try, whatever the error was: most likely a
+// transaction took too long. There is at most one entry per partition. A batch that is stored
+// removes its entry.
 func (a *Acceptor) noteFailure(p place, rows int) { a.smaller.Store(p, max(rows/2, 1)) }
 
-// persistInParts stores a plan in its order, in as many transactions as it takes, each
-// with StatementTimeout to itself. What is committed stays when a later one fails: the
-// same records come again, find it known, and get further. So no record is too large
-// for a slow database, and the partition behind it goes on.
+// persistInParts stores a plan in its order, in as many transactions as it takes, each with its own
+// StatementTimeout. What is committed stays if a later transaction fails: the same records are
+// passed again, are then known, and get further. So no record is too large for a slow database, and
+// its partition makes progress.
 func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 	told := true
 	for from := 0; ; {
 		part, to := p.part(from, in.rows)
 		if err := in.persist(ctx, part); err != nil {
-			// What is stored comes again as duplicates: this is when it is reported.
+			// What is stored will come again as duplicates, so report it now.
 			in.wakeFor(p)
 			in.reportAccepted(ctx, p, p.rows[:from])
 			return err
@@ -68,9 +68,9 @@ func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 	}
 }
 
-// part returns the part of the plan that begins at message from: as many messages as
-// make at most so many rows together with their statuses, and at least one. The next
-// part begins at message to. Records that were bad before SQL are in the last part.
+// part returns the part of the plan that begins at message from. It has as many messages as make up
+// at most most rows together with their statuses, but at least one. The next part begins at message
+// to. Records that were bad before any SQL are in the last part.
 func (p *plan) part(from, most int) (part *plan, to int) {
 	rows := 0
 	for to = from; to < len(p.batch.Messages); to++ {

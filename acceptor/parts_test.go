@@ -19,7 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// eventIDs are those of a record with many events.
+// eventIDs returns the IDs of a record with many events.
 func eventIDs(n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
@@ -28,7 +28,7 @@ func eventIDs(n int) []string {
 	return ids
 }
 
-// inOrder are the message IDs of all statuses, as they are due.
+// inOrder returns the message IDs of all statuses in the order of acceptance.
 func (r *receiving) inOrder() []string {
 	var ids []string
 	require.NoError(r.t, r.db.Model(&models.HandlerStatus{}).Order("sequence").Pluck("message_id", &ids).Error)
@@ -81,8 +81,8 @@ func TestAcceptThatFailedHalfWayGoesOnFromThere(t *testing.T) {
 	})
 }
 
-// atMost makes the database refuse statements that insert more messages than that, as
-// one does that would need too long for them.
+// atMost makes the database refuse statements that insert more than that many messages, as a
+// database does that would take too long for them.
 func atMost(t *testing.T, d *inboxtest.Database, messages int) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE FUNCTION too_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -91,8 +91,8 @@ func atMost(t *testing.T, d *inboxtest.Database, messages int) {
 		`CREATE TRIGGER too_slow AFTER INSERT ON inbox_messages REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION too_slow()`)
 }
 
-// Contract 7.2: however little the database can take, and whatever else is accepted
-// meanwhile, each try gets further.
+// TestRecordThatNoTransactionCanStoreIsStoredInSeveral proves contract 7.2: however little the
+// database can take, and whatever else is accepted meanwhile, each try gets further.
 func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
@@ -102,7 +102,7 @@ func TestRecordThatNoTransactionCanStoreIsStoredInSeveral(t *testing.T) {
 		for try := 0; known < len(ids); try++ {
 			_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)})
 			stored := len(r.messages()) - try*5
-			if try > 8 { // it is small enough by then, and grows only while it is
+			if try > 8 { // a transaction is small enough by then, and grows only while it is
 				require.Greater(t, stored, known)
 			}
 			if known = stored; err == nil {
@@ -131,7 +131,7 @@ func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
 		r := receive(t, d, nil)
 		ids := eventIDs(3000)
 		errorAt(t, d, ids[0])
-		for range 20 { // down to one message for each transaction
+		for range 20 { // down to one message per transaction
 			_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{at(0, ids...)})
 			require.ErrorContains(t, err, "disk full")
 		}
@@ -152,14 +152,14 @@ func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
 	})
 }
 
-// granting hands everything off, and counts what it is told.
+// granting grants every status a slot, and counts what is delivered.
 type granting struct {
 	mu        sync.Mutex
 	delivered int
 	unclaimed map[string]int
 }
 
-func (g *granting) Worker() string     { return uuid.NewString() } // whose row is not there
+func (g *granting) Worker() string     { return uuid.NewString() } // a worker without a row
 func (g *granting) Granted(string) int { return 1 << 20 }
 func (g *granting) Abandon(lost bool)  {}
 func (g *granting) Deliver(claims []store.Claim, unclaimed map[string]int) {
@@ -198,7 +198,8 @@ func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {
 	})
 }
 
-// Contract 7.2: what was stored before the database refused the rest stays.
+// TestRecordThatTheDatabaseRefusesInALaterPartIsBad proves contract 7.2: what was stored before the
+// database refused the rest stays.
 func TestRecordThatTheDatabaseRefusesInALaterPartIsBad(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)

@@ -8,25 +8,24 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// plan is one accept on its way: what goes to the store and what each message
-// becomes.
+// plan is one accept in progress: what goes to the store, and the result of each message.
 type plan struct {
 	messages []handler.RawMessage
 	results  []Result
 	batch    store.AcceptBatch
 	// rows maps each row of the batch to its message.
 	rows []int
-	// repeats maps messages to the row of an earlier one with the same ID in the
-	// same namespace.
+	// repeats maps messages to the row of an earlier message with the same ID in the same
+	// namespace.
 	repeats map[int]int
 	// keys are the handlers that may get new statuses.
 	keys map[string]bool
-	// told: the processor knows of them already.
+	// told means that the processor is already notified of them.
 	told bool
 }
 
-// plan routes and checks the messages. Routing comes before the ID is looked
-// at (contract 4.6). They are stored with traceparent.
+// plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored
+// with traceparent.
 func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
 	p.batch.RejectDiffering = a.opts.DifferingContent == DifferingContentReject
@@ -85,8 +84,8 @@ func unroutedError(m handler.RawMessage) error {
 		Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
 
-// repeat settles message i, whose ID the given row of the same accept has. On
-// another channel it may bring the row further handlers.
+// repeat sets the result of message i, whose ID is that of the given row of the same accept. On
+// another channel it may add handlers to the row.
 func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
 	a, b := p.messages[i], p.messages[p.rows[row]]
 	r := &p.results[i]
@@ -111,7 +110,7 @@ func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
 	}
 }
 
-// take notes what the store said of each row.
+// take sets the results from what the store returned for each row.
 func (p *plan) take(stored []store.Accepted) {
 	for row, s := range stored {
 		r := &p.results[p.rows[row]]
@@ -134,7 +133,7 @@ func (p *plan) take(stored []store.Accepted) {
 	}
 }
 
-// conflicting says what the ID is known with.
+// conflicting returns the error that says what the ID is known with.
 func conflicting(id string, s store.Accepted) error {
 	if s.ContentDiffers {
 		return differing(id)

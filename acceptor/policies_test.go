@@ -28,7 +28,7 @@ func unroutedAt(offset int64) envelope.Received {
 	return r
 }
 
-// Contract 7.4.
+// TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored proves contract 7.4.
 func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, deadLetter)
@@ -48,7 +48,8 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 	})
 }
 
-// Contract 4.6: unrouted messages have a policy of their own.
+// TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy proves contract 4.6: unrouted messages
+// have their own policy.
 func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedReject })
@@ -64,7 +65,7 @@ func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 	})
 }
 
-// mangled makes a batch of n records of which some are bad.
+// mangled returns a batch of n records of which some are bad.
 func mangled(n int, isBad func(i int) bool) (records []envelope.Received) {
 	for i := range n {
 		if isBad(i) {
@@ -76,7 +77,7 @@ func mangled(n int, isBad func(i int) bool) (records []envelope.Received) {
 	return records
 }
 
-// Contract 7.1.
+// TestMoreThanHalfOfABatchBadHalts proves contract 7.1.
 func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
@@ -97,7 +98,8 @@ func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
 	})
 }
 
-// Contract 7.1. A stream of bad records must not halt because its batches are small.
+// TestFewBadRecordsAndHalfABatchDoNotHalt proves contract 7.1: a stream of bad records must not
+// halt because its batches are small.
 func TestFewBadRecordsAndHalfABatchDoNotHalt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
@@ -122,7 +124,8 @@ func TestFewBadRecordsAndHalfABatchDoNotHalt(t *testing.T) {
 	})
 }
 
-// Contract 7.1. Partitions share an accept by chance.
+// TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother proves contract 7.1: partitions share
+// an accept by chance.
 func TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
@@ -142,7 +145,7 @@ func TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother(t *testing.T) {
 	})
 }
 
-// Contract 7.1. A topic may be full of deletions.
+// TestTombstonesWithoutHeadersDoNotHalt proves contract 7.1: a topic may be full of deletions.
 func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
@@ -174,7 +177,8 @@ func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
 	})
 }
 
-// Contract 7.8. An accept is tried again for as long as an outage lasts.
+// TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried proves contract 7.8: an accept
+// is retried for as long as an outage lasts.
 func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
@@ -197,7 +201,8 @@ func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testin
 	})
 }
 
-// Contract 7.8. On PostgreSQL alone, see TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll.
+// TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection proves contract 7.8. It
+// runs only on PostgreSQL, see TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll.
 func TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.ErrorLevel)
@@ -234,8 +239,9 @@ func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
 	})
 }
 
-// Contract 7.4. What lies behind a record that halts is not stored, also where
-// the database refuses another record of the same batch.
+// TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected proves contract 7.4: what comes
+// after a record that halts is not stored, even if the database refuses another record of the same
+// batch.
 func TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedHalt })
@@ -253,8 +259,8 @@ func TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected(t *testing.T
 	})
 }
 
-// Contract 7.4. On PostgreSQL alone: SQLite's triggers can fail only as if the
-// data was at fault.
+// TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll proves contract 7.4. It runs only on
+// PostgreSQL: SQLite's triggers can only fail as if the data were at fault.
 func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
@@ -271,7 +277,7 @@ func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-// Contract 3.6, 11.6: no half of a secret is left.
+// TestWhyARecordIsBadIsRedactedAndThenCut proves contract 3.6, 11.6: no part of a secret is left.
 func TestWhyARecordIsBadIsRedactedAndThenCut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		begins := strings.Repeat("é", models.MaxLastError-9)

@@ -16,19 +16,18 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// AcceptRecords persists what a channel received: messages with their
-// statuses, and bad records as rejected (contract 7.1, 7.4). That is one
-// transaction, or several, one after the other, where it makes some thousand
-// rows (contract 7.2); each has StatementTimeout. The results are in the order of
-// the records; each says whether the record's offset may be committed.
+// AcceptRecords persists what a channel received: messages with their statuses, and bad records as
+// rejected (contract 7.1, 7.4). It uses one transaction, or several in succession if there are more
+// than some thousand rows (contract 7.2). Each has StatementTimeout. The results are in the order
+// of the records. Each one says whether the record's offset may be committed.
 //
-// An error means that the database could not be used and that part of it may be
-// stored: retry the same records, as often as it takes. Data that the database refuses
-// (SQLSTATE classes 22, 23, 54) is no such error: it is narrowed down to its
-// records, which are then bad. If most of a batch is refused (3 at least) its
-// partitions halt, and a partition does if most of what the batch has of it is
-// bad before it comes to that (HaltAtBadRecords at least): the schema and not
-// the data is then taken to be wrong.
+// An error means that the database could not be used and that a part may be stored: retry the same
+// records until it succeeds. Data that the database refuses (SQLSTATE classes 22, 23, 54) is no
+// such error: it is narrowed down to its records, which are then bad.
+//
+// If most of a batch is refused (at least 3 records), its partitions halt. A partition also halts
+// if most of its records in the batch are bad before the database sees them (at least
+// HaltAtBadRecords). In both cases the schema and not the data is taken to be wrong.
 func (a *Acceptor) AcceptRecords(
 	ctx context.Context, channel string, received []envelope.Received,
 ) ([]envelope.Result, error) {
@@ -54,15 +53,15 @@ func (a *Acceptor) AcceptRecords(
 	return results, nil
 }
 
-// intake is one AcceptRecords under way.
+// intake is one running AcceptRecords.
 type intake struct {
 	*Acceptor
 	channel     string
 	traceparent string
-	// rows is how many one transaction stores at most.
+	// rows is how many rows one transaction stores at most.
 	rows int
-	// mostlyBad are the partitions most of whose records in the batch are bad,
-	// once the batch is judged.
+	// mostlyBad holds the partitions most of whose records in the batch are bad. It is set once the
+	// batch is judged.
 	mostlyBad map[partition]share
 	judged    bool
 }
@@ -74,8 +73,8 @@ type partition struct {
 
 func partitionOf(r envelope.Record) partition { return partition{r.Topic, r.Partition} }
 
-// accept is AcceptRecords without bisection, and without telling of it: it may
-// be one of many, of which a later one fails.
+// accept is AcceptRecords without bisection and without its final report: it may be one of several
+// calls, of which a later one fails.
 func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]envelope.Result, error) {
 	a, channel := in.Acceptor, in.channel
 	p, owner := a.planRecords(channel, received, nil, in.traceparent)
@@ -84,7 +83,7 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 		results = in.explain(received, in.judge(received, p, owner))
 	}
 	if halted := haltedRecords(received, results); len(halted) > 0 {
-		// What lies behind a halted record waits with it: plan again without.
+		// Records after a halted one wait with it, so plan again without them.
 		p, owner = a.planRecords(channel, received, halted, in.traceparent)
 		for i, r := range in.judge(received, p, owner) {
 			if !halted[i] {
@@ -127,10 +126,9 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 	return results, nil
 }
 
-// rejectRepeats keeps the records of messages that repeat, within the batch,
-// an ID which turned out to be a conflict: only the first one's record was
-// stored with it. They follow in a transaction of their own, still before any
-// offset is committed.
+// rejectRepeats stores the records of messages that repeat, within the batch, an ID that turned out
+// to be a conflict. The store has only stored the first such record. The others follow in a
+// transaction of their own, still before any offset is committed.
 func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Received, p *plan, owner []int) error {
 	var late plan
 	for i := range p.repeats {
@@ -141,8 +139,8 @@ func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Receive
 	return in.persist(ctx, &late)
 }
 
-// planRecords plans the messages of all records that are not skipped; owner
-// maps each message to its record.
+// planRecords plans the messages of all records that are not skipped. owner maps each message to
+// its record.
 func (a *Acceptor) planRecords(
 	channel string, received []envelope.Received, skip map[int]bool, traceparent string,
 ) (p *plan, owner []int) {
@@ -160,7 +158,7 @@ func (a *Acceptor) planRecords(
 	return a.plan(messages, traceparent), owner
 }
 
-// judge gives each record its verdict as far as it is known before SQL.
+// judge returns the result of each record as far as it is known before SQL.
 func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []envelope.Result {
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
@@ -176,7 +174,7 @@ func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []en
 	return results
 }
 
-// disposition treats a bad record by policy. Unrouted ones have their own.
+// disposition applies the policy for a bad record. Unrouted ones have their own policy.
 func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition {
 	policy := in.policyOf(r)
 	switch {
@@ -203,8 +201,8 @@ func (e *behindError) Error() string {
 	return fmt.Sprintf("behind the halted record at offset %d", e.offset)
 }
 
-// haltedRecords finds the records at which a partition halts and marks those
-// behind them, which must not be stored either.
+// haltedRecords finds the records at which a partition halts and marks those after them, which must
+// not be stored either.
 func haltedRecords(received []envelope.Received, results []envelope.Result) map[int]bool {
 	skip := map[int]bool{}
 	stopped := map[partition]int64{}
@@ -221,14 +219,13 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 	return skip
 }
 
-// reason is why a record is bad, as it is stored and published: redacted before it is
-// cut, so that no half of a secret is left (contract 3.6, 11.6).
+// reason returns why a record is bad, as it is stored and published. It redacts the text before
+// cutting it, so that no part of a secret is left.
 func (a *Acceptor) reason(channel, rejectedID string, err error) string {
 	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
 }
 
-// rejection makes the row that keeps a bad record; RejectedAt is set when it
-// is persisted.
+// rejection returns the row that keeps a bad record.
 func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
 	text := ""
 	if reason != nil {
@@ -248,9 +245,8 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	}
 }
 
-// tell counts and logs what is bad, once it is known to be what it is: an accept
-// that fails is tried again for as long as an outage lasts. Dead letters count,
-// and are logged, once they are acknowledged.
+// tell counts and logs bad records, after the accept has succeeded: a failing accept is retried for
+// as long as an outage lasts. Dead letters are counted and logged when they are acknowledged.
 func (in *intake) tell(received []envelope.Received, results []envelope.Result) {
 	for at, bad := range in.mostlyBad {
 		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
@@ -275,9 +271,8 @@ func (in *intake) tell(received []envelope.Received, results []envelope.Result) 
 	}
 }
 
-// countEmpty counts the records that hold no message, such as an empty batch of
-// CloudEvents, which is legal. Nothing else is left of them: their offsets are
-// committed and nothing is stored.
+// countEmpty counts the records that hold no message, such as an empty batch of CloudEvents, which
+// is legal. Their offsets are committed and nothing is stored.
 func (in *intake) countEmpty(received []envelope.Received, results []envelope.Result) {
 	empty, first := 0, -1
 	for i, r := range received {

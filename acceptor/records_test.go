@@ -42,7 +42,7 @@ func receive(t *testing.T, d *inboxtest.Database, change func(o *acceptor.Option
 
 func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Config)) *receiving {
 	t.Helper()
-	inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"))) // its tables
+	inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"))) // for its tables
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
 		Handler: handler.New("a", inboxtest.Nothing)}})
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Co
 	return r
 }
 
-// at is a record on partition 0 with one message of that ID.
+// at returns a record on partition 0 with one message for each of these IDs.
 func at(offset int64, ids ...string) envelope.Received {
 	r := envelope.Received{Record: envelope.Record{Topic: "topic", Offset: offset, Timestamp: inboxtest.Noon,
 		Key: []byte{0, 0xff}, Value: []byte("raw"),

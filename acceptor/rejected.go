@@ -13,39 +13,36 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ErrRejectedNotFound says that there is no rejected message of that ID, or
-// not any more.
+// ErrRejectedNotFound means that no rejected message has that ID, or no longer.
 var ErrRejectedNotFound = errors.New("no such rejected message")
 
-// AcceptRejected makes messages of a rejected record again, by its channel's
-// decoder as it is configured now, accepts them and deletes the rejected row,
-// all in one transaction (contract 7.4). The results are those of the record's
-// messages; an ID that is known by now is a duplicate, which is as good.
+// AcceptRejected decodes a rejected record again with its channel's current decoder, accepts its
+// messages and deletes the rejected row, all in one transaction (contract 7.4). The results are
+// those of the record's messages. An ID that is known by now is a duplicate, which is as good.
 //
-// If any message of the record cannot be accepted nothing is stored, whatever
-// the policies: the error is a *handler.StillBadError with the reason, which the row,
-// staying where it is, has from now on. An unknown ID, or one that somebody
-// else has just accepted, is ErrRejectedNotFound. A channel that this process
-// does not declare, or delivers without an inbox, is an *InvalidError with
-// ReasonUnknownChannel or ReasonNotStored; the row keeps its reason. After any
-// other error it is open whether the record was accepted: call again,
-// ErrRejectedNotFound then means that it was.
+// If any message of the record cannot be accepted, nothing is stored, whatever the policies. The
+// error is then a *handler.StillBadError with the reason. The row stays and gets this reason. An
+// unknown ID, or one that another caller has just accepted, is ErrRejectedNotFound. A channel that
+// this process does not declare, or that it delivers without an inbox, is an *InvalidError with
+// ReasonUnknownChannel or ReasonNotStored, and the row keeps its reason. After any other error it
+// is unknown whether the record was accepted: call again, and ErrRejectedNotFound then means that
+// it was.
 //
-// A record with several messages (batched CloudEvents) is accepted as a whole,
-// also those of its messages that were stored when it was rejected for another:
-// they are duplicates only as long as they are stored. What was handled and has
-// been cleaned up since is new, and its handlers run again: accept such records
-// again within the retention, or see that their handlers bear it.
+// A record with several messages (batched CloudEvents) is accepted as a whole. That includes
+// messages that were stored when the record was rejected because of another message. They are
+// duplicates only as long as they are stored. Messages that were handled and cleaned up since are
+// new, and their handlers run again: accept such records within the retention, or make sure that
+// their handlers tolerate it.
 //
-// The messages are received now: in their lanes they are behind those accepted
-// since. It is safe for concurrent use.
+// The messages count as received now: in their lanes they come after those accepted since.
+// AcceptRejected is safe for concurrent use.
 func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
 	return a.AcceptRejectedBy(ctx, id, nil)
 }
 
-// AcceptRejectedBy is AcceptRejected on behalf of an operator: the audit row, if
-// not nil, is added in the transaction that stores what the record holds or, if
-// it is still bad, the new reason (contract 11.3).
+// AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added
+// in the transaction that stores what the record holds or, if the record is still bad, the new
+// reason (contract 11.3).
 func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *models.Audit) ([]Result, error) {
 	parsed, err := uuid.Parse(id)
 	if err != nil {
@@ -87,7 +84,7 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	}
 }
 
-// badError marks what is wrong with the record, not with the database.
+// badError marks what is wrong with the record, as opposed to the database.
 type badError struct{ reason error }
 
 func (e *badError) Error() string { return e.reason.Error() }
@@ -110,8 +107,8 @@ func rejectedError(id string, err error) error {
 	}
 }
 
-// rejectedRecord is the inverse of rejection. Only a timestamp outside the
-// years 1 to 9999 was altered when it was kept.
+// rejectedRecord is the inverse of rejection. Only a timestamp outside the years 1 to 9999 was
+// altered when the row was stored.
 func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
 	record := envelope.Record{
 		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key,
@@ -136,7 +133,7 @@ func (a *Acceptor) planRejected(channel string, received envelope.Received, trac
 	}
 	p, _ := a.planRecords(channel, []envelope.Received{received}, nil, traceparent)
 	for i, r := range p.results {
-		if r.Outcome == handler.OutcomeUnrouted { // ignoring it would be losing it
+		if r.Outcome == handler.OutcomeUnrouted { // ignoring it would lose it
 			p.results[i].Err = unroutedError(p.messages[i])
 		}
 	}
@@ -165,7 +162,7 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 	return nil
 }
 
-// keepRejected notes why the row stays.
+// keepRejected stores why the row stays.
 func (a *Acceptor) keepRejected(
 	ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit,
 ) error {
@@ -174,7 +171,7 @@ func (a *Acceptor) keepRejected(
 	defer cancel()
 	err := a.store.SetRejectedReason(ctx, row.ID, a.reason(row.Channel, row.ID, reason), audit)
 	switch {
-	case errors.Is(err, store.ErrRejectedGone): // somebody else was faster
+	case errors.Is(err, store.ErrRejectedGone): // another caller has accepted it
 		return rejectedError(row.ID, err)
 	case err != nil:
 		return errors.Join(still, rejectedError(row.ID, err))

@@ -19,8 +19,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// mendable is an acceptor whose decoder can be mended: until then every record
-// is bad. It notes the last record it decoded.
+// mendable is an acceptor whose decoder can be repaired: until then every record is bad. It keeps
+// the last record that it decoded.
 type mendable struct {
 	*receiving
 	mu     sync.Mutex
@@ -44,7 +44,7 @@ func mend(t *testing.T, d *inboxtest.Database) *mendable {
 	return m
 }
 
-// reject keeps a record as rejected and returns the row's ID.
+// reject stores a record as rejected and returns the row's ID.
 func (m *mendable) reject(record envelope.Record) string {
 	m.t.Helper()
 	require.Equal(m.t, "durable bad", dispositions(m.accept(envelope.Received{Record: record, Err: errMangled})))
@@ -58,12 +58,13 @@ func (m *mendable) mended(id string) {
 	m.id, m.broken = id, nil
 }
 
-// Contract 7.4: byte for byte, also the headers that were too many to be read.
+// TestHeadersThatWereNotReadAreKeptInOnePiece proves contract 7.4: headers are kept byte for byte,
+// including those that were too many to be read.
 func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := mend(t, d)
 		record := at(1).Record
-		// "a" is 0xff, and one without a name is null
+		// "a" is 0xff, and a header without a name is null
 		record.Headers, record.RawHeaders = nil, []byte("\x04\x02a\x02\xff\x00\x01")
 		id := m.reject(record)
 		_, err := handler.ParseHeaders(m.rejected()[0].Headers)
@@ -77,7 +78,7 @@ func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 	})
 }
 
-// Contract 7.4.
+// TestRejectedRecordIsAcceptedAgainOnceItCanBe proves contract 7.4.
 func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := mend(t, d)
@@ -103,7 +104,7 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 	})
 }
 
-// Contract 7.4.
+// TestRejectedRecordThatIsStillBadStaysWithItsNewReason proves contract 7.4.
 func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := mend(t, d)
@@ -148,10 +149,11 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 	})
 }
 
-// Contract 4.6, 7.4: under Ignore an unrouted record would be lost.
+// TestRejectedRecordWithoutHandlerOrMessageStays proves contract 4.6, 7.4: under Ignore an unrouted
+// record would be lost.
 func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := &mendable{receiving: receive(t, d, nil)} // by the default decoder
+		m := &mendable{receiving: receive(t, d, nil)} // with the default decoder
 		text := func(offset int64, contentType, value string) envelope.Record {
 			r := at(offset).Record
 			r.Value, r.Headers = []byte(value), []handler.Header{{Key: "content-type", Value: []byte(contentType)}}
@@ -171,8 +173,8 @@ func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
 	})
 }
 
-// A record of several messages is accepted as a whole: what was stored of it
-// when it was rejected is a duplicate.
+// TestRejectedBatchIsAcceptedAsAWholeOrStays proves that a record of several messages is accepted
+// as a whole: its messages that were stored when it was rejected are duplicates.
 func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := &mendable{receiving: receive(t, d, nil)}
@@ -279,7 +281,7 @@ var anyRecord = rapid.Custom(func(t *rapid.T) envelope.Record {
 	}
 })
 
-// Contract 7.4: the raw record, byte for byte.
+// TestRejectedRecordComesBackByteForByte proves contract 7.4: the raw record is kept byte for byte.
 func TestRejectedRecordComesBackByteForByte(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := mend(t, d)

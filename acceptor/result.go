@@ -7,14 +7,13 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Result says what became of one message.
+// Result is what happened to one message.
 type Result struct {
 	MessageID string
 	Outcome   handler.AcceptOutcome
-	// Handlers counts the status rows this accept added.
+	// Handlers counts the status rows that this accept added.
 	Handlers int
-	// ContentDiffers: the duplicate's content is not the stored one
-	// (contract 4.3).
+	// ContentDiffers means that the duplicate's content is not the stored one (contract 4.3).
 	ContentDiffers bool
 	// Err is an *InvalidError for invalid messages, else nil.
 	Err error
@@ -41,13 +40,12 @@ const (
 	ReasonNoMessage      Reason = "no_message" // a rejected record that holds none
 )
 
-// InvalidError says why one message cannot be accepted. Accepting it again
-// unchanged fails again.
+// InvalidError is why one message cannot be accepted. Accepting it again unchanged fails again.
 type InvalidError struct {
 	MessageID string
 	Reason    Reason
 	Detail    string
-	// Err is the cause, if another error is.
+	// Err is the cause, if that is another error.
 	Err error
 }
 

@@ -30,7 +30,7 @@ func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
 		results, err := ib.Accept(context.Background(), unrouted("1", "x"), unrouted("2", "x"), unrouted("3", "y"),
 			inboxtest.Message("4"),
-			unrouted("", "x")) // routing comes before the ID is looked at
+			unrouted("", "x")) // routing comes before the check of the ID
 		require.NoError(t, err)
 		outcomes := make([]handler.AcceptOutcome, len(results))
 		for i, r := range results {

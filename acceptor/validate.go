@@ -13,8 +13,8 @@ import (
 
 const defaultTransport = "publish"
 
-// check turns a routed message into what the store persists. Nothing is ever
-// altered to fit a column (contract 3.6, 4.4).
+// check converts a routed message into what the store persists. It never alters a value to fit a
+// column.
 func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (store.NewMessage, error) {
 	transport := m.Transport
 	if transport == "" {
@@ -73,8 +73,8 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	return row, nil
 }
 
-// orderingKey asks the handler for the message's ordering key. A panic of the
-// user's function is this message's fault, not the others' in its batch.
+// orderingKey asks the handler for the message's ordering key. A panic of the user's function makes
+// only this message invalid, not the others in its batch.
 func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ErrTooLarge says that a record exceeds a bound of the decoder, which the error names:
+// ErrTooLarge means that a record exceeds a bound of the decoder, which the error names:
 // MaxHeaders, MaxEvents, MaxAttributes or MaxRecordBytes (contract 4.5).
 var ErrTooLarge = errors.New("record is too large")
 
@@ -22,8 +22,8 @@ const (
 	defaultMaxRecordBytes = 16 << 20
 )
 
-// What a record, each of its messages, headers and attributes cost beside their
-// bytes, roughly.
+// Approximate costs of a record, and of each of its messages, headers and attributes, in addition
+// to their bytes.
 const (
 	recordOverhead    = 192
 	messageOverhead   = 448
@@ -31,10 +31,10 @@ const (
 	attributeOverhead = 64
 )
 
-// bounds are what may come of one record.
+// bounds limit what may result from one record.
 type bounds struct{ headers, events, attributes, bytes int }
 
-// defaultBounds are those of a record that no Decoder reads.
+// defaultBounds are used where no Decoder reads the record.
 var defaultBounds = bounds{defaultMaxHeaders, defaultMaxEvents, defaultMaxAttributes, defaultMaxRecordBytes}
 
 func tooMany(n int, what, option string, limit int) error {
@@ -45,7 +45,7 @@ func (b bounds) tooBig(bytes int) error {
 	return fmt.Errorf("%w: it takes %d bytes and more, MaxRecordBytes are %d", ErrTooLarge, bytes, b.bytes)
 }
 
-// Size is about how many bytes the record takes in memory.
+// Size returns about how many bytes the record takes in memory.
 func (r Record) Size() int {
 	size := len(r.Key) + len(r.Value) + len(r.RawHeaders) + recordOverhead + len(r.Headers)*headerOverhead
 	for _, h := range r.Headers {
@@ -54,8 +54,8 @@ func (r Record) Size() int {
 	return size
 }
 
-// Size is about how many bytes the record takes with its messages, in memory and,
-// as each message is stored with the record's headers and key, in an accept.
+// Size returns about how many bytes the record and its messages take: in memory and, because each
+// message is stored with the record's headers and key, in an accept.
 func (r Received) Size() int {
 	size := r.Record.Size()
 	if n := len(r.Messages); n > 1 {
@@ -67,7 +67,7 @@ func (r Received) Size() int {
 	return size
 }
 
-// messageSize is what one message adds to its record.
+// messageSize returns what one message adds to its record.
 func messageSize(r Record, content []byte, attributes map[string]string) int {
 	size := messageOverhead
 	if len(content) != len(r.Value) { // a message made of the whole value shares its memory
@@ -79,8 +79,8 @@ func messageSize(r Record, content []byte, attributes map[string]string) int {
 	return size
 }
 
-// storedWithEach is what every message of a record is stored with: the key, and the
-// headers as JSON.
+// storedWithEach returns the size of what every message of a record is stored with: the key, and
+// the headers as JSON.
 func storedWithEach(r Record) int {
 	size := len(r.Key)
 	for _, h := range r.Headers {
@@ -92,22 +92,21 @@ func storedWithEach(r Record) int {
 // headerAsJSON is what JSON takes around a header.
 const headerAsJSON = len(`{"k":"","v":""},`)
 
-// inJSON is at most what a text takes in JSON, where much is escaped.
+// inJSON returns an upper bound of a text's size in JSON, where much is escaped.
 func inJSON[T ~string | ~[]byte](text T) int {
 	size := len(text)
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
 			size += len(`\u0000`) - 1
 		} else if c >= utf8.RuneSelf {
-			size++ // U+2028 has an escape of its own, and what is no UTF-8 is encoded by base64
+			size++ // U+2028 has an escape of its own, and invalid UTF-8 is encoded as base64
 		}
 	}
 	return size
 }
 
-// SizeBound is at least what decoding the record adds to its Size, and takes on
-// the way: memory is to be had before it is used (contract 7.2). It allocates
-// nothing.
+// SizeBound returns an upper bound of what decoding the record adds to its Size and takes
+// meanwhile, so that the memory can be reserved first (contract 7.2). It allocates nothing.
 func (d *Decoder) SizeBound(r Record) int {
 	b := d.bounds()
 	if d.check(r) != nil {
@@ -144,8 +143,8 @@ func (d *Decoder) check(r Record) error {
 	return nil
 }
 
-// withHeaders reads the record's headers, if whoever made the record left that
-// undone because there were too many.
+// withHeaders reads the record's headers if whoever made the record left them unread because there
+// were too many.
 func (d *Decoder) withHeaders(r Record) (Record, error) {
 	if r.RawHeaders == nil {
 		return r, nil
@@ -162,7 +161,7 @@ func (d *Decoder) withHeaders(r Record) (Record, error) {
 	return r, nil
 }
 
-// countHeaders is how many headers there are, as their first number says.
+// countHeaders returns how many headers there are, as their first number says.
 func countHeaders(raw []byte) int {
 	n, _ := binary.Varint(raw)
 	return int(max(n, 0))
@@ -170,9 +169,9 @@ func countHeaders(raw []byte) int {
 
 var errRawHeaders = errors.New("its raw headers are not what Kafka's record format says")
 
-// readHeaders reads headers as Kafka's record format has them: their number, and
-// of each the length of its name, the name, the length of its value and the
-// value, where -1 is null; numbers are varints.
+// readHeaders reads headers in Kafka's record format: their number, and for each the length of its
+// name, the name, the length of its value and the value. A length of -1 is null. Numbers are
+// varints.
 func readHeaders(raw []byte) ([]handler.Header, error) {
 	next := func() (int64, bool) {
 		n, size := binary.Varint(raw)
@@ -214,8 +213,8 @@ func readHeaders(raw []byte) ([]handler.Header, error) {
 	return headers, nil
 }
 
-// elements counts the elements of a JSON array or the members of a JSON object,
-// before memory is taken for them. What it says of anything else means nothing.
+// elements counts the elements of a JSON array or the members of a JSON object, before memory is
+// taken for them. For anything else the result means nothing.
 func elements(raw []byte) int {
 	n, depth, quoted, empty := 0, 0, false, true
 	for i := 0; i < len(raw); i++ {
@@ -256,8 +255,8 @@ func elements(raw []byte) int {
 	return n + 1
 }
 
-// checkMediaType reports a content type that no column takes, before it is taken
-// apart: it may have any number of parameters.
+// checkMediaType refuses a content type that no column can hold, before it is parsed: it may have
+// any number of parameters.
 func checkMediaType(contentType string) error {
 	if n := utf8.RuneCountInString(contentType); n > models.MaxContentType {
 		return fmt.Errorf("%w: its content type has %d characters, allowed are %d", ErrTooLarge, n, models.MaxContentType)

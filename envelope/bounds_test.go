@@ -20,7 +20,7 @@ const (
 	batchedType    = "application/cloudevents-batch+json"
 )
 
-// event is one of JSON with n attributes, 4 at least, and this data.
+// event returns a JSON event with n attributes, at least 4, and this data.
 func event(id, n int, data string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, `{"specversion":"1.0","id":"%d","source":"s","type":"t"`, id)
@@ -54,7 +54,7 @@ func headersOf(n int) envelope.Record {
 	return r
 }
 
-// Contract 4.5.
+// TestRecordsAreBadJustBeyondTheirBounds proves contract 4.5.
 func TestRecordsAreBadJustBeyondTheirBounds(t *testing.T) {
 	nested := `{"a":[1,2,{"b":"}],,,\"{"}],"c":",","d":[]}`
 	batchOf := func(n int) envelope.Record {
@@ -84,7 +84,7 @@ func TestRecordsAreBadJustBeyondTheirBounds(t *testing.T) {
 			record(strings.Repeat("x", 1700)), record(strings.Repeat("x", 2000))},
 		"bytes by default": {"MaxRecordBytes", envelope.DecoderConfig{Type: "t"},
 			record(strings.Repeat("x", 16<<20-1000)), record(strings.Repeat("x", 16<<20))},
-		// Of a record's headers, which every event is stored with.
+		// Every event is stored with the record's headers.
 		"bytes by events": {"MaxRecordBytes", envelope.DecoderConfig{MaxRecordBytes: 100 << 10},
 			record(eventsOfJSON(8, func(id int) string {
 				return event(id, 4, "1")
@@ -114,7 +114,8 @@ func TestRecordsAreBadJustBeyondTheirBounds(t *testing.T) {
 	}
 }
 
-// Contract 7.2: what a record claims is counted before it takes memory.
+// TestMillionsOfAnythingTakeNoMemory proves contract 7.2: what a record claims is counted before it
+// takes memory.
 func TestMillionsOfAnythingTakeNoMemory(t *testing.T) {
 	const n = 1_000_000
 	many := func(before, one, after string) string {
@@ -146,7 +147,7 @@ func TestMillionsOfAnythingTakeNoMemory(t *testing.T) {
 	}
 }
 
-// rawHeaders are headers as Kafka's record format has them.
+// rawHeaders returns headers in Kafka's record format.
 func rawHeaders(headers []handler.Header) []byte {
 	raw := binary.AppendVarint(nil, int64(len(headers)))
 	for _, h := range headers {
@@ -160,7 +161,8 @@ func rawHeaders(headers []handler.Header) []byte {
 	return raw
 }
 
-// Contract 7.4: a rejected record is accepted again once the bound is raised.
+// TestHeadersInOnePieceAreReadOnceTheyMayBe proves contract 7.4: a rejected record is accepted
+// again once the bound is raised.
 func TestHeadersInOnePieceAreReadOnceTheyMayBe(t *testing.T) {
 	whole := record("x", "MessageType", "t", "MessageId", "1", "", "")
 	whole.Headers = append(whole.Headers, handler.Header{Key: "null"})
@@ -197,7 +199,8 @@ func TestBoundsOutOfRangeAreRefused(t *testing.T) {
 	}
 }
 
-// Contract 4.5: a message is stored with its record's headers, as JSON.
+// TestHeadersCountAsTheyAreStoredWithEachMessage proves contract 4.5: a message is stored with its
+// record's headers, as JSON.
 func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
 	const event = `{"specversion":"1.0","id":"i","source":"s","type":"t"}`
 	batch := "[" + strings.Repeat(event+",", 3_999) + event + "]"
@@ -217,7 +220,7 @@ func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
 	}
 }
 
-// Contract 4.5.
+// TestEventsAloneAreBoundedAsThoseOfABatch proves contract 4.5.
 func TestEventsAloneAreBoundedAsThoseOfABatch(t *testing.T) {
 	event := `{"specversion":"1.0","id":"i","source":"s","type":"t","data":"` + strings.Repeat("x", 600) + `"}`
 	for name, r := range map[string]envelope.Record{

@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// cloudEvent are the context attributes and extensions of one event. Their
-// values are kept as they came, so that IDs and sources are never altered.
+// cloudEvent holds the context attributes and extensions of one event. Their values are kept as
+// they came, so that IDs and sources are never altered.
 type cloudEvent struct {
 	attributes map[string]string
 }
@@ -37,8 +37,8 @@ const (
 	batchFormat      = eventMediaType + "-batch+json"
 )
 
-// looksStructured tells records whose value may be events of JSON. Every record is
-// asked, so it makes no strings.
+// looksStructured reports whether a record's value may hold JSON events. It runs for every record,
+// so it makes no strings.
 func looksStructured(headers []handler.Header) bool {
 	for _, h := range headers {
 		if strings.EqualFold(h.Key, contentTypeHeader) && len(h.Value) >= len(eventMediaType) &&
@@ -53,7 +53,7 @@ func isEventMedia(contentType string) bool {
 	return len(contentType) >= len(eventMediaType) && strings.EqualFold(contentType[:len(eventMediaType)], eventMediaType)
 }
 
-// cloudEventKind says how a record carries CloudEvents, if it does.
+// cloudEventKind returns how a record carries CloudEvents, if it does.
 func cloudEventKind(headers []handler.Header) (eventKind, error) {
 	contentType := header(headers, contentTypeHeader)
 	if isEventMedia(contentType) {
@@ -85,14 +85,13 @@ func cloudEventKind(headers []handler.Header) (eventKind, error) {
 	return noEvent, nil
 }
 
-// binaryMode reads an event whose attributes are headers and whose data is the
-// record's value.
+// binaryMode reads an event whose attributes are headers and whose data is the record's value.
 func binaryMode(r Record, within bounds) ([]decoded, error) {
 	e := &cloudEvent{attributes: map[string]string{}}
 	for _, h := range r.Headers {
 		name, ok := strings.CutPrefix(h.Key, attributePrefix)
 		if !ok || h.Value == nil {
-			continue // null is not there, as in the JSON format
+			continue // null means absent, as in the JSON format
 		}
 		if _, again := e.attributes[name]; again {
 			return nil, malformed("header %q comes twice", brief(h.Key))
@@ -118,7 +117,7 @@ func one(e *cloudEvent, content []byte) ([]decoded, error) {
 		nil
 }
 
-// validate checks everything but the id, which comes after routing.
+// validate checks everything except the ID, which is checked after routing.
 func (e *cloudEvent) validate() error {
 	for name, value := range e.attributes {
 		if !event.IsExtensionNameValid(name) {

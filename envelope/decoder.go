@@ -15,18 +15,18 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Mode says what a channel's records are (contract 4.5).
+// Mode is what a channel's records are (contract 4.5).
 type Mode string
 
 // The modes of a Decoder.
 const (
-	// Auto tells CloudEvents by their headers ("ce_specversion", or a content
-	// type of application/cloudevents…); all else is plain.
+	// Auto recognizes CloudEvents by their headers ("ce_specversion", or a content type of
+	// application/cloudevents…). All other records are plain.
 	Auto Mode = "auto"
-	// CloudEvents takes nothing but CloudEvents 1.0: other records are bad.
+	// CloudEvents accepts only CloudEvents 1.0. Other records are bad.
 	CloudEvents Mode = "cloudevents"
-	// Plain takes every record as it is: value = payload, headers =
-	// properties, even if it looks like a CloudEvent.
+	// Plain takes every record as it is: value = payload, headers = properties, even if it looks
+	// like a CloudEvent.
 	Plain Mode = "plain"
 )
 
@@ -35,67 +35,64 @@ const (
 	defaultTypeHeader = "MessageType"
 )
 
-// DecoderConfig says how records become messages. The zero value is usable
-// and equals DefaultDecoderConfig.
+// DecoderConfig configures how records become messages. The zero value is usable and equals
+// DefaultDecoderConfig.
 type DecoderConfig struct {
-	// Mode says what the records are. Default Auto. Set it to refuse records
-	// of the other kind, not to speed anything up.
+	// Mode is what the records are. Default Auto. Set it to refuse records of the other kind. It
+	// does not make decoding faster.
 	Mode Mode `yaml:"mode" env:"MODE"`
 
-	// ID says where message IDs come from. Default CloudEventsID for
-	// CloudEvents and HeaderID() for plain records. Any other strategy
-	// overrides a CloudEvent's own id: set it only if that cannot be trusted.
+	// ID is where message IDs come from. Default CloudEventsID for CloudEvents and HeaderID() for
+	// plain records. Any other strategy overrides a CloudEvent's own id: set it only if that id
+	// cannot be trusted.
 	ID IDStrategy `yaml:"-" env:"-"`
-	// AllowMissingID gives a message without ID the ID
-	// "{topic}/{partition}/{offset}@{timestamp ms}" instead of rejecting it,
-	// said once per channel. Do not set it if producers resend: their copies
-	// have different coordinates and are all processed (contract 4.4).
+	// AllowMissingID gives a message without ID the ID "{topic}/{partition}/{offset}@{timestamp
+	// ms}" instead of rejecting it, and logs that once per channel. Do not set it if producers
+	// resend: their copies have different coordinates and are all processed (contract 4.4).
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
 
-	// TypeHeader names the header with a plain record's type, looked for
-	// exactly and then whatever its case; of several the first that is not
-	// empty counts. Default "MessageType", or none if Type is set. For
-	// Debezium's outbox event router, which sets the header "id" by itself, let
-	// it place the type in a header (table.fields.additional.placement:
-	// "type:header:eventType") and name that here. Has no effect on
-	// CloudEvents.
+	// TypeHeader names the header with a plain record's type. It is matched exactly first and then
+	// regardless of case. Of several such headers, the first that is not empty counts. Default
+	// "MessageType", or none if Type is set. It has no effect on CloudEvents.
+	//
+	// Debezium's outbox event router sets the header "id" by itself. Configure it to place the type
+	// in a header (table.fields.additional.placement: "type:header:eventType") and name that header
+	// here.
 	TypeHeader string `yaml:"type_header" env:"TYPE_HEADER"`
-	// Type is the type of plain records, or of those without TypeHeader if
-	// both are set. Default none: a record without type is bad. Do not set it
-	// for channels whose records are of different types.
+	// Type is the type of plain records, or of those without TypeHeader if both are set. Default
+	// none: a record without type is bad. Do not set it for channels whose records have different
+	// types.
 	Type string `yaml:"type" env:"TYPE"`
-	// Source is the source of plain records. Default "kafka:{topic}". Do not
-	// change it later: known message IDs would come with another source,
-	// which is a conflict (contract 4.3).
+	// Source is the source of plain records. Default "kafka:{topic}". Do not change it later:
+	// messages with known IDs would then have another source, which is a conflict (contract 4.3).
 	Source string `yaml:"source" env:"SOURCE"`
-	// ContentType is the content type of plain records that have no
-	// "content-type" header. Default none.
+	// ContentType is the content type of plain records without a "content-type" header. Default
+	// none.
 	ContentType string `yaml:"content_type" env:"CONTENT_TYPE"`
 
-	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may come of
-	// one record, whoever wrote it; one that exceeds them is bad (contract 4.5). They
-	// are checked before memory is taken: a few compressed kilobytes can hold
-	// millions of anything.
+	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may result from one
+	// record, whoever wrote it. A record that exceeds one is bad (contract 4.5). They are checked
+	// before memory is taken: a few compressed kilobytes can hold millions of elements.
 	//
-	// MaxHeaders bounds a record's headers. Default 1,000; producers write tens. The
-	// headers of a record with more are not read, and are kept in one piece.
+	// MaxHeaders bounds a record's headers. Default 1,000. Producers usually write tens. If a
+	// record has more, its headers are not read and are kept as one value.
 	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
-	// MaxEvents bounds the events of a batch of CloudEvents. Default 10,000. A record
-	// is committed once all of them are stored, in as many transactions as that takes.
+	// MaxEvents bounds the events of a batch of CloudEvents. Default 10,000. A record's offset is
+	// committed once all of them are stored, in as many transactions as that takes.
 	MaxEvents int `yaml:"max_events" env:"MAX_EVENTS"`
-	// MaxAttributes bounds the attributes of one event, extensions included.
-	// Default 100; CloudEvents itself has nine.
+	// MaxAttributes bounds the attributes of one event, extensions included. Default 100.
+	// CloudEvents itself has nine.
 	MaxAttributes int `yaml:"max_attributes" env:"MAX_ATTRIBUTES"`
-	// MaxRecordBytes bounds a record together with its messages, as BufferBytes
-	// counts them: bytes once decompressed, some hundred more for each message, and
-	// the headers and the key again for each, as each is stored with them. Default
-	// 16 MiB, which is sixteen times what Kafka's producers and brokers let pass by
-	// default. Do not set it below what your producers may write (max.request.size).
+	// MaxRecordBytes bounds a record together with its messages, counted as BufferBytes is:
+	// decompressed bytes, some hundred more for each message, and the headers and the key again for
+	// each message, because each is stored with them. Default 16 MiB, which is sixteen times what
+	// Kafka's producers and brokers allow by default. Do not set it below what your producers may
+	// write (max.request.size).
 	MaxRecordBytes int `yaml:"max_record_bytes" env:"MAX_RECORD_BYTES"`
 
-	// OrderingKey names a record's lane; nil means none. Default the Kafka
-	// key. Must be safe for concurrent use; a panic makes the record bad. Not
-	// needed for handlers that are not ordered, they ignore it (contract 5.12).
+	// OrderingKey returns a record's ordering key, which decides its lane. Nil means no lane.
+	// Default the Kafka key. It must be safe for concurrent use, and a panic makes the record bad.
+	// Handlers that are not ordered ignore it (contract 5.12).
 	OrderingKey func(Record) []byte `yaml:"-" env:"-"`
 }
 
@@ -105,8 +102,8 @@ func DefaultDecoderConfig() DecoderConfig {
 		MaxAttributes: defaultMaxAttributes, MaxRecordBytes: defaultMaxRecordBytes}
 }
 
-// Validate reports the first field that is out of range, naming the field,
-// its value and what is allowed.
+// Validate joins an error for every field that is out of range. Each one names the field, its value
+// and what is allowed.
 func (c DecoderConfig) Validate() error {
 	var all []error
 	switch c.Mode {
@@ -147,7 +144,7 @@ func (c DecoderConfig) Validate() error {
 	return errors.Join(all...)
 }
 
-// withDefaults fills in what is not set.
+// withDefaults returns c with defaults for the fields that are not set.
 func (c DecoderConfig) withDefaults() DecoderConfig {
 	if c.Mode == "" {
 		c.Mode = Auto
@@ -164,19 +161,18 @@ func (c DecoderConfig) withDefaults() DecoderConfig {
 	return c
 }
 
-// HeaderLimit is MaxHeaders, or its default.
+// HeaderLimit returns MaxHeaders, or its default.
 func (c DecoderConfig) HeaderLimit() int { return cmp.Or(c.MaxHeaders, defaultMaxHeaders) }
 
 // Decoder turns records into messages. It is safe for concurrent use.
 type Decoder struct {
 	cfg DecoderConfig
 	log *zap.Logger
-	// told are the channels whose missing IDs were logged.
+	// told holds the channels whose missing IDs were logged.
 	told sync.Map
 }
 
-// NewDecoder makes a Decoder; a nil log is none. It fails only on an invalid
-// config.
+// NewDecoder returns a Decoder. A nil log logs nothing. It fails only on an invalid config.
 func NewDecoder(cfg DecoderConfig, log *zap.Logger) (*Decoder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -187,10 +183,9 @@ func NewDecoder(cfg DecoderConfig, log *zap.Logger) (*Decoder, error) {
 	return &Decoder{cfg: cfg.withDefaults(), log: log}, nil
 }
 
-// Decode turns a record into its messages. It never fails as a whole: a
-// record of which no message can be made comes back with Err, a message
-// without usable ID with IDErr, because routing comes first (contract 4.6).
-// The messages share memory with the record, which must not be changed.
+// Decode turns a record into its messages. It never fails as a whole: if no message can be made of
+// the record, the result has Err. A message without usable ID has IDErr, because routing comes
+// first (contract 4.6). The messages share memory with the record, which must not be changed.
 func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	defer func() {
 		if p := recover(); p != nil { // in a function of the application, or a bug of ours
@@ -205,7 +200,7 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 		return Received{Record: r, Err: err}
 	}
 	messages, err := d.decode(r)
-	if err == nil && len(messages) == 1 && messages[0].event != nil { // a batch's are counted on the way
+	if err == nil && len(messages) == 1 && messages[0].event != nil { // those of a batch are counted while it is read
 		if size := r.Size() + messageSize(r, messages[0].content, messages[0].event.attributes); size > d.cfg.MaxRecordBytes {
 			err = d.bounds().tooBig(size)
 		}
@@ -239,7 +234,7 @@ func (d *Decoder) bounds() bounds {
 		bytes: d.cfg.MaxRecordBytes}
 }
 
-// decoded is one message of a record before its ID is looked for.
+// decoded is one message of a record, without its ID.
 type decoded struct {
 	typ, source, contentType string
 	content                  []byte
@@ -260,11 +255,11 @@ func (d *Decoder) decode(r Record) ([]decoded, error) {
 	return d.plain(r)
 }
 
-// The strategies of channels that set none.
+// plainDefault and eventDefault are the strategies of channels that set none.
 var plainDefault, eventDefault = HeaderID(), CloudEventsID()
 
-// findID returns what the strategy found, even if err says that it cannot be
-// a message ID. Message i is one of n of its record.
+// findID returns the ID that the strategy found, even if err says that it cannot be a message ID.
+// Message i is one of n of its record.
 func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) (string, error) {
 	strategy := d.cfg.ID.orDefault(event)
 	id, err := strategy.checked(channel, r, event)

@@ -177,7 +177,7 @@ func TestStructuredDataFollowsItsContentType(t *testing.T) {
 	}
 }
 
-// withNull adds a header without value.
+// withNull adds a header without a value.
 func withNull(r envelope.Record, name string) envelope.Record {
 	r.Headers = append(r.Headers, handler.Header{Key: name})
 	return r
@@ -263,7 +263,8 @@ func TestMemberThatComesTwiceIsNamed(t *testing.T) {
 	require.ErrorContains(t, received.Err, `member "type" comes twice`)
 }
 
-// What looks like a second member, but is part of a text or of the data, is none.
+// TestDataIsNoPartOfTheEnvelope proves that what looks like a second member, but is part of a text
+// or of the data, does not count as one.
 func TestDataIsNoPartOfTheEnvelope(t *testing.T) {
 	for _, data := range []string{
 		`{"id":1,"id":2}`, `[{"id":1,"id":2},{"id":3}]`, `"{\"id\":1}"`, `"\\"`, `"\\\":\""`, `"a:b\":"`,

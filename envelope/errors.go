@@ -9,28 +9,27 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Sentinels of what can be wrong with a record; find them with errors.Is.
+// Sentinels of what can be wrong with a record. Find them with errors.Is.
 var (
-	// ErrMissingID: the channel's ID strategy found nothing in the record
-	// (contract 4.4). A strategy of your own may return it, wrapped or not.
+	// ErrMissingID means that the channel's ID strategy found nothing in the record (contract 4.4).
+	// A strategy of your own may return it, wrapped or not.
 	ErrMissingID = errors.New("message ID is missing")
-	// ErrBadID: the ID is not valid UTF-8 without NUL. It is not altered to
-	// fit (contract 3.6).
+	// ErrBadID means that the ID is not valid UTF-8 without NUL. It is never altered to fit
+	// (contract 3.6).
 	ErrBadID = errors.New("message ID is not valid UTF-8 without NUL")
-	// ErrSharedID: several events of one batched record would get the same
-	// ID, because it is taken from the record and not from the event.
+	// ErrSharedID means that several events of one batched record would get the same ID, because it
+	// is taken from the record and not from the event.
 	ErrSharedID = errors.New("one ID for several messages of a record")
-	// ErrMissingType: a plain record says no type and the channel has none.
+	// ErrMissingType means that a plain record has no type and the channel has none.
 	ErrMissingType = errors.New("message type is missing")
-	// ErrNotCloudEvent: the record is no CloudEvent and the channel takes
-	// nothing else.
+	// ErrNotCloudEvent means that the record is no CloudEvent and the channel accepts nothing else.
 	ErrNotCloudEvent = errors.New("record is not a CloudEvent")
-	// ErrMalformed: the record claims to be a CloudEvent and breaks the
-	// rules of CloudEvents 1.0.
+	// ErrMalformed means that the record claims to be a CloudEvent and breaks the rules of
+	// CloudEvents 1.0.
 	ErrMalformed = errors.New("malformed CloudEvent")
 )
 
-// IDTooLongError says that a message ID has more characters than are allowed.
+// IDTooLongError means that a message ID has more characters than are allowed.
 type IDTooLongError struct {
 	// Length is in characters, not bytes.
 	Length int
@@ -41,8 +40,8 @@ func (e *IDTooLongError) Error() string {
 	return fmt.Sprintf("message ID has %d characters, allowed are 1 to %d", e.Length, models.MaxMessageID)
 }
 
-// CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID
-// or an *IDTooLongError (contract 4.4).
+// CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID or an
+// *IDTooLongError (contract 4.4).
 func CheckID(id string) error {
 	if id == "" {
 		return ErrMissingID

@@ -6,11 +6,12 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Find returns the ID of a record that is handled as a whole, without a Decoder:
-// for the inline receiver. Channel is what some strategies prefix. A record of
-// batched CloudEvents has an ID as a whole unless the strategy takes it from the
-// event: that is ErrSharedID. The ID has passed CheckID if err is nil. Events are
-// read within the default bounds of a DecoderConfig.
+// Find returns the ID of a record that is handled as a whole, without a Decoder, as the inline
+// receiver does. Some strategies prefix the ID with channel. The ID has passed CheckID if err is
+// nil.
+//
+// A record of several batched CloudEvents has an ID as a whole unless the strategy takes it from
+// the event, which is ErrSharedID. Events are read within the default bounds of a DecoderConfig.
 func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	var event *cloudEvent
 	if s.find == nil || s.ofEvent {
@@ -27,12 +28,11 @@ func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	return s.orDefault(event).checked(channel, r, event)
 }
 
-// FindIn returns the ID of a message that has been decoded before, by what is
-// known of its record. It cannot serve strategies of which NeedsRecord is true:
-// that is an error. One event of a batched record has no ID of the record's, see
-// SharedIn.
+// FindIn returns the ID of a message that has already been decoded, from what is known of its
+// record. It fails for strategies whose NeedsRecord is true. One event of a batched record does not
+// have the record's ID, see SharedIn.
 func (s IDStrategy) FindIn(channel string, p handler.Properties) (string, error) {
-	if s.ofWhole { // it would find the same in every record that it does not get
+	if s.ofWhole { // it would find the same ID for every record, as it gets none
 		return "", fmt.Errorf("the ID strategy %s needs a record, and there is none", s)
 	}
 	if err := s.SharedIn(p); err != nil {
@@ -50,13 +50,12 @@ func (s IDStrategy) FindIn(channel string, p handler.Properties) (string, error)
 	return s.orDefault(event).checked(channel, r, event)
 }
 
-// SharedIn returns ErrSharedID for an event that was decoded from a batched record
-// if the strategy takes IDs from the record: all its events would have the same.
-// How many there were is not known any more, so that a batch of one is refused
-// as well.
+// SharedIn returns ErrSharedID for an event that was decoded from a batched record if the strategy
+// takes IDs from the record: all events of the batch would have the same ID. The number of events
+// is no longer known, so a batch of one is refused as well.
 func (s IDStrategy) SharedIn(p handler.Properties) error {
 	if s.find == nil || s.ofEvent || len(p.Attributes) == 0 {
-		return nil // without attributes it is the whole record, taken as it is
+		return nil // without attributes it is a whole plain record
 	}
 	if kind, err := cloudEventKind(p.Headers); err != nil || kind != batchedEvents {
 		return err
@@ -64,11 +63,11 @@ func (s IDStrategy) SharedIn(p handler.Properties) error {
 	return fmt.Errorf("%w: %s cannot tell the events of a batch apart", ErrSharedID, s)
 }
 
-// NeedsRecord says whether a message's properties are not enough to find its ID:
-// Func may look at the value.
+// NeedsRecord reports whether a message's properties are not enough to find its ID: Func may read
+// the value.
 func (s IDStrategy) NeedsRecord() bool { return s.ofWhole }
 
-// orDefault replaces the zero value by what it stands for.
+// orDefault replaces the zero value by the default strategy.
 func (s IDStrategy) orDefault(event *cloudEvent) IDStrategy {
 	switch {
 	case s.find != nil:
@@ -88,7 +87,7 @@ func (s IDStrategy) checked(channel string, r Record, event *cloudEvent) (string
 	return id, err
 }
 
-// eventsOf reads the CloudEvents of a record; none if it is a plain one.
+// eventsOf reads the CloudEvents of a record. It returns none for a plain record.
 func eventsOf(r Record, within bounds) ([]decoded, error) {
 	kind, err := cloudEventKind(r.Headers)
 	if err != nil {

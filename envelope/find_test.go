@@ -10,7 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// What a channel remembers a record by is what a receiver without a channel does.
+// TestIDOfARecordIsTheOneThatTheDecoderFinds proves that a receiver without a channel finds the
+// same ID as the decoder of a channel.
 func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 	with := func(value string, pairs ...string) envelope.Record {
 		r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Timestamp: time.UnixMilli(5), Key: []byte("k"),
@@ -80,7 +81,8 @@ func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
 	require.False(t, envelope.KafkaKey().NeedsRecord())
 }
 
-// How many events came with it is not known any more.
+// TestEventOfABatchHasNoIDOfItsRecord proves that an event of a batch has no ID, because the number
+// of events in the batch is no longer known.
 func TestEventOfABatchHasNoIDOfItsRecord(t *testing.T) {
 	event := func(id string) string { return `{"specversion":"1.0","id":"` + id + `","type":"t","source":"/s"}` }
 	r := envelope.Record{Topic: "orders", Partition: 1, Offset: 7, Key: []byte("k"), Headers: []handler.Header{

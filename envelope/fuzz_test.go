@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// checkInvariants holds for whatever comes over the wire.
+// checkInvariants checks what holds for any record.
 func checkInvariants(t *testing.T, d *envelope.Decoder, r envelope.Record) envelope.Received {
 	received := d.Decode("channel", r)
 	require.Equal(t, r, received.Record)
@@ -69,8 +69,7 @@ func FuzzStructuredCloudEvent(f *testing.F) {
 	})
 }
 
-// namesTwice tells, by encoding/json's tokens, whether a JSON object has two
-// members of one name.
+// namesTwice reports, by encoding/json's tokens, whether a JSON object has two members of one name.
 func namesTwice(object []byte) bool {
 	tokens := json.NewDecoder(bytes.NewReader(object))
 	if first, err := tokens.Token(); err != nil || first != json.Delim('{') {
@@ -149,8 +148,8 @@ func FuzzPlain(f *testing.F) {
 	})
 }
 
-// Whatever a record holds: an ID of a key or a correlation ID names its channel
-// and is otherwise taken as it is, or is missing (contract 4.4).
+// FuzzIDStrategies checks that for any record, an ID from a key or a correlation ID has the channel
+// as prefix and is otherwise unaltered, or is missing (contract 4.4).
 func FuzzIDStrategies(f *testing.F) {
 	f.Add("correlationid", []byte("c"), []byte("k"), "topic", int64(3), int64(4))
 	f.Add("CorrelationId", []byte(nil), []byte("\xff\x00"), "", int64(-1), int64(1<<62))

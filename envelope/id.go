@@ -10,21 +10,20 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// IDStrategy says where a message's ID comes from (contract 4.4). It is an
-// immutable value; the zero value stands for the default: CloudEventsID for
-// CloudEvents, HeaderID() for plain records.
+// IDStrategy decides where a message's ID comes from (contract 4.4). It is an immutable value. The
+// zero value stands for the default: CloudEventsID for CloudEvents, HeaderID() for plain records.
 type IDStrategy struct {
 	name string
-	// ofEvent: the ID differs between the events of one batched record.
+	// ofEvent means that the ID differs between the events of one batched record.
 	ofEvent bool
-	// ofWhole: it may need all of the record.
+	// ofWhole means that it may need the whole record.
 	ofWhole bool
 	find    func(channel string, r Record, event *cloudEvent) (string, error)
-	err     error // it cannot be used
+	err     error // why it cannot be used
 }
 
-// Err reports why the strategy cannot be used, such as a header without a name;
-// nil if it can.
+// Err reports why the strategy cannot be used, such as a header without a name. It is nil if it
+// can.
 func (s IDStrategy) Err() error { return s.err }
 
 // String names the strategy, for logs and error messages.
@@ -35,16 +34,16 @@ func (s IDStrategy) String() string {
 	return s.name
 }
 
-// Names of the headers that hold an ID unless a strategy says otherwise.
+// Names of the headers that hold an ID unless a strategy names others.
 const (
 	defaultIDHeader          = "MessageId"
 	debeziumIDHeader         = "id" // set by Debezium's outbox event router
 	defaultCorrelationHeader = "CorrelationId"
 )
 
-// CloudEventsID takes the CloudEvents attribute "id". It is the default for
-// CloudEvents. Do not use it on channels that carry plain records: they have
-// no such attribute, so that all of them are missing their ID.
+// CloudEventsID takes the CloudEvents attribute "id". It is the default for CloudEvents. Do not use
+// it on channels that carry plain records: these have no such attribute, so they would all be
+// missing their ID.
 func CloudEventsID() IDStrategy {
 	return IDStrategy{name: "CloudEvents id", ofEvent: true,
 		find: func(_ string, _ Record, e *cloudEvent) (string, error) {
@@ -55,13 +54,12 @@ func CloudEventsID() IDStrategy {
 		}}
 }
 
-// HeaderID takes the first header that is there and not empty; each name is
-// looked for exactly and then whatever its case, before the next one is. Of
-// several headers of one name the first counts. The value is taken as it is,
-// byte for byte: white space and quotes are part of the ID. Without names these
-// are "MessageId" and Debezium's "id", the default for plain records; an empty
-// name is an error at start. Do not use it if producers set a new header value each time
-// they resend: duplicates would go unnoticed.
+// HeaderID takes the first header that exists and is not empty. It matches each name exactly and
+// then regardless of case, before it tries the next name. Of several headers of one name the first
+// counts. The value is taken byte for byte: white space and quotes are part of the ID. Without
+// names it uses "MessageId" and Debezium's "id", which is the default for plain records. An empty
+// name is an error at start. Do not use it if producers set a new header value each time they
+// resend: duplicates would go unnoticed.
 func HeaderID(names ...string) IDStrategy {
 	if len(names) == 0 {
 		names = []string{defaultIDHeader, debeziumIDHeader}
@@ -81,10 +79,9 @@ func HeaderID(names ...string) IDStrategy {
 		}}
 }
 
-// CorrelationID takes the header of that name ("CorrelationId" if name is
-// empty) and prefixes it "{channel}:". Do not use it where one correlation ID
-// covers several messages of the channel: all but the first would be taken
-// for duplicates.
+// CorrelationID takes the header of that name ("CorrelationId" if name is empty) and prefixes it
+// with "{channel}:". Do not use it where one correlation ID covers several messages of the channel:
+// all but the first would be taken for duplicates.
 func CorrelationID(name string) IDStrategy {
 	if name == "" {
 		name = defaultCorrelationHeader
@@ -99,10 +96,10 @@ func CorrelationID(name string) IDStrategy {
 		}}
 }
 
-// KafkaKey takes the record's key, prefixed "{channel}:". Do not use it for
-// keys that come again, such as the ID of the entity a message is about: all
-// but its first message would be taken for duplicates. Nor for keys that are
-// no text, such as binary numbers: an ID has to be, so use Func to spell them.
+// KafkaKey takes the record's key, prefixed with "{channel}:". Do not use it for keys that recur,
+// such as the ID of the entity that a message is about: all but its first message would be taken
+// for duplicates. Do not use it for binary keys either, because an ID must be text: encode those
+// with Func.
 func KafkaKey() IDStrategy {
 	return IDStrategy{name: "Kafka key", find: func(channel string, r Record, _ *cloudEvent) (string, error) {
 		if len(r.Key) == 0 {
@@ -112,23 +109,21 @@ func KafkaKey() IDStrategy {
 	}}
 }
 
-// KafkaCoordinates makes the ID of where the record is:
-// "{topic}/{partition}/{offset}@{timestamp ms}". Do not use it if producers
-// may send a message twice: the copies have different coordinates. Nor for
-// records of other transports: without a topic the ID is missing.
+// KafkaCoordinates builds the ID from the record's place: "{topic}/{partition}/{offset}@{timestamp
+// ms}". Do not use it if producers may send a message twice: the copies have different coordinates.
+// Do not use it for records of other transports either: without a topic the ID is missing.
 func KafkaCoordinates() IDStrategy {
 	return IDStrategy{name: "Kafka coordinates", find: func(_ string, r Record, _ *cloudEvent) (string, error) {
-		if r.Topic == "" { // all of them would be in the same place
+		if r.Topic == "" { // all such records would have the same place
 			return "", fmt.Errorf("%w: the message has no Kafka coordinates", ErrMissingID)
 		}
 		return coordinates(r), nil
 	}}
 }
 
-// Func asks find for the ID. It must be deterministic and safe for concurrent
-// use; an empty result is a missing ID, an error or a panic makes the message
-// invalid. It gets the record as received and must not change it. Do not use
-// it for what another strategy does.
+// Func calls find for the ID. It must be deterministic and safe for concurrent use. An empty result
+// is a missing ID. An error or a panic makes the message invalid. find gets the record as received
+// and must not change it. Do not use Func for what another strategy does.
 func Func(find func(Record) (string, error)) IDStrategy {
 	return IDStrategy{name: "function", ofWhole: true,
 		find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
@@ -145,16 +140,15 @@ func Func(find func(Record) (string, error)) IDStrategy {
 		}}
 }
 
-// coordinates say where a record is. The timestamp tells a topic from one of
-// the same name that was deleted and created again.
+// coordinates returns the place of a record. The timestamp distinguishes a topic from an earlier
+// one of the same name that was deleted.
 func coordinates(r Record) string {
 	return r.Topic + "/" + strconv.Itoa(r.Partition) + "/" + strconv.FormatInt(r.Offset, 10) +
 		"@" + strconv.FormatInt(r.Timestamp.UnixMilli(), 10)
 }
 
-// header returns the first header of exactly that name or else the first
-// whose name differs only in case; "" if there is none. Empty ones count as
-// not there.
+// header returns the first header of exactly that name, or else the first whose name differs only
+// in case, "" if there is none. Empty headers are ignored.
 func header(headers []handler.Header, name string) string {
 	other := -1
 	for i, h := range headers {

@@ -7,11 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// contentTypeHeader is how the CloudEvents Kafka binding and most producers
-// name it.
+// contentTypeHeader is the name that the CloudEvents Kafka binding and most producers use.
 const contentTypeHeader = "content-type"
 
-// plain takes a record as it is (contract 4.5).
+// plain takes a record as it is.
 func (d *Decoder) plain(r Record) ([]decoded, error) {
 	typ := d.cfg.Type
 	if d.cfg.TypeHeader != "" {

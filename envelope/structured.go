@@ -19,8 +19,7 @@ func structured(r Record, within bounds) ([]decoded, error) {
 	return fromJSON(r.Value, within)
 }
 
-// batched reads a JSON array of events, all or none of them; an empty array
-// has no messages.
+// batched reads a JSON array of events, all or none of them. An empty array has no messages.
 func batched(r Record, within bounds) ([]decoded, error) {
 	value := r.Value
 	if !utf8.Valid(value) {
@@ -59,7 +58,7 @@ func batched(r Record, within bounds) ([]decoded, error) {
 }
 
 func fromJSON(raw []byte, within bounds) ([]decoded, error) {
-	// With the data, which is no attribute, and with members that are null.
+	// Allow for the data, which is no attribute, and for members that are null.
 	n := elements(raw)
 	if n > 2*within.attributes+1 {
 		return nil, tooMany(n-1, "attributes", "MaxAttributes", within.attributes)
@@ -71,13 +70,13 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 	if members == nil {
 		return nil, malformed("event is null")
 	}
-	if n != len(members) { // encoding/json keeps only the last of those with the same name
+	if n != len(members) { // encoding/json keeps only the last of members with the same name
 		return nil, malformed("member %q comes twice", brief(repeatedMember(raw)))
 	}
 	e := &cloudEvent{attributes: map[string]string{}}
 	for name, value := range members {
 		if name == "data" || name == "data_base64" || isNull(value) {
-			continue // an attribute that is null is not there
+			continue // an attribute that is null is absent
 		}
 		text, err := attributeText(value)
 		if err != nil {
@@ -97,13 +96,12 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 	}
 	messages, err := one(e, content)
 	if err == nil && content != nil && messages[0].contentType == "" && members["data_base64"] == nil {
-		messages[0].contentType = "application/json" // which is implied (CloudEvents JSON format 3.1.2)
+		messages[0].contentType = "application/json" // implied by the CloudEvents JSON format, 3.1.2
 	}
 	return messages, err
 }
 
-// repeatedMember returns the first name that two members of a valid JSON object
-// have.
+// repeatedMember returns the first name that two members of a valid JSON object have.
 func repeatedMember(object []byte) string {
 	tokens := json.NewDecoder(bytes.NewReader(object))
 	seen := map[string]bool{}
@@ -119,7 +117,7 @@ func repeatedMember(object []byte) string {
 	return ""
 }
 
-// attributeText is the canonical text of a string, number or boolean.
+// attributeText returns the canonical text of a string, number or boolean.
 func attributeText(raw json.RawMessage) (string, error) {
 	switch raw[0] {
 	case '"':
@@ -131,13 +129,13 @@ func attributeText(raw json.RawMessage) (string, error) {
 	}
 }
 
-// unquote is the text of a JSON string.
+// unquote returns the text of a JSON string.
 func unquote(raw json.RawMessage) (string, error) {
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
 		return "", err
 	}
-	// json replaces lone surrogates: two different IDs would become one.
+	// json replaces lone surrogates, by which two different IDs could become one.
 	if strings.ContainsRune(text, utf8.RuneError) && !bytes.ContainsRune(raw, utf8.RuneError) &&
 		!bytes.Contains(bytes.ToLower(raw), []byte(`\ufffd`)) {
 		return "", malformed("it has half of a surrogate pair")
@@ -145,9 +143,8 @@ func unquote(raw json.RawMessage) (string, error) {
 	return text, nil
 }
 
-// data returns the event's payload: decoded base64, the text of a JSON string
-// whose content type is not JSON, or else the JSON as it came. It is nil if
-// there is none.
+// data returns the event's payload: decoded base64, the text of a JSON string whose content type is
+// not JSON, or otherwise the JSON as it came. It is nil if there is none.
 func data(members map[string]json.RawMessage, contentType string) ([]byte, error) {
 	encoded, hasBinary := members["data_base64"]
 	raw, hasData := members["data"]
@@ -180,15 +177,15 @@ func data(members map[string]json.RawMessage, contentType string) ([]byte, error
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 
-// isJSON says whether data of that content type is JSON; it is if there is
-// none (CloudEvents JSON format 3.1).
+// isJSON reports whether data of that content type is JSON. Data without a content type is
+// (CloudEvents JSON format 3.1).
 func isJSON(contentType string) bool {
 	if contentType == "" {
 		return true
 	}
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
-		return false // validation says so
+		return false // validation reports it
 	}
 	return strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
 }

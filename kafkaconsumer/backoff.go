@@ -8,14 +8,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// backoff is a growing pause between tries; its zero value is unusable.
+// backoff computes a growing pause between tries. Its zero value is unusable.
 type backoff struct {
 	first, most time.Duration
 	tries       int
 }
 
-// wait pauses for half to all of the delay that is due, doubling it each
-// time, and reports false at once when ctx ends.
+// wait pauses for half to all of the current delay and doubles the delay for the next call. It
+// reports false at once when ctx ends.
 func (b *backoff) wait(ctx context.Context) bool {
 	delay := b.most
 	if b.tries < 20 {

@@ -11,16 +11,16 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// groupStart is what a consumer remembers about the beginning of its group.
+// groupStart remembers what a consumer has learned about where its group begins.
 type groupStart struct {
-	// begun: a committed offset of the group was seen, or committed. Should all
-	// of them be gone later, as those of a topic that is deleted are, then the
-	// group is not new for that.
+	// begun is true once a committed offset of the group was seen, or was committed here. It stays
+	// true when all of them disappear, as when a topic is deleted: the group is not new because of
+	// that.
 	begun atomic.Bool
 
 	mu sync.Mutex
-	// absent are topics that were found missing: all that is in them when they
-	// appear came after the start.
+	// absent holds topics that were once found missing. When such a topic appears, all of its
+	// records came after the start.
 	absent map[string]bool
 }
 
@@ -35,7 +35,7 @@ func (g *groupStart) missed(topics []string) {
 	}
 }
 
-// offsetOf says where a group that is new to the brokers begins a topic.
+// offsetOf returns where a group without any committed offset begins a topic.
 func (g *groupStart) offsetOf(topic string) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,18 +45,18 @@ func (g *groupStart) offsetOf(topic string) int64 {
 	return kafka.LastOffset
 }
 
-// errNotBegun is why a partition waits.
+// errNotBegun is why a partition waits before its first fetch.
 var errNotBegun = errors.New("the new group waits for its leader to commit where it begins (StartOffset Last)")
 
-// groupOffsets are the committed offsets of a group, -1 where there is none.
+// groupOffsets holds the committed offsets of a group, -1 where there is none.
 type groupOffsets struct {
 	of    map[string]map[int]int64
-	begun bool // there is one
+	begun bool // whether the group has at least one committed offset
 }
 
-// groupOffsets asks the coordinator for the offsets of all partitions of the
-// consumer's topics, and of the one that is given, in one request. An answer
-// that leaves one out is an error.
+// groupOffsets asks the coordinator for committed offsets in one request: those of the given
+// partition and, with StartOffset Last, those of all partitions of the consumer's topics. A
+// response that leaves one of them out is an error.
 func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int) (groupOffsets, error) {
 	asked := map[string][]int{}
 	if c.cfg.StartOffset == Last {
@@ -106,23 +106,24 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 	return offsets, nil
 }
 
-// beginGroup begins a new group at Last if this member leads it: it commits the
-// ends of all partitions that it assigned, in one request, and tries until that
-// is done or found to have been. Until then no member reads a partition that
-// has no offset. From then on the group has offsets, and whatever has none
-// appeared later: it is read from its first record.
+// beginGroup starts a new group at Last if this member leads it. It commits the end offsets of all
+// partitions that it assigned, in one request. It retries until that succeeded, or until it finds
+// that the group has offsets. Before that, no member reads a partition without an offset. After it,
+// a partition without an offset must be one that appeared later, so it is read from its first
+// record.
 //
-// If each member did so for its own partitions, the first to commit would make
-// the group look old to the others, and these would read all there is. A member
-// that went by what it remembers instead would after a restart take partitions
-// added meanwhile for old ones, and skip what is in them.
+// We refused two simpler designs:
 //
-// A commit must not pass what another member has read. None has read anything:
-// members wait while the group has no offset, there is one leader in a
-// generation, and the coordinator refuses a commit of a generation before. If
-// the answer to the commit is lost, it may be made once more while others read
-// from the first: then with the same offsets, not with ends that have moved on,
-// so at worst it moves a commit back to where they began.
+//   - Each member commits for its own partitions. The first commit makes the group look old to the
+//     other members, and these then read everything from the first record.
+//   - Each member goes by what it remembers. After a restart it takes partitions that were added
+//     meanwhile for old ones, and skips what is in them.
+//
+// A commit must not pass what another member has read. No member has read anything: all of them
+// wait while the group has no offset, a generation has one leader, and the coordinator refuses
+// commits of earlier generations. If the response to the commit is lost, the commit may be repeated
+// while other members already read. The repeat carries the same offsets and not ends that have
+// moved on, so at worst it moves a commit back to where those members began.
 func (s *session) beginGroup(ctx context.Context) {
 	c := s.consumer
 	if c.cfg.StartOffset != Last || len(s.assigned) == 0 || s.resumed {
@@ -140,7 +141,7 @@ func (s *session) beginGroup(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// then the session ends soon
+		// With either of these the session ends soon.
 		if !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.IllegalGeneration) {
 			c.fetching.Begin(s, c.cfg.explain(fmt.Errorf("begin group %q: %w", c.cfg.GroupID, err)))
 		}
@@ -150,7 +151,8 @@ func (s *session) beginGroup(ctx context.Context) {
 	}
 }
 
-// tryBeginGroup adds to starts what is not known yet.
+// tryBeginGroup commits the starts of all assigned partitions unless the group has offsets. It adds
+// the starts that it had to ask for to starts, so that a repeated try commits the same ones.
 func (s *session) tryBeginGroup(ctx context.Context, starts map[string]map[int]int64) error {
 	c := s.consumer
 	group, err := c.groupOffsets(ctx, "", 0)

@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// databaseAway is an acceptor without its database.
+// databaseAway is an acceptor whose database is down.
 type databaseAway struct{}
 
 func (databaseAway) AcceptRecords(context.Context, string, []envelope.Received) ([]envelope.Result, error) {
@@ -28,9 +28,10 @@ func (databaseAway) AcceptGap(context.Context, string, envelope.Gap) (envelope.D
 	return envelope.Halt, nil
 }
 
-// The partition that may exceed BufferBytes while others use it up does so by
-// its response and four accepts, as the docstring says: one is tried, one did
-// not fit into it, one waits, and one is in the fetcher's hand (contract 7.2).
+// TestOnePartitionExceedsTheBufferByFourAccepts proves contract 7.2: the partition that may exceed
+// BufferBytes while others use it up does so by its response and four accepts, as the docstring
+// says. One accept is being tried, one did not fit into it, one waits in the queue, and the fetcher
+// holds one.
 func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cfg := Config{BatchBytes: 256 << 10, BufferBytes: 1 << 20}.withDefaults()

@@ -10,24 +10,24 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// committer is the only one to commit in its generation, with one request in
-// flight, so that commits can neither overtake each other nor move back. But
-// where a new group begins is committed before it has anything to (beginGroup).
+// committer is the only one that commits in its generation, with one request in flight. Commits
+// therefore neither overtake each other nor move back. The one exception, beginGroup, commits
+// before the committer has anything to commit.
 type committer struct {
 	gen        *kafka.Generation
 	partitions []*partition
 	interval   time.Duration
-	// another commits by another connection than the generation's.
+	// another commits on another connection than the generation's own.
 	another func(offsets map[string]map[int]int64) error
-	// done is told the result of each commit.
+	// done receives the result of each commit.
 	done func(error)
 
 	failed bool
 }
 
-// run commits what is due every interval until ctx ends or a commit fails, and
-// reports whether none failed. A failed commit means that the generation is
-// over or the coordinator gone: the member has to join again.
+// run commits what is due every interval until ctx ends or a commit fails. It reports whether no
+// commit failed. A failed commit means that the generation is over or the coordinator is gone: the
+// member has to join again.
 func (c *committer) run(ctx context.Context) bool {
 	for routine.Sleep(ctx, c.interval) {
 		if !c.flush() {
@@ -37,8 +37,8 @@ func (c *committer) run(ctx context.Context) bool {
 	return true
 }
 
-// flush commits what is due and reports whether it could. Commits of an ended
-// generation fail and change nothing on the broker.
+// flush commits what is due and reports whether that succeeded. Commits of an ended generation fail
+// and change nothing on the broker.
 func (c *committer) flush() bool {
 	if c.failed {
 		return false
@@ -59,10 +59,10 @@ func (c *committer) flush() bool {
 	}
 	err := c.gen.CommitOffsets(offsets)
 	if lost(err) {
-		// Brokers close the connection on which the SASL session is over. The
-		// generation itself goes on until this member joins again, which it does
-		// not before the session has returned; so the same offsets may be
-		// committed once more, whether or not they were before.
+		// The connection is lost, for example because the broker closed it when its SASL session
+		// expired. The generation is still alive: this member joins again only after the session
+		// has returned. So the same offsets can be committed once more, whether or not the first
+		// try reached the broker.
 		if again := c.another(offsets); again != nil {
 			err = fmt.Errorf("%w, and once more: %w", err, again)
 		} else {

@@ -8,14 +8,14 @@ import (
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 )
 
-// commitAgain commits by a fresh connection.
+// commitAgain commits on a fresh connection.
 func (s *session) commitAgain(offsets map[string]map[int]int64) error {
-	s.consumer.network.transport.CloseIdleConnections() // which may be as old as the one that is lost
+	s.consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
 	return s.commit(offsets)
 }
 
-// commit commits for the session's generation by another connection than the
-// generation's own. As by that, brokers refuse it once the generation is over.
+// commit commits for the session's generation on another connection than the generation's own.
+// Brokers refuse it too once the generation is over.
 func (s *session) commit(offsets map[string]map[int]int64) error {
 	c := s.consumer
 	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)

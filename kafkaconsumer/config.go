@@ -9,192 +9,181 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// StartOffset says where a group begins on a partition it has no committed
-// offset for.
+// StartOffset is where a group begins on a partition for which it has no committed offset.
 type StartOffset string
 
-// Where a group may begin.
+// The values of StartOffset.
 const (
 	// First reads everything the partition holds.
 	First StartOffset = "first"
-	// Last reads what comes from now on, and is for new groups: those without a
-	// committed offset on any partition of their topics. The group's leader
-	// then commits the ends of all partitions in one request, before a member
-	// reads any, so that a restart before the first record loses nothing. With
-	// ReadCommitted the end is before transactions that are open. Whatever has
-	// no committed offset later is read from its first record: partitions that
-	// are added, topics that appear or are added to the config. So is a topic of
-	// a new group that its leader has found missing before. All members must
-	// say Last: they wait for a leader that does not.
-	// A group whose offsets have expired on the brokers is new again.
+	// Last reads what arrives from now on. It is for new groups: those without a committed offset
+	// on any partition of their topics. The group's leader commits the ends of all partitions in
+	// one request before any member reads, so a restart before the first record loses nothing. With
+	// ReadCommitted the end is before transactions that are still open.
+	//
+	// Whatever has no committed offset later is read from its first record: added partitions,
+	// topics that appear, topics that are added to the config, and topics that the leader of a new
+	// group once found missing. All members must use Last: they wait for a leader that does not. A
+	// group whose offsets have expired on the brokers is new again.
 	Last StartOffset = "last"
 )
 
-// Isolation says which records of transactions are seen.
+// Isolation decides which records of producers' transactions are visible.
 type Isolation string
 
 // The isolation levels of Kafka.
 const (
 	// ReadCommitted hides records of aborted and open transactions.
 	ReadCommitted Isolation = "read_committed"
-	// ReadUncommitted shows all records, also those that are rolled back.
+	// ReadUncommitted shows all records, including those of transactions that are rolled back.
 	ReadUncommitted Isolation = "read_uncommitted"
 )
 
-// SASL says how to authenticate (contract 7.5). The zero value does not. Errors,
-// logs and Health of a Consumer never show the password, nor do package fmt,
-// encoding/json and zap when given a SASL or a Config. What does not ask a value
-// how it wants to be shown does: libraries that dump by reflection, and fmt for
-// a SASL or Config in an unexported field of another struct. Do not print such.
+// SASL configures authentication (contract 7.5). The zero value disables it.
+//
+// Errors, logs and Health of a Consumer never show the password. Neither do package fmt,
+// encoding/json and zap when they get a SASL or a Config. Two things do show it: libraries that
+// dump values by reflection, and fmt for a SASL or Config in an unexported field of another struct.
+// Do not print those.
 type SASL struct {
-	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means
-	// none, or Custom.
+	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means no authentication, or
+	// Custom.
 	Mechanism string `yaml:"mechanism" env:"MECHANISM"`
 	Username  string `yaml:"username" env:"USERNAME"`
 	Password  string `yaml:"password" env:"PASSWORD"`
-	// Custom is a mechanism of kafka-go for everything else, such as a
-	// cloud's own. Do not set it together with Mechanism.
+	// Custom is a kafka-go mechanism for everything else, such as a cloud provider's own. Do not
+	// set it together with Mechanism.
 	Custom sasl.Mechanism `yaml:"-" env:"-"`
-	// AllowWithoutTLS allows a mechanism without TLS. Default false: PLAIN is then an
-	// error, because it sends the password as it is, and every other mechanism is a
-	// warning at start. Do not set it unless all who can see the network may know the
+	// AllowWithoutTLS allows a mechanism without TLS. Default false: PLAIN without TLS is then an
+	// error because it sends the password in clear text, and every other mechanism without TLS logs
+	// a warning at start. Do not set it unless everyone who can see the network may know the
 	// password and the messages.
 	AllowWithoutTLS bool `yaml:"allow_without_tls" env:"ALLOW_WITHOUT_TLS"`
 }
 
-// Config configures a Consumer. Brokers, Topics and GroupID are required; a
-// field left zero gets its default (contract 7.5, 9).
+// Config configures a Consumer. Brokers, Topics and GroupID are required. Every other field that is
+// left zero gets its default (contract 7.5, 9).
 type Config struct {
-	// Brokers are where to ask first (host:port); one that answers is enough.
-	// Name several: the rest of a cluster is asked for only while one of them
-	// answers (contract 7.8).
+	// Brokers are the first addresses to ask (host:port). One that answers is enough. Name several:
+	// the other brokers of a cluster are only found while one of these answers (contract 7.8).
 	Brokers []string `yaml:"brokers" env:"BROKERS"`
-	// Topics are consumed together, and share their message IDs: a topic that
-	// others may write to belongs in a channel of its own (contract 4.4). One that
-	// does not exist is said, waited for and never created (contract 7.5).
+	// Topics are consumed together and share their message IDs: a topic that other parties may
+	// write to belongs in a channel of its own (contract 4.4). A topic that does not exist is
+	// reported and waited for, and never created (contract 7.5).
 	Topics []string `yaml:"topics" env:"TOPICS"`
-	// GroupID names the consumer group. All its members must consume the
-	// same topics: another channel needs another group, which the start checks.
+	// GroupID names the consumer group. All its members must consume the same topics. Another
+	// channel needs another group, which is checked at start.
 	GroupID string `yaml:"group_id" env:"GROUP_ID"`
 	// ClientID names this process to the brokers. Default "inbox".
 	ClientID string `yaml:"client_id" env:"CLIENT_ID"`
-	// TLS encrypts all connections; nil does not. Its ServerName, if empty, is
-	// the host that is connected to. Certificates are what the client shows to
-	// brokers that want one. Do not set InsecureSkipVerify outside of tests:
-	// anybody could then play the broker, and learn a PLAIN password.
+	// TLS encrypts all connections. Nil means no encryption. An empty ServerName means the host
+	// that is connected to. Certificates are shown to brokers that ask for one. Do not set
+	// InsecureSkipVerify outside of tests: anyone could then impersonate the broker and learn a
+	// PLAIN password.
 	TLS *tls.Config `yaml:"-" env:"-"`
 	// SASL authenticates all connections. Default none.
 	SASL SASL `yaml:"sasl" env:"SASL"`
-	// StartOffset is where a new group begins. Default First. Do not use Last
-	// where messages produced before the first start matter, nor where the
-	// group may be without members for longer than brokers keep its offsets
-	// (offsets.retention.minutes, 7 days by default).
+	// StartOffset is where a new group begins. Default First. Do not use Last where messages matter
+	// that were produced before the first start. Do not use it either where the group may have no
+	// members for longer than brokers keep its offsets (offsets.retention.minutes, 7 days by
+	// default).
 	StartOffset StartOffset `yaml:"start_offset" env:"START_OFFSET"`
-	// Isolation is the isolation level. Default ReadCommitted. Do not use
-	// ReadUncommitted with transactional producers unless what they roll back
-	// may be processed.
+	// Isolation is the isolation level. Default ReadCommitted. Do not use ReadUncommitted with
+	// transactional producers unless records they roll back may be processed.
 	Isolation Isolation `yaml:"isolation" env:"ISOLATION"`
-	// Decoder says how records become messages.
+	// Decoder configures how records become messages.
 	Decoder envelope.DecoderConfig `yaml:"decoder" env:"DECODER"`
 
-	// BatchRecords, BatchBytes and Linger bound an accept: it takes what is
-	// there up to the first two and waits for more no longer than Linger
-	// (contract 7.2). Defaults 1,000, 4 MiB and 10 ms. Raising them gains
-	// little: 500 records per transaction are as fast as any number.
+	// BatchRecords, BatchBytes and Linger bound one accept (contract 7.2). It takes what is there,
+	// up to the first two, and waits no longer than Linger for more. Defaults 1,000, 4 MiB and 10
+	// ms. Raising them gains little: 500 records per transaction are as fast as any number.
 	BatchRecords int           `yaml:"batch_records" env:"BATCH_RECORDS"`
 	BatchBytes   int           `yaml:"batch_bytes" env:"BATCH_BYTES"`
 	Linger       time.Duration `yaml:"linger" env:"LINGER"`
-	// AcceptConcurrency is how many accepts may run at once, each for its
-	// own partitions; each needs a database connection. Default 2. Do not
-	// raise it above the number of partitions.
+	// AcceptConcurrency is how many accepts may run at once, each for its own partitions. Each one
+	// needs a database connection. Default 2. Do not raise it above the number of partitions.
 	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
-	// BufferBytes bounds what has been fetched and not yet accepted, of all
-	// partitions together, as it is in memory: decompressed. While it is used
-	// up nothing more is fetched, decompressed or decoded, but for one partition
-	// at a time: it may exceed the bound by one response, one decompressed batch
-	// (MaxBatchBytes at most), what decoding one record takes (a few times
-	// Decoder.MaxRecordBytes) and four accepts (BatchBytes), so that what is
-	// larger than the bound passes too. Default 64 MiB.
+	// BufferBytes bounds the memory of what has been fetched and not yet accepted, decompressed, of
+	// all partitions together. Default 64 MiB. While it is used up, nothing more is fetched,
+	// decompressed or decoded, except for one partition at a time, so that what is larger than the
+	// bound passes too. That partition may exceed the bound by one response, one decompressed batch
+	// (MaxBatchBytes at most), what decoding one record takes (a few times Decoder.MaxRecordBytes)
+	// and four accepts (BatchBytes).
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
-	// MaxBatchBytes bounds a record batch, compressed or not: a larger one
-	// halts its partition, because a few bytes can decompress to any number.
-	// Default 128 MiB, 1 GiB at most. Do not set it below what producers may
-	// write before compression; a broker's message.max.bytes counts after it.
+	// MaxBatchBytes bounds a record batch, compressed or not. A larger batch halts its partition,
+	// because a few bytes can decompress to any number. Default 128 MiB, 1 GiB at most. Do not set
+	// it below what producers may write before compression: a broker's message.max.bytes counts
+	// after compression.
 	MaxBatchBytes int `yaml:"max_batch_bytes" env:"MAX_BATCH_BYTES"`
-	// CommitInterval is the least time between two commits; what is accepted
-	// in between is committed together. Default 100 ms. Longer means more
-	// redeliveries after a crash, not more throughput.
+	// CommitInterval is the shortest time between two commits. What is accepted in between is
+	// committed together. Default 100 ms. A longer interval means more redeliveries after a crash,
+	// not more throughput.
 	CommitInterval time.Duration `yaml:"commit_interval" env:"COMMIT_INTERVAL"`
 
-	// SessionTimeout is the silence after which the broker gives this
-	// member's partitions away. Default 10 s; brokers allow 6 s to 30 m
-	// unless configured otherwise. A crash costs as long.
+	// SessionTimeout is how long a member may be silent before the broker reassigns its partitions.
+	// Default 10 s. Brokers allow 6 s to 30 m unless configured otherwise. After a crash, the
+	// partitions stand still for as long.
 	SessionTimeout time.Duration `yaml:"session_timeout" env:"SESSION_TIMEOUT"`
-	// HeartbeatInterval is how often the member reports and learns of
-	// rebalances. Default 1 s; less than a third of SessionTimeout.
+	// HeartbeatInterval is how often the member sends a heartbeat and learns of rebalances. Default
+	// 1 s. It must be less than a third of SessionTimeout.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
-	// RebalanceTimeout is how long the broker waits for members to rejoin.
-	// Default 30 s.
+	// RebalanceTimeout is how long the broker waits for members to rejoin. Default 30 s.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout" env:"REBALANCE_TIMEOUT"`
-	// DrainTimeout is how long a running accept, or a record's handlers where
-	// they run in place, may take once a rebalance or a stop begins; then it
-	// is abandoned and its records are redelivered.
-	// Default half of RebalanceTimeout, 15 s at most.
+	// DrainTimeout bounds a running accept once a rebalance or a stop begins. In Inline and Direct
+	// channels it bounds a record's handlers. After it the work is abandoned and its records are
+	// redelivered. Default half of RebalanceTimeout, 15 s at most.
 	DrainTimeout time.Duration `yaml:"drain_timeout" env:"DRAIN_TIMEOUT"`
 	// JoinBackoff is the pause after a failed join. Default 1 s.
 	JoinBackoff time.Duration `yaml:"join_backoff" env:"JOIN_BACKOFF"`
-	// WatchInterval is how often topics are looked at for partitions that
-	// were added and for missing ones that appeared. Default 10 s.
-	// Also how often the lag of partitions that are not fetched is asked for.
+	// WatchInterval is how often topics are checked for added partitions and for missing topics
+	// that appeared. Default 10 s. It is also how often the lag of partitions is asked for that are
+	// not being fetched.
 	WatchInterval time.Duration `yaml:"watch_interval" env:"WATCH_INTERVAL"`
-	// ProgressTimeout is how long a partition with something to read may make
-	// no progress before Health and the log say so, where nothing else is said
-	// to be wrong with it (contract 7.8); how long joining may take, too.
-	// Default 2 m. Nothing is stopped by it. Do not set it shorter than a batch takes
-	// to be accepted at its slowest, nor in Inline and Direct channels than a handler
-	// and its retries may.
+	// ProgressTimeout is how long a partition with records to read may make no progress before
+	// Health and the log report it (contract 7.8). If another error of the partition is reported,
+	// this one is not. ProgressTimeout is also how long joining may take before that is reported.
+	// Default 2 m. It stops nothing. Do not set it shorter than the slowest accept of a batch, nor,
+	// in Inline and Direct channels, shorter than a handler and its retries may take.
 	ProgressTimeout time.Duration `yaml:"progress_timeout" env:"PROGRESS_TIMEOUT"`
 
-	// FetchMaxWait is how long a broker holds a fetch for which it has nothing;
-	// it answers at once when there is anything. Default 500 ms.
+	// FetchMaxWait is how long a broker holds a fetch for which it has no records. It answers at
+	// once when there are any. Default 500 ms.
 	FetchMaxWait time.Duration `yaml:"fetch_max_wait" env:"FETCH_MAX_WAIT"`
-	// FetchMaxBytes bounds a response per partition, but for a first record
-	// batch that is larger. Default 1 MiB.
+	// FetchMaxBytes bounds a response per partition. A first record batch that is larger still
+	// comes whole. Default 1 MiB.
 	FetchMaxBytes int `yaml:"fetch_max_bytes" env:"FETCH_MAX_BYTES"`
-	// DialTimeout bounds making a connection and RequestTimeout the answer to
-	// a request. Defaults 5 s each.
+	// DialTimeout bounds opening a connection, RequestTimeout the response to a request. Default 5
+	// s each.
 	DialTimeout    time.Duration `yaml:"dial_timeout" env:"DIAL_TIMEOUT"`
 	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
 
-	// DeadLetterTopic takes the bad records of an inbox with the policy
-	// BadRecordDeadLetter, and is required with it (contract 7.4). It gets each
-	// record as it was, with headers that say where it came from and why
-	// (HeaderTopic and so on). It must exist, is never created, and must not be
-	// one of Topics. While it cannot be written to, the partition waits before
-	// the record, and so do, behind what is accepted already, the partitions
-	// that share its accept worker (every AcceptConcurrency-th, all of them with
-	// 1; in Direct channels none): raise AcceptConcurrency, or use
-	// BadRecordStore, where that matters. A record that it refuses for good, as
-	// too large, halts its partition alone: give it a larger max.message.bytes
-	// than Topics have.
+	// DeadLetterTopic receives the bad records of an inbox with the policy BadRecordDeadLetter, and
+	// is required with it (contract 7.4). Each record is published unchanged, with additional
+	// headers that name its origin and the reason (HeaderTopic and so on). The topic must exist, is
+	// never created, and must not be one of Topics.
+	//
+	// While it cannot be written to, the partition waits before the record. So do the partitions
+	// that share its accept worker, after what they have accepted already: every
+	// AcceptConcurrency-th partition, all of them with 1, and none in Direct channels. Raise
+	// AcceptConcurrency, or use BadRecordStore, where that matters. A record that the topic refuses
+	// permanently, for example as too large, halts only its partition: give the topic a larger
+	// max.message.bytes than Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 
-	// OnDeadLetter is told of each record that the dead-letter topic has
-	// acknowledged and of what is wrong with it, on goroutines of the consumer,
-	// which it must not block. A crash can lose the call, and a redelivery
-	// repeat it.
+	// OnDeadLetter is called with each record that the dead-letter topic has acknowledged and with
+	// what is wrong with the record. It runs on goroutines of the consumer and must not block them.
+	// A crash can lose the call, and a redelivery can repeat it.
 	OnDeadLetter func(record envelope.Record, reason error) `yaml:"-" env:"-"`
-	// OnHalt is told of each partition that halts (contract 7.4), once per
-	// halt and on a goroutine of the consumer, which it must not block. Use
-	// it to end the application; for alerts, watch Health.
+	// OnHalt is called for each partition that halts (contract 7.4), once per halt. It runs on a
+	// goroutine of the consumer and must not block it. Use it to end the application. For alerts,
+	// watch Health.
 	OnHalt func(topic string, partition int, reason error) `yaml:"-" env:"-"`
 }
 
-// DefaultConfig returns the defaults of the contract; Brokers, Topics and
-// GroupID are left to set.
+// DefaultConfig returns the defaults of the contract. Brokers, Topics and GroupID remain to be set.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
-// withDefaults fills in what is zero.
+// withDefaults returns c with defaults for the fields that are zero.
 func (c Config) withDefaults() Config {
 	orText(&c.ClientID, "inbox")
 	orText(&c.StartOffset, First)

@@ -143,7 +143,7 @@ func (acceptor) AcceptRecords(context.Context, string, []envelope.Received) ([]e
 
 func TestUnreachableBrokerNeitherFailsNorHangsStartAndStop(t *testing.T) {
 	cfg := valid()
-	cfg.Brokers = []string{"127.0.0.1:1"} // nobody listens there
+	cfg.Brokers = []string{"127.0.0.1:1"} // no server listens there
 	c, err := kafkaconsumer.New("orders.events", cfg, acceptor{}, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, kafkaconsumer.StateNew, c.State())

@@ -1,9 +1,9 @@
-// Package kafkaconsumer reads Kafka topics for a channel: it fetches, hands
-// over to an Acceptor and commits only what is accepted (contract 7).
+// Package kafkaconsumer reads Kafka topics for a channel. It fetches records, hands them to an
+// Acceptor and commits only what is accepted (contract 7).
 //
-// Membership and commits go through kafka-go's ConsumerGroup. Its Reader is not
-// used: it loses, repeats and shows records it must not. Records are fetched
-// and decoded by internal/kafkawire: what a producer wrote can at worst halt its partition.
+// Membership and commits go through kafka-go's ConsumerGroup. We do not use its Reader, which can
+// lose and repeat records and shows records that must stay hidden. Package internal/kafkawire
+// fetches and decodes records: whatever a producer wrote can at worst halt its partition.
 package kafkaconsumer
 
 import (
@@ -29,8 +29,8 @@ type Consumer struct {
 	channel  string
 	cfg      Config
 	acceptor Acceptor
-	// deliverer runs handlers in place; nil if all is accepted. unroutedIsBad:
-	// see NewDirect.
+	// deliverer runs handlers synchronously. It is nil if all records are accepted instead. For
+	// unroutedIsBad, see NewDirect.
 	deliverer     Deliverer
 	unroutedIsBad bool
 	decoder       *envelope.Decoder
@@ -38,7 +38,7 @@ type Consumer struct {
 	log           *zap.Logger
 	clock         clock.Clock
 
-	// ctx ends when Stop is called, hardCtx when its time is up.
+	// ctx ends when Stop is called, hardCtx when the time of Stop is up.
 	ctx        context.Context
 	stop       context.CancelFunc
 	hardCtx    context.Context
@@ -49,9 +49,9 @@ type Consumer struct {
 	accepting  *condition.Condition
 	committing *condition.Condition
 	stalling   *condition.Condition
-	bootstrap  int                  // of cfg.Brokers, which is asked first; of run's goroutine
-	publishing *condition.Condition // to the dead-letter topic
-	letters    *deadLetters         // nil without one
+	bootstrap  int                  // index in cfg.Brokers to ask first; used by run's goroutine only
+	publishing *condition.Condition // publishing to the dead-letter topic
+	letters    *deadLetters         // nil without a dead-letter topic
 
 	mu         sync.Mutex
 	state      State
@@ -67,14 +67,13 @@ type Consumer struct {
 	denied     []string
 	idle       *Idle
 
-	answered   atomic.Bool // by any broker
+	answered   atomic.Bool // whether any broker has answered
 	groupStart groupStart
 }
 
-// New makes a consumer that is not started and makes no connection. Fields of
-// cfg left zero get their defaults; an invalid one is an error that names the
-// channel, the field, its value and what is allowed. A nil logger logs
-// nothing, a nil clock is the system's.
+// New returns a consumer that is not started and has made no connection. Fields of cfg that are
+// zero get their defaults. An invalid field is an error that names the channel, the field, its
+// value and what is allowed. A nil logger logs nothing, and a nil clock means the system's.
 func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk clock.Clock) (*Consumer, error) {
 	if channel == "" {
 		return nil, errors.New("kafka consumer: the channel's name is empty")
@@ -122,10 +121,10 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	return c, nil
 }
 
-// Start begins to consume in the background and returns at once. A broker that
-// is down or a topic that is missing is no error: it is logged, shown by
-// Health and waited for. Starting a running consumer does nothing; after Stop
-// it fails with ErrStopped. ctx only says whether to start at all.
+// Start begins to consume in the background and returns at once. A broker that is down or a topic
+// that is missing is no error: it is logged, shown by Health and waited for. Starting a running
+// consumer does nothing. After Stop it fails with ErrStopped. ctx only decides whether to start at
+// all.
 func (c *Consumer) Start(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start kafka consumer of channel %q: %w", c.channel, err)
@@ -144,18 +143,17 @@ func (c *Consumer) Start(ctx context.Context) error {
 	return nil
 }
 
-// Time that Stop needs at its end.
+// The time limits of Stop.
 const (
 	leaveTimeout = 5 * time.Second // to leave the group, once all is accepted
 	cutTimeout   = 2 * time.Second // to end after connections were cut
 )
 
-// Stop ends fetching, lets running accepts finish within DrainTimeout, commits
-// them, leaves the group and waits for all of it. When three quarters of ctx's
-// time are over (or DrainTimeout and 5 s without a deadline), accepts are
-// cancelled and connections cut; what was accepted and not committed is then
-// redelivered. It fails only if the acceptor ignores its context until ctx
-// ends. Stopping before Start or twice is fine.
+// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the
+// group and waits for all of that. After three quarters of ctx's time (or after DrainTimeout and 5
+// s, if ctx has no deadline) it cancels accepts and closes connections. What was accepted and not
+// committed by then is redelivered. Stop fails only if the acceptor ignores its context until ctx
+// ends. Calling Stop before Start, or twice, is allowed.
 func (c *Consumer) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.stopped
@@ -198,7 +196,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 	}
 }
 
-// Health returns a snapshot.
+// Health returns a snapshot of the consumer and its partitions.
 func (c *Consumer) Health() Health {
 	c.mu.Lock()
 	h := Health{
@@ -223,7 +221,7 @@ func (c *Consumer) Health() Health {
 	return h
 }
 
-// State says what the consumer is doing.
+// State returns what the consumer is doing.
 func (c *Consumer) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,34 +15,32 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// The headers that a dead letter has after the record's own, which stay as
-// they are: of several headers of one name, the last is this consumer's.
+// The headers that are appended to a dead letter's own headers. The own headers stay unchanged, so
+// of several headers with one name, the last is this consumer's.
 const (
-	// HeaderTopic, HeaderPartition and HeaderOffset say where the record was.
+	// HeaderTopic, HeaderPartition and HeaderOffset are the coordinates of the record.
 	HeaderTopic     = "inbox-topic"
 	HeaderPartition = "inbox-partition"
 	HeaderOffset    = "inbox-offset"
-	// HeaderTimestamp is its timestamp in milliseconds since 1970, which the
-	// dead letter also has, unless its topic is set to log append time or the
-	// timestamp is exactly 0.
+	// HeaderTimestamp is the record's timestamp in milliseconds since 1970. The dead letter has the
+	// same timestamp, unless its topic uses log append time or the timestamp is exactly 0.
 	HeaderTimestamp = "inbox-timestamp"
-	// HeaderChannel and HeaderGroup say who read it, HeaderReason what is
+	// HeaderChannel and HeaderGroup name the consumer that read the record. HeaderReason is what is
 	// wrong with it (at most 2,000 characters, redacted: contract 11.6).
 	HeaderChannel = "inbox-channel"
 	HeaderGroup   = "inbox-group"
 	HeaderReason  = "inbox-reason"
-	// HeaderHeaders is there if the record's own headers were too many to be read
-	// (MaxHeaders): it has them all, as Kafka's record format does.
+	// HeaderHeaders holds all of the record's own headers, encoded as in Kafka's record format. It
+	// is present only if they were too many to be read (MaxHeaders).
 	HeaderHeaders = "inbox-headers"
 )
 
-// maxLetterBytes bounds a request with several dead letters: brokers allow
-// 1 MiB unless configured otherwise. A larger record goes alone.
+// maxLetterBytes bounds a request with several dead letters: brokers allow 1 MiB unless configured
+// otherwise. A larger record is sent alone.
 const maxLetterBytes = 512 << 10
 
-// DeadLetterError is why a partition halts whose bad record the dead-letter
-// topic refuses, however often it is tried: it is too large, for example
-// (contract 7.4).
+// DeadLetterError is why a partition halts when the dead-letter topic refuses a bad record
+// permanently, for example because it is too large (contract 7.4).
 type DeadLetterError struct {
 	// Topic is the dead-letter topic.
 	Topic string
@@ -50,23 +48,22 @@ type DeadLetterError struct {
 	Reason, Refusal error
 }
 
-// Error says both and what to do.
+// Error names both errors and what to do.
 func (e *DeadLetterError) Error() string {
 	return fmt.Sprintf("dead-letter topic %q refuses the bad record: %v; change the topic's limits, or the policy, and start again; the record is bad because: %v", e.Topic, e.Refusal, e.Reason)
 }
 
-// Unwrap returns both.
+// Unwrap returns Refusal and Reason.
 func (e *DeadLetterError) Unwrap() []error { return []error{e.Refusal, e.Reason} }
 
-// deadLetter is a bad record on its way.
+// deadLetter is a bad record that is to be published.
 type deadLetter struct {
 	record envelope.Record
 	reason error
-	text   string // of the reason, as it may be published
+	text   string // of the reason, redacted as it may be published
 }
 
-// deadLetters publishes to a consumer's dead-letter topic. It is safe for
-// concurrent use.
+// deadLetters publishes to a consumer's dead-letter topic. It is safe for concurrent use.
 type deadLetters struct {
 	channel    string
 	cfg        Config
@@ -75,12 +72,16 @@ type deadLetters struct {
 	log        *zap.Logger
 }
 
-// publish writes the letters of one partition in their order and returns how
-// many the topic has acknowledged, on all replicas. It goes on trying until
-// that is all of them, or one is refused for good (*DeadLetterError), or ctx
-// ends, or session has ended and a request fails: whoever has the partition next
-// publishes what is left, and a rebalance need not wait for a topic that is
-// down. A request whose answer is lost is sent again: a letter may come twice.
+// publish writes the letters of one partition in order and returns how many of them all replicas of
+// the topic have acknowledged. It retries until one of these is true:
+//
+//   - All letters are acknowledged.
+//   - The topic refuses one permanently (*DeadLetterError).
+//   - ctx ends.
+//   - session has ended and a request fails. The next owner of the partition publishes the rest,
+//     so that a rebalance need not wait for a topic that is down.
+//
+// A request whose response is lost is sent again, so a letter may be published twice.
 func (d *deadLetters) publish(
 	ctx, session context.Context, p *partition, letters []deadLetter,
 ) (acknowledged int, err error) {
@@ -99,17 +100,17 @@ func (d *deadLetters) publish(
 			retry.reset()
 			continue
 		case refusedForGood(err) && len(next) > 1:
-			limit = 0 // one of them: find out which
+			limit = 0 // send them one by one to find the refused one
 			continue
 		case refusedForGood(err):
-			d.publishing.End(p) // the halt says it
+			d.publishing.End(p) // the halt reports the error
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
 		if ctx.Err() == nil {
 			d.publishing.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
 				zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
 		}
-		if !retry.wait(session) { // which ends before ctx does
+		if !retry.wait(session) { // session ends before ctx does
 			d.publishing.Forget(p)
 			return acknowledged, session.Err()
 		}
@@ -117,7 +118,7 @@ func (d *deadLetters) publish(
 	return acknowledged, nil
 }
 
-// fitting is how many of the letters fit into one request; one always does.
+// fitting returns how many of the letters fit into one request, at least one.
 func (d *deadLetters) fitting(letters []deadLetter, limit int) int {
 	size := 0
 	for i, l := range letters {
@@ -128,8 +129,8 @@ func (d *deadLetters) fitting(letters []deadLetter, limit int) int {
 	return len(letters)
 }
 
-// produce sends one request. The letters of a partition go to one partition
-// of the dead-letter topic, so that their order stays.
+// produce sends one request. All letters of a partition go to one partition of the dead-letter
+// topic, which keeps their order.
 func (d *deadLetters) produce(ctx context.Context, p *partition, letters []deadLetter) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.RequestTimeout)
 	defer cancel()
@@ -157,8 +158,8 @@ func (d *deadLetters) produce(ctx context.Context, p *partition, letters []deadL
 	return nil
 }
 
-// partitions counts the partitions of the dead-letter topic. Asking never
-// creates it.
+// partitions returns the number of partitions of the dead-letter topic. The request never creates
+// it.
 func (d *deadLetters) partitions(ctx context.Context) (int, error) {
 	response, err := d.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{d.cfg.DeadLetterTopic}})
 	if err != nil {
@@ -180,8 +181,7 @@ func (d *deadLetters) partitions(ctx context.Context) (int, error) {
 		kafka.Unknown)
 }
 
-// letter is the record, byte for byte, with headers that say where it came
-// from and why.
+// letter returns the record byte for byte, with additional headers for its origin and the reason.
 func (d *deadLetters) letter(l deadLetter) kafka.Record {
 	r := l.record
 	out := kafka.Record{Time: r.Timestamp, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value)}
@@ -201,7 +201,7 @@ func (d *deadLetters) letter(l deadLetter) kafka.Record {
 	return out
 }
 
-// tell is called for each letter that is acknowledged.
+// tell logs an acknowledged letter and calls OnDeadLetter.
 func (d *deadLetters) tell(l deadLetter) {
 	d.log.Error("inbox: bad record published to the dead-letter topic", zap.String(telemetry.FieldTopic, l.record.Topic),
 		zap.Int(telemetry.FieldPartition, l.record.Partition),
@@ -218,8 +218,8 @@ func (d *deadLetters) tell(l deadLetter) {
 	d.cfg.OnDeadLetter(l.record, l.reason)
 }
 
-// refusedForGood tells a broker's no that stays no from everything that may pass,
-// such as a topic that is missing or not authorized.
+// refusedForGood reports whether a broker's refusal is permanent. Errors that may pass, such as a
+// missing topic or a missing authorization, are not.
 func refusedForGood(err error) bool {
 	return slices.ContainsFunc([]kafka.Error{
 		kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp, kafka.UnsupportedForMessageFormat,

@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// Contract 4.5: the number that a record claims never sizes an allocation, and
-// nothing of the record is lost for it.
+// TestHeadersBeyondTheirBoundAreLeftInOnePiece proves contract 4.5: the number that a record claims
+// never sizes an allocation, and nothing of the record is lost.
 func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
 	for limit, whole := range map[int]bool{2: false, 3: true} {
@@ -60,7 +60,7 @@ func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
 	}
 }
 
-// claim is a batch that says this of its records, and nothing is behind it.
+// claim returns a batch with this header and content.
 func claim(codec compress.Compression, count uint32, content []byte) []byte {
 	checked := make([]byte, 40, 40+len(content))
 	checked[1] = byte(codec)
@@ -69,7 +69,7 @@ func claim(codec compress.Compression, count uint32, content []byte) []byte {
 	return framed(0, 0, append(checked, content...))
 }
 
-// bombs are a few bytes each that claim, or become, very much.
+// bombs returns inputs of a few bytes each that claim, or become, very much.
 func bombs() map[string][]byte {
 	oneHeaderOf := func(n int64) []byte {
 		record := binary.AppendVarint([]byte{0, 0, 0, 1, 1}, n)
@@ -77,7 +77,7 @@ func bombs() map[string][]byte {
 	}
 	repeated := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x88} // a window of 128 MiB
 	for range 100 {
-		repeated = append(repeated, 0x02, 0x00, 0x10, 'x') // 128 KiB of the same
+		repeated = append(repeated, 0x02, 0x00, 0x10, 'x') // 128 KiB of the same byte
 	}
 	repeated = append(repeated, 0x01, 0, 0)
 	return map[string][]byte{
@@ -176,7 +176,7 @@ func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
 			require.Zero(t, out.next)
 		})
 	}
-	t.Run("the same but for the count", func(t *testing.T) { // or the others would prove nothing
+	t.Run("the same but for the count", func(t *testing.T) { // otherwise the others would prove nothing
 		require.NoError(t, deliver(t, claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0}), 0, nil, nil).err)
 	})
 	t.Run("a batch that ends before what was asked for", func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
 }
 
 func TestPanicOutsideABatchIsAnError(t *testing.T) {
-	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: kafkawire.NewBudget(1)} // has no network to ask
+	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: kafkawire.NewBudget(1)} // no network
 	next, _, err := f.turn(5)
 	require.ErrorIs(t, err, ErrUndecodable)
 	require.Equal(t, int64(5), next)

@@ -9,34 +9,32 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// delivery hands the records of one response to the worker, batch by batch and
-// in chunks no larger than an accept may be: what a response becomes when it
-// is decompressed is never in memory as a whole.
+// delivery hands the records of one response to the worker, batch by batch, in chunks no larger
+// than an accept may be. A decompressed response is therefore never in memory as a whole.
 type delivery struct {
 	fetcher  *fetcher
 	held     *kafkawire.Hold
 	response *kafkawire.Response
-	// wanted is the offset that was asked for: a response begins with the
-	// batch that it lies in.
+	// wanted is the offset that was asked for. A response begins with the batch that holds it, so
+	// it may begin with earlier records.
 	wanted  int64
 	aborted *kafkawire.Aborted
 
 	chunk *chunk
-	// count is of the records in the batch that is read.
+	// count is the number of records in the batch that is being read.
 	count int
-	// next is the offset behind what is in chunk or passed, sent what the
-	// worker has been told.
+	// next is the offset after what is in chunk or passed. sent is the offset up to which the
+	// worker has been given chunks.
 	next, sent int64
 }
 
-// run delivers all batches. What lies before an error is delivered all the
-// same.
+// run delivers all batches. Batches before an error are delivered too.
 func (d *delivery) run() error {
 	d.sent = d.wanted
 	d.aborted = kafkawire.NewAborted(d.response.Aborted)
 	d.note(d.wanted)
 	err := d.batches()
-	// Hidden records are passed too, or else lag would never reach zero.
+	// Pass hidden records too: otherwise the lag would never reach zero.
 	if d.next > d.sent && !d.flush(d.next) {
 		return d.fetcher.partition.ctx.Err()
 	}
@@ -77,8 +75,8 @@ func (d *delivery) batches() error {
 	return nil
 }
 
-// askFor makes the next fetch large enough for a batch of which only the
-// beginning came. Brokers since 0.10.1 send a first batch as a whole.
+// askFor makes the next fetch large enough for a batch that was cut off. Brokers since 0.10.1
+// always send a first batch whole.
 func (f *fetcher) askFor(need int, offset int64) error {
 	if need-kafkawire.BatchPrefix > f.cfg.MaxBatchBytes {
 		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUndecodable, offset,
@@ -93,7 +91,7 @@ func (f *fetcher) askFor(need int, offset int64) error {
 	return nil
 }
 
-// batch adds the records of one batch, all or, if one cannot be read, none.
+// batch adds the records of one batch: all of them, or none if one cannot be read.
 func (d *delivery) batch(b kafkawire.Batch) (err error) {
 	f := d.fetcher
 	ctx := f.partition.ctx
@@ -142,7 +140,7 @@ func (d *delivery) add(r envelope.Record) error {
 		size > f.cfg.BatchBytes) && !d.flush(r.Offset) {
 		return f.partition.ctx.Err()
 	}
-	// What decoding takes is had before: a record of kilobytes may become megabytes.
+	// Reserve the memory for decoding first: a record of kilobytes may become megabytes.
 	bound := size + f.sizeBound(r)
 	if !d.held.Take(f.partition.ctx, bound) {
 		return f.partition.ctx.Err()
@@ -155,7 +153,7 @@ func (d *delivery) add(r envelope.Record) error {
 	d.chunk.received = append(d.chunk.received, received)
 	d.chunk.bytes += size
 	d.next = r.Offset + 1
-	if size > bound { // with IDs or keys that the application's functions make
+	if size > bound { // possible with IDs or keys that the application's functions make
 		if !d.held.Take(f.partition.ctx, size-bound) {
 			return f.partition.ctx.Err()
 		}
@@ -165,7 +163,7 @@ func (d *delivery) add(r envelope.Record) error {
 	return nil
 }
 
-// flush sends the chunk and what is passed behind it.
+// flush sends the chunk to the worker, with next as the offset to continue at.
 func (d *delivery) flush(next int64) bool {
 	d.note(next)
 	d.chunk.next = next
@@ -176,7 +174,7 @@ func (d *delivery) flush(next int64) bool {
 	return true
 }
 
-// note tells the partition's health.
+// note records the offset and the response's watermarks for the partition's health.
 func (d *delivery) note(next int64) {
 	d.fetcher.partition.fetched(next, d.response.HighWatermark, d.response.LastStable, d.response.LogStart)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// dialLeader connects to the leader of a partition, as far as it is known.
+// dialLeader connects to the leader of a partition as the cached metadata names it.
 func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*kafkawire.FetchConn, error) {
 	address, err := n.leader(ctx, topic, partition)
 	if err != nil {
@@ -28,7 +28,7 @@ func (n *network) dialLeader(ctx context.Context, topic string, partition int) (
 			if conn, err = n.dial(ctx, network, address); err != nil {
 				return nil, err
 			}
-			// kafka-go authenticates without a context.
+			// kafka-go authenticates without a context, so close the connection when ctx ends.
 			ended = context.AfterFunc(ctx, func() { kafkawire.HangUp(conn) })
 			return kafkawire.NewCheckedConn(conn, n.guard, address), nil
 		},
@@ -46,8 +46,7 @@ func (n *network) dialLeader(ctx context.Context, topic string, partition int) (
 	return c, nil
 }
 
-// leader asks for the leader's address, of which kafka-go keeps a copy that is
-// metadataTTL old at most.
+// leader returns the leader's address. kafka-go caches it for metadataTTL at most.
 func (n *network) leader(ctx context.Context, topic string, partition int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
 	defer cancel()

@@ -12,28 +12,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// Deliverer runs the handlers of records while the transport waits. It is
-// called by several goroutines, one per partition.
+// Deliverer runs the handlers of records synchronously. It is called by several goroutines, one per
+// partition.
 type Deliverer interface {
-	// Deliver returns when every handler of the record's messages has come to
-	// its end: nil if all have done their part, the reason why the record is
-	// bad if one has not. envelope.ErrInterrupted means that it had to end
-	// before that, which it does soon after ctx has ended; once stopping is
-	// closed it finishes what runs and begins nothing anew.
+	// Deliver returns when every handler of the record's messages has finished. It returns nil if
+	// all of them succeeded, and otherwise the reason why the record is bad.
+	// envelope.ErrInterrupted means that it had to end before that, which it does soon after ctx
+	// has ended. Once stopping is closed, it finishes what runs and starts nothing new.
 	Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error
-	// Unrouted returns those of the record's messages that no handler takes.
+	// Unrouted returns the record's messages that no handler takes.
 	Unrouted(received envelope.Received) []handler.RawMessage
 }
 
-// NewDirect makes a consumer that has records delivered to their handlers
-// instead of accepted (contract 7.6): in order per partition, with the offset
-// moving past a record when all its handlers are done. The acceptor gets what
-// no handler can have: bad records, those whose handlers gave them up, and
-// unrouted messages: before the record's handlers run, so that it can halt
-// there, but after them if unroutedIsBad, that is if it would keep the record
-// for them (acceptor.UnroutedReject): the handlers' failures then go with it. No
-// time limit of the config's applies to handlers but DrainTimeout, once a
-// rebalance or a stop has begun. Otherwise it is New.
+// NewDirect returns a consumer that delivers records to their handlers instead of accepting them
+// (contract 7.6). It delivers in order per partition, and the offset passes a record once all its
+// handlers are done.
+//
+// The acceptor gets what handlers cannot process: bad records, records that handlers gave up, and
+// unrouted messages. It normally gets unrouted messages before the record's handlers run, so that
+// it can halt there. With unroutedIsBad, set if the acceptor keeps records for unrouted messages
+// (acceptor.UnroutedReject), it gets them after the handlers have run, so that the handlers'
+// failures are kept with the record.
+//
+// Of the config's time limits only DrainTimeout applies to handlers, once a rebalance or a stop has
+// begun. Everything else is as in New.
 func NewDirect(channel string, cfg Config, deliverer Deliverer, unroutedIsBad bool, acceptor Acceptor,
 	logger *zap.Logger, clk clock.Clock,
 ) (*Consumer, error) {
@@ -48,11 +50,11 @@ func NewDirect(channel string, cfg Config, deliverer Deliverer, unroutedIsBad bo
 	return c, nil
 }
 
-// Direct says whether the consumer was made by NewDirect.
+// Direct reports whether the consumer was made by NewDirect.
 func (c *Consumer) Direct() bool { return c.deliverer != nil }
 
-// directWorker delivers the records of one partition, one after the other. Its
-// worker accepts what cannot be delivered.
+// directWorker delivers the records of one partition, one after the other. Its embedded worker
+// accepts what cannot be delivered.
 type directWorker struct {
 	*worker
 	partition     *partition
@@ -76,9 +78,8 @@ func (w *directWorker) run(ctx, acceptCtx context.Context) {
 	}
 }
 
-// deliver brings a chunk's records to their end, one after the other, and
-// reports false if ctx or acceptCtx ended first. What is not at its end then is
-// not noted, so nothing of it is committed.
+// deliver finishes a chunk's records, one after the other. It reports false if ctx or acceptCtx
+// ended first. Records that are unfinished then are not noted, so they are not committed.
 func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
 	for _, r := range c.received {
 		if w.stopped[w.partition] {
@@ -94,13 +95,13 @@ func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
 	return true
 }
 
-// one brings one record to its end. Unrouted messages come first: their policy
-// may be to stop before the record. Where they make it bad they wait for the
-// handlers: a record is kept once, with all that is wrong with it.
+// one finishes one record. Unrouted messages are handed over first, because their policy may be to
+// halt before the record. Where they make the record bad, they wait for the handlers: a record is
+// kept once, with everything that is wrong with it.
 func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) bool {
 	reason, next := r.Err, r.Record.Offset+1
 	if reason == nil && len(r.Messages) == 0 {
-		return w.handOver(acceptCtx, r, next) // which counts it
+		return w.handOver(acceptCtx, r, next) // the acceptor counts the empty record
 	}
 	if reason == nil {
 		unrouted := w.deliverer.Unrouted(r)
@@ -129,8 +130,7 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 	return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)
 }
 
-// handOver has the acceptor take what no handler can; next is the offset to
-// continue at.
+// handOver passes to the acceptor what no handler can process. next is the offset to continue at.
 func (w *directWorker) handOver(acceptCtx context.Context, r envelope.Received, next int64) bool {
 	return w.accept(acceptCtx, []*chunk{{partition: w.partition, received: []envelope.Received{r}, next: next}})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// What the protocol says of batches, once more.
+// The protocol's constants for batches, repeated independently of the code under test.
 const (
 	prefixLength    = 12 // the base offset and the length of what follows
 	headerLength    = 49
@@ -28,7 +28,7 @@ const (
 
 var checksums = crc32.MakeTable(crc32.Castagnoli)
 
-// layout is what the header of a batch says.
+// layout is the content of a batch's header.
 type layout struct {
 	base, last                       int64
 	epoch                            int32
@@ -106,7 +106,7 @@ func compressed(t testing.TB, codec compress.Compression, content []byte) []byte
 	return out.Bytes()
 }
 
-// delivered is what became of a response.
+// delivered is the result of a response.
 type delivered struct {
 	records []envelope.Record
 	// bounds are the next offsets of the chunks.

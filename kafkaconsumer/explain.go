@@ -14,9 +14,9 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// explain adds to a broker's refusal what an operator has to know and the
-// refusal does not say: who was refused, what is configured, which right is
-// missing on what (contract 7.5). Other errors stay as they are.
+// explain adds to a broker's refusal what an operator has to know and the refusal does not say: who
+// was refused, what is configured, and which right is missing on what. Other errors are returned
+// unchanged.
 func (c Config) explain(err error) error {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -38,7 +38,7 @@ func (c Config) explain(err error) error {
 		hint = fmt.Sprintf("it does not exist, or %s lacks the right READ on the topic", c.who())
 	case errors.As(err, &unknown):
 		hint = "the broker's certificate is of no authority in TLS.RootCAs"
-	case errors.As(err, &remote) && remote.Op == "remote error": // an alert of TLS
+	case errors.As(err, &remote) && remote.Op == "remote error": // a TLS alert
 		hint = "the broker does not accept the client's certificate"
 		if !c.certified() {
 			hint = "the broker requires a client certificate, TLS.Certificates is empty"
@@ -49,9 +49,9 @@ func (c Config) explain(err error) error {
 	return fmt.Errorf("%w (%s)", err, hint)
 }
 
-// explainSilence is explain for a consumer that no broker has answered yet:
-// brokers close connections that are not what they expect, and do not say why.
-// After the first answer a closed connection is an ordinary event.
+// explainSilence is explain for a consumer that no broker has answered yet. Brokers close
+// connections that are not what they expect, without a reason. After the first answer a closed
+// connection is an ordinary event.
 func (c Config) explainSilence(err error) error {
 	var shaking *handshakeError
 	if !lost(err) || errors.As(err, &shaking) {
@@ -73,7 +73,7 @@ func (c Config) explainSilence(err error) error {
 		strings.Join(missing, " or "))
 }
 
-// who is the client as brokers see it.
+// who describes the client as brokers see it.
 func (c Config) who() string {
 	switch {
 	case c.SASL.Username != "":
@@ -87,19 +87,19 @@ func (c Config) who() string {
 	}
 }
 
-// certified says whether the client has a certificate to show.
+// certified reports whether the client has a certificate to show.
 func (c Config) certified() bool {
 	return c.TLS != nil && (len(c.TLS.Certificates) > 0 || c.TLS.GetClientCertificate != nil)
 }
 
-// refusedLogin tells a login that was refused from other trouble.
+// refusedLogin reports whether err is a refused login.
 func refusedLogin(err error) bool {
 	return errors.Is(err, kafka.SASLAuthenticationFailed) || errors.Is(err, kafka.UnsupportedSASLMechanism) ||
 		errors.Is(err, kafka.IllegalSASLState)
 }
 
-// lost tells a connection that was closed from one that could not be made, or
-// on which no answer came in time.
+// lost reports whether err is a closed connection, as opposed to one that could not be opened or on
+// which no answer came in time.
 func lost(err error) bool {
 	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, known) {

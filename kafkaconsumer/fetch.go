@@ -18,31 +18,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Retrying a fetch, and how often an error of the data must come back before
-// it is believed: a broken connection can look like it.
+// Retrying a fetch. fatalTries is how often an error of the data must occur without progress in
+// between before we believe it: a broken connection can look like one.
 const (
 	fetchBackoffFirst = 100 * time.Millisecond
 	fetchBackoffMost  = 2 * time.Second
 	fatalTries        = 3
-	// emptyPause keeps a broker that answers "nothing" at once, instead of
-	// waiting for FetchMaxWait, from being asked without end.
+	// emptyPause limits how often we ask a broker that answers an empty fetch at once instead of
+	// waiting for FetchMaxWait.
 	emptyPause = 10 * time.Millisecond
 )
 
-// fetcher reads one partition from its start until the session ends or the
-// partition halts.
+// fetcher reads one partition from its start until the session ends or the partition halts.
 type fetcher struct {
 	network   *network
 	cfg       Config
 	partition *partition
 	buffer    *kafkawire.Budget
 	decode    func(envelope.Record) envelope.Received
-	// sizeBound is at least what decode adds to a record's size.
+	// sizeBound returns an upper bound of what decode adds to a record's size.
 	sizeBound func(envelope.Record) int
-	// groupOffsets asks for the group's, among them those of a partition.
+	// groupOffsets returns the group's committed offsets, including those of the given partition.
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
-	// out takes chunks in order; it is full while the worker is busy, which
-	// keeps the fetcher from fetching.
+	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from
+	// fetching.
 	out  chan<- *chunk
 	halt func(*partition, error)
 	// fetching is shared by all partitions.
@@ -50,12 +49,12 @@ type fetcher struct {
 	gaps     gapKeeper
 
 	conn *kafkawire.FetchConn // nil: to be made
-	// id is the topic's. It was last asked for behind an answer at identified, zero on a
-	// new connection, and has to be again if unsure.
+	// id is the topic's ID. identified is when it was last confirmed, zero on a new connection.
+	// unsure means that it has to be confirmed again.
 	id         kafkawire.TopicID
 	identified time.Time
 	unsure     bool
-	// ask is how much to ask for: more than usual when a batch came cut off.
+	// ask is the size to ask for: more than usual after a batch came cut off.
 	ask   int
 	epoch int32
 	// fell is the last fall of the epoch that was passed.
@@ -84,7 +83,7 @@ func (f *fetcher) run(committed int64) {
 			offset, fatals = next, 0
 		}
 		if errors.Is(err, errNothing) {
-			continue // it says nothing about what was wrong, either
+			continue // a throttled answer neither proves an error nor clears one
 		}
 		if err == nil {
 			f.works()
@@ -95,7 +94,7 @@ func (f *fetcher) run(committed int64) {
 			}
 			continue
 		}
-		f.hangUp() // whatever is on the connection is not to be trusted
+		f.hangUp() // whatever is on the connection cannot be trusted
 		if fatal(err) {
 			if fatals++; fatals >= fatalTries {
 				if offset, ok = f.passGap(offset, err); !ok {
@@ -112,9 +111,9 @@ func (f *fetcher) run(committed int64) {
 	}
 }
 
-// failed tells of an error. A lost connection is told only if it is lost again
-// and again: brokers close one whose SASL session is over, or that was idle for
-// too long, and the next one works.
+// failed reports an error to health and log. It reports a lost connection only from the third loss
+// in a row: brokers close a connection whose SASL session expired, or that was idle for too long,
+// and the next one works.
 func (f *fetcher) failed(err error, fields ...zap.Field) {
 	const lossesToTell = 3
 	p := f.partition
@@ -144,8 +143,8 @@ func (f *fetcher) hangUp() {
 // errNothing is a broker's answer to a client that has used up its quota.
 var errNothing = errors.New("the broker says nothing but to wait")
 
-// turn fetches once and hands over what came. It returns the offset to go on
-// at, also with an error, and whether there was something.
+// turn fetches once and hands over what came. It returns the offset to continue at, also with an
+// error, and whether the response had records.
 func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 	held := f.buffer.NewHold()
 	defer held.End()
@@ -179,7 +178,7 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 	return d.sent, len(response.Records) > 0, err
 }
 
-// fetch asks for the partition once.
+// fetch requests the partition's records once.
 func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response, error) {
 	p := f.partition
 	if f.conn == nil {
@@ -191,9 +190,8 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 	if f.cfg.Isolation == ReadCommitted {
 		isolation = kafka.ReadCommitted
 	}
-	// The limit is the partition's: it is the only one in the request. With one
-	// for the whole response some brokers leave out the aborted transactions
-	// when it cuts the response short.
+	// Limit the partition and not the response: it is the only partition in the request. If a
+	// response limit cuts the response short, some brokers leave out the aborted transactions.
 	response, err := f.conn.Fetch(p.ctx, &fetch.Request{
 		ReplicaID: -1, MaxWaitTime: int32(f.cfg.FetchMaxWait.Milliseconds()), MinBytes: 1, MaxBytes: math.MaxInt32,
 		IsolationLevel: int8(isolation), SessionEpoch: -1,
@@ -216,8 +214,7 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 	return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, err)
 }
 
-// send hands a chunk to the worker and reports false when the partition ended
-// first.
+// send hands a chunk to the worker. It reports false if the partition ended first.
 func (f *fetcher) send(ctx context.Context, c *chunk, held *kafkawire.Hold) bool {
 	held.Send(c.bytes)
 	select {

@@ -20,8 +20,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// scriptedLog is a partition's log as producers with and without transactions
-// write it, and which of its offsets a reader of committed data must see.
+// scriptedLog is a partition's log as producers with and without transactions write it, and the
+// offsets that a reader of committed data must not see.
 type scriptedLog struct {
 	batches []written
 	end     int64
@@ -30,8 +30,8 @@ type scriptedLog struct {
 	hidden  map[int64]bool
 }
 
-// script writes one batch per byte: what it is and for whom, how many records,
-// and whether compaction has left a gap behind it.
+// script writes one batch per byte of program. The byte chooses the kind of batch and its producer,
+// how many records it has, and whether compaction has left a gap after it.
 func script(program []byte) *scriptedLog {
 	l := &scriptedLog{hidden: map[int64]bool{}}
 	open := map[int64]int64{} // producer → where its transaction begins
@@ -67,7 +67,7 @@ func script(program []byte) *scriptedLog {
 	return l
 }
 
-// data writes a batch; with 0 records it is one that compaction has emptied.
+// data writes a batch. With 0 records it is one that compaction has emptied.
 func (l *scriptedLog) data(producer, count int64) (offsets []int64) {
 	base := l.end
 	w := written{layout: layout{base: base, producer: producer, transactional: producer >= 0, firstTime: base}}
@@ -98,16 +98,15 @@ func (l *scriptedLog) marker(producer int64, kind byte) {
 	})
 }
 
-// A response may begin and end anywhere, also within a batch: of the records in
-// it from the wanted one on, those that are data and not of an aborted
-// transaction come out, all of them, in order, and nothing that was passed is
-// asked for again (contract 7.1).
+// FuzzResponseShowsWhatIsCommitted checks responses that begin and end anywhere, even within a
+// batch (contract 7.1). Of the records from the wanted one on, all come out in order that are data
+// and not of an aborted transaction. Nothing that was passed is asked for again.
 func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 	f.Add([]byte{0x08, 0x09, 0x0d, 0x03, 0x10, 0x06, 0x09, 0x02}, int64(0), uint8(8), uint16(0))
 	f.Add([]byte{0x11, 0x03, 0x11, 0x02, 0x11, 0x03, 0xc8}, int64(4), uint8(4), uint16(30))
 	f.Add([]byte{0x00, 0x40, 0x01, 0x18, 0x03}, int64(2), uint8(200), uint16(1))
 	f.Add([]byte{0x00, 0xc0, 0x00, 0x18}, int64(0), uint8(1), uint16(0))
-	f.Add([]byte{0x18}, int64(0), uint8(1), uint16(30)) // of one batch the beginning
+	f.Add([]byte{0x18}, int64(0), uint8(1), uint16(30)) // the beginning of one batch
 	f.Fuzz(func(t *testing.T, program []byte, wanted int64, limit uint8, cut uint16) {
 		if len(program) > 200 || wanted < 0 {
 			return
@@ -173,8 +172,8 @@ func FuzzResponseShowsWhatIsCommitted(f *testing.F) {
 	})
 }
 
-// What records can hold comes out as it was written, whatever their batch's
-// compression and time, in batches that kafka-go wrote too.
+// FuzzRecordsComeOutAsTheyWereWritten checks that the content of records comes out as it was
+// written, whatever their batch's compression and time, including batches that kafka-go wrote.
 func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 	f.Add([]byte("key"), []byte("value"), "header", []byte("content"), uint8(0), int64(1700000000000), int64(5), uint8(3))
 	f.Add([]byte{}, []byte(nil), "", []byte{}, uint8(0x1f), int64(-1), int64(0), uint8(1))
@@ -212,7 +211,7 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 		require.Equal(t, int32(7), out.epoch)
 		require.Equal(t, w.last+1, out.next)
 
-		var records []protocol.Record // it knows no offsets, no times before 1970 and no append time
+		var records []protocol.Record // kafka-go knows no offsets, no times before 1970 and no append time
 		at = max(at, 1)
 		for i := range want {
 			want[i].Offset, want[i].Timestamp = int64(i), time.UnixMilli(at).UTC()
@@ -228,7 +227,7 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 			}
 			records = append(records, r)
 		}
-		if at > 1<<42 { // nor such late ones
+		if at > 1<<42 { // nor such late times
 			return
 		}
 		var encoded bytes.Buffer
@@ -242,8 +241,8 @@ func FuzzRecordsComeOutAsTheyWereWritten(f *testing.F) {
 	})
 }
 
-// Bytes that are no batches are an error, never a panic, take no more memory
-// than MaxBatchBytes and some for the codecs allow, and never move the consumer
+// FuzzResponseOfAnyBytes checks that bytes that are no batches are an error and never a panic. They
+// take no more memory than MaxBatchBytes and some for the codecs, and never move the consumer
 // backwards.
 func FuzzResponseOfAnyBytes(f *testing.F) {
 	for codec := range compress.Compression(5) {
@@ -265,7 +264,7 @@ func FuzzResponseOfAnyBytes(f *testing.F) {
 			return
 		}
 		if repair {
-			content = bytes.Clone(content) // the fuzzer's own
+			content = bytes.Clone(content) // the original belongs to the fuzzer
 			repaired(content)
 		}
 		const limit, codecs = 1 << 20, 40 << 20
@@ -290,8 +289,8 @@ func FuzzResponseOfAnyBytes(f *testing.F) {
 	})
 }
 
-// repaired gives the bytes the length and checksum of one batch, without which
-// nothing behind them would ever be looked at.
+// repaired gives the bytes the length and checksum of one batch. Without these, nothing after them
+// would ever be read.
 func repaired(content []byte) {
 	if len(content) < prefixLength+headerLength {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// gapKeeper is where a fetcher asks what to do about a gap, and has it kept.
+// gapKeeper asks the acceptor what to do about a gap and has the gap stored.
 type gapKeeper struct {
 	channel   string
 	acceptor  Acceptor
@@ -31,35 +31,37 @@ func (k gapKeeper) accept(ctx context.Context, gap envelope.Gap) (disposition en
 	return disposition, err
 }
 
-// settlePause is how often a fetcher looks whether all it sent is committed.
+// settlePause is how often passGap checks whether all it sent is committed.
 const settlePause = 10 * time.Millisecond
 
-// Before the offset moves back, the log must have said so this often again: a
-// leader that lags behind tells of an end, or of a topic, that is not the last.
+// Before the offset moves back, the log must confirm the reason this often. A leader that lags
+// behind may report an end, or a topic, that is not the latest.
 const (
 	agreeAnswers = 12
 	agreePause   = 250 * time.Millisecond
 )
 
-// passGap goes on behind a gap if the acceptor has it kept and lets it, and
-// halts the partition if not, or if reason is no gap. It returns the offset to
-// go on at, and false if there is none. If the log turns out to hold the
-// offset, that is where to go on.
+// passGap continues after a gap if the acceptor stored the gap and allows it. It halts the
+// partition if the acceptor does not, or if reason is no gap. It returns the offset to continue at,
+// and false if there is none. If the log turns out to hold the offset, reading continues there.
 //
-// Going on may move the committed offset back, as nothing else may: to the
-// beginning of a log that ends before the offset, or whose topic's ID or leader
-// epochs show it to be another than the one that was read. Offsets of a log
-// that is no more are worth nothing, and everything of this one is unread; what
-// the two share is known by its ID. It is right only if nothing of the log
-// before can move the offset any more. So first everything that was sent is
-// accepted and committed: then no chunk of it is on its way to a worker, whose
-// acceptance would carry the offset past records of this log, and no commit is
-// on its way to the coordinator, which could overtake the one that moves it
-// back. Commits of earlier generations are fenced by the coordinator.
+// Only passGap may move the committed offset back: to the beginning of a log that ends before the
+// offset, or to that of another log than the one that was read. Topic IDs or leader epochs show the
+// latter. The offsets of a deleted log are worthless, and everything in the new one is unread. What
+// both logs contain is recognized by its message ID.
 //
-// All that may take any time, and so may having the gap kept: what is kept is
-// what the log says then. It is kept before the offset moves. A crash in
-// between finds the same gap again, which is then known.
+// Moving back is safe only if nothing of the old log can move the offset afterwards. So we first
+// wait until everything that was sent is accepted and committed. Otherwise:
+//
+//  1. A chunk still on its way to a worker is accepted after the move, and its acceptance carries
+//     the offset past records of the new log.
+//  2. A commit still on its way to the coordinator overtakes the commit that moves the offset back.
+//
+// The coordinator itself fences commits of earlier generations.
+//
+// Waiting and storing the gap may take any time, so the gap that is stored is the one the log shows
+// at that moment. It is stored before the offset moves. After a crash in between, the same gap is
+// found again and is then already known.
 func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
 	if _, err := f.describeGap(offset, reason); err != nil {
@@ -106,12 +108,12 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 	}
 }
 
-// confirm asks for a gap again, and once more than that if going on behind it
-// moves the offset back. It returns the gap as it is now, and no reason if the
-// log holds the offset after all.
+// confirm asks the broker for the gap again, and agreeAnswers times more if continuing after the
+// gap moves the offset back. It returns the gap as it is now, and a nil reason if the log holds the
+// offset after all.
 func (f *fetcher) confirm(offset int64, reason error) (gap envelope.Gap, now, err error) {
 	var fall *EpochError
-	if errors.As(reason, &fall) { // the log's own records say so, again and again
+	if errors.As(reason, &fall) { // the log's own records have shown it several times
 		gap, err = f.describeGap(offset, reason)
 		return gap, reason, err
 	}
@@ -128,14 +130,14 @@ func (f *fetcher) confirm(offset int64, reason error) (gap envelope.Gap, now, er
 	}
 }
 
-// askAgain returns no reason if there is no gap.
+// askAgain asks the broker once more. It returns a nil reason if there is no gap.
 func (f *fetcher) askAgain(offset int64, reason error) (now, err error) {
 	var missing *OffsetGapError
 	var recreated *TopicRecreatedError
 	switch {
 	case errors.As(reason, &missing):
 		if err = f.gap(offset); errors.Is(err, kafka.OffsetOutOfRange) {
-			return nil, nil // it says so of an offset within the log
+			return nil, nil // the offset was refused although it lies within the log
 		}
 	case errors.As(reason, &recreated):
 		err = f.dial(offset)
@@ -147,8 +149,8 @@ func (f *fetcher) askAgain(offset int64, reason error) (now, err error) {
 	return nil, err
 }
 
-// restart begins anew at offset, behind a gap that is kept. What the log holds
-// now is what has to be caught up with.
+// restart begins anew at offset, after a gap that is stored. The current end of the log becomes the
+// watermark to catch up with.
 func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
 	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
@@ -178,7 +180,7 @@ func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	return offset, true
 }
 
-// describeGap fails with the reason to halt.
+// describeGap returns the gap that reason stands for. Its error is the reason to halt.
 func (f *fetcher) describeGap(offset int64, reason error) (envelope.Gap, error) {
 	gap := envelope.Gap{Topic: f.partition.topic, Partition: f.partition.id, From: offset, Reason: reason.Error()}
 	var missing *OffsetGapError
@@ -190,8 +192,8 @@ func (f *fetcher) describeGap(offset int64, reason error) (envelope.Gap, error) 
 	case errors.As(reason, &recreated):
 		gap.To = recreated.First
 	case errors.As(reason, &fall):
-		// A log that begins anew does so once. In one that falls at the same
-		// place again, something is wrong that reading again does not mend.
+		// A log that begins anew does so once. If the epoch falls at the same place again, reading
+		// the log again does not fix it.
 		if f.fell == *fall {
 			return gap, fmt.Errorf("it falls each time the log is read: %w", reason)
 		}
@@ -202,7 +204,7 @@ func (f *fetcher) describeGap(offset int64, reason error) (envelope.Gap, error) 
 	return gap, nil
 }
 
-// settled says whether everything below offset is accepted and committed.
+// settled reports whether everything below offset is accepted and committed.
 func (p *partition) settled(offset int64) bool {
 	if _, due := p.due(); due {
 		return false
@@ -212,8 +214,8 @@ func (p *partition) settled(offset int64) bool {
 	return p.accepted == offset
 }
 
-// restart begins anew at offset, which is to be committed even if it is below
-// what is. The caller has settled the partition.
+// restart begins anew at offset, which is to be committed even if it is below the committed one.
+// The caller has settled the partition.
 func (p *partition) restart(offset, highWatermark int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,12 +28,12 @@ func (c *Consumer) run() {
 	}
 }
 
-// refusalBackoffMost bounds how late a login that was refused is tried again,
-// and so how late a repaired password is noticed.
+// refusalBackoffMost bounds the pause after a refused login, and so how late a corrected password
+// is noticed.
 const refusalBackoffMost = 5 * time.Second
 
-// awaitTopics waits until at least one of the topics exists and returns those
-// that do; none if the consumer is stopped. Asking never creates a topic.
+// awaitTopics waits until at least one of the topics exists and returns those that do. It returns
+// none if the consumer is stopped. The requests never create a topic.
 func (c *Consumer) awaitTopics() []string {
 	retry := backoff{first: fetchBackoffFirst, most: metadataTTL}
 	refusals := backoff{first: metadataTTL, most: refusalBackoffMost}
@@ -51,8 +51,8 @@ func (c *Consumer) awaitTopics() []string {
 			c.grouping.Begin(nil, err)
 		}
 		if refusedLogin(err) {
-			// The transport would go on and log in with the same password about
-			// twice a second: brokers write that down, some lock the user out.
+			// The transport would keep logging in with the same password about twice a second.
+			// Brokers log each try, and some of them lock the user out.
 			c.network.transport.CloseIdleConnections()
 			if !refusals.wait(c.ctx) {
 				return nil
@@ -73,9 +73,8 @@ func (c *Consumer) awaitTopics() []string {
 	}
 }
 
-// existingTopics returns the configured topics that exist, with the number of
-// their partitions, and tells once of those that do not, and of those that this
-// client may not see.
+// existingTopics returns the configured topics that exist, with the number of their partitions. It
+// logs once which topics do not exist and which this client may not see.
 func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
@@ -89,7 +88,7 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 		switch {
 		case topic.Error == nil && len(topic.Partitions) > 0:
 			existing[topic.Name] = len(topic.Partitions)
-		case errors.Is(topic.Error, kafka.TopicAuthorizationFailed): // also if it does not exist
+		case errors.Is(topic.Error, kafka.TopicAuthorizationFailed): // also if the topic does not exist
 			denied = append(denied, topic.Name)
 		case topic.Error != nil && !errors.Is(topic.Error, kafka.UnknownTopicOrPartition) &&
 			!errors.Is(topic.Error, kafka.LeaderNotAvailable):
@@ -107,19 +106,19 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	return existing, nil
 }
 
-// consume is a member of the group for these topics until the consumer is
-// stopped or other topics exist.
+// consume is a member of the group for these topics until the consumer is stopped or other topics
+// exist.
 func (c *Consumer) consume(topics []string) {
 	leader := &leaderView{}
 	group, err := kafka.NewConsumerGroup(c.groupConfig(topics, leader))
 	if err != nil {
-		// Validate lets nothing through that ends here.
+		// Validate rejects every config that fails here.
 		c.grouping.Begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
 		routine.Sleep(c.ctx, c.cfg.JoinBackoff)
 		return
 	}
-	// Closing the group ends the generation, waits for its session, which then
-	// can still commit, and leaves.
+	// Closing the group ends the generation and waits for its session, which can still commit. Then
+	// it leaves the group.
 	closed := make(chan struct{})
 	leave := sync.OnceFunc(func() {
 		go func() {
@@ -139,12 +138,12 @@ func (c *Consumer) consume(topics []string) {
 			return
 		}
 		if err != nil {
-			if !errors.Is(err, kafka.RebalanceInProgress) { // which is the ordinary course of joining
+			if !errors.Is(err, kafka.RebalanceInProgress) { // part of every ordinary join
 				c.grouping.Begin(nil, c.cfg.explain(fmt.Errorf("join group %q: %w", c.cfg.GroupID, err)))
 			}
 			if errors.Is(err, kafka.TopicAuthorizationFailed) {
-				// The group's leader may not see one of the topics. Joining without
-				// it keeps the others.
+				// The group's leader may not see one of the topics. Joining without it keeps the
+				// others.
 				routine.Sleep(c.ctx, c.cfg.JoinBackoff)
 				return
 			}
@@ -168,11 +167,10 @@ func (c *Consumer) consume(topics []string) {
 			})
 			c.left()
 			if c.ctx.Err() != nil || groupCtx.Err() != nil {
-				// Returning ends the generation, and unless the group knows by
-				// then that it is being closed it would join again at once.
-				// groupCtx alone may still be alive here: when c.ctx is
-				// cancelled its children are told one after the other, and the
-				// session may be told, and be done, before groupCtx is.
+				// Returning ends the generation. The group would then join again at once, unless it
+				// already knows that it is being closed. groupCtx may be alive here although c.ctx
+				// is not: a cancelled context cancels its children one after the other, so the
+				// session can learn of it, and finish, before groupCtx does.
 				<-ctx.Done()
 			}
 		})
@@ -180,11 +178,10 @@ func (c *Consumer) consume(topics []string) {
 	}
 }
 
-// askAnother tells whether a failed join was due to a broker that does not
-// answer, and has the next member begin at another of those configured.
-// kafka-go asks the first one that takes a connection who coordinates the
-// group, and a frozen one takes connections: while it is the first, nobody
-// would join however many others are well.
+// askAnother reports whether a join failed because a broker does not answer. If so, the next member
+// starts with another configured broker. kafka-go asks the first broker that accepts a connection
+// who coordinates the group, and a frozen broker accepts connections. As long as that one comes
+// first, no join would succeed, however many other brokers are healthy.
 func (c *Consumer) askAnother(err error) bool {
 	var answer kafka.Error
 	if len(c.cfg.Brokers) < 2 || errors.As(err, &answer) {
@@ -205,8 +202,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
 		RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: c.cfg.JoinBackoff, Timeout: c.cfg.RequestTimeout,
-		// Resolved by the fetcher, which can tell a fresh start from a
-		// committed offset.
+		// The fetcher resolves the start: it can tell a new group from a committed offset.
 		StartOffset: kafka.FirstOffset,
 	}
 	if c.log.Core().Enabled(zap.DebugLevel) {
@@ -215,19 +211,20 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 	return cfg
 }
 
-// watch looks for topics that appeared or went, upon which the member has to
-// leave and join with others, and reports so. It compares names: one may appear
-// while another goes. As leader of the group, which assigned the partitions it
-// knew of, it also looks for more of them and ends the session: only a
-// leader's joining again makes the group rebalance.
-// kafka-go's own watch would create topics by asking for them, misses those
-// that are missing at first, and makes one missing topic silence all others.
+// watch polls for topics that appeared or disappeared and reports true if there are any: the member
+// then has to leave and join with the new list. It compares names, since one topic may appear while
+// another disappears. On the group's leader, which assigned the partitions that it knew of, it also
+// polls for added partitions and ends the session: only when the leader joins again does the group
+// rebalance.
+//
+// We do not use kafka-go's own watch. It creates the topics that it asks for, misses topics that do
+// not exist at first, and one missing topic keeps it from seeing changes of all others.
 func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[string]int, end func()) (changed bool) {
 	gone := 0
 	for routine.Sleep(ctx, c.cfg.WatchInterval) {
 		existing, err := c.existingTopics(ctx)
 		if err != nil {
-			continue // fetching and heartbeats say so
+			continue // fetching and heartbeats report it
 		}
 		consumed := 0
 		for _, topic := range topics {
@@ -236,7 +233,7 @@ func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[stri
 			}
 		}
 		if len(existing) > consumed {
-			return true // one appeared
+			return true // a topic appeared
 		}
 		if consumed < len(topics) {
 			if gone++; gone > 1 { // a broker that has just started may not know all topics yet

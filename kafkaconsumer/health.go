@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// State says what a consumer is doing.
+// State is what a consumer is doing.
 type State string
 
 // The states of a Consumer, in their usual order.
 const (
-	// New: not started yet.
+	// StateNew means not started yet.
 	StateNew State = "new"
-	// StateWaiting: none of its topics is known to exist yet, or no broker
-	// could be asked.
+	// StateWaiting means that none of its topics is known to exist, or that no broker could be
+	// asked.
 	StateWaiting State = "waiting"
-	// StateJoining: joining its group, also between two generations.
+	// StateJoining means joining its group, also between two generations.
 	StateJoining State = "joining"
-	// StateRunning: member of its group; it may have no partitions.
+	// StateRunning means being a member of its group, possibly without partitions.
 	StateRunning State = "running"
-	// StateStopping: finishing what is being accepted.
+	// StateStopping means finishing what is being accepted.
 	StateStopping State = "stopping"
-	// StateStopped: ended for good.
+	// StateStopped means stopped permanently.
 	StateStopped State = "stopped"
 )
 
@@ -33,48 +33,46 @@ type Health struct {
 	// State is what the consumer does, since StateSince (zero before Start).
 	State      State
 	StateSince time.Time
-	// MemberID and Generation are those of the last generation joined, and
-	// Rebalances counts the generations after the first.
+	// MemberID and Generation are those of the last joined generation. Rebalances counts the
+	// generations after the first.
 	MemberID   string
 	Generation int32
 	Rebalances int
-	// DownSince is since when the consumer has no generation; zero while it
-	// has one, or before it is started.
+	// DownSince is when the consumer last lost its generation, or was started. It is zero while the
+	// consumer has a generation, and before it is started.
 	DownSince time.Time
-	// GroupErr is why it has none: the last error of reaching the brokers or
-	// of joining, or that joining takes longer than ProgressTimeout.
+	// GroupErr is why the consumer has no generation: the last error of reaching the brokers or of
+	// joining, or that joining takes longer than ProgressTimeout.
 	GroupErr error
-	// ClusterErr is why what is known of the cluster (its brokers, topics and
-	// leaders) is not refreshed: an answer was refused (contract 7.2). Nil while
-	// it is.
+	// ClusterErr is why the known brokers, topics and leaders are not refreshed: an answer was
+	// refused (contract 7.2). It is nil while refreshing works.
 	ClusterErr error
-	// MissingTopics are configured and do not exist; the others are consumed.
+	// MissingTopics are configured and do not exist. The others are consumed.
 	MissingTopics []string
-	// DeniedTopics are configured and this client may not see them: brokers do
-	// not tell it whether they exist. The others are consumed.
+	// DeniedTopics are configured, but this client may not see them. Brokers do not tell it whether
+	// they exist. The others are consumed.
 	DeniedTopics []string
-	// AcceptFailingSince is since when accepting fails; zero while it works.
+	// AcceptFailingSince is when accepting began to fail. It is zero while accepting works.
 	AcceptFailingSince time.Time
 	AcceptErr          error
-	// DeadLetterFailingSince is since when publishing to the dead-letter topic
-	// fails; zero while it works.
+	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail. It is zero
+	// while publishing works.
 	DeadLetterFailingSince time.Time
 	DeadLetterErr          error
-	// CommitErr is why the last commit failed; nil if it did not.
+	// CommitErr is why the last commit failed, nil if it succeeded.
 	CommitErr error
-	// BufferedBytes are fetched and not yet accepted.
+	// BufferedBytes counts what is fetched and not yet accepted.
 	BufferedBytes int
-	// Partitions are the assigned ones, by topic and number.
+	// Partitions are the assigned partitions, sorted by topic and number.
 	Partitions []PartitionHealth
-	// Idle is what a member without partitions sees of its group; nil if it
-	// has some, or has not looked yet (it does so every WatchInterval).
+	// Idle describes the group as seen by a member without partitions. It is nil for a member with
+	// partitions, and until the first check (one every WatchInterval).
 	Idle *Idle
 }
 
-// Err joins everything that keeps the consumer from consuming; nil if nothing
-// does. Of partitions with a problem it names 20 and counts the others. Just
-// started is no error, nor is a rebalance before DownSince is older than the caller
-// accepts: compare it to the clock.
+// Err joins everything that keeps the consumer from consuming, nil if nothing does. Of the
+// partitions with a problem it names 20 and counts the others. Having just started is no error.
+// Neither is a rebalance: compare DownSince to the clock to judge how long it lasts.
 func (h Health) Err() error {
 	var problems []error
 	if h.GroupErr != nil {
@@ -108,8 +106,8 @@ func (h Health) Err() error {
 	return errors.Join(problems...)
 }
 
-// namedPartitions bounds how many partitions a text names: a member may have thousands,
-// and what is wrong with one is often wrong with all.
+// namedPartitions bounds how many partitions an error text names. A member may have thousands, and
+// what is wrong with one is often wrong with all.
 const namedPartitions = 20
 
 func (h Health) partitionProblems() (problems []error) {
@@ -127,9 +125,9 @@ func (h Health) partitionProblems() (problems []error) {
 	return problems
 }
 
-// Lag is the sum of the lags of the assigned partitions, in offsets, and since
-// when one of them is above zero without a break; -1 while that of one is not
-// known (contract 7.8).
+// Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of
+// them has been above zero without a break. The sum is -1 while the lag of a partition is unknown
+// (contract 7.8).
 func (h Health) Lag() (lag int64, since time.Time) {
 	for _, p := range h.Partitions {
 		if p.Lag < 0 || lag < 0 {
@@ -144,9 +142,9 @@ func (h Health) Lag() (lag int64, since time.Time) {
 	return lag, since
 }
 
-// CaughtUp says whether everything that was in the assigned partitions when
-// they were assigned is accepted. It is false without a generation, and true
-// for a member without partitions (contract 6.5).
+// CaughtUp reports whether everything is accepted that was in the assigned partitions when they
+// were assigned. It is false without a generation, and true for a member without partitions
+// (contract 6.5).
 func (h Health) CaughtUp() bool {
 	if h.State != StateRunning {
 		return false
@@ -159,7 +157,7 @@ func (h Health) CaughtUp() bool {
 	return true
 }
 
-// Halted returns the halted partitions.
+// Halted returns the partitions that are halted.
 func (h Health) Halted() []PartitionHealth {
 	var halted []PartitionHealth
 	for _, p := range h.Partitions {

@@ -22,8 +22,8 @@ func (acceptNothing) AcceptRecords(context.Context, string, []envelope.Received)
 	return nil, nil
 }
 
-// Between two generations there is a moment without a session; it must not
-// look like a member that has no partitions to catch up with.
+// TestBetweenGenerationsAConsumerHasNotCaughtUp covers the moment between two generations, when
+// there is no session. It must not look like a member that has no partitions to catch up with.
 func TestBetweenGenerationsAConsumerHasNotCaughtUp(t *testing.T) {
 	c, err := New("c", Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"orders"}, GroupID: "g",
 		Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}}, acceptNothing{}, nil, nil)
@@ -39,10 +39,10 @@ func TestBetweenGenerationsAConsumerHasNotCaughtUp(t *testing.T) {
 	require.False(t, c.Health().CaughtUp())
 }
 
-// now is a partition's health where nothing stalls.
+// now returns a partition's health where nothing stalls.
 func now(p *partition) PartitionHealth { return p.health(false, time.Hour, time.Time{}) }
 
-// Contract 6.5.
+// TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted proves contract 6.5.
 func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *testing.T) {
 	p := newPartition(t.Context(), "orders", 0, 5)
 	require.False(t, now(p).CaughtUp, "nothing is known of it")
@@ -101,7 +101,7 @@ type set struct{ now time.Time }
 
 func (s *set) Now() time.Time { return s.now }
 
-// Contract 7.8.
+// TestPartitionStallsOnlyWhileNothingElseSaysWhy proves contract 7.8.
 func TestPartitionStallsOnlyWhileNothingElseSaysWhy(t *testing.T) {
 	const timeout = time.Minute
 	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -255,8 +255,8 @@ func TestLagIsTheSumOfPartitionsAndUnknownIfOnesIs(t *testing.T) {
 	require.Zero(t, since)
 }
 
-// Whatever happens to a partition in whatever order, what is said of it fits
-// together, and what has caught up stays so (contract 6.5, 7.8).
+// FuzzPartitionHealth checks that whatever happens to a partition in whatever order, its health is
+// consistent, and that a partition that has caught up stays so (contract 6.5, 7.8).
 func FuzzPartitionHealth(f *testing.F) {
 	f.Add([]byte{0, 5, 1, 9, 2, 3, 3, 0, 4, 4, 5, 9, 6, 9, 7, 1})
 	f.Add([]byte{0, 0, 6, 0, 1, 0, 5, 0, 2, 0, 7, 200, 8, 0})

@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// identifyEvery bounds how long records are delivered on a connection without
-// the topic's ID being asked for. unaskedFor is how long there may be no fetch on its
-// way before it is asked for at once: in less, no topic is deleted and created again.
+// identifyEvery bounds how long records are delivered on a connection before the topic's ID is
+// asked for again. After unaskedFor without a fetch in flight it is asked for at once. No topic can
+// be deleted and created again in less time.
 const (
 	identifyEvery = 3 * time.Second
 	unaskedFor    = 250 * time.Millisecond
@@ -27,20 +27,26 @@ func (f *fetcher) dial(offset int64) error {
 	return f.identify(offset)
 }
 
-// identify fails if the topic is not the one that was read up to offset. An
-// offset says nothing about that once the new log has grown past it, nor do
-// leader epochs, which begin low in each.
+// identify fails if the topic is not the one that was read up to offset. The offset does not reveal
+// that once the new log has grown past it. Leader epochs do not either, since they begin low in
+// each log.
 //
-// A fetch that waits when its topic goes is answered with an error. One that comes
-// later may be answered from the new log, on a connection that was made before: after
-// any time without a fetch, while nothing could be accepted, say. That answer may be
-// empty, if the new log ends at this very offset. A broker knows a topic's new ID before
-// it has a log for it, and answers the requests of a connection one by one. So the ID is
-// asked for behind an answer and before its records are delivered: with the first
-// records on each connection, so after each error; after unaskedFor without a fetch; and
-// every identifyEvery while there are records, once more behind the last of them.
-// Once it is seen to have changed, the new log is read from its start, with what was
-// delivered of it before.
+// A fetch that is waiting while its topic is deleted gets an error. The dangerous case is this one:
+//
+//  1. No fetch is in flight for a while, for example because nothing can be accepted.
+//  2. The topic is deleted and created again.
+//  3. The next fetch, on the old connection, is answered from the new log. The answer may be empty,
+//     if the new log ends at this very offset.
+//
+// A broker knows a topic's new ID before it has a log for it, and answers the requests of one
+// connection in order. So we ask for the ID after an answer and before its records are delivered:
+//
+//   - with the first records on each connection, so after each error as well
+//   - after unaskedFor without a fetch
+//   - every identifyEvery while there are records, and once more after the last of them
+//
+// Once the ID is seen to have changed, the new log is read from its start, including what was
+// already delivered of it.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
 	id, err := f.conn.TopicID(p.ctx, p.topic)
@@ -58,7 +64,7 @@ func (f *fetcher) identify(offset int64) error {
 	if err != nil {
 		return err
 	}
-	if first == offset { // nothing is missing
+	if first == offset { // no record of the new log was skipped
 		f.id, f.epoch = id, 0
 		return nil
 	}

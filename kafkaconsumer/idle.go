@@ -10,26 +10,25 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Idle is how a group looks to a member that has no partitions.
+// Idle describes the group as seen by a member that has no partitions.
 type Idle struct {
-	// Members are the group's, Partitions those of the member's topics that
-	// exist. Idle members are no fault when there are more of them, and may
-	// be none when there are not: with several topics the partitions of each
-	// are dealt out from the first member on.
+	// Members counts the group's members, Partitions those of the member's topics that exist. With
+	// more members than partitions, idle members are normal. With fewer they can be normal too: of
+	// several topics, the partitions of each are assigned starting from the first member.
 	Members, Partitions int
-	// Unassigned are partitions that no member has, as seen twice in a row.
+	// Unassigned counts partitions that no member has, as seen in two checks in a row.
 	Unassigned int
 }
 
-// idleWatch looks at the group of a member that has no partitions.
+// idleWatch checks the group of a member that has no partitions.
 type idleWatch struct {
 	consumer *Consumer
-	seen     int // unassigned partitions, last time
+	seen     int // unassigned partitions in the last check
 	said     bool
 }
 
-// look notes in Health how the group is, and says once if the member could have
-// partitions. What cannot be asked for is no trouble of consuming.
+// look stores the group's state in Health, and warns once if the member could have partitions. A
+// failed request does not affect consuming, so it is only a debug line.
 func (w *idleWatch) look(ctx context.Context) {
 	c := w.consumer
 	idle, err := c.group(ctx)
@@ -37,7 +36,8 @@ func (w *idleWatch) look(ctx context.Context) {
 		c.log.Debug("inbox: a member without partitions cannot see its group", zap.Error(err))
 		return
 	}
-	// A group that is rebalancing may show what is over when it is said.
+	// A group that is rebalancing may show a state that is already over, so count what two checks
+	// in a row have seen.
 	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
 	c.setIdle(idle)
 	if !w.said && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
@@ -48,7 +48,7 @@ func (w *idleWatch) look(ctx context.Context) {
 	}
 }
 
-// group asks the coordinator for the members and what they are assigned.
+// group asks the coordinator for the group's members and what they are assigned.
 func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 	existing, err := c.existingTopics(ctx)
 	if err != nil {
@@ -87,8 +87,7 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 	return nil, fmt.Errorf("describe group %q: the answer is not about it: %w", c.cfg.GroupID, kafka.Unknown)
 }
 
-// setIdle notes how the group looks; nil in a generation of which nothing is
-// known yet.
+// setIdle stores the group's state for Health; nil in a generation that has not been checked yet.
 func (c *Consumer) setIdle(idle *Idle) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

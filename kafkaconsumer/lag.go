@@ -2,13 +2,12 @@ package kafkaconsumer
 
 import "time"
 
-// lag is how far accepted is behind the high watermark; -1 while not known.
-// The lock is held.
+// lag returns how far accepted is behind the high watermark, -1 while unknown. The lock is held.
 func (p *partition) lag() int64 { return p.behind(p.highWatermark) }
 
-// readable is how far accepted is behind what may be read: with read_committed
-// the last stable offset, before which no transaction is open. It is what can
-// be asked of a consumer.
+// readable returns how far accepted is behind what may be read. With read_committed that is the
+// last stable offset, before which no transaction is open. A consumer can be expected to reach this
+// offset and not the high watermark.
 func (p *partition) readable() int64 {
 	if p.readCommitted && p.lastStable >= 0 {
 		return p.behind(min(p.lastStable, p.highWatermark))
@@ -23,8 +22,7 @@ func (p *partition) behind(end int64) int64 {
 	return max(end-p.accepted, 0)
 }
 
-// compare notes since when the partition is behind, after either end moved.
-// The lock is held.
+// compare updates since when the partition is behind, after either end moved. The lock is held.
 func (p *partition) compare() {
 	for _, each := range []struct {
 		lag   int64
@@ -39,10 +37,9 @@ func (p *partition) compare() {
 	}
 }
 
-// assigned notes the high watermark asked for at assignment, and reports false
-// if it cannot be true: below what was committed there were records, so a
-// leader that is behind has answered. Where a gap was passed meanwhile, what
-// its log held then stays.
+// assigned stores the high watermark asked for at assignment. It reports false for a value that
+// cannot be true: one below the committed offset comes from a leader that lags behind. If a gap was
+// passed meanwhile, the watermark of its log stays.
 func (p *partition) assigned(highWatermark int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +53,7 @@ func (p *partition) assigned(highWatermark int64) bool {
 	return true
 }
 
-// stale says whether no fetch told the watermarks since it was asked last.
+// stale reports whether no fetch has updated the watermarks since the last call.
 func (p *partition) stale() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,9 +62,9 @@ func (p *partition) stale() bool {
 	return stale
 }
 
-// refreshed notes watermarks that were asked for because nothing is fetched;
-// those of a fetch that was answered meanwhile are newer. lastStable is -1
-// where it was not asked for.
+// refreshed stores watermarks that were asked for because nothing is fetched. It ignores them if a
+// fetch was answered meanwhile, whose watermarks are newer. lastStable is -1 where it was not asked
+// for.
 func (p *partition) refreshed(highWatermark, lastStable int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,10 +85,9 @@ func (p *partition) watermarkUnknown(err error) {
 	p.watermarkErr = err
 }
 
-// stalledSince is since when there is something to read and no progress, if
-// that is longer than timeout; zero otherwise. What is halted or cannot be
-// fetched is said to be so and not stalled. excused is until when accepting is
-// known to have failed.
+// stalledSince returns since when there is something to read and no progress, if that is longer
+// than timeout, and zero otherwise. A partition that is halted or cannot be fetched is reported as
+// that and not as stalled. excused is until when accepting is known to have failed.
 func (p *partition) stalledSince(timeout time.Duration, excused time.Time) time.Time {
 	if p.halted != nil || p.err != nil || p.readable() <= 0 {
 		return time.Time{}

@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// leaderView is what this member assigned when it was the group's leader last.
+// leaderView holds what this member assigned when it last was the group's leader.
 type leaderView struct {
 	mu         sync.Mutex
 	partitions map[string]int // by topic
@@ -22,7 +22,7 @@ func (v *leaderView) set(partitions []kafka.Partition) {
 	}
 }
 
-// take returns the view and forgets it; nil means another member leads.
+// take returns the view and clears it. Nil means that another member leads.
 func (v *leaderView) take() map[string]int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -31,18 +31,18 @@ func (v *leaderView) take() map[string]int {
 	return partitions
 }
 
-// observedBalancer notes what the balancer of a leader gets to assign. kafka-go
-// hands over nothing at all if one of the topics is gone, which would silence
-// the others until everybody has noticed: then the leader looks for itself.
+// observedBalancer records what the leader's balancer gets to assign. kafka-go passes no partitions
+// at all if one of the topics is gone. Until every member had noticed, no topic would be consumed.
+// In that case the leader asks for the partitions itself.
 type observedBalancer struct {
 	kafka.GroupBalancer
 	view     *leaderView
 	existing func() []kafka.Partition
 }
 
-// UserData implements kafka.GroupBalancer. It is asked for at the beginning of
-// each join: what was assigned in one that failed does not count, another
-// member may lead the next generation.
+// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it
+// clears the view: what was assigned in a failed join does not count, because another member may
+// lead the next generation.
 func (b observedBalancer) UserData() ([]byte, error) {
 	b.view.take()
 	return b.GroupBalancer.UserData()
@@ -59,12 +59,12 @@ func (b observedBalancer) AssignGroups(
 	return b.GroupBalancer.AssignGroups(members, partitions)
 }
 
-// existingPartitions are those of the topics that exist; none if that cannot be
-// asked for.
+// existingPartitions returns the partitions of the topics that exist, none if that cannot be asked
+// for.
 func (c *Consumer) existingPartitions() []kafka.Partition {
 	existing, err := c.existingTopics(c.ctx)
 	if err != nil {
-		// it looks again soon
+		// the next poll comes soon
 		c.log.Debug("inbox: the group's leader does not know the partitions of its topics", zap.Error(err))
 		return nil
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A member assigns as leader, its join fails, and in the next another leads.
-// Two members that take themselves for the leader could both begin the group,
-// and one commit past what the other reads.
+// TestAssignmentOfAJoinThatFailedMakesNoLeader covers this case: a member assigns as leader, its
+// join fails, and another member leads the next one. If both members took themselves for the
+// leader, both could begin the group, and one could commit past what the other reads.
 func TestAssignmentOfAJoinThatFailedMakesNoLeader(t *testing.T) {
 	leader := &leaderView{}
 	b := observedBalancer{kafka.RangeGroupBalancer{}, leader, nil}

@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// kafkaLog hands kafka-go's lines to zap as debug output: what matters of them
-// comes back as errors, and is logged once per change (contract 7.8).
+// kafkaLog writes kafka-go's lines to zap at debug level. What matters of them is also returned as
+// errors, and logged once per change.
 type kafkaLog struct{ log *zap.Logger }
 
 // Printf implements kafka.Logger.

@@ -18,17 +18,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// network owns every connection of a consumer. kafka-go waits for some answers
-// without a deadline and cannot be told to give up; cutting its connections
-// ends it in any case.
+// network owns every connection of a consumer. kafka-go waits for some answers without a deadline
+// and cannot be cancelled. Closing its connections ends such a wait in any case.
 type network struct {
 	cfg       Config
 	dialer    *kafka.Dialer    // for the group
 	transport *kafka.Transport // for everything else but fetching
 	client    *kafka.Client    // requests on the transport
 	inflater  *kafkawire.Inflater
-	// refreshing is met while answers about the cluster are refused of which
-	// something is known already.
+	// refreshing is the condition that answers about the cluster are refused after something is
+	// already known of the cluster.
 	refreshing *condition.Condition
 	known      atomic.Bool
 	guard      *kafkawire.Guard
@@ -44,7 +43,7 @@ type network struct {
 // metadataTTL bounds how long a moved leader or a new topic goes unnoticed.
 const metadataTTL = time.Second
 
-// newNetwork makes no connection yet; cfg is valid.
+// newNetwork makes no connection yet. cfg must be valid.
 func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) {
 	mechanism, err := cfg.SASL.mechanism()
 	if err != nil {
@@ -61,7 +60,7 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	if cfg.DeadLetterTopic != "" {
 		topics = append(slices.Clone(topics), cfg.DeadLetterTopic)
 	}
-	// Neither is given TLS: dial has done it.
+	// Neither gets the TLS config: dial encrypts the connection.
 	n.dialer = &kafka.Dialer{
 		ClientID: cfg.ClientID, Timeout: cfg.DialTimeout, DialFunc: n.dialChecked, SASLMechanism: mechanism,
 	}
@@ -73,9 +72,8 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 	return n, nil
 }
 
-// dial makes every connection, encrypted if TLS is configured: kafka-go's own
-// would have to be configured on each of its roads, and one of them leaves a
-// connection open for each handshake that fails.
+// dial opens every connection, encrypted if TLS is configured. kafka-go's own TLS would have to be
+// configured in several places, and one of them leaks a connection for each failed handshake.
 func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
 	defer cancel()
@@ -92,7 +90,7 @@ func (n *network) dial(ctx context.Context, network, address string) (net.Conn, 
 	return encrypted, nil
 }
 
-// open connects, without TLS.
+// open connects without TLS.
 func (n *network) open(ctx context.Context, network, address string) (net.Conn, error) {
 	dialed, err := (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
 	if n.cutting.Err() != nil && err != nil {
@@ -128,8 +126,7 @@ func handshake(ctx context.Context, c net.Conn, cfg *tls.Config, address string)
 	return encrypted, nil
 }
 
-// dialChecked connects for kafka-go. Bytes are seen in plain, because dial does
-// TLS.
+// dialChecked connects for kafka-go. Since dial does TLS, the checks see plain bytes.
 func (n *network) dialChecked(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := n.dial(ctx, network, address)
 	if err != nil {
@@ -138,7 +135,7 @@ func (n *network) dialChecked(ctx context.Context, network, address string) (net
 	return kafkawire.NewCheckedConn(c, n.guard, address), nil
 }
 
-// cut closes all connections and refuses new ones, for good.
+// cut closes all connections and refuses new ones from then on.
 func (n *network) cut() {
 	n.endDials()
 	n.transport.CloseIdleConnections()
@@ -152,8 +149,7 @@ func (n *network) cut() {
 	}
 }
 
-// conn never waits for ever: kafka-go removes deadlines, also before it
-// authenticates.
+// conn always has a deadline: kafka-go removes deadlines, also before it authenticates.
 type conn struct {
 	net.Conn
 	network *network
@@ -172,8 +168,8 @@ func (c *conn) SetReadDeadline(t time.Time) error { return c.Conn.SetReadDeadlin
 
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.Conn.SetWriteDeadline(c.limit(t)) }
 
-// limit replaces "no deadline". An idle connection may outlive the limit,
-// because each request sets a deadline of its own.
+// limit replaces "no deadline" by the dial and request timeouts together. An idle connection may
+// live longer, because each request sets its own deadline.
 func (c *conn) limit(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Now().Add(c.network.cfg.DialTimeout + c.network.cfg.RequestTimeout)
@@ -181,15 +177,15 @@ func (c *conn) limit(t time.Time) time.Time {
 	return t
 }
 
-// refused notes an answer with which what is known of the cluster was to be
-// refreshed. Once kafka-go knows something it says nothing of that, and goes on
-// with what it knows. Of all other answers it returns the error.
+// refused begins the refreshing condition for a refused answer that was to refresh what is known of
+// the cluster. kafka-go does not report such a failure once it knows anything, and keeps using the
+// old data. For all other answers kafka-go returns the error.
 func (n *network) refused(err *kafkawire.AnswerError) {
 	if !n.known.Load() {
 		return
 	}
 	switch err.Key {
-	case protocol.ApiVersions, protocol.SaslHandshake, protocol.SaslAuthenticate: // come before metadata
+	case protocol.ApiVersions, protocol.SaslHandshake, protocol.SaslAuthenticate: // these precede metadata requests
 		if !slices.Contains(n.cfg.Brokers, err.Address) {
 			return
 		}

@@ -21,8 +21,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestSilentBrokerNeverHoldsAnAuthentication: kafka-go authenticates without a
-// deadline.
+// TestSilentBrokerNeverHoldsAnAuthentication proves that a silent broker cannot block
+// authentication: kafka-go authenticates without a deadline.
 func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -48,10 +48,10 @@ func TestSilentBrokerNeverHoldsAnAuthentication(t *testing.T) {
 	}
 }
 
-// TestFailedHandshakesLeaveNoConnectionOpen: an untrusted certificate is met
-// again and again, until an operator comes.
+// TestFailedHandshakesLeaveNoConnectionOpen covers an untrusted certificate, which is met again and
+// again until an operator fixes it.
 func TestFailedHandshakesLeaveNoConnectionOpen(t *testing.T) {
-	server := httptest.NewUnstartedServer(nil) // by a certificate that nobody trusts
+	server := httptest.NewUnstartedServer(nil) // with a certificate that is not trusted
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
@@ -70,7 +70,7 @@ func TestFailedHandshakesLeaveNoConnectionOpen(t *testing.T) {
 	require.Empty(t, n.conns)
 }
 
-// TestSilentBrokerNeverHoldsAHandshake: it may be one that does not know TLS.
+// TestSilentBrokerNeverHoldsAHandshake covers a broker that may not know TLS.
 func TestSilentBrokerNeverHoldsAHandshake(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestCutNetworkRefusesConnections(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-// answering is a connection from which this is read, whatever is written.
+// answering is a connection that reads from Reader, whatever is written.
 type answering struct {
 	net.Conn
 	io.Reader
@@ -113,8 +113,8 @@ func (a answering) Read(p []byte) (int, error) { return a.Reader.Read(p) }
 
 func (answering) Write(p []byte) (int, error) { return len(p), nil }
 
-// Health says what is wrong with refreshing, which kafka-go does not once it knows
-// something.
+// TestRefusedMetadataIsAConditionUntilMetadataPasses proves that Health reports a failed refresh,
+// which kafka-go does not once it knows something.
 func TestRefusedMetadataIsAConditionUntilMetadataPasses(t *testing.T) {
 	cfg := Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: "g"}.withDefaults()
 	n, err := newNetwork(cfg, zap.NewNop(), clock.System{})

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// warn says of settings that are allowed and dangerous.
+// warn logs settings that are allowed and dangerous.
 func (c *Consumer) warn() {
 	switch {
 	case c.cfg.TLS != nil && c.cfg.TLS.InsecureSkipVerify && c.cfg.TLS.VerifyPeerCertificate == nil &&
@@ -23,7 +23,7 @@ func (c *Consumer) warn() {
 	}
 }
 
-// setState notes what is done next; stopping is left only for stopped.
+// setState stores what the consumer does next. After Stop, only StateStopped is stored.
 func (c *Consumer) setState(s State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,9 +56,8 @@ func (c *Consumer) joined(s *session) {
 		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
 }
 
-// left notes the end of a generation, and at once that none is joined: else
-// the consumer would for a moment look like a member without partitions, which
-// has caught up with everything.
+// left records the end of a generation and, in the same step, that the consumer is joining.
+// Otherwise it would for a moment look like a member without partitions, which counts as caught up.
 func (c *Consumer) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,8 +67,8 @@ func (c *Consumer) left() {
 	}
 }
 
-// setMissing notes which topics cannot be consumed: missing ones do not exist,
-// denied ones this client may not see.
+// setMissing stores and logs which topics cannot be consumed: missing ones do not exist, and denied
+// ones are invisible to this client.
 func (c *Consumer) setMissing(missing, denied []string) {
 	c.mu.Lock()
 	missingBefore, deniedBefore := c.missing, c.denied
@@ -92,7 +91,7 @@ func (c *Consumer) setMissing(missing, denied []string) {
 	}
 }
 
-// halt stops a partition.
+// halt stops a partition, logs the reason and calls OnHalt.
 func (c *Consumer) halt(p *partition, reason error) {
 	p.halt(reason)
 	c.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
@@ -109,7 +108,7 @@ func (c *Consumer) halt(p *partition, reason error) {
 	c.cfg.OnHalt(p.topic, p.id, reason)
 }
 
-// committed notes a commit's result.
+// committed records a commit's result.
 func (c *Consumer) committed(err error) {
 	if err != nil {
 		c.committing.Begin(nil, c.cfg.explain(err))

@@ -14,8 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// observe keeps known what fetching does not tell, and says what stalls, until
-// ctx ends.
+// observe refreshes what fetching does not report and logs stalls, until ctx ends.
 func (s *session) observe(ctx context.Context) {
 	var first sync.WaitGroup
 	first.Add(1)
@@ -38,10 +37,10 @@ func (s *session) observe(ctx context.Context) {
 	}
 }
 
-// awaitAssignedWatermarks asks for the high watermark of each partition until
-// it is known: everything below counts as there when it was assigned (contract
-// 6.5). The first answer to a fetch does not say it: a leader that was just
-// elected may be behind the true one, and refuses this request until it is not.
+// awaitAssignedWatermarks asks for the high watermark of each partition until it is known.
+// Everything below it counts as present at assignment. The first answer to a fetch cannot be used:
+// a leader that was just elected may know less than the true watermark. It refuses this request
+// until it knows it.
 func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	retry := backoff{first: fetchBackoffFirst, most: s.consumer.cfg.WatchInterval}
 	for unknown := s.partitions; len(unknown) > 0; {
@@ -64,9 +63,9 @@ func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	}
 }
 
-// refreshWatermarks asks for the ends of the partitions that no fetch told of
-// since the last time: halted, failing or full ones would else show the lag
-// they had when they were fetched last.
+// refreshWatermarks asks for the ends of those partitions for which no fetch has reported
+// watermarks since the last time. Halted, failing or full partitions would otherwise show the lag
+// of their last fetch.
 func (s *session) refreshWatermarks(ctx context.Context) {
 	var stale []*partition
 	for _, p := range s.partitions {
@@ -95,18 +94,18 @@ func (s *session) refreshWatermarks(ctx context.Context) {
 	}
 }
 
-// end is where a partition ends, or why that is not known.
+// end is where a partition ends, or why that is unknown.
 type end struct {
 	offset int64
 	err    error
 }
 
-// endsAtOnce is how many partitions are asked about at once: kafka-go makes a
-// request of each, and a connection for each that has no answer yet.
+// endsAtOnce is how many partitions are asked about at once. kafka-go sends one request for each of
+// them, and opens a connection for each that has no answer yet.
 const endsAtOnce = 16
 
-// listEnds asks for the ends of partitions as an isolation level sees them: the
-// high watermark, or the last stable offset. The answer has each.
+// listEnds asks for the ends of partitions as an isolation level sees them: the high watermark, or
+// the last stable offset. The result has an entry for each partition.
 func (s *session) listEnds(
 	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel,
 ) map[*partition]end {
@@ -120,7 +119,7 @@ func (s *session) listEnds(
 			if _, known := ends[p]; known {
 				continue
 			}
-			reason := err // as for those before: no broker was to be reached
+			reason := err // as for the chunks before: no broker could be reached
 			if reason == nil {
 				reason = fmt.Errorf("the answer is not about it: %w", kafka.Unknown)
 			}
@@ -130,8 +129,8 @@ func (s *session) listEnds(
 	return ends
 }
 
-// listSomeEnds asks once and notes what the answer says. It fails if there is
-// none.
+// listSomeEnds sends one request and stores in ends what the answer says. It fails if there is no
+// answer.
 func (s *session) listSomeEnds(
 	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end,
 ) error {
@@ -176,7 +175,7 @@ func (s *session) listSomeEnds(
 	return nil
 }
 
-// sayStalls logs when the first partition stalls and when none does any more.
+// sayStalls logs when the first partition stalls and when the last one has recovered.
 func (s *session) sayStalls() {
 	c := s.consumer
 	for i, h := range c.partitionHealth(s) {
@@ -190,9 +189,8 @@ func (s *session) sayStalls() {
 	}
 }
 
-// partitionHealth is a snapshot of a session's partitions. While accepting or
-// publishing fails nothing stalls beside it, nor right after: progress gets its
-// time.
+// partitionHealth returns a snapshot of a session's partitions. While accepting or publishing
+// fails, and for ProgressTimeout after that, no partition is reported as stalled.
 func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
 	excused, full := c.accepting.Until(), s.buffer.Bytes() >= c.cfg.BufferBytes
 	if until := c.publishing.Until(); until.After(excused) {

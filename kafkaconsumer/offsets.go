@@ -11,11 +11,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// waitsToTell is how often a fetcher may find that its new group has not begun
-// yet before it says so: it takes the leader a moment.
+// waitsToTell is how often a fetcher may find that its new group has not begun before that is
+// reported. The leader needs a moment to commit.
 const waitsToTell = 8
 
-// begin finds the offset to start at, trying until it is known.
+// begin finds the offset to start at and retries until it is known.
 func (f *fetcher) begin(committed int64) (int64, bool) {
 	p := f.partition
 	if committed >= 0 {
@@ -42,14 +42,17 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 	}
 }
 
-// startOffset finds where to start a partition that kafka-go knows no committed
-// offset of. It asks again before believing it: kafka-go takes an answer that
-// leaves the partition out for "none". A group that has begun starts at First
-// whatever it has no offset for (beginGroup).
+// startOffset finds where to start a partition for which kafka-go knows no committed offset. It
+// asks again before it believes that, because kafka-go takes an answer without the partition for
+// "none". Once the group has begun, partitions without an offset start at First (see beginGroup).
 //
-// All offsets come from one answer. With one about this partition and another
-// about the group, the leader could begin the group in between, and the offset
-// that it commits for this partition would be passed over.
+// All offsets come from one answer. With one answer about this partition and another about the
+// group:
+//
+//  1. The first answer says that this partition has no offset.
+//  2. The leader begins the group and commits an offset for this partition.
+//  3. The second answer says that the group has begun. The fetcher starts at First and ignores the
+//     committed offset.
 func (f *fetcher) startOffset() (int64, error) {
 	p := f.partition
 	ctx, cancel := context.WithTimeout(p.ctx, 2*f.cfg.RequestTimeout)
@@ -67,9 +70,9 @@ func (f *fetcher) startOffset() (int64, error) {
 	return f.listOffset(kafka.FirstOffset)
 }
 
-// gap describes why an offset is out of range. A broker that has just become
-// the leader, or still takes itself for it, may say so of an offset that is
-// not: then asking again helps.
+// gap describes why an offset is out of range. A broker that has just become the leader, or wrongly
+// believes to be it, may refuse an offset that is within the log. The error is then one for which
+// asking again helps.
 func (f *fetcher) gap(offset int64) error {
 	gap := &OffsetGapError{Topic: f.partition.topic, Partition: f.partition.id, Offset: offset}
 	var err error
@@ -86,7 +89,7 @@ func (f *fetcher) gap(offset int64) error {
 	return gap
 }
 
-// epochFell describes a batch whose leader came before the last one's.
+// epochFell describes a batch whose leader epoch is lower than that of the batch before.
 func (f *fetcher) epochFell(b kafkawire.Batch) error {
 	first, err := f.listOffset(kafka.FirstOffset)
 	if err != nil {
@@ -95,14 +98,13 @@ func (f *fetcher) epochFell(b kafkawire.Batch) error {
 	return &EpochError{From: f.epoch, To: b.Epoch, Offset: b.Base, First: first}
 }
 
-// listOffset asks for the first or last offset in the log.
+// listOffset asks for the first or last offset of the log.
 func (f *fetcher) listOffset(at int64) (int64, error) {
 	return f.network.listOffset(f.partition.ctx, f.partition.topic, f.partition.id, at, ReadUncommitted)
 }
 
-// listOffset asks for the first or last offset of a partition. For a reader of
-// what is committed the last one is the last stable offset, where transactions
-// that are open begin.
+// listOffset asks for the first or last offset of a partition. With ReadCommitted the last one is
+// the last stable offset, where the first open transaction begins.
 func (n *network) listOffset(
 	ctx context.Context, topic string, partition int, at int64, isolation Isolation,
 ) (int64, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// partition is one assigned partition in one generation. Offsets are those of
-// the next record, as Kafka counts them; -1 means not known yet.
+// partition is one assigned partition in one generation. Offsets are those of the next record, as
+// Kafka counts them. -1 means unknown yet.
 type partition struct {
 	topic string
 	id    int
@@ -21,29 +21,30 @@ type partition struct {
 	mu sync.Mutex
 	// start is where fetching began.
 	start int64
-	// next is what to fetch next.
+	// next is the offset to fetch next.
 	next int64
-	// accepted: everything below is accepted, or there was nothing to.
+	// accepted is the next offset to commit: every record below it is accepted or was never
+	// visible.
 	accepted int64
 	// committed is what the group coordinator has.
 	committed int64
-	// pinned: start itself must be committed, even if nothing follows.
+	// pinned means that start itself must be committed, even if nothing follows.
 	pinned bool
-	// highWatermark, lastStable and logStart are what the broker said last, at
-	// toldAt; fresh says that a fetch told them since the last refresh.
+	// highWatermark, lastStable and logStart are the broker's last values, received at toldAt.
+	// fresh means that a fetch has brought them since the last refresh.
 	highWatermark, lastStable, logStart int64
 	toldAt                              time.Time
 	fresh                               bool
 	// assignedWatermark is the high watermark asked for at assignment.
 	assignedWatermark int64
-	// answered: a fetch was, so there is such an offset in the log.
+	// answered means that a fetch was answered, so the log has the offset that was asked for.
 	answered bool
 
 	assignedAt, progressAt time.Time
-	// behindSince and readableSince are since when the high watermark, and
-	// what may be read, are above accepted.
+	// behindSince and readableSince are since when the high watermark, and the end of what may be
+	// read, have been above accepted.
 	behindSince, readableSince time.Time
-	err                        error // last error of fetching, nil since it worked again
+	err                        error // last error of fetching; nil since it worked again
 	errSince, wellSince        time.Time
 	watermarkErr               error // last error of asking for watermarks
 	halted                     error
@@ -54,8 +55,8 @@ type partition struct {
 	readCommitted bool
 }
 
-// chunk is a run of records of one partition, in order; it may be empty, when
-// there was nothing but control records or aborted transactions.
+// chunk is a run of records of one partition, in order. It may be empty if there were only control
+// records or aborted transactions.
 type chunk struct {
 	partition *partition
 	received  []envelope.Received
@@ -75,7 +76,7 @@ func newPartition(ctx context.Context, topic string, id int, committed int64) *p
 	return p
 }
 
-// begin notes where fetching begins.
+// begin sets where fetching begins.
 func (p *partition) begin(offset int64, pinned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +84,7 @@ func (p *partition) begin(offset int64, pinned bool) {
 	p.compare()
 }
 
-// fetched notes what a response said and where the next fetch continues.
+// fetched stores a response's watermarks and where the next fetch continues.
 func (p *partition) fetched(next, highWatermark, lastStable, logStart int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,9 +121,9 @@ func (p *partition) acceptedTo() int64 {
 	return p.accepted
 }
 
-// halt stops fetching for the rest of the generation. What was accepted may
-// still be committed, and what was fetched before is still accepted, unless a
-// record of it halts earlier: then that is the reason.
+// halt stops fetching for the rest of the generation. What was accepted may still be committed.
+// What was fetched before is still accepted, unless one of its records halts the partition earlier:
+// then that becomes the reason.
 func (p *partition) halt(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +134,7 @@ func (p *partition) halt(reason error) {
 	p.stop()
 }
 
-// due returns the offset to commit, if there is one that the coordinator does
-// not have.
+// due returns the offset to commit, and whether the coordinator does not have it yet.
 func (p *partition) due() (int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,70 +5,68 @@ import (
 	"time"
 )
 
-// PartitionState says what is done with a partition.
+// PartitionState is what is being done with a partition.
 type PartitionState string
 
 // The states of an assigned partition.
 const (
-	// PartitionStarting: where to begin is not known yet.
+	// PartitionStarting means that the offset to begin at is not known yet.
 	PartitionStarting PartitionState = "starting"
-	// PartitionFetching: nothing waits to be accepted; the broker is asked
-	// for more.
+	// PartitionFetching means that nothing waits to be accepted and the broker is asked for more.
 	PartitionFetching PartitionState = "fetching"
-	// PartitionAccepting: what was fetched is being accepted or waits for it,
-	// and hardly anything is fetched meanwhile. If it lasts, Health.AcceptErr,
-	// Health.DeadLetterErr or StalledSince says why.
+	// PartitionAccepting means that fetched records are being accepted or wait for it. Hardly
+	// anything is fetched meanwhile. If it lasts, Health.AcceptErr, Health.DeadLetterErr or
+	// StalledSince shows why.
 	PartitionAccepting PartitionState = "accepting"
-	// PartitionFailing: fetching fails and is tried again.
+	// PartitionFailing means that fetching fails and is retried.
 	PartitionFailing PartitionState = "failing"
-	// PartitionHalted: stopped until it is assigned again.
+	// PartitionHalted means stopped until the partition is assigned again.
 	PartitionHalted PartitionState = "halted"
 )
 
-// PartitionHealth is how one assigned partition does in its generation. Offsets
-// are -1 while they are not known, times zero.
+// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times are
+// zero while they are unknown.
 type PartitionHealth struct {
 	Topic      string
 	Partition  int
 	State      PartitionState
 	Generation int32
-	// Next is what is fetched next, Accepted below what everything is
-	// accepted, Committed what the group has. Committed <= Accepted <= Next.
+	// Next is the offset to fetch next. Accepted is the offset below which everything is accepted.
+	// Committed is what the group has. Committed <= Accepted <= Next.
 	Next, Accepted, Committed int64
-	// HighWatermark, LastStable and LogStart are the broker's, as of ToldAt:
-	// with each answer to a fetch, and where nothing is fetched (halted,
-	// failing, accepting) the first two about every WatchInterval.
+	// HighWatermark, LastStable and LogStart are the broker's, as of ToldAt. Each answer to a fetch
+	// updates them. Where nothing is fetched (halted, failing, accepting) the first two are updated
+	// about every WatchInterval.
 	HighWatermark, LastStable, LogStart int64
 	ToldAt                              time.Time
-	// WatermarkErr is why they could not be asked for; nil if they could, or
-	// need not be.
+	// WatermarkErr is why the watermarks could not be asked for. It is nil if they could, or need
+	// not be.
 	WatermarkErr error
-	// Lag is HighWatermark - Accepted, in offsets: control records and what
-	// belongs to an open transaction count, too. BehindSince is since when it
-	// is above zero.
+	// Lag is HighWatermark - Accepted, in offsets. Control records and records of an open
+	// transaction count too. BehindSince is since when it has been above zero.
 	Lag         int64
 	BehindSince time.Time
-	// CaughtUp: everything that was there when the partition was assigned is
-	// accepted (contract 6.5).
+	// CaughtUp means that everything is accepted that was there when the partition was assigned
+	// (contract 6.5).
 	CaughtUp bool
-	// AssignedAt is when the generation brought the partition, ProgressAt
-	// when Accepted moved last in it; zero before it did.
+	// AssignedAt is when the partition was assigned in this generation. ProgressAt is when Accepted
+	// last moved in it, zero before it did.
 	AssignedAt, ProgressAt time.Time
-	// StalledSince is since when there is something to read and no progress,
-	// once that is ProgressTimeout long; zero if it is not, or if Halted, Err,
-	// Health.AcceptErr or Health.DeadLetterErr says why. An open transaction stalls nothing.
+	// StalledSince is since when there is something to read and no progress, once that lasts for
+	// ProgressTimeout. It is zero otherwise, and where Halted, Err, Health.AcceptErr or
+	// Health.DeadLetterErr shows the cause. An open transaction is no stall.
 	StalledSince time.Time
-	// Halted is why the partition is stopped, since HaltedAt; nil if it is
-	// not. It is tried again when it is assigned again.
+	// Halted is why the partition is stopped, since HaltedAt. It is nil if the partition is not
+	// stopped. A new assignment starts it again.
 	Halted   error
 	HaltedAt time.Time
-	// Err is the last error of fetching, which fails since ErrSince; nil
-	// since fetching works.
+	// Err is the last error of fetching, which has failed since ErrSince. It is nil once fetching
+	// works again.
 	Err      error
 	ErrSince time.Time
 }
 
-// problem is what keeps the partition from being consumed; nil if nothing does.
+// problem returns what keeps the partition from being consumed, nil if nothing does.
 func (p PartitionHealth) problem() error {
 	switch {
 	case p.Halted != nil:
@@ -83,8 +81,8 @@ func (p PartitionHealth) problem() error {
 	return nil
 }
 
-// health is a snapshot. full says that nothing may be fetched because too much
-// waits to be accepted; stalls are judged by timeout and what excuses them.
+// health returns a snapshot. full means that nothing may be fetched because too much waits to be
+// accepted. timeout and excused decide what counts as a stall.
 func (p *partition) health(full bool, timeout time.Duration, excused time.Time) PartitionHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,9 +7,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// RecordOf is a message that an application has read with kafka-go by itself, as
-// the record that ID strategies look at: give it to idempotent.RecordBy. It
-// shares the message's memory.
+// RecordOf converts a message that an application has read with kafka-go itself into the record
+// that ID strategies read. Pass it to idempotent.RecordBy. It shares the message's memory.
 func RecordOf(m kafka.Message) envelope.Record {
 	headers := make([]handler.Header, len(m.Headers))
 	for i, h := range m.Headers {

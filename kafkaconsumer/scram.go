@@ -9,12 +9,12 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// mostIterations bounds what a broker may have a client compute before it logs
-// in, a second or so. Kafka stores at most 16,384 iterations.
+// mostIterations bounds what a broker may make a client compute before it logs in, to about a
+// second. Kafka stores at most 16,384 iterations.
 const mostIterations = 1 << 20
 
-// boundedSCRAM refuses a broker's challenge that would take hours to answer:
-// nothing can interrupt that once it has begun.
+// boundedSCRAM refuses a broker's challenge that would take hours to answer. Nothing can interrupt
+// that computation once it has begun.
 type boundedSCRAM struct{ sasl.Mechanism }
 
 func (m boundedSCRAM) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 7.5: whoever plays the broker cannot keep a client computing.
+// TestSCRAMComputesNoMoreThanItsBound proves contract 7.5: a party that impersonates the broker
+// cannot keep a client computing.
 func TestSCRAMComputesNoMoreThanItsBound(t *testing.T) {
 	for iterations, says := range map[string]string{
 		"4096": "", "16384": "",

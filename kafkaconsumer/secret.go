@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// String says how and as whom, never with which password.
+// String returns the mechanism and the user name, never the password.
 func (s SASL) String() string {
 	switch {
 	case s.Mechanism == "" && s.Custom == nil:
@@ -19,18 +19,18 @@ func (s SASL) String() string {
 	}
 }
 
-// Format writes String whatever the verb, so that printing a SASL, or what holds
-// it in exported fields, as Config does, does not show the password. In an
-// unexported field package fmt does not call it, and shows all.
+// Format writes String whatever the verb. So printing a SASL, or a struct with one in an exported
+// field such as Config, does not show the password. For an unexported field package fmt does not
+// call Format and prints everything.
 func (s SASL) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, s.String()) // whoever prints learns of his own errors
+	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself
 }
 
-// MarshalText is String, for JSON, YAML and structured logs.
+// MarshalText returns String, for JSON, YAML and structured logs.
 func (s SASL) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// withoutSecrets is what may stay in memory that somebody prints: fmt does not
-// ask unexported fields how they want to be shown.
+// withoutSecrets returns what may stay in memory that could be printed: fmt does not call the
+// methods of unexported fields.
 func (s SASL) withoutSecrets() SASL {
 	if s.Custom != nil {
 		return SASL{Mechanism: s.Custom.Name(), AllowWithoutTLS: s.AllowWithoutTLS}

@@ -97,7 +97,7 @@ func TestDangerousSettingsAreSaidAtStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := valid()
-			cfg.Brokers, cfg.TLS, cfg.SASL = []string{"127.0.0.1:1"}, c.tls, c.sasl // nobody listens there
+			cfg.Brokers, cfg.TLS, cfg.SASL = []string{"127.0.0.1:1"}, c.tls, c.sasl // no server listens there
 			core, logs := observer.New(zapcore.WarnLevel)
 			consumer, err := kafkaconsumer.New("orders.events", cfg, acceptor{}, zap.New(core), nil)
 			require.NoError(t, err)
@@ -124,7 +124,7 @@ type cloudLogin struct{ plain.Mechanism }
 
 func (cloudLogin) Name() string { return "CLOUD" }
 
-// Contract 7.5.
+// TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName proves contract 7.5.
 func TestPlainPasswordsAreSentWithoutTLSOnlyIfAllowedByName(t *testing.T) {
 	for name, login := range map[string]kafkaconsumer.SASL{
 		"by name":   {Mechanism: "PLAIN", Username: "billing", Password: "pa55word"},

@@ -14,22 +14,22 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// session is what a consumer does with one generation: fetchers feed workers,
-// workers accept, one committer commits. It ends in that order, so that what
-// is accepted is committed while the generation still lets it.
+// session is the work of a consumer in one generation: fetchers feed workers, workers accept, and
+// one committer commits. It ends in that order, so that what is accepted is committed while the
+// generation still allows it.
 type session struct {
 	consumer   *Consumer
 	gen        *kafka.Generation
 	partitions []*partition
 	buffer     *kafkawire.Budget
-	// assigned is what this member assigned to all as the group's leader, in
-	// numbers of partitions; nil if another leads.
+	// assigned is how many partitions of each topic this member assigned as the group's leader, nil
+	// if another member leads.
 	assigned map[string]int
-	// resumed: there was a committed offset for one of its partitions.
+	// resumed means that one of its partitions had a committed offset.
 	resumed bool
 
-	// ctx ends when the partitions are to be given up, acceptCtx when there
-	// is no more time to finish what is being accepted.
+	// ctx ends when the partitions are to be given up, acceptCtx when there is no time left to
+	// finish running accepts.
 	ctx          context.Context
 	end          context.CancelFunc
 	acceptCtx    context.Context
@@ -57,8 +57,8 @@ func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context, assi
 	return s
 }
 
-// run works until the generation or the consumer ends, or until a commit
-// fails. While it has not returned the member does not rejoin.
+// run works until the generation or the consumer ends, or until a commit fails. The member does not
+// rejoin before it has returned.
 func (s *session) run(watch func(ctx context.Context, end func())) {
 	c := s.consumer
 	defer s.end()
@@ -105,21 +105,21 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	committer.flush()
 }
 
-// consumingWorker is what takes chunks to their end: a worker, or one for a single
+// consumingWorker is a worker that accepts chunks, or a directWorker that delivers those of one
 // partition.
 type consumingWorker interface {
 	run(ctx, acceptCtx context.Context)
 	queue() chan *chunk
 }
 
-// makeWorkers makes one worker per partition where handlers run in place, else
-// as many as may accept at once; fewer if there are not so many partitions.
+// makeWorkers returns one worker per partition for Inline and Direct channels. Otherwise it returns
+// AcceptConcurrency of them, or one per partition if there are fewer.
 func (s *session) makeWorkers() []consumingWorker {
 	c := s.consumer
 	if c.deliverer != nil {
 		workers := make([]consumingWorker, len(s.partitions))
 		for i, p := range s.partitions {
-			// A chunk in hand, and one that the fetcher waits with: enough.
+			// One chunk in work and one that the fetcher is waiting to send are enough.
 			workers[i] = &directWorker{worker: s.makeWorker(make(chan *chunk)), partition: p, deliverer: c.deliverer,
 				unroutedIsBad: c.unroutedIsBad}
 		}
@@ -150,10 +150,9 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	}
 }
 
-// stayMember sends heartbeats while what is being accepted is finished: the
-// generation has ended its own, and without any the broker would take the
-// member for dead after SessionTimeout and refuse its last commit. Answers do
-// not matter, a rebalance is known to be on.
+// stayMember sends heartbeats while running accepts are finished. The generation has ended its own
+// heartbeats, and without any the broker would remove the member after SessionTimeout and refuse
+// its last commit. The responses do not matter: a rebalance is already known.
 func (s *session) stayMember(ctx context.Context) {
 	c := s.consumer
 	for routine.Sleep(ctx, c.cfg.HeartbeatInterval) {

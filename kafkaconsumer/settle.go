@@ -8,20 +8,20 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// settling is what an accept means for one of its partitions.
+// settling is what an accepted batch means for one of its partitions.
 type settling struct {
 	partition *partition
 	letters   []deadLetter
-	// next is the offset to continue at once the letters are published, and
-	// halted why it does not.
+	// next is the offset to continue at once the letters are published. halted is why the partition
+	// does not continue.
 	next   int64
 	halted error
 }
 
-// settle notes how far the partitions of an accepted batch are accepted, once
-// what is to be published of them is, and reports false if ctx ended first, or
-// the session while publishing failed. A record that halts stops its partition
-// right before, and for good; the others go on.
+// settle records how far the partitions of an accepted batch are accepted, after it has published
+// the batch's dead letters. It reports false if ctx ended first, or if the session ended while
+// publishing failed. A record that halts stops its partition right before the record and until the
+// partition is assigned again. The other partitions continue.
 func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.Result) bool {
 	var all []*settling
 	known := map[*partition]*settling{}
@@ -35,10 +35,9 @@ func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.
 		s.take(c, results[:len(c.received)], w.letters != nil)
 		results = results[len(c.received):]
 	}
-	// First everything that waits for nobody: a dead-letter topic that is down
-	// holds back, of this batch, only what is behind the first record it should
-	// take. The batches after it wait, and with them all partitions of this
-	// worker: the other workers' go on.
+	// Start with everything that needs no publishing. A dead-letter topic that is down then holds
+	// back, of this batch, only what comes after the first record that it should take. Later
+	// batches wait, and with them all partitions of this worker. Those of other workers continue.
 	for _, s := range all {
 		if len(s.letters) > 0 {
 			s.partition.accept(s.letters[0].record.Offset, w.clock.Now())

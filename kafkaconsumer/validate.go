@@ -15,8 +15,8 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// Validate reports every field that is out of range, joined, each by name with
-// its value and what is allowed. Fields left zero count as their default.
+// Validate joins an error for every field that is out of range. Each one names the field, its value
+// and what is allowed. Fields that are zero count as their default.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	return errors.Join(c.validateBrokers(), c.validateTopics(), c.validateNames(), c.validateSASL(), c.validateRanges(),
@@ -47,7 +47,7 @@ func (c Config) validateBrokers() error {
 	return errors.Join(all...)
 }
 
-// withoutUser hides what stands before an @: passwords are put there.
+// withoutUser hides what precedes an @, where users put passwords.
 func withoutUser(broker string) string {
 	if at := strings.LastIndex(broker, "@"); at >= 0 {
 		return "…" + broker[at:]
@@ -113,7 +113,7 @@ func (c Config) validateSASL() error {
 	return err
 }
 
-// mechanism is what kafka-go authenticates with; nil without SASL.
+// mechanism returns what kafka-go authenticates with, nil without SASL.
 func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {
@@ -141,7 +141,7 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		}
 		mechanism, err := scram.Mechanism(algorithm, s.Username, s.Password)
 		if err != nil {
-			// The error itself quotes what it is about, also a password.
+			// Omit the error itself: it quotes the text it refuses, which may be the password.
 			return nil,
 				fmt.Errorf("option SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
 		}

@@ -15,33 +15,33 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Acceptor persists what a consumer received; *acceptor.Acceptor is one.
+// Acceptor persists what a consumer received. *acceptor.Acceptor is one.
 //
-// AcceptRecords returns one result per record, in their order. Its error means
-// that not all is known to be stored and the cause may pass: the same records
-// are handed in again, with growing pauses, for as long as it takes. Whatever
-// is wrong with the records themselves is therefore no error but a result
-// (contract 7.1, 7.4). It bounds each of its transactions; the consumer ends ctx
-// only DrainTimeout after it lost the partitions or began to stop, and it must end
-// soon after. It is called by several goroutines, each with partitions of its own.
+// AcceptRecords returns one result per record, in their order. Its error means that some records
+// may not be stored and that the cause may pass. The same records are then passed again, with
+// growing pauses, until it succeeds. So whatever is wrong with the records themselves must be a
+// result and not an error (contract 7.1, 7.4). AcceptRecords bounds each of its transactions. The
+// consumer cancels ctx only DrainTimeout after it lost the partitions or began to stop, and
+// AcceptRecords must return soon after that. Several goroutines call it, each with partitions of
+// its own.
 //
-// AcceptGap says whether to go on behind a gap: with Durable it has been kept,
-// or need not be, with Halt the partition stops. An error means that it may
-// pass, as with AcceptRecords: the same gap comes again. A gap that was kept
-// before and comes again, after a crash, is the same one (contract 7.5).
+// AcceptGap decides whether to continue after a gap. Durable means that the gap is stored, or need
+// not be. Halt stops the partition. An error is treated as one of AcceptRecords: the same gap is
+// passed again. A gap that was stored and is passed again after a crash counts as the same gap
+// (contract 7.5).
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
 	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)
 }
 
-// Retrying an accept (contract 7.1).
+// Retrying an accept.
 const (
 	acceptBackoffFirst = 50 * time.Millisecond
 	acceptBackoffMost  = 5 * time.Second
 )
 
-// worker accepts the chunks of its partitions, many to one accept. One worker
-// per partition keeps each partition's order.
+// worker accepts the chunks of its partitions, several per accept. Each partition has one worker,
+// which keeps the partition's order.
 type worker struct {
 	channel   string
 	cfg       Config
@@ -54,14 +54,14 @@ type worker struct {
 	session   context.Context
 	clock     clock.Clock
 
-	// carry is a chunk that was taken and did not fit.
+	// carry is a chunk that was received and did not fit into the batch.
 	carry *chunk
-	// stopped are the partitions that a record halted.
+	// stopped holds the partitions that a record halted.
 	stopped map[*partition]bool
 }
 
-// run works until ctx ends and what is being accepted then is done; acceptCtx
-// ends when that takes too long.
+// run works until ctx ends and the accept running then is done. acceptCtx ends when that takes too
+// long.
 func (w *worker) run(ctx, acceptCtx context.Context) {
 	defer w.accepting.Forget(w)
 	defer w.drop()
@@ -82,7 +82,7 @@ func (w *worker) run(ctx, acceptCtx context.Context) {
 
 func (w *worker) queue() chan *chunk { return w.in }
 
-// drop gives back what was taken or waits and is not accepted any more.
+// drop releases the buffer of chunks that will not be accepted any more.
 func (w *worker) drop() {
 	if w.carry != nil {
 		w.buffer.Release(w.carry.bytes)
@@ -97,7 +97,7 @@ func (w *worker) drop() {
 	}
 }
 
-// gather takes chunks until the batch is full or nothing more came for Linger;
+// gather takes chunks until the batch is full or Linger has passed since the first one. It returns
 // nil when ctx ends.
 func (w *worker) gather(ctx context.Context) []*chunk {
 	var (
@@ -117,7 +117,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 			}
 		}
 		if ctx.Err() != nil {
-			// What is gathered is not accepted yet: it is redelivered.
+			// What is gathered is not accepted yet, so it is redelivered.
 			for _, gathered := range batch {
 				w.buffer.Release(gathered.bytes)
 			}
@@ -142,9 +142,8 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 	}
 }
 
-// accept hands a batch over until it is accepted, and what is to be published
-// of it acknowledged; it reports false if it had to end before that. What is not
-// noted by then is not committed.
+// accept passes a batch to the acceptor until it is accepted and its dead letters are acknowledged.
+// It reports false if it had to end before that. What is not noted by then is not committed.
 func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 	var received []envelope.Received
 	live := batch[:0:0]

@@ -14,18 +14,18 @@ import (
 
 var errMixedBatch = errors.New("set in some of the rows created together: set it in all of them or in none")
 
-// assigned changes a Create whose rows leave a field at 0, so that it is
-// assigned. It cannot be a default in the field's tag: AutoMigrate would find
-// that the column has none and make SQLite's table anew each time.
+// assigned changes a Create whose rows leave a field at 0, so that the field is assigned. It cannot
+// be a default in the field's tag: AutoMigrate would find that the column has no default and
+// recreate SQLite's table each time.
 type assigned struct {
 	noClause
 	field *schema.Field
 	table string // without its prefix
-	key   string // of the meta table's row that counts, on SQLite
+	key   string // key of the counter's row in the meta table, on SQLite
 }
 
-// ModifyStatement is called by GORM before it builds the INSERT. Rows given as
-// maps leave the column out by themselves.
+// ModifyStatement is called by GORM before it builds the INSERT. Rows given as maps leave the
+// column out anyway.
 func (a assigned) ModifyStatement(stmt *gorm.Statement) {
 	rows := structs(stmt)
 	unset := slices.DeleteFunc(slices.Clone(rows), func(row reflect.Value) bool {
@@ -43,12 +43,12 @@ func (a assigned) ModifyStatement(stmt *gorm.Statement) {
 	}
 }
 
-// structs are the rows to create.
+// structs returns the rows to create.
 func structs(stmt *gorm.Statement) []reflect.Value {
 	return structsOf(stmt.ReflectValue, stmt.Schema.ModelType)
 }
 
-// structsOf returns the structs of a type that a value is, points to or lists.
+// structsOf returns the structs of type model that a value is, points to or lists.
 func structsOf(value reflect.Value, model reflect.Type) []reflect.Value {
 	for value.Kind() == reflect.Pointer {
 		value = value.Elem()
@@ -65,7 +65,8 @@ func structsOf(value reflect.Value, model reflect.Type) []reflect.Value {
 	return slices.DeleteFunc(rows, func(row reflect.Value) bool { return !row.IsValid() || row.Type() != model })
 }
 
-// leaveOut has the identity column assign it, and the row tell what it is.
+// leaveOut omits the column, so that PostgreSQL's identity assigns it, and returns the assigned
+// value into the row.
 func (a assigned) leaveOut(stmt *gorm.Statement) {
 	stmt.Omits = append(slices.Clone(stmt.Omits), a.field.DBName)
 	if _, given := stmt.Clauses["RETURNING"]; given {
@@ -78,13 +79,13 @@ func (a assigned) leaveOut(stmt *gorm.Statement) {
 	stmt.AddClause(clause.Returning{Columns: columns})
 }
 
-// count takes as many from the counter that accepting takes them from, in the
-// transaction of the INSERT. It writes first, so two of them wait for each
-// other. The highest number stored, by its index, is for rows put in by hand.
+// count takes numbers from the counter that accepting uses, in the transaction of the INSERT. It
+// writes first, so that two of them wait for each other. It also reads the highest stored number,
+// by its index, because of rows that were inserted by hand.
 func (a assigned) count(stmt *gorm.Statement, rows []reflect.Value) error {
 	prefix, ours := strings.CutSuffix(stmt.Table, a.table)
 	if !ours {
-		return nil // a table of somebody else's, which nothing counts for
+		return nil // another application's table, which no counter belongs to
 	}
 	highest := fmt.Sprintf(`(SELECT COALESCE(max(%s), 0) FROM %s)`, Quote(a.field.DBName), Quote(stmt.Table))
 	last := `CAST("value" AS INTEGER)`

@@ -23,7 +23,7 @@ func newStatus(m *models.Message) *models.HandlerStatus {
 		MessageNumber: int64(m.Number)}
 }
 
-// Contract 3.4: the models are ordinary GORM models.
+// TestCreateAssignsNumbersAndSequences proves contract 3.4: the models are ordinary GORM models.
 func TestCreateAssignsNumbersAndSequences(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		for name, prepare := range map[string]func(*gorm.DB){

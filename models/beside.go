@@ -10,18 +10,18 @@ import (
 	"gorm.io/gorm/schema"
 )
 
-// QueryClauses has GORM's Preload of a status's message read the messages
-// beside the statuses, whatever the tables' schema and prefix (contract 3.4).
+// QueryClauses makes GORM's Preload of a status's message read the messages table beside the
+// statuses table, whatever schema and prefix these have (contract 3.4).
 func (Message) QueryClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{beside{field: field}}
 }
 
-// beside leads the queries of a model with a Message to the right table. GORM
-// takes the default name for a relation, and under another schema or prefix that
-// is a table of another inbox, which has a message of the same number.
+// beside directs the queries of a model with a Message to the right table. GORM uses the default
+// name for a relation. Under another schema or prefix that is a table of another inbox, which has a
+// message of the same number.
 type beside struct {
 	noClause
-	field *schema.Field // that holds the message
+	field *schema.Field // the field that holds the message
 }
 
 // ModifyStatement is called by GORM before it builds the SELECT.
@@ -49,7 +49,7 @@ func (b beside) ModifyStatement(stmt *gorm.Statement) {
 				b.field.Name, stmt.Table))
 			return
 		}
-		// A copy: sessions share the map.
+		// Copy the map, because sessions share it.
 		stmt.Preloads = maps.Clone(stmt.Preloads)
 		there := func(tx *gorm.DB) *gorm.DB { return tx.Table(messages) }
 		stmt.Preloads[b.field.Name] = append([]any{there}, stmt.Preloads[b.field.Name]...)
@@ -62,7 +62,7 @@ func (b beside) names(relation string) bool {
 	return relation == b.field.Name || strings.HasPrefix(relation, b.field.Name+".")
 }
 
-// table returns the name of the messages beside the statement's statuses.
+// table returns the name of the messages table beside the statement's statuses table.
 func (b beside) table(stmt *gorm.Statement) (name string, known bool) {
 	statuses := stmt.Table
 	if stmt.TableExpr != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// inEachInbox stores as many messages, and so the same numbers, in every inbox
+// inEachInbox stores the same number of messages, and so the same message numbers, in every inbox
 // of a database, and runs a test for each.
 func inEachInbox(t *testing.T, run func(s tables, status models.HandlerStatus, message string)) {
 	for name, fresh := range drivers {
@@ -37,7 +37,7 @@ func inEachInbox(t *testing.T, run func(s tables, status models.HandlerStatus, m
 	}
 }
 
-// Contract 3.4: no inbox sees another's rows.
+// TestPreloadReadsTheMessagesOfTheSameInbox proves contract 3.4: no inbox sees another's rows.
 func TestPreloadReadsTheMessagesOfTheSameInbox(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
 		scope := func(db *gorm.DB) *gorm.DB {
@@ -94,7 +94,8 @@ func TestJoinsOfAMessageReadTheSameInboxOrFail(t *testing.T) {
 	})
 }
 
-// GORM asks the statuses' table for a message then, or the table with the default name.
+// TestAssociationNeverReadsAnotherInboxsMessage covers GORM's association mode, which reads a
+// message from the statuses' table or from the table with the default name.
 func TestAssociationNeverReadsAnotherInboxsMessage(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
 		if (s.naming == models.Naming{}) {
@@ -123,7 +124,8 @@ func TestPreloadFromAnAliasIsRefused(t *testing.T) {
 	})
 }
 
-// GORM would write it into the table with the default name.
+// TestAStatusIsWrittenWithoutItsMessage proves that GORM does not write the message. It would write
+// it into the table with the default name.
 func TestAStatusIsWrittenWithoutItsMessage(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, _ string) {
 		count := func() (n int64) {

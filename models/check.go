@@ -12,23 +12,22 @@ import (
 )
 
 var (
-	// ErrSchemaMissing: the inbox's tables are not there.
+	// ErrSchemaMissing means that the inbox's tables do not exist.
 	ErrSchemaMissing = errors.New("inbox tables are missing")
-	// ErrSchemaOld: the tables are older than this module needs.
+	// ErrSchemaOld means that the tables are older than this module needs.
 	ErrSchemaOld = errors.New("inbox tables are out of date")
-	// ErrOtherInbox: the tables belong to an inbox of another name.
+	// ErrOtherInbox means that the tables belong to an inbox of another name.
 	ErrOtherInbox = errors.New("inbox tables belong to another inbox")
 )
 
 // remedy ends every message about a schema.
 const remedy = "set option Migrate, call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"
 
-// CheckSchema returns nil if the tables under naming are there, as new as this
-// module needs (newer is fine, for rolling deploys) and belong to the inbox
-// called inboxName (contract 3.3, 3.4). Tables nobody has named yet, made by
-// the plain SQL, are given this name; nothing else is written. Errors wrap
-// ErrSchemaMissing, ErrSchemaOld or ErrOtherInbox and say what to run. Safe
-// for concurrent use.
+// CheckSchema returns nil if the tables of naming exist, are new enough for this module and belong
+// to the inbox called inboxName (contract 3.3, 3.4). Newer tables are allowed, for rolling deploys.
+// Tables without a name, made by the plain SQL, get this name. CheckSchema writes nothing else.
+// Errors wrap ErrSchemaMissing, ErrSchemaOld or ErrOtherInbox and name what to run. It is safe for
+// concurrent use.
 func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
 	if err := CheckTables(ctx, db, naming); err != nil {
 		return err
@@ -39,15 +38,15 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 		return claim(db)
 	}
 	if name, id, err := Identity(ctx, db, naming); err != nil || id != "" && name == inboxName {
-		return err // named already, as it is but once
+		return err // the tables are already named, as always after the first start
 	}
-	// The insert of the name waits for another start's. Above READ COMMITTED, which may be
-	// the sessions' default, it would fail once that one commits.
+	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be
+	// the sessions' default, it would fail once the other one commits.
 	return db.Transaction(claim, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 }
 
-// CheckTables is CheckSchema for those who use the tables of whichever inbox
-// they belong to, as the markers of inline receivers may. It only reads.
+// CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of
+// inline receivers may. It only reads.
 func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 	migrations, err := SQL(db.Dialector.Name(), naming)
 	if err != nil {
@@ -68,10 +67,10 @@ func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 	return nil
 }
 
-// schemaVersion is 0 if there is no schema, or one that never was finished.
+// schemaVersion returns the schema's version. It is 0 if there is no schema, or an unfinished one.
 func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, naming Naming) (int, error) {
-	// Looked up rather than tried: a failed statement would abort a caller's
-	// transaction on PostgreSQL.
+	// Look the table up instead of trying it: on PostgreSQL a failed statement would abort the
+	// caller's transaction.
 	lookup, argument := `SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1`, naming.Meta()
 	if dialect == "postgres" {
 		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`,
@@ -95,10 +94,9 @@ func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, nami
 	return version, nil
 }
 
-// Identity returns what the tables under naming say about themselves: the name
-// of the inbox they belong to, and an ID that no other tables have. Both are
-// empty before CheckSchema or Migrate has named them. It only reads, and fails
-// where there are no tables: call CheckTables first (contract 3.3).
+// Identity returns the name of the inbox to which the tables of naming belong, and an ID that no
+// other tables have. Both are empty before CheckSchema or Migrate has named the tables. It only
+// reads, and fails if there are no tables: call CheckTables first (contract 3.3).
 func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id string, err error) {
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
 	if inboxName, _, err = metaValue(ctx, pool, naming, "name"); err != nil {
@@ -108,10 +106,9 @@ func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id st
 	return inboxName, id, err
 }
 
-// claimName gives the tables their inbox's name unless they have one already,
-// which then must be the same, and an ID of their own. The insert decides between
-// two starts at once. The unnamed inbox's name is the empty string, stored like
-// any other.
+// claimName gives the tables their inbox's name and an ID of their own, unless they have a name,
+// which then must be the same. The insert decides between two concurrent starts. The name of the
+// unnamed inbox is the empty string, stored like any other.
 func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
 	stored, found, err := metaValue(ctx, pool, naming, "name")
 	if err != nil {
@@ -148,8 +145,8 @@ func metaValue(
 	return value, found, nil
 }
 
-// one reads the first row of one column. Not by QueryRowContext: with
-// PrepareStmt, GORM's returns a row that panics when preparing fails.
+// one returns the first row of one column. It does not use QueryRowContext: with PrepareStmt,
+// GORM's version returns a row that panics if preparing fails.
 func one[T any](ctx context.Context, pool gorm.ConnPool, query string, args ...any) (value T, found bool, err error) {
 	rows, err := pool.QueryContext(ctx, query, args...)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// The driver in C, which GORM's SQLite driver uses by default.
+// init adds the driver in C, which GORM's SQLite driver uses by default.
 func init() {
 	drivers["SQLite in C"] = func(t *testing.T) *gorm.DB {
 		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Where names come from configuration, what Validate lets through cannot leave
-// its quotes, however it is put into SQL (contract 3.4).
+// FuzzNamesStayWithinTheirQuotes checks names that come from configuration: what Validate accepts
+// cannot leave its quotes, however it is put into SQL (contract 3.4).
 func FuzzNamesStayWithinTheirQuotes(f *testing.F) {
 	f.Add("shop", "in_")
 	f.Add("", "")
@@ -43,7 +43,8 @@ func FuzzNamesStayWithinTheirQuotes(f *testing.F) {
 	})
 }
 
-// Splitting a migration leaves out comments and empty lines and nothing else.
+// FuzzStatementsLoseNothing checks that splitting a migration leaves out comments and empty lines
+// and nothing else.
 func FuzzStatementsLoseNothing(f *testing.F) {
 	f.Add("CREATE TABLE a (\n  b int\n);\n\n-- comment;\nCREATE INDEX c ON a (b);\n")
 	f.Add("SELECT 1;\nSELECT 2")

@@ -39,8 +39,8 @@ func postgresShape(t *testing.T, db *gorm.DB) []string {
 		ORDER BY 1`)
 }
 
-// sqliteShape asks SQLite for what it understood, but for index expressions
-// and predicates, which only their text tells.
+// sqliteShape asks SQLite for the tables as it understood them. Only the text has index expressions
+// and predicates.
 func sqliteShape(t *testing.T, db *gorm.DB) []string {
 	found := lines(t, db, `
 		SELECT m.name || ' column ' || c.name || ' ' || lower(c.type) || ' null=' || (NOT c."notnull") ||
@@ -69,8 +69,8 @@ func lines(t *testing.T, db *gorm.DB, query string) []string {
 	return found
 }
 
-// runSQL executes the plain files as psql or sqlite3 would: statement by
-// statement, knowing nothing of Migrate.
+// runSQL executes the plain files as psql or sqlite3 would: statement by statement, without
+// Migrate.
 func runSQL(t *testing.T, db *gorm.DB, naming models.Naming) {
 	t.Helper()
 	migrations, err := models.SQL(db.Dialector.Name(), naming)

@@ -9,7 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// The second start reads that there is no name yet and waits with its insert for the first.
+// TestConcurrentFirstStartsAgreeOnTheNameWhateverTheDefaultIsolation lets the second start read
+// that there is no name yet, and wait with its insert for the first.
 func TestConcurrentFirstStartsAgreeOnTheNameWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "orders"))

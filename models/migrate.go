@@ -15,14 +15,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// Migrate brings the tables under naming to this module's version by the files
-// that SQL returns, and gives them inboxName (contract 3.4). It is idempotent;
-// any number of processes may call it at once: one works, the others wait for
-// it within ctx. It also takes over tables made by the plain SQL or by
-// AutoMigrate. Everything happens in one transaction, so an error leaves
-// nothing half done. A PostgreSQL schema that does not exist is created. Don't
-// call it where the application's database user may not create tables: have
-// the SQL that SQL returns run by one who may.
+// Migrate brings the tables of naming to this module's version with the files that SQL returns, and
+// gives them inboxName (contract 3.4). It is idempotent. Any number of processes may call it at
+// once: one works, and the others wait for it within ctx. It also takes over tables made by the
+// plain SQL or by AutoMigrate. It uses one transaction, so an error leaves nothing half done. A
+// PostgreSQL schema that does not exist is created. Do not call it where the application's database
+// user may not create tables: have another user run the SQL that SQL returns.
 func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
 	migrations, err := SQL(db.Dialector.Name(), naming)
 	if err != nil {
@@ -32,8 +30,7 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	// A connection of its own: BEGIN IMMEDIATE is not within reach of
-	// database/sql's transactions.
+	// Use a dedicated connection: database/sql's transactions cannot do BEGIN IMMEDIATE.
 	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -77,8 +74,8 @@ func apply(
 	return claimName(ctx, conn, naming, inboxName)
 }
 
-// createSchema asks first: CREATE SCHEMA IF NOT EXISTS wants the privilege
-// even where there is nothing to create.
+// createSchema checks for the schema first, because CREATE SCHEMA IF NOT EXISTS needs the privilege
+// even if there is nothing to create.
 func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
 	_, found, err := one[int](ctx, conn, `SELECT 1 FROM pg_namespace WHERE nspname = $1`, naming.Schema)
 	if err == nil && !found {
@@ -90,9 +87,9 @@ func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
 	return nil
 }
 
-// beginPostgres waits for its turn by an advisory lock that ends with the
-// transaction: nothing of it stays with a pooled connection. READ COMMITTED,
-// so that what the one before has done is seen after the wait.
+// beginPostgres begins a transaction and waits for an advisory lock. The lock ends with the
+// transaction, so nothing of it stays on a pooled connection. With READ COMMITTED, the work of the
+// previous holder is visible after the wait.
 func beginPostgres(ctx context.Context, conn *sql.Conn, naming Naming) error {
 	if _, err := conn.ExecContext(ctx, `BEGIN ISOLATION LEVEL READ COMMITTED`); err != nil {
 		return err
@@ -105,9 +102,9 @@ func beginPostgres(ctx context.Context, conn *sql.Conn, naming Naming) error {
 	return nil
 }
 
-// beginSQLite takes the write lock before anything is read, so that nobody's
-// snapshot is outdated when it writes. A busy database is asked again until
-// ctx ends, whatever the connection's busy_timeout, or for a minute.
+// beginSQLite takes the write lock before it reads anything, so that no snapshot is outdated when
+// it is written from. It retries on a busy database until ctx ends, for a minute at most, whatever
+// the connection's busy_timeout is.
 func beginSQLite(ctx context.Context, conn *sql.Conn, _ Naming) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -126,8 +123,8 @@ func beginSQLite(ctx context.Context, conn *sql.Conn, _ Naming) error {
 	}
 }
 
-// end commits or rolls back, also when ctx has ended meanwhile: the connection
-// goes back to the pool and must carry no transaction with it.
+// end commits or rolls back, even if ctx has ended meanwhile: the connection returns to the pool
+// and must not carry a transaction.
 func end(ctx context.Context, conn *sql.Conn, commit bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -143,7 +140,7 @@ func end(ctx context.Context, conn *sql.Conn, commit bool) error {
 		_, _ = conn.ExecContext(ctx, `ROLLBACK`)
 		return fmt.Errorf("migrate: commit: %w", err)
 	default:
-		// The server rolls back by itself when the connection goes.
+		// The server rolls back by itself when the connection closes.
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		return nil
 	}

@@ -12,16 +12,17 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// onEveryDialect runs a test with a maker of fresh databases.
+// onEveryDialect runs a test with a function that makes fresh databases.
 func onEveryDialect(t *testing.T, run func(t *testing.T, fresh func() *gorm.DB)) {
 	t.Run("SQLite", func(t *testing.T) { run(t, func() *gorm.DB { return testenv.SQLite(t) }) })
 	t.Run("PostgreSQL", func(t *testing.T) {
-		_ = testenv.PostgresDSN(t) // without a server this test is left out, not one below it
+		_ = testenv.PostgresDSN(t) // without a server this whole test is skipped, and not only a subtest
 		run(t, func() *gorm.DB { return testenv.Postgres(t) })
 	})
 }
 
-// Contract 3.4: Migrate, the plain SQL and AutoMigrate make the same tables.
+// TestMigratePlainSQLAndAutoMigrateAgree proves contract 3.4: Migrate, the plain SQL and
+// AutoMigrate make the same tables.
 func TestMigratePlainSQLAndAutoMigrateAgree(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		migrated, plain, auto := fresh(), fresh(), fresh()
@@ -33,7 +34,7 @@ func TestMigratePlainSQLAndAutoMigrateAgree(t *testing.T) {
 		require.Greater(t, len(expected), 60)
 		require.Equal(t, expected, shape(t, plain))
 
-		// GORM cannot express storage parameters. This is the one exception.
+		// GORM cannot express storage parameters. This is the only exception.
 		exceptions := map[string]bool{"inbox_handler_statuses options fillfactor=45,autovacuum_vacuum_scale_factor=0.01,vacuum_index_cleanup=on": true}
 		var comparable []string
 		for _, fact := range expected {
@@ -68,7 +69,7 @@ func TestMigrateTakesOverTablesMadeOtherwise(t *testing.T) {
 	})
 }
 
-// Contract 3.4: five replicas start at once.
+// TestMigrateByFiveReplicasAtOnce proves contract 3.4: five replicas start at once.
 func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
@@ -84,7 +85,7 @@ func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
 func TestMigrateLeavesNothingHalfDone(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
-		// In the way of the last table but one.
+		// It blocks the last table but one.
 		require.NoError(t, db.Exec(`CREATE VIEW inbox_audit AS SELECT 1 AS id`).Error)
 		require.ErrorContains(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"), "0001_inbox.sql")
 		require.False(t, db.Migrator().HasTable("inbox_messages"))
@@ -103,7 +104,7 @@ func TestMigrateIsCancelledByItsContext(t *testing.T) {
 	})
 }
 
-// Contract 3.3, 3.4.
+// TestCheckSchemaNamesTheProblemAndTheCommand proves contract 3.3, 3.4.
 func TestCheckSchemaNamesTheProblemAndTheCommand(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
@@ -148,7 +149,7 @@ func TestPlainSQLIsNamedByTheFirstStart(t *testing.T) {
 	})
 }
 
-// Contract 3.4: two inboxes share a database.
+// TestInboxesUnderDifferentNamesShareADatabase proves contract 3.4: two inboxes share a database.
 func TestInboxesUnderDifferentNamesShareADatabase(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()

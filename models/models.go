@@ -1,14 +1,13 @@
-// Package models holds the row types of an inbox's tables, their names and
-// their migrations. The types are ordinary GORM models without hooks:
-// db.Model(&models.HandlerStatus{}) works with the default table names,
-// Inbox.Statuses and its siblings scope a query to any others (contract 3).
-// GORM's writes of a status obey its Version.
+// Package models has the row types of an inbox's tables, their names and their migrations. The
+// types are ordinary GORM models without hooks. db.Model(&models.HandlerStatus{}) works with the
+// default table names, and Inbox.Statuses and similar methods scope a query to any other names
+// (contract 3). GORM's writes of a status obey its Version.
 package models
 
 import "time"
 
-// Column limits in characters (contract 3.1, 3.2). What does not fit makes a
-// message invalid; it is never cut, except for LastError.
+// Column limits in characters (contract 3.1, 3.2). Longer text makes a message invalid. Only
+// LastError is cut.
 const (
 	MaxMessageID     = 200
 	MaxTransportName = 50
@@ -21,25 +20,24 @@ const (
 	MaxLastError     = 2000
 )
 
-// Outcome says how a completed status came to its end. It is empty while the
-// status is not completed.
+// Outcome is how a completed status ended. It is empty while the status is not completed.
 type Outcome string
 
 const (
-	// OutcomeProcessed: the handler returned nil.
+	// OutcomeProcessed means that the handler returned nil.
 	OutcomeProcessed Outcome = "processed"
-	// OutcomeDiscarded: an operator ended it (contract 11.1).
+	// OutcomeDiscarded means that an operator ended the status (contract 11.1).
 	OutcomeDiscarded Outcome = "discarded"
-	// OutcomeSuperseded: the same handler's row under another of its keys ran
-	// instead (contract 4.2).
+	// OutcomeSuperseded means that the same handler's row under another of its keys ran instead
+	// (contract 4.2).
 	OutcomeSuperseded Outcome = "superseded"
 )
 
-// Message is one accepted message (contract 3.1). ID and Namespace together name
-// it: the namespace is its channel's name, or what the channel shares its IDs
-// under (contract 4.4). Number is assigned by the
-// database when it is accepted, ascending and with gaps: it is what statuses
-// refer to, because an index on IDs, which are anything, is written all over.
+// Message is one accepted message (contract 3.1). ID and Namespace together identify it. The
+// namespace is the name of its channel, or the name under which the channel shares its IDs
+// (contract 4.4). The database assigns Number when it accepts the message, ascending and with gaps.
+// Statuses refer to Number because IDs are arbitrary, and inserts into an index on them would be
+// spread over the whole index.
 type Message struct {
 	ID                   string        `gorm:"column:id;primaryKey;not null;type:varchar(200)"`
 	Namespace            string        `gorm:"column:namespace;primaryKey;not null;type:varchar(200)"`
@@ -54,25 +52,23 @@ type Message struct {
 	ReceivedAt           time.Time     `gorm:"column:received_at;not null;index:inbox_messages_received_at,priority:1"`
 }
 
-// HandlerStatus is one handler's progress on one message (contract 3.2). The
-// unique index on (message_number, handler_key) is the deduplication; Version
-// guards every transition.
+// HandlerStatus is one handler's progress on one message (contract 3.2). The unique index on
+// (message_number, handler_key) is the deduplication. Version guards every transition.
 //
-// MessageID is there to be read and has no index of its own: find a message's
-// statuses by its number, as in
+// MessageID is only to be read and has no index of its own. Find a message's statuses by its
+// number, as in
 //
 //	db.Joins("JOIN inbox_messages m ON m.number = message_number").Where("m.id = ? AND m.namespace = ?", id, channel)
 //
-// The index "due" is what claims walk: one handler key's pending rows, oldest
-// due first. Claiming itself touches no indexed column, so that PostgreSQL
-// keeps it a heap-only update: nothing may index processing_started_at,
-// worker_id or version.
+// Claims walk the index "due": the pending rows of one handler key, longest due first. Claiming
+// itself changes no indexed column, so PostgreSQL makes it a heap-only update. For that reason no
+// index may contain processing_started_at, worker_id or version.
 //
-// LaneHandler and LaneKey name the row's lane (contract 5.12): hashes of the
-// handler's oldest key and of the ordering key, nil where it has none.
-// IsWaiting marks a row that was found behind another of its lane: it is in no
-// claim's way until the first of its lane ends. HoldsLane is true while the row
-// is claimed in its lane, which a unique index allows to one.
+// LaneHandler and LaneKey identify the row's lane (contract 5.12): they are hashes of the handler's
+// oldest key and of the ordering key, nil for a row without a lane. IsWaiting marks a row that
+// comes after another one of its lane: no claim reads it until the first row of its lane ends.
+// HoldsLane is true while the row is claimed in its lane. A unique index allows one such row per
+// lane.
 type HandlerStatus struct {
 	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
 	MessageNumber       int64      `gorm:"column:message_number;not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
@@ -96,14 +92,12 @@ type HandlerStatus struct {
 	IsWaiting           bool       `gorm:"column:is_waiting;not null;default:false"`
 	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`
 
-	// Message is the message it belongs to, loaded by Preload("Message") from the
-	// table beside the one that the statuses are read from. GORM never writes it
-	// with its status.
+	// Message is the message of the status, loaded by Preload("Message") from the messages table
+	// beside the statuses table. GORM never writes it together with its status.
 	Message *Message `gorm:"<-:false;foreignKey:MessageNumber;references:Number;constraint:inbox_handler_statuses_message_fk,OnDelete:CASCADE"`
 }
 
-// RejectedMessage is a record that could not become a message, kept raw
-// (contract 3.3, 7.4).
+// RejectedMessage is a record that could not become a message, kept raw (contract 3.3, 7.4).
 type RejectedMessage struct {
 	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_rejected_messages_rejected_at,priority:2"`
 	Channel    string    `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:1"`
@@ -118,15 +112,15 @@ type RejectedMessage struct {
 	RejectedAt time.Time `gorm:"column:rejected_at;not null;index:inbox_rejected_messages_rejected_at,priority:1"`
 }
 
-// Gap is a place where a consumer went on although the records it should have
-// read next are not there any more (contract 7.5).
+// Gap is a place where a consumer continued although the records that it should have read next no
+// longer exist (contract 7.5).
 type Gap struct {
 	ID        string `gorm:"column:id;primaryKey;not null;type:uuid"`
 	Channel   string `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_gaps_coordinates,priority:1"`
 	Topic     string `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_gaps_coordinates,priority:2"`
 	Partition int32  `gorm:"column:partition;not null;uniqueIndex:inbox_gaps_coordinates,priority:3"`
-	// FromOffset should have been read next, ToOffset is the first that is
-	// read: above it if records were removed, below if the log began anew.
+	// FromOffset should have been read next. ToOffset is the first offset that is read: above
+	// FromOffset if records were removed, below it if the log began anew.
 	FromOffset int64     `gorm:"column:from_offset;not null;uniqueIndex:inbox_gaps_coordinates,priority:4"`
 	ToOffset   int64     `gorm:"column:to_offset;not null;uniqueIndex:inbox_gaps_coordinates,priority:5"`
 	Reason     string    `gorm:"column:reason;type:varchar(2000);not null"`
@@ -149,24 +143,24 @@ type Worker struct {
 	StartedAt   time.Time  `gorm:"column:started_at;not null"`
 	HeartbeatAt time.Time  `gorm:"column:heartbeat_at;not null"`
 	StoppedAt   *time.Time `gorm:"column:stopped_at"`
-	ReleasedAt  *time.Time `gorm:"column:released_at"` // found dead, its claims released
-	// Health is what kept its process from being healthy at its last heartbeat: a
-	// JSON array of reasons, empty if nothing did (contract 11.5).
+	ReleasedAt  *time.Time `gorm:"column:released_at"` // declared dead, its claims released
+	// Health is what kept the process from being healthy at its last heartbeat: a JSON array of
+	// reasons, empty if there were none (contract 11.5).
 	Health string `gorm:"column:health;type:text;not null"`
-	// DatabaseRole is the role that it has logged in to PostgreSQL as; empty on SQLite.
+	// DatabaseRole is the role as which the worker has logged in to PostgreSQL, empty on SQLite.
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
-// Handler is what operators decided about one handler key; a key without a
-// row is not paused (contract 5.13).
+// Handler is what operators decided about one handler key. A key without a row is not paused
+// (contract 5.13).
 type Handler struct {
 	HandlerKey string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
 	Paused     bool      `gorm:"column:paused;not null;default:false"`
 	UpdatedAt  time.Time `gorm:"column:updated_at;not null;autoUpdateTime:false"`
 }
 
-// Marker says that a message was handled inline (contract 8). Namespace is the
-// message's, as Message has it; empty outside an inbox's channels.
+// Marker records that a message was handled inline (contract 8). Namespace is the same as in
+// Message. It is empty outside an inbox's channels.
 type Marker struct {
 	MessageID   string    `gorm:"column:message_id;primaryKey;not null;type:varchar(200)"`
 	HandlerKey  string    `gorm:"column:handler_key;primaryKey;not null;type:varchar(200)"`
@@ -184,13 +178,13 @@ type Audit struct {
 	Target     string    `gorm:"column:target;type:varchar(500);not null"`
 	Detail     string    `gorm:"column:detail;type:text;not null"`
 	OccurredAt time.Time `gorm:"column:occurred_at;not null;index:inbox_audit_occurred_at"`
-	// DatabaseRole is the role that its writer has logged in to PostgreSQL as; empty on SQLite.
+	// DatabaseRole is the role as which the writer has logged in to PostgreSQL, empty on SQLite.
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }
 
-// Meta is a key and a value about the inbox itself: "schema_version", "name",
-// "id" (contract 3.3) and, on SQLite, "sequence", the last acceptance sequence
-// given out.
+// Meta is a key and a value about the inbox itself: "schema_version", "name", "id" (contract 3.3)
+// and, on SQLite, the counters "sequence" and "number", which hold the last acceptance sequence and
+// the last message number given out.
 type Meta struct {
 	Key   string `gorm:"column:key;primaryKey;not null;type:varchar(50)"`
 	Value string `gorm:"column:value;type:varchar(200);not null"`

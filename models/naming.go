@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// DefaultPrefix begins every table name unless Naming says otherwise.
+// DefaultPrefix begins every table name unless Naming has another prefix.
 const DefaultPrefix = "inbox_"
 
 // MaxPrefix and MaxSchema keep every index name within PostgreSQL's 63 bytes.
@@ -17,18 +17,18 @@ const (
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Naming says where an inbox's tables live (contract 3.4). The zero value is
-// the default: the connection's own schema and the prefix "inbox_". Two
-// inboxes share a database under different prefixes or schemas.
+// Naming is where an inbox's tables are (contract 3.4). The zero value is the default: the
+// connection's own schema and the prefix "inbox_". Two inboxes share a database under different
+// prefixes or schemas.
 type Naming struct {
-	// Schema is a PostgreSQL schema; empty leaves it to the search path.
-	// Don't set it on SQLite, which has none: use Prefix.
+	// Schema is a PostgreSQL schema. Empty leaves it to the search path. Do not set it on SQLite,
+	// which has no schemas: use Prefix.
 	Schema string
-	// Prefix begins every table's and index's name; empty means "inbox_".
+	// Prefix begins the name of every table and index. Empty means "inbox_".
 	Prefix string
 }
 
-// Validate returns an error naming the field, its value and what is allowed.
+// Validate returns an error that names the field, its value and what is allowed.
 func (n Naming) Validate() error {
 	if n.Schema != "" && (len(n.Schema) > MaxSchema || !identifier.MatchString(n.Schema)) {
 		return fmt.Errorf("schema %q is not an identifier: letters, digits and underscores, not starting with a digit, at most %d characters", n.Schema, MaxSchema)
@@ -39,39 +39,39 @@ func (n Naming) Validate() error {
 	return nil
 }
 
-// Messages is the qualified name of the messages table. Like its siblings it
-// is unquoted, as db.Table expects it; Quote makes it fit for plain SQL.
+// Messages returns the qualified name of the messages table. Like the names of the methods below it
+// is unquoted, as db.Table expects it. Quote makes it fit for plain SQL.
 func (n Naming) Messages() string { return n.table("messages") }
 
-// HandlerStatuses is the qualified name of the statuses table.
+// HandlerStatuses returns the qualified name of the statuses table.
 func (n Naming) HandlerStatuses() string { return n.table("handler_statuses") }
 
-// RejectedMessages is the qualified name of the rejected messages table.
+// RejectedMessages returns the qualified name of the rejected messages table.
 func (n Naming) RejectedMessages() string { return n.table("rejected_messages") }
 
-// Gaps is the qualified name of the gaps table.
+// Gaps returns the qualified name of the gaps table.
 func (n Naming) Gaps() string { return n.table("gaps") }
 
-// Locks is the qualified name of the leases table.
+// Locks returns the qualified name of the leases table.
 func (n Naming) Locks() string { return n.table("locks") }
 
-// Workers is the qualified name of the workers table.
+// Workers returns the qualified name of the workers table.
 func (n Naming) Workers() string { return n.table("workers") }
 
-// Handlers is the qualified name of the handlers table.
+// Handlers returns the qualified name of the handlers table.
 func (n Naming) Handlers() string { return n.table("handlers") }
 
-// Markers is the qualified name of the inline markers table.
+// Markers returns the qualified name of the inline markers table.
 func (n Naming) Markers() string { return n.table("markers") }
 
-// Audit is the qualified name of the audit table.
+// Audit returns the qualified name of the audit table.
 func (n Naming) Audit() string { return n.table("audit") }
 
-// Meta is the qualified name of the meta table.
+// Meta returns the qualified name of the meta table.
 func (n Naming) Meta() string { return n.table("meta") }
 
-// Quote quotes a qualified name for plain SQL on any supported dialect:
-// orders.inbox_messages becomes "orders"."inbox_messages".
+// Quote quotes a qualified name for plain SQL on any supported dialect: orders.inbox_messages
+// becomes "orders"."inbox_messages".
 func Quote(name string) string {
 	return `"` + strings.ReplaceAll(name, ".", `"."`) + `"`
 }
@@ -90,7 +90,7 @@ func (n Naming) prefix() string {
 	return n.Prefix
 }
 
-// describe names the place in error messages.
+// describe names the schema and prefix in error messages.
 func (n Naming) describe() string {
 	if n.Schema == "" {
 		return fmt.Sprintf("table prefix %q", n.prefix())

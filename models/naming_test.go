@@ -46,7 +46,7 @@ func TestSQLRefusesWhatItDoesNotKnow(t *testing.T) {
 	_, err = models.SQL("postgres", models.Naming{Prefix: "a;"})
 	require.ErrorContains(t, err, "table prefix")
 
-	// The longest index name must survive PostgreSQL's 63 bytes.
+	// The longest index name must fit into PostgreSQL's 63 bytes.
 	migrations, err := models.SQL("postgres", models.Naming{Prefix: strings.Repeat("p", models.MaxPrefix)})
 	require.NoError(t, err)
 	for _, word := range strings.Fields(migrations[0].SQL) {

@@ -13,18 +13,17 @@ var sqlFiles embed.FS
 
 // Migration is one numbered step of the schema as plain SQL.
 type Migration struct {
-	// Version is what the schema is at afterwards, counting from 1.
+	// Version is the schema's version after this step, counting from 1.
 	Version int
 	// Name is the file's name, for example "0001_inbox.sql".
 	Name string
-	// SQL is the whole file with its names filled in, ready for psql or
-	// sqlite3. Migrate executes the same text.
+	// SQL is the whole file with its names filled in, ready for psql or sqlite3. Migrate executes
+	// the same text.
 	SQL string
 }
 
-// Statements splits the SQL where a line ends with a semicolon, comments left
-// out, for drivers that take one statement at a time. What follows the last
-// semicolon is a statement, too.
+// Statements splits the SQL after each line that ends with a semicolon, without the comments, for
+// drivers that take one statement at a time. What follows the last semicolon is a statement too.
 func (m Migration) Statements() []string {
 	var statements []string
 	var current []string
@@ -44,9 +43,9 @@ func (m Migration) Statements() []string {
 	return statements
 }
 
-// SQL returns the migrations of a dialect ("postgres" or "sqlite", as GORM
-// names them) for tables under naming, in order (contract 3.4). It touches no
-// database. Another dialect, or a schema on SQLite, is an error.
+// SQL returns the migrations of a dialect ("postgres" or "sqlite", as GORM names them) for tables
+// of naming, in order (contract 3.4). It does not access a database. Another dialect, or a schema
+// on SQLite, is an error.
 func SQL(dialect string, naming Naming) ([]Migration, error) {
 	if err := naming.Validate(); err != nil {
 		return nil, err

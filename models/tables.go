@@ -1,11 +1,10 @@
 package models
 
-// All lists one value of every row type, referenced tables first, for
-// AutoMigrate and Atlas: db.AutoMigrate(models.All()...). The result equals
-// what Migrate makes, but for the statuses' storage parameters on PostgreSQL,
-// which docs/postgresql.md tells how to set; it lacks the schema version, so
-// run Migrate (or the plain SQL) once over it (contract 3.4). Not for tables
-// under another schema or prefix: use Migrate.
+// All returns one value of every row type, referenced tables first, for AutoMigrate and Atlas:
+// db.AutoMigrate(models.All()...). The result equals that of Migrate with two exceptions (contract
+// 3.4). On PostgreSQL it lacks the statuses' storage parameters, which docs/postgresql.md tells how
+// to set. It also lacks the schema version, so run Migrate (or the plain SQL) once afterwards. Do
+// not use it for tables with another schema or prefix: use Migrate.
 func All() []any {
 	return []any{
 		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &Lock{}, &Worker{},
@@ -13,32 +12,32 @@ func All() []any {
 	}
 }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Message) TableName() string { return "inbox_messages" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (HandlerStatus) TableName() string { return "inbox_handler_statuses" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (RejectedMessage) TableName() string { return "inbox_rejected_messages" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Gap) TableName() string { return "inbox_gaps" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Lock) TableName() string { return "inbox_locks" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Worker) TableName() string { return "inbox_workers" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Handler) TableName() string { return "inbox_handlers" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Marker) TableName() string { return "inbox_markers" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Audit) TableName() string { return "inbox_audit" }
 
-// TableName is the default name; Naming gives others.
+// TableName returns the default name. Naming gives others.
 func (Meta) TableName() string { return "inbox_meta" }

@@ -11,37 +11,37 @@ import (
 	"gorm.io/gorm/schema"
 )
 
-// Version is a status's token of optimistic concurrency (contract 3.2). It adds
-// itself to GORM's own statements: an update, upsert or delete of a status that
-// was read changes the row only if its version is still the one that was read,
-// else RowsAffected is 0. Every update raises it, in the row and in the value
-// that was updated. GORM never writes a version of the caller's own.
+// Version is a status's token of optimistic concurrency (contract 3.2). It adds itself to GORM's
+// own statements. An update, upsert or delete of a status that was read changes the row only if its
+// version is still the one that was read. Otherwise RowsAffected is 0. Every update raises the
+// version, in the row and in the value that was updated. GORM never writes a version that the
+// caller sets.
 //
-// A statement with conditions and no status that was read, such as
-// db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare.
-// It raises the version, so whoever has read the row before comes too late.
-// Unscoped leaves the comparison out.
+// A statement with conditions and without a status that was read, such as
+// db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare. It raises the
+// version, so a write by whoever has read the row before changes nothing. Unscoped leaves the
+// comparison out.
 type Version int64
 
-// CreateClauses has GORM's upserts obey the version.
+// CreateClauses makes GORM's upserts obey the version.
 func (Version) CreateClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{guardedUpsert{versionGuard{field: field}}}
 }
 
-// UpdateClauses has GORM's updates obey and raise the version.
+// UpdateClauses makes GORM's updates obey and raise the version.
 func (Version) UpdateClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{guardedUpdate{versionGuard{field: field}}}
 }
 
-// DeleteClauses has GORM's deletes obey the version.
+// DeleteClauses makes GORM's deletes obey the version.
 func (Version) DeleteClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{guardedDelete{versionGuard{field: field}}}
 }
 
 var errMixedUpsert = errors.New("set in some of the rows upserted together: upsert rows that were read and new ones apart")
 
-// versionGuard is what the three guards share. It is a clause for GORM, but
-// never becomes part of a statement itself.
+// versionGuard is what the three guards share. To GORM it is a clause, but it never becomes part of
+// a statement.
 type versionGuard struct {
 	noClause
 	field *schema.Field
@@ -50,7 +50,7 @@ type versionGuard struct {
 // noClause is the part of a clause that only modifies its statement.
 type noClause struct{}
 
-// Name is empty: no statement has such a clause.
+// Name returns "": no statement has such a clause.
 func (noClause) Name() string { return "" }
 
 // Build writes nothing.
@@ -59,26 +59,26 @@ func (noClause) Build(clause.Builder) {}
 // MergeClause merges nothing.
 func (noClause) MergeClause(*clause.Clause) {}
 
-// column is the version's column, qualified, as an upsert needs it.
+// column returns the version's column, qualified, as an upsert needs it.
 func (g versionGuard) column(stmt *gorm.Statement) clause.Column {
 	return clause.Column{Table: stmt.Table, Name: g.field.DBName}
 }
 
-// raised is the assignment that raises the version.
+// raised returns the assignment that raises the version.
 func (g versionGuard) raised(stmt *gorm.Statement) clause.Assignment {
 	return clause.Assignment{Column: clause.Column{Name: g.field.DBName},
 		Value: clause.Expr{SQL: "? + 1", Vars: []any{g.column(stmt)}}}
 }
 
-// of returns a row's version; 0 means that it was not read.
+// of returns a row's version. 0 means that the row was not read.
 func (g versionGuard) of(stmt *gorm.Statement, row reflect.Value) Version {
 	value, _ := g.field.ValueOf(stmt.Context, row)
 	version, _ := value.(Version)
 	return version
 }
 
-// read returns the statuses that a statement is about: those it was given as
-// its model, else those it was given as its values.
+// read returns the statuses that a statement is about: those of its model, else those of its
+// values. It returns none if none of them was read.
 func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 	for _, given := range []any{stmt.Model, stmt.Dest} {
 		rows := structsOf(reflect.ValueOf(given), stmt.Schema.ModelType)
@@ -91,8 +91,8 @@ func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 	return nil
 }
 
-// compare adds the condition that rows still have the versions they were read
-// with. Rows without a version are left to the statement's other conditions.
+// compare adds the condition that rows still have the versions with which they were read. Rows
+// without a version are left to the statement's other conditions.
 func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 	id := stmt.Schema.PrioritizedPrimaryField
 	byVersion := map[Version][]any{}
@@ -114,7 +114,7 @@ func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 			alternatives = append(alternatives, clause.And(same, among))
 		}
 	}
-	// What is there may contain an OR, which binds less than the AND to come.
+	// The existing condition may contain an OR, which binds less tightly than the AND to come.
 	if given, ok := stmt.Clauses["WHERE"].Expression.(clause.Where); ok && len(given.Exprs) > 1 {
 		where := stmt.Clauses["WHERE"]
 		where.Expression = clause.Where{Exprs: []clause.Expression{clause.And(given.Exprs...)}}
@@ -128,7 +128,7 @@ type guardedUpdate struct{ versionGuard }
 // ModifyStatement is called by GORM before it builds the UPDATE.
 func (g guardedUpdate) ModifyStatement(stmt *gorm.Statement) {
 	if stmt.SQL.Len() > 0 {
-		return // the caller's own
+		return // the caller's own SQL
 	}
 	rows := g.read(stmt)
 	if len(rows) == 0 && stmt.Dest == stmt.Model && writesAll(stmt) {
@@ -152,8 +152,8 @@ func (g guardedUpdate) ModifyStatement(stmt *gorm.Statement) {
 	}
 }
 
-// raise sets the assignments. Those that GORM would have made are removed once
-// they are written, as GORM does, so that a statement can be used again.
+// raise sets the assignments. It removes those that GORM would have made after they are written, as
+// GORM does, so that a statement can be used again.
 func (g guardedUpdate) raise(stmt *gorm.Statement, set clause.Set, keep bool) {
 	c := clause.Clause{Name: set.Name(), Expression: set}
 	if !keep {
@@ -180,8 +180,8 @@ func (g guardedDelete) ModifyStatement(stmt *gorm.Statement) {
 
 type guardedUpsert struct{ versionGuard }
 
-// ModifyStatement is called by GORM before it builds the INSERT. It obeys the
-// version where that would become an update.
+// ModifyStatement is called by GORM before it builds the INSERT. It obeys the version if the INSERT
+// would become an update.
 func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 	conflict, upsert := stmt.Clauses["ON CONFLICT"].Expression.(clause.OnConflict)
 	if !upsert || conflict.DoNothing {
@@ -196,14 +196,14 @@ func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 	same := clause.Expr{SQL: "? = ?", Vars: []any{g.column(stmt), clause.Column{Table: "excluded", Name: g.field.DBName}}}
 	switch {
 	case read == 0 && len(rows) > 0:
-		same = clause.Expr{SQL: "1 = 0"} // none was read, so none is there in the version that was read
+		same = clause.Expr{SQL: "1 = 0"} // none was read, so no row exists in a version that was read
 	case read < len(rows):
 		_ = stmt.AddError(fmt.Errorf("%s: %w", g.field.DBName, errMixedUpsert))
 		return
 	case read == 1 && stmt.SkipHooks && conflict.UpdateAll:
-		// Save inserts what its UPDATE did not find. A status that was read and
-		// is not there in this version has been changed, or deleted: inserted
-		// again, its handler would run again.
+		// Save inserts what its UPDATE did not find. A status that was read and does not exist in
+		// this version has been changed or deleted. If it were inserted again, its handler would
+		// run again.
 		stmt.AddClauseIfNotExists(clause.Returning{Columns: []clause.Column{{Name: g.field.DBName}}})
 		stmt.SQL.WriteString("SELECT 1 WHERE 1 = 0")
 		return

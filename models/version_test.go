@@ -13,13 +13,13 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// drivers open fresh databases, one for each driver that is supported.
+// drivers open fresh databases, one for each supported driver.
 var drivers = map[string]func(*testing.T) *gorm.DB{
 	"SQLite":     func(t *testing.T) *gorm.DB { return testenv.SQLite(t) },
 	"PostgreSQL": func(t *testing.T) *gorm.DB { return testenv.Postgres(t) },
 }
 
-// tables are an inbox's tables under some name, in a database.
+// tables are an inbox's tables with some names in a database.
 type tables struct {
 	*testing.T
 	db     *gorm.DB
@@ -49,7 +49,7 @@ func (s tables) complete(id string) {
 		" SET completed_at = ?, outcome = 'processed', version = version + 2 WHERE id = ?", time.Now().UTC(), id).Error)
 }
 
-// onEveryDriver runs a test on tables with the default names, and on others.
+// onEveryDriver runs a test on tables with the default names, and with others.
 func onEveryDriver(t *testing.T, run func(s tables)) {
 	for name, fresh := range drivers {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,8 @@ func onEveryDriver(t *testing.T, run func(s tables)) {
 	}
 }
 
-// Contract 3.2, 3.4: whoever lost a race changes nothing.
+// TestAStatusReadBeforeItChangedIsNotWritten proves contract 3.2, 3.4: a write that lost a race
+// changes nothing.
 func TestAStatusReadBeforeItChangedIsNotWritten(t *testing.T) {
 	writes := map[string]func(db *gorm.DB, stale *models.HandlerStatus) *gorm.DB{
 		"Save": func(db *gorm.DB, stale *models.HandlerStatus) *gorm.DB { return db.Save(stale) },
@@ -197,7 +198,8 @@ func TestOfSeveralStatusesTheStaleOneIsLeft(t *testing.T) {
 	})
 }
 
-// Whoever updates by a condition has read nothing, so there is nothing to compare.
+// TestAnUpdateByConditionRaisesEachVersion covers an update by a condition alone, which has read no
+// version that it could compare.
 func TestAnUpdateByConditionRaisesEachVersion(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		first, second := s.add("1"), s.add("2")

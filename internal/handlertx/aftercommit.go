@@ -2,9 +2,9 @@ package handlertx
 
 import "gorm.io/gorm"
 
-// AfterCommit has f called once the handler's transaction that tx is a session of
-// was committed, unless a savepoint before this call is rolled back to. It reports
-// false, and does nothing, if tx is in no transaction that a handler runs in.
+// AfterCommit calls f after the commit of the handler's transaction that tx is a session of. It
+// does not call f if a savepoint that was set before is rolled back to. It reports false and does
+// nothing if tx is in no transaction that a handler runs in.
 func AfterCommit(tx *gorm.DB, f func()) bool {
 	pool := tx.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {
@@ -20,7 +20,7 @@ func AfterCommit(tx *gorm.DB, f func()) bool {
 	return true
 }
 
-// Committed calls what waits for the transaction's commit.
+// Committed calls the functions that wait for the transaction's commit.
 func (w *WatchedTx) Committed() {
 	w.mu.Lock()
 	after := w.after

@@ -16,10 +16,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
-// overPgx has transactions of db begin as a pipedTx wherever pgx can be spoken to:
-// what SteerLater sends goes together with the statement that follows, which saves a
-// round trip each time, and a commit that PostgreSQL did not see confirmed by its
-// synchronous standby fails (pgxtx.ErrUnconfirmed).
+// overPgx makes transactions of db begin as a pipedTx wherever pgx is available. Then the
+// statements of SteerLater are sent together with the statement that follows, which saves a round
+// trip each time. And a commit fails (pgxtx.ErrUnconfirmed) if PostgreSQL's synchronous standby has
+// not confirmed it.
 func overPgx(db *gorm.DB) *gorm.DB {
 	if pool, ok := db.Statement.ConnPool.(*sql.DB); ok && db.Dialector.Name() == "postgres" {
 		db.Statement.ConnPool = piping{pool}
@@ -27,7 +27,7 @@ func overPgx(db *gorm.DB) *gorm.DB {
 	return db
 }
 
-// piping begins pipedTx where it can.
+// piping is a pool that begins a pipedTx where it can.
 type piping struct{ *sql.DB }
 
 // BeginTx implements gorm.ConnPoolBeginner.
@@ -42,21 +42,20 @@ func (p piping) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnP
 	return &pipedTx{Tx: tx, pool: p.DB}, nil
 }
 
-// pipedTx keeps what steers it until its next statement.
+// pipedTx is a transaction that delays steering statements until its next statement.
 type pipedTx struct {
 	*pgxtx.Tx
 	pool *sql.DB
 
-	// mu is held while what is pending is on its way: were it not, another
-	// statement of the handler's, from a goroutine of its own, could overtake a
-	// savepoint that it must stand behind.
+	// mu is held while pending statements are being sent. Without it, another statement of the
+	// handler's, from a goroutine of its own, could overtake a savepoint that must precede it.
 	mu      sync.Mutex
 	pending []string
 	failed  error
 }
 
-// SteerLater is Steer at the latest before tx's next statement. That the server
-// refused it is known from Steered then; the statement that came with it fails, too.
+// SteerLater is Steer, executed no later than right before tx's next statement. If the server
+// refuses it, the statement that was sent with it fails too, and Steered returns the error.
 func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
 	t, ok := tx.Statement.ConnPool.(*pipedTx)
 	if !ok {
@@ -68,8 +67,8 @@ func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
 	return nil
 }
 
-// Steered returns what the server refused SteerLater's statements with. Where they
-// would have set a savepoint, one of that name may still be an older one.
+// Steered returns the server's error for the statements of SteerLater. If they were to set a
+// savepoint, an older one of that name may still exist.
 func Steered(tx *gorm.DB) error {
 	t, ok := tx.Statement.ConnPool.(*pipedTx)
 	if !ok {
@@ -104,8 +103,8 @@ func (t *pipedTx) ExecContext(ctx context.Context, query string, args ...any) (s
 	return driver.RowsAffected(affected), nil
 }
 
-// steered: what is pending has run, or the server has refused it. If neither, it
-// stays: it did not get to the server, or there is no connection any more.
+// steered clears the pending statements if they have run or the server has refused them. Otherwise
+// they stay pending: they did not reach the server, or the connection is lost.
 func (t *pipedTx) steered(ran bool, err error) {
 	var refused *pgconn.PgError
 	switch {
@@ -118,9 +117,9 @@ func (t *pipedTx) steered(ran bool, err error) {
 	t.pending = t.pending[:0]
 }
 
-// pipeable says whether these arguments are a prepared statement's, and nothing
-// that database/sql or pgx has its own ways with. Without arguments it may be
-// several statements in one.
+// pipeable reports whether the arguments are those of a prepared statement and none that
+// database/sql or pgx treats specially. A text without arguments may consist of several statements,
+// so it is not.
 func pipeable(args []any) bool {
 	for _, arg := range args {
 		switch arg.(type) {
@@ -155,8 +154,8 @@ func (t *pipedTx) QueryContext(ctx context.Context, query string, args ...any) (
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext runs a query after what is pending, or not at all: a Row cannot be
-// made with an error of ours, so it gets the one of a context that has ended.
+// QueryRowContext runs a query after what is pending, or not at all if that fails. A Row cannot be
+// made with an error of ours, so it gets the error of a context that has ended.
 func (t *pipedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if t.flushed(ctx) != nil {
 		ended, end := context.WithCancel(ctx)
@@ -174,7 +173,7 @@ func (t *pipedTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, 
 	return t.Tx.PrepareContext(ctx, query)
 }
 
-// StmtContext binds a prepared statement after what is pending, or not at all, see
+// StmtContext binds a prepared statement after what is pending, or not at all if that fails, see
 // QueryRowContext.
 func (t *pipedTx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	if t.flushed(ctx) != nil {

@@ -12,38 +12,38 @@ import (
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
-// relay is a connection of database/sql on top of a transaction. Rows, Row and
-// Stmt are structs that only database/sql can make: what a handler reads through
-// this connection is read from the transaction's own rows, and the failures on
-// the way are noted. With SQLite these come with the first row at the earliest.
+// relay is a connection of database/sql on top of a transaction. Only database/sql can make Rows,
+// Row and Stmt, which are structs. What a handler reads through this connection is read from the
+// transaction's own rows, and errors on the way are noted. With SQLite they come with the first row
+// at the earliest.
 type relay struct {
 	watched *WatchedTx
 	conn    *sql.Conn
 
 	preparing sync.Mutex
-	next      *relayedStmt // what the connection is asked to prepare
+	next      *relayedStmt // the statement that the connection is to prepare
 }
 
 func newRelay(w *WatchedTx) *relay {
 	r := &relay{watched: w}
 	db := sql.OpenDB(r)
-	r.conn, _ = db.Conn(context.Background()) // as Connect does not fail
-	// A connection in use outlives its pool, whose goroutine ends here: there is
-	// nothing to close when the transaction has ended.
+	r.conn, _ = db.Conn(context.Background()) // Connect does not fail
+	// A connection in use outlives its pool, whose goroutine ends here. So there is nothing to
+	// close after the transaction has ended.
 	_ = db.Close()
 	return r
 }
 
-// query is a query's one argument, which says what is to be relayed. It carries
-// the context, so that only the transaction's own rows notice that it ends: the
-// relay's would close without having asked for an error.
+// query is the single argument of a relayed query and describes it. It carries the context, so that
+// only the transaction's own rows notice the context's end: the relay's rows would close without
+// asking for an error.
 type query struct {
 	ctx  context.Context
 	text string
 	args []any
-	// controls is what the text does about savepoints.
+	// controls is what the text does with savepoints.
 	controls []txcontrol.Control
-	err      error // instead of running it
+	err      error // err is returned instead of running the query
 }
 
 func (r *relay) query(q *query) (*sql.Rows, error) {
@@ -70,7 +70,7 @@ func (r *relay) Driver() driver.Driver { return nil }
 // relayConn is the driver's side of a relay.
 type relayConn struct{ *relay }
 
-// CheckNamedValue takes every argument as it is: the transaction converts it.
+// CheckNamedValue accepts every argument unchanged: the transaction converts it.
 func (relayConn) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 // QueryContext implements driver.QueryerContext.
@@ -92,8 +92,8 @@ func (relayConn) Close() error { return nil }
 // Begin implements driver.Conn. Nothing calls it.
 func (relayConn) Begin() (driver.Tx, error) { return nil, errors.ErrUnsupported }
 
-// hidden keeps a lost connection of the transaction from closing the relay's,
-// which would then answer for it.
+// hidden wraps the error of a lost connection. Otherwise a lost connection of the transaction would
+// close the relay's connection, whose error would replace it.
 func hidden(err error) error {
 	if errors.Is(err, driver.ErrBadConn) {
 		return lostConn{err}
@@ -103,11 +103,10 @@ func hidden(err error) error {
 
 type lostConn struct{ error }
 
-// relayedStmt is a prepared statement of the transaction, or the reason why there
-// is none.
+// relayedStmt is a prepared statement of the transaction, or the reason why there is none.
 type relayedStmt struct {
 	watched  *WatchedTx
-	controls []txcontrol.Control // what it does about savepoints
+	controls []txcontrol.Control // what it does with savepoints
 	stmt     *sql.Stmt
 	err      error
 }
@@ -148,7 +147,7 @@ func (s *relayedStmt) QueryContext(ctx context.Context, args []driver.NamedValue
 	return s.watched.relayRows(s.controls, rows, err)
 }
 
-// plain makes arguments of database/sql out of a driver's.
+// plain converts a driver's arguments to those of database/sql.
 func plain(args []driver.NamedValue) []any {
 	values := make([]any, len(args))
 	for i, arg := range args {
@@ -160,8 +159,8 @@ func plain(args []driver.NamedValue) []any {
 	return values
 }
 
-// textOf returns the text of a statement that database/sql has prepared, which it
-// keeps to itself. A statement of another transaction cannot be used without it.
+// textOf returns the text of a prepared statement, which database/sql does not export. A statement
+// of another transaction cannot be used without it.
 func textOf(stmt *sql.Stmt) (string, error) {
 	if field := reflect.ValueOf(stmt).Elem().FieldByName("query"); field.Kind() == reflect.String {
 		return field.String(), nil
@@ -169,7 +168,7 @@ func textOf(stmt *sql.Stmt) (string, error) {
 	return "", errors.New("this version of Go does not tell the text of a prepared statement: do without PrepareStmt")
 }
 
-// relayRows passes rows on, and notes why there are none, or no more.
+// relayRows passes rows on, and notes an error that prevents or ends them.
 func (w *WatchedTx) relayRows(controls []txcontrol.Control, rows *sql.Rows, err error) (driver.Rows, error) {
 	w.note(controls, err)
 	if err != nil {

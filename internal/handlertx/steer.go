@@ -10,9 +10,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
-// Steer sends statements that steer tx's transaction, such as those about
-// savepoints, past the application's GORM logger, and past GORM's cache of
-// prepared statements: two of them cannot be prepared as one.
+// Steer sends statements that steer tx's transaction, such as those about savepoints. It bypasses
+// the application's GORM logger and GORM's cache of prepared statements, because two statements
+// cannot be prepared as one.
 func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	if err := steer(ctx, tx.Statement.ConnPool, statements); err != nil {
 		return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
@@ -20,7 +20,7 @@ func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	return nil
 }
 
-// steer tells whoever watches the transaction.
+// steer sends statements and notes them in each WatchedTx around the transaction.
 func steer(ctx context.Context, pool gorm.ConnPool, statements string) error {
 	switch pool := pool.(type) {
 	case *gorm.PreparedStmtTX:

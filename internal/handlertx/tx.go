@@ -1,5 +1,5 @@
-// Package handlertx is the transaction that handlers run in: how it begins and ends, the
-// watch for SQL errors that a handler swallows and for statements that would end it, its
+// Package handlertx is the transaction that handlers run in: how it begins and ends, the detection
+// of SQL errors that a handler swallows and of statements that would end the transaction, its
 // savepoints, and what waits for its commit.
 package handlertx
 
@@ -14,12 +14,11 @@ import (
 
 // Tx is a transaction that handlers run in. It is used by one goroutine.
 //
-// It does not end with the context of an attempt: a handler that returns nil
-// in spite of a cancelled context has completed, so its commit must still be
-// possible. Only the inbox's own statements in it have deadlines.
+// It does not end with the context of an attempt. A handler that returns nil in spite of a
+// cancelled context has completed, so its commit must still be possible. Only the inbox's own
+// statements in it have deadlines.
 type Tx struct {
-	// Ctx ends when one of the inbox's own steps takes too long, and with the
-	// transaction.
+	// Ctx ends when one of the inbox's own steps takes too long, and with the transaction.
 	Ctx context.Context
 	// DB is the session in the transaction.
 	DB *gorm.DB
@@ -29,14 +28,13 @@ type Tx struct {
 	ended   bool
 }
 
-// Begin begins a transaction; each of the inbox's own steps in it may take as
-// long as timeout.
+// Begin begins a transaction. Each of the inbox's own steps in it may take as long as timeout.
 func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
 	return BeginUntil(context.WithoutCancel(ctx), db, timeout, isolation)
 }
 
-// BeginUntil is Begin for those who have no time for it once ctx has ended. The
-// transaction, once begun, does not end with ctx.
+// BeginUntil is Begin for callers that cannot wait any longer once ctx has ended. Once begun, the
+// transaction does not end with ctx.
 func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
 	t := &Tx{timeout: timeout}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -44,7 +42,7 @@ func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolati
 	detach := context.AfterFunc(ctx, t.cancel)
 	err := t.Within(func() error { t.DB = t.DB.Begin(stated(db, isolation)); return t.DB.Error })
 	if !detach() && err == nil {
-		err = ctx.Err() // it was begun all the same; database/sql undoes it as its own context has ended
+		err = ctx.Err() // it was begun nevertheless; database/sql rolls it back because its own context has ended
 	}
 	if err != nil {
 		t.cancel()
@@ -53,7 +51,8 @@ func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolati
 	return t, nil
 }
 
-// stated says the isolation outright: the role's or the database's default may be any.
+// stated returns options that state the isolation, because the role or the database may have any
+// default.
 func stated(db *gorm.DB, isolation sql.IsolationLevel) *sql.TxOptions {
 	switch {
 	case db.Dialector.Name() == "sqlite": // one level, by any name
@@ -64,8 +63,8 @@ func stated(db *gorm.DB, isolation sql.IsolationLevel) *sql.TxOptions {
 	return &sql.TxOptions{Isolation: isolation}
 }
 
-// RefusedIsolation returns which levels handlers' transactions can have if this one is
-// none of them, else nothing. Dialect is empty where it is not known yet.
+// RefusedIsolation returns which levels handlers' transactions can have if level is none of them,
+// and nothing otherwise. dialect is empty where it is not known yet.
 func RefusedIsolation(dialect string, level sql.IsolationLevel) (allowed string) {
 	switch level {
 	case sql.LevelDefault, sql.LevelSerializable:
@@ -79,26 +78,26 @@ func RefusedIsolation(dialect string, level sql.IsolationLevel) (allowed string)
 	return "Default, Read Committed, Repeatable Read or Serializable"
 }
 
-// Within gives a step of the inbox's own its deadline.
+// Within runs a step of the inbox's own with its deadline.
 func (t *Tx) Within(step func() error) error {
 	guard := time.AfterFunc(t.timeout, t.cancel)
 	defer guard.Stop()
 	return step()
 }
 
-// Rollback undoes everything unless the transaction has ended; the connection
-// is discarded if that fails. A handler that was given up as stuck may have a
-// statement under way, for which database/sql waits, whatever its deadline: the
-// rollback is left behind then and follows it.
+// Rollback undoes everything unless the transaction has ended. If it fails, the connection is
+// discarded. A handler that was given up as stuck may have a statement running, and database/sql
+// waits for that beyond any deadline. Then Rollback returns, and the rollback follows that
+// statement in the background.
 func (t *Tx) Rollback() { t.RollbackUntil(context.Background()) }
 
-// lastly is how long a rollback is waited for when there is no more time: one
-// that nothing is in the way of takes less.
+// lastly is how long to wait for a rollback when there is no time left. One that nothing blocks
+// takes less.
 const lastly = 100 * time.Millisecond
 
-// RollbackUntil is Rollback for those who have no time for it once ctx has
-// ended: it is left behind then. Its own context ends with that, so that a
-// database that does not answer does not keep it for ever.
+// RollbackUntil is Rollback for callers that cannot wait any longer once ctx has ended: the
+// rollback then continues in the background. The transaction's own context ends too, so that a
+// database that does not answer cannot block the rollback indefinitely.
 func (t *Tx) RollbackUntil(ctx context.Context) {
 	defer t.cancel()
 	if t.ended {
@@ -126,18 +125,17 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 	}
 }
 
-// Commit ends the transaction. After an error it may or may not have been
-// committed, see store.OutcomeUnknown.
+// Commit ends the transaction. After an error it may or may not have been committed, see
+// store.OutcomeUnknown.
 func (t *Tx) Commit() error {
 	t.ended = true
 	return t.Within(func() error { return commit(t.Ctx, t.DB) })
 }
 
-// commit ends the handler's transaction. On SQLite a commit that is refused (a
-// deferred constraint) leaves the transaction open. database/sql takes it for
-// ended, and not every driver rolls it back: the connection would go back to
-// the pool with the transaction, and the write lock, on it. So the statement is
-// sent by hand, while a rollback is still possible.
+// commit commits the handler's transaction. On SQLite a refused commit (a deferred constraint)
+// leaves the transaction open. database/sql takes it for ended, and some drivers do not roll it
+// back. The connection would return to the pool with the transaction, and the write lock, still
+// open. So COMMIT is sent as a statement, after which a rollback is still possible.
 func commit(ctx context.Context, tx *gorm.DB) error {
 	if tx.Dialector.Name() != "sqlite" {
 		return tx.Commit().Error

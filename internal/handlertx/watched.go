@@ -14,16 +14,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
-// WatchedTx makes a swallowed SQL error a failure (contract 5.11), on every
-// database alike. On PostgreSQL a failed statement aborts the transaction, and
-// a cancelled one costs the connection: a handler that ignores the error cannot
-// commit, but what the commit says then may look like the database's trouble.
-// SQLite would commit the rest, and a handler tested on SQLite would fail in
-// production. An error inside a savepoint that is rolled back to is forgiven.
+// WatchedTx makes a swallowed SQL error a failure of the attempt, on every database (contract
+// 5.11).
 //
-// It refuses statements that begin or end the transaction: what a handler
-// commits early is not undone with the rest, and would commit what others have
-// written in a shared transaction.
+// On PostgreSQL a failed statement aborts the transaction, and a cancelled one costs the
+// connection. A handler that ignores the error cannot commit, but the commit's error may then look
+// like a failure of the database. SQLite would commit the rest, and a handler tested on SQLite
+// would fail in production. An error inside a savepoint that is rolled back to does not count.
+//
+// WatchedTx refuses statements that begin or end the transaction. What a handler commits early is
+// not undone with the rest, and in a shared transaction it would commit what others have written.
 type WatchedTx struct {
 	gorm.ConnPool // the transaction's own
 	pool          func() (*sql.DB, error)
@@ -35,20 +35,20 @@ type WatchedTx struct {
 
 	mu      sync.Mutex
 	refused error   // what no savepoint undoes
-	failed  error   // the first statement's that failed and was not undone
-	undone  []error // of statements whose savepoint was rolled back to
+	failed  error   // the error of the first statement that failed and was not undone
+	undone  []error // errors of statements whose savepoint was rolled back to
 	marks   []savepoint
-	after   []func() // to be called once the transaction is committed
+	after   []func() // to be called after the transaction's commit
 }
 
 type savepoint struct {
 	name   string
-	failed error // when it was set
+	failed error // WatchedTx.failed when it was set
 	after  int   // how many functions waited for the commit then
 }
 
-// Watch returns a session in tx's transaction, bound to ctx, whose failures are
-// noted. A statement of the watch's own may take as long as timeout.
+// Watch returns a session in tx's transaction, bound to ctx, whose errors are noted. A statement of
+// the watch's own may take as long as timeout.
 func Watch(ctx context.Context, tx *gorm.DB, timeout time.Duration) (*gorm.DB, *WatchedTx) {
 	w := &WatchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB, dialect: txcontrol.SQLite, timeout: timeout}
 	if tx.Dialector.Name() == "postgres" {
@@ -72,9 +72,9 @@ func (w *WatchedTx) Swallowed() error {
 	return nil
 }
 
-// Fault returns the failure of a statement for which the database is to blame, as
-// is says: the first one that no savepoint has undone, else one that was undone and
-// that err, the handler's, wraps. It is nil if there is none.
+// Fault returns the error of a statement that failed because of the database, which is decides. It
+// considers the first error that no savepoint has undone. If there is none, it considers errors
+// that were undone and that err, the handler's error, wraps. It returns nil if none matches.
 func (w *WatchedTx) Fault(err error, is func(error) bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,11 +92,11 @@ func (w *WatchedTx) Fault(err error, is func(error) bool) error {
 	return nil
 }
 
-// maxUndone bounds the failures that are kept of statements that were undone. A
-// handler that tries again in a loop returns the last of them.
+// maxUndone bounds how many errors of undone statements are kept. A handler that retries in a loop
+// returns one of the last.
 const maxUndone = 16
 
-// ExecContext runs a statement and notes its failure.
+// ExecContext runs a statement and notes its error.
 func (w *WatchedTx) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
 	controls, err := w.admit(text)
 	if err != nil {
@@ -107,7 +107,7 @@ func (w *WatchedTx) ExecContext(ctx context.Context, text string, args ...any) (
 	return result, err
 }
 
-// QueryContext runs a query and notes its failure, which may come with its rows.
+// QueryContext runs a query and notes its error, which may come with its rows.
 func (w *WatchedTx) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
 	controls, err := w.admit(text)
 	if err != nil {
@@ -132,9 +132,9 @@ func (w *WatchedTx) QueryRowContext(ctx context.Context, text string, args ...an
 	return w.relayed().queryRow(&query{ctx: ctx, text: text, args: args, controls: controls, err: err})
 }
 
-// PrepareContext prepares a statement of the transaction itself: GORM keeps it in a
-// cache that outlives the transaction. StmtContext watches what it does; a handler
-// that runs it without GORM is not watched.
+// PrepareContext prepares a statement of the transaction itself, because GORM keeps it in a cache
+// that outlives the transaction. StmtContext watches what the statement does. If a handler runs it
+// without GORM, it is not watched.
 func (w *WatchedTx) PrepareContext(ctx context.Context, text string) (*sql.Stmt, error) {
 	if _, err := w.admit(text); err != nil {
 		return nil, err
@@ -144,9 +144,9 @@ func (w *WatchedTx) PrepareContext(ctx context.Context, text string) (*sql.Stmt,
 	return stmt, err
 }
 
-// StmtContext binds a statement, which may be of another pool or transaction, to
-// this one and watches it. With it this is a gorm.Tx: without, GORM's sessions
-// with PrepareStmt would leave the transaction.
+// StmtContext binds a statement, possibly of another pool or transaction, to this one and watches
+// it. The method makes WatchedTx a gorm.Tx: otherwise GORM's sessions with PrepareStmt would leave
+// the transaction.
 func (w *WatchedTx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	relayed := &relayedStmt{}
 	text, err := textOf(stmt)
@@ -171,14 +171,12 @@ func (w *WatchedTx) relayed() *relay {
 	return w.relay
 }
 
-// swallows reports whether the database goes on with a transaction in which a
-// statement has failed. On PostgreSQL, which does not, the handler's reads are
-// spared the way through the relay.
+// swallows reports whether the database continues a transaction in which a statement has failed.
+// PostgreSQL does not, so there the handler's reads need not go through the relay.
 func (w *WatchedTx) swallows() bool { return w.dialect != txcontrol.PostgreSQL }
 
-// Commit is refused and fails the attempt: the transaction is the inbox's.
-// With Rollback it tells GORM that this is a transaction, so that nested ones
-// become savepoints.
+// Commit is refused and fails the attempt: the transaction belongs to the inbox. Because Commit and
+// Rollback exist, GORM takes this for a transaction and turns nested ones into savepoints.
 func (w *WatchedTx) Commit() error { return w.refuse("COMMIT") }
 
 // Rollback is refused, see Commit.
@@ -187,8 +185,7 @@ func (w *WatchedTx) Rollback() error { return w.refuse("ROLLBACK") }
 // GetDBConn lets gorm.DB.DB find the pool.
 func (w *WatchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }
 
-// admit returns what a text does about savepoints, and refuses one that begins or
-// ends a transaction.
+// admit returns what a text does with savepoints. It refuses one that begins or ends a transaction.
 func (w *WatchedTx) admit(text string) ([]txcontrol.Control, error) {
 	controls := txcontrol.Find(text, w.dialect)
 	for _, c := range controls {
@@ -206,7 +203,7 @@ func (w *WatchedTx) refuse(statement string) error {
 	return err
 }
 
-// fail fails the attempt for good.
+// fail fails the attempt permanently.
 func (w *WatchedTx) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,8 +212,7 @@ func (w *WatchedTx) fail(err error) {
 	}
 }
 
-// note follows the database in what a statement did about savepoints, or its
-// failure.
+// note records what a statement did with savepoints, or its error.
 func (w *WatchedTx) note(controls []txcontrol.Control, err error) {
 	if err != nil && w.rolledBack() {
 		w.fail(fmt.Errorf("the handler's transaction was rolled back by a statement that failed: %w", err))
@@ -234,12 +230,12 @@ func (w *WatchedTx) note(controls []txcontrol.Control, err error) {
 	}
 }
 
-// rolledBack reports whether SQLite has rolled back the whole transaction, as it does
-// for ON CONFLICT ROLLBACK, RAISE(ROLLBACK), a full disk: what the handler goes on
-// to write would then be committed at once, by itself. BEGIN, which is refused
-// within a transaction, begins another one then, for the attempt's end to undo.
-// The context of the statement that failed may have ended, so BEGIN has its own.
-// Without an answer in time the transaction counts as rolled back.
+// rolledBack reports whether SQLite has rolled back the whole transaction, as it does for ON
+// CONFLICT ROLLBACK, RAISE(ROLLBACK) or a full disk. What the handler writes afterwards would be
+// committed at once, by itself. rolledBack sends BEGIN, which SQLite refuses within a transaction.
+// If the transaction is gone, BEGIN begins another one, which the end of the attempt undoes. BEGIN
+// has its own context, because that of the failed statement may have ended. Without an answer in
+// time the transaction counts as rolled back.
 func (w *WatchedTx) rolledBack() bool {
 	if !w.swallows() {
 		return false
@@ -250,7 +246,7 @@ func (w *WatchedTx) rolledBack() bool {
 	return err == nil || ctx.Err() != nil
 }
 
-// unwatched is the transaction below other watches and GORM's prepared statements.
+// unwatched returns the transaction below other watches and GORM's prepared statements.
 func unwatched(pool gorm.ConnPool) gorm.ConnPool {
 	switch pool := pool.(type) {
 	case *gorm.PreparedStmtTX:
@@ -261,8 +257,8 @@ func unwatched(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
-// steered follows a statement about savepoints, of which several may have one
-// name: the newest counts, and goes with those set after it when it is released.
+// steered records a statement about savepoints. Several savepoints may have one name: the newest
+// one counts. Releasing a savepoint also removes those set after it.
 func (w *WatchedTx) steered(c txcontrol.Control) {
 	i := w.newest(c.Name)
 	switch {

@@ -15,71 +15,70 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// Bounds of the answers that kafka-go reads (contract 7.2).
+// Bounds of the answers that kafka-go reads.
 const (
 	// smallAnswer bounds answers that list API versions, mechanisms or nothing.
 	smallAnswer = 64 << 10
-	// largeAnswer bounds answers that list brokers, partitions or members. The
-	// metadata of 100,000 partitions has 6 MB.
+	// largeAnswer bounds answers that list brokers, partitions or members. The metadata of 100,000
+	// partitions has 6 MB.
 	largeAnswer = 16 << 20
-	// largeAtOnce is how many answers larger than smallAnswer all connections of a
-	// consumer read and hand on at a time.
+	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all
+	// together, may read and pass on at a time.
 	largeAtOnce = 2
-	// mostListed bounds what all lists of an answer hold, where a number counts as
-	// one and anything else as otherListed: a few bytes on the wire become a
-	// hundred in memory. The metadata of 100,000 partitions with three replicas
-	// each counts as 1.5 million.
+	// mostListed bounds what all lists of an answer hold together. A number counts as one and
+	// anything else as otherListed, because a few bytes on the wire become a hundred in memory. The
+	// metadata of 100,000 partitions with three replicas each counts as 1.5 million.
 	mostListed  = 2 << 20
 	otherListed = 8
-	// mostAssigned bounds the partitions of one assignment. Each has a connection
-	// of its own, and kafka-go compares each with each.
+	// mostAssigned bounds the partitions of one assignment. Each one has a connection of its own,
+	// and kafka-go compares all of them pairwise.
 	mostAssigned = 10_000
 )
 
-// checkedConn is a connection for kafka-go, which takes as much memory as an
-// answer claims to need and decodes on goroutines of its own, where a panic ends
-// the process. It reads each answer whole, in bounds, and hands it on if every
-// length and count in it is true. It knows by the requests that pass what is
-// answered. After an answer that it refused it only returns that error.
+// checkedConn is a connection for kafka-go that checks the answers. kafka-go takes as much memory
+// as an answer claims to need, and decodes on goroutines of its own, where a panic ends the
+// process. checkedConn reads each answer whole, within bounds, and passes it on if every length and
+// count in it is true. It knows from the requests that pass what each answer belongs to. After it
+// has refused an answer, it only returns that error.
 type checkedConn struct {
 	net.Conn
 	guard   *Guard
 	address string
 
-	// Of the request that is being written.
+	// header, seen and length describe the request that is being written.
 	header [requestHeader]byte
-	seen   int64 // bytes, its length field included
-	length int64 // its length field included
+	seen   int64 // in bytes, including its length field
+	length int64 // including its length field
 	tokens bool  // SASL tokens may come without a request around them
 
 	mu    sync.Mutex
 	asked []request
 
-	answer   bytes.Buffer // what of it is not handed on yet
+	answer   bytes.Buffer // what is not passed on yet
 	failed   error
-	reserved atomic.Bool // it is one of largeAtOnce
+	reserved atomic.Bool // this connection is one of largeAtOnce
 }
 
-// NewCheckedConn checks what comes from the broker at this address, and keeps what is
-// written from creating topics.
+// NewCheckedConn returns a connection that checks what comes from the broker at this address, and
+// that keeps requests from creating topics.
 func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 	return &checkedConn{Conn: c, guard: guard, address: address}
 }
 
 // Guard is shared by all of a consumer's connections that kafka-go uses.
 type Guard struct {
-	// patience is how long an answer waits until others are read, and cutting is closed
-	// when nothing is to wait any more.
+	// patience is how long an answer may wait until other large ones are read. cutting is closed
+	// when waiting must end.
 	patience time.Duration
 	cutting  <-chan struct{}
-	large    chan struct{} // has as many as large answers are being read
-	// passed is called for each answer that is handed on, refused for each that is not.
+	large    chan struct{} // has one element for each large answer that is being read
+	// passed is called for each answer that is passed on, refused for each that is not.
 	passed  func(protocol.ApiKey)
 	refused func(*AnswerError)
 }
 
-// NewGuard makes a Guard. An answer waits for patience at most until others are read, and
-// not once cutting is closed. passed and refused may be called at the same time.
+// NewGuard returns a Guard. An answer waits at most patience until other large ones are read, and
+// no longer once cutting is closed. passed and refused may be called concurrently.
 func NewGuard(
 	patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*AnswerError),
 ) *Guard {
@@ -94,7 +93,7 @@ type AnswerError struct {
 	reason  string
 }
 
-// Error says who has answered what, and what is wrong with it.
+// Error names the address, the kind of the answer, and what is wrong with it.
 func (e *AnswerError) Error() string {
 	return fmt.Sprintf("the answer of %s to %s is refused: %s", e.Address, e.Key, e.reason)
 }
@@ -164,7 +163,7 @@ func (c *checkedConn) next() error {
 		}
 	}
 	c.answer.Write(prefix)
-	// The buffer takes memory for what has come and as much again.
+	// The buffer grows with what has arrived and takes at most as much again.
 	if _, err := io.CopyN(&c.answer, c.Conn, size); errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	} else if err != nil {
@@ -184,7 +183,7 @@ func (c *checkedConn) refuse(r request, reason string) error {
 	return err
 }
 
-// guess says what it may be that has answered, by its first bytes.
+// guess returns a hint at what may have answered, by its first bytes.
 func guess(prefix []byte) string {
 	const tlsAlert, tlsHandshake, tlsMajor = 21, 22, 3
 	switch {

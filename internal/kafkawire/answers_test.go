@@ -29,7 +29,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// source is a connection from which this is read.
+// source is a connection that reads from Reader.
 type source struct {
 	net.Conn
 	io.Reader
@@ -37,14 +37,14 @@ type source struct {
 
 func (s source) Read(p []byte) (int, error) { return s.Reader.Read(p) }
 
-// checked is a connection on which this comes as the answer to a request.
+// checked returns a connection on which wire arrives as the answer to a request.
 func checked(t testing.TB, r request, wire []byte) *checkedConn {
 	t.Helper()
 	guard := NewGuard(testenv.Patience, nil, func(protocol.ApiKey) {}, func(*AnswerError) {})
 	return &checkedConn{Conn: source{Reader: bytes.NewReader(wire)}, guard: guard, address: "b:1", asked: []request{r}}
 }
 
-// versions are those that kafka-go knows of an API.
+// versions returns the versions of an API that kafka-go knows.
 func versions(key protocol.ApiKey) (all []int16) {
 	for v := key.MinVersion(); v <= key.MaxVersion(); v++ {
 		all = append(all, v)
@@ -52,7 +52,7 @@ func versions(key protocol.ApiKey) (all []int16) {
 	return all
 }
 
-// filled is a message with two of everything that can be listed.
+// filled returns a message with two elements in each of its lists.
 func filled(t *testing.T, key protocol.ApiKey) protocol.Message {
 	t.Helper()
 	subscription, err := protocol.Marshal(1, consumer.Subscription{
@@ -91,7 +91,7 @@ func filled(t *testing.T, key protocol.ApiKey) protocol.Message {
 	return message.Interface().(protocol.Message)
 }
 
-// encoded is an answer as kafka-go writes it.
+// encoded returns an answer as kafka-go writes it.
 func encoded(t testing.TB, version int16, id int32, message protocol.Message) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -99,7 +99,7 @@ func encoded(t testing.TB, version int16, id int32, message protocol.Message) []
 	return out.Bytes()
 }
 
-// resized is what of an answer is left at n bytes behind its length, which is set.
+// resized cuts an answer to n bytes after its length, and sets the length to n.
 func resized(wire []byte, n int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(n)), wire[4:4+n]...)
 }
@@ -151,7 +151,7 @@ func TestMetadataOfLargeClustersPass(t *testing.T) {
 	}
 }
 
-// assigned is an assignment of partitions of one topic; several can be joined.
+// assigned returns an assignment of partitions of one topic. Several can be joined.
 func assigned(topic string, partitions ...int32) []byte {
 	of := []consumer.TopicPartition{{Topic: topic, Partitions: partitions}}
 	content, err := protocol.Marshal(1, consumer.Assignment{Version: 1, AssignedPartitions: of})
@@ -161,7 +161,7 @@ func assigned(topic string, partitions ...int32) []byte {
 	return content
 }
 
-// joinedAssignments is an assignment of what two assign: a version, a count, the topics and
+// joinedAssignments returns one assignment of what both assign: a version, a count, the topics and
 // no bytes of the leader's own.
 func joinedAssignments(a, b []byte) []byte {
 	return slices.Concat(a[:2], []byte{0, 0, 0, 2}, a[6:len(a)-4], b[6:])
@@ -175,7 +175,7 @@ func counted(n int) []int32 {
 	return ids
 }
 
-// Contract 7.2.
+// TestAnswersBeyondTheirBoundsAreRefusedByName proves contract 7.2.
 func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	id, huge := []byte{0, 0, 0, 1}, []byte{0x7f, 0xff, 0xff, 0xff}
 	framed := func(content ...[]byte) []byte {
@@ -247,8 +247,8 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	require.ErrorContains(t, err, "it answers no known request")
 }
 
-// Each partition may ask at once, and an answer takes some times its size while it
-// is decoded (contract 7.2).
+// TestLargeAnswersAreReadSomeAtATime proves contract 7.2: each partition may send a request at the
+// same time, and an answer takes several times its size while it is decoded.
 func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
 	wire := encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, smallAnswer/9+1)})
 	guard := checked(t, request{}, nil).guard
@@ -301,7 +301,7 @@ type closing struct{ source }
 
 func (closing) Close() error { return nil }
 
-// brokerOf answers on a connection in memory, by the API keys of requests.
+// brokerOf returns a dialer of in-memory connections that answer requests by their API keys.
 func brokerOf(answer func(key protocol.ApiKey, header []byte) []byte) func() net.Conn {
 	return func() net.Conn {
 		client, broker := net.Pipe()
@@ -329,9 +329,9 @@ func brokerOf(answer func(key protocol.ApiKey, header []byte) []byte) func() net
 	}
 }
 
-// untimed is a connection whose deadlines end with it. Those of a pipe last: of a
-// hundred thousand connections the runtime's table of timers takes megabytes, which a
-// fuzzer would blame on an answer.
+// untimed is a connection that clears its deadlines when it is closed. Those of a pipe last: with a
+// hundred thousand connections the runtime's table of timers takes megabytes, which a fuzzer would
+// attribute to an answer.
 type untimed struct{ net.Conn }
 
 func (c untimed) Close() error {
@@ -339,7 +339,8 @@ func (c untimed) Close() error {
 	return c.Conn.Close()
 }
 
-// Brokers before Kafka 1.0 take SASL tokens without a request around them.
+// TestTokensWithoutRequestsPassInBounds proves that SASL tokens without a request around them pass,
+// as brokers before Kafka 1.0 expect them.
 func TestTokensWithoutRequestsPassInBounds(t *testing.T) {
 	for _, wire := range [][]byte{{0, 0, 0, 0}, {0x7f, 0xff, 0xff, 0xff}, {0xff, 0xff, 0xff, 0xff}} {
 		c := checked(t, request{}, nil)
@@ -356,7 +357,7 @@ func TestTokensWithoutRequestsPassInBounds(t *testing.T) {
 			if string(header) == "\x00user\x00password" {
 				return wire
 			}
-			return nil // which ends the connection
+			return nil // ends the connection
 		})
 		c.Conn = dial()
 		dialer := &kafka.Dialer{
@@ -375,7 +376,8 @@ func TestTokensWithoutRequestsPassInBounds(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, kafka-go takes little memory for them and does not panic.
+// FuzzAnswers checks that whatever bytes arrive, kafka-go takes little memory for them and does not
+// panic.
 func FuzzAnswers(f *testing.F) {
 	huge := []byte{0x7f, 0xff, 0xff, 0xff}
 	for key := range answerKinds {
@@ -402,8 +404,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// The same of what kafka-go asks and decodes as a member of a group that leads
-// it.
+// FuzzGroupAnswers checks the same for what kafka-go requests and decodes as the leader of a group.
 func FuzzGroupAnswers(f *testing.F) {
 	sane := map[protocol.ApiKey][]byte{}
 	subscribed, err := protocol.Marshal(0, consumer.Subscription{Topics: []string{"t"}})

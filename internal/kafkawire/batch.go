@@ -1,8 +1,8 @@
-// Package kafkawire has the bytes of Kafka's protocol that kafka-go leaves to its users or
-// reads without bounds: fetch requests and their answers, record batches, decompression,
-// aborted transactions, and a check of every answer that kafka-go decodes. It also keeps
-// kafka-go from creating topics, refuses assignments beyond bounds, and bounds memory
-// (Budget). It knows no configuration and does not decide what becomes of a record.
+// Package kafkawire encodes and decodes what kafka-go leaves to its users or reads without bounds:
+// fetch requests and their answers, record batches, decompression, and aborted transactions. It
+// checks every answer that kafka-go decodes. It also keeps kafka-go from creating topics, refuses
+// assignments beyond bounds, and bounds memory (Budget). It knows no configuration and does not
+// decide what happens to a record.
 package kafkawire
 
 import (
@@ -14,32 +14,31 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// ErrUndecodable says that records cannot be read: checksum, compression or format are
-// wrong, or a batch is larger than MaxBatchBytes.
+// ErrUndecodable means that records cannot be read: their checksum, compression or format is wrong,
+// or a batch is larger than MaxBatchBytes.
 var ErrUndecodable = errors.New("records cannot be decoded")
 
-// Batch is a record batch as it lies in the log: records that were written
-// together.
+// Batch is a record batch as it is stored in the log: records that were written together.
 type Batch struct {
-	// Base and Last are the first and the last offset it is about. Compaction
-	// may have removed any of its records, also all.
+	// Base and Last are the first and last offset of the batch. Compaction may have removed any or
+	// all of its records.
 	Base, Last int64
-	// Epoch is of the leader who wrote it; -1 is unknown.
+	// Epoch is that of the leader that wrote the batch, -1 if unknown.
 	Epoch int32
 	codec compress.Compression
-	// appended says that the broker's time of writing is the records' timestamp.
+	// appended means that the records' timestamp is the time at which the broker wrote them.
 	appended               bool
 	Transactional, Control bool
 	Producer               int64
-	// firstTime is what records' timestamps count from, maxTime the largest of
-	// them or the time of writing, in milliseconds.
+	// firstTime is the base of the records' timestamps. maxTime is the largest timestamp, or the
+	// time of writing. Both are in milliseconds.
 	firstTime, maxTime int64
 	Count              int
-	// content are the records, compressed by codec.
+	// content holds the records, compressed by codec.
 	content []byte
 }
 
-// Attributes of a batch.
+// The attribute bits of a batch.
 const (
 	codecMask         = 7
 	appendTimeFlag    = 1 << 3
@@ -48,13 +47,14 @@ const (
 )
 
 const (
-	// BatchPrefix is the base offset and the length of what follows.
+	// BatchPrefix is the size of the base offset and the length of what follows.
 	BatchPrefix = 12
 	// magicAt is where all formats have their number.
 	magicAt = 16
-	// oldSumAt is where formats 0 and 1 have their checksum, of all from magicAt on.
+	// oldSumAt is where formats 0 and 1 have their checksum, which covers everything from magicAt
+	// on.
 	oldSumAt = 12
-	// batchHeader is what a batch without records has behind its prefix.
+	// batchHeader is the size of a batch without records, after its prefix.
 	batchHeader = 49
 	// leastRecord is the length of the shortest record.
 	leastRecord = 7
@@ -62,18 +62,17 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// CutError says that a batch is not all there: brokers cut a response off at
-// its limit.
+// CutError means that a batch is incomplete: brokers cut a response off at its limit.
 type CutError struct {
-	// Need is how long the batch is, or its beginning if not even that is there.
+	// Need is the length of the batch, or that of its beginning if even that is incomplete.
 	Need int
 }
 
 // Error says how long the batch is.
 func (e *CutError) Error() string { return fmt.Sprintf("a batch of %d bytes is cut off", e.Need) }
 
-// CutBatch takes the first batch off and checks its sum. The error is a
-// CutError or ErrUndecodable.
+// CutBatch returns the first batch and what follows it, and verifies the batch's checksum. The
+// error is a CutError or ErrUndecodable.
 func CutBatch(from []byte) (b Batch, rest []byte, err error) {
 	if len(from) < BatchPrefix {
 		return b, nil, &CutError{BatchPrefix + batchHeader}
@@ -120,7 +119,7 @@ func newBatch(base int64, whole []byte) (b Batch, err error) {
 	delta := int64(c.int32())
 	b.Last = base + delta
 	b.firstTime, b.maxTime, b.Producer = c.int64(), c.int64(), c.int64()
-	c.take(2 + 4) // the producer's epoch and sequence are the broker's affair
+	c.take(2 + 4) // only the broker uses the producer's epoch and sequence
 	b.Count, b.content = int(c.int32()), c.rest
 	if delta < 0 || b.Last < base || b.Count < 0 {
 		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUndecodable, base,

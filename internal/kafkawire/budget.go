@@ -5,37 +5,35 @@ import (
 	"sync"
 )
 
-// Budget bounds the bytes that are fetched and not yet accepted, over all
-// partitions. Fetchers take from it before they take memory: for a response as
-// it arrives, for a batch as it is decompressed, for records as they are
-// copied out. How much a batch becomes is known only then, and one that is
-// larger than the whole budget must pass too; so one fetcher at a time may
-// exceed it.
+// Budget bounds the bytes that are fetched and not yet accepted, over all partitions. Fetchers take
+// bytes before they take memory: for a response as it arrives, for a batch as it is decompressed,
+// and for records as they are copied out. The size of a decompressed batch is known only then, and
+// a batch larger than the whole budget must pass too. So one fetcher at a time may exceed the
+// budget.
 //
-// No fetcher waits without end: what workers have is given back as it is accepted,
-// whatever fetchers wait for, and when workers have less than the limit one of
-// the waiting fetchers goes on, even if all the rest is held by fetchers that
-// wait in the midst of a response.
+// No fetcher waits indefinitely. Workers return bytes as chunks are accepted, whatever fetchers
+// wait for. When workers have less than the limit, one of the waiting fetchers continues, even if
+// all the rest is held by fetchers that wait in the middle of a response.
 type Budget struct {
 	limit int
 
 	mu sync.Mutex
-	// sent is in chunks that workers have, held is what fetchers still have.
+	// sent counts bytes in chunks that workers have, held those that fetchers still have.
 	sent, held int
-	// exceeding is whose turn it is to take more than there is.
+	// exceeding is the one fetcher that may take more than is left.
 	exceeding *Hold
 	changed   chan struct{} // closed when something is given back
 }
 
-// NewBudget bounds bytes by limit.
+// NewBudget returns a budget of limit bytes.
 func NewBudget(limit int) *Budget { return &Budget{limit: limit, changed: make(chan struct{})} }
 
-// Wait returns when there is something left, or false when ctx ends first.
+// Wait waits until something is left. It returns false if ctx ends first.
 func (b *Budget) Wait(ctx context.Context) bool {
 	return b.await(ctx, func() bool { return b.sent+b.held < b.limit })
 }
 
-// await returns when condition, which is called with the lock, holds.
+// await waits until condition holds. It calls condition with the lock held.
 func (b *Budget) await(ctx context.Context, condition func() bool) bool {
 	for {
 		b.mu.Lock()
@@ -61,35 +59,34 @@ func (b *Budget) Release(bytes int) {
 	b.notify()
 }
 
-// notify wakes the waiting fetchers; the caller holds the lock.
+// notify wakes the waiting fetchers. The caller holds the lock.
 func (b *Budget) notify() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// Bytes are all that is taken.
+// Bytes returns all that is taken.
 func (b *Budget) Bytes() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sent + b.held
 }
 
-// Hold is what one fetcher has of the budget while it works on a response.
+// Hold is one fetcher's part of the budget while it works on a response.
 type Hold struct {
 	budget *Budget
 	taken  int
-	// spare is taken and not used yet: records are smaller than what is taken
-	// at a time.
+	// spare is taken and not used yet: records are smaller than what is taken at a time.
 	spare int
 }
 
-// NewHold holds nothing yet.
+// NewHold returns a Hold that holds nothing yet.
 func (b *Budget) NewHold() *Hold { return &Hold{budget: b} }
 
-// takeAtLeast spares fetchers the lock for each record.
+// takeAtLeast is the smallest amount to take, so that not each record needs the lock.
 const takeAtLeast = 64 << 10
 
-// Take takes bytes, when it may, and reports false if ctx ends first.
+// Take waits until it may take bytes. It reports false if ctx ends first.
 func (h *Hold) Take(ctx context.Context, bytes int) bool {
 	if bytes <= h.spare {
 		h.spare -= bytes
@@ -115,14 +112,14 @@ func (h *Hold) Take(ctx context.Context, bytes int) bool {
 	return took
 }
 
-// bytes are those in use.
+// bytes returns how many bytes are in use.
 func (h *Hold) bytes() int { return h.taken - h.spare }
 
 // GiveBack ends the use of bytes.
 func (h *Hold) GiveBack(bytes int) {
 	h.spare += bytes
 	if h.spare <= takeAtLeast {
-		return // for the next
+		return // for the next record
 	}
 	back := h.spare - takeAtLeast
 	h.spare -= back
@@ -138,8 +135,7 @@ func (h *Hold) drop(bytes int) {
 	b.notify()
 }
 
-// Send makes bytes those of a chunk that goes to a worker, who gives them
-// back.
+// Send transfers bytes to a chunk for a worker. Releasing the chunk gives them back.
 func (h *Hold) Send(bytes int) {
 	b := h.budget
 	b.mu.Lock()
@@ -149,7 +145,7 @@ func (h *Hold) Send(bytes int) {
 	h.taken -= bytes
 }
 
-// End gives everything back that is not sent.
+// End gives back everything that was not sent.
 func (h *Hold) End() {
 	b := h.budget
 	b.mu.Lock()

@@ -5,16 +5,15 @@ import (
 	"math"
 )
 
-// cursor reads the fields of Kafka's protocol from bytes of which nothing is
-// known. What is not there reads as zero and is noted in short, which
-// callers check before they use the values: no length or count is believed before the
-// bytes it speaks of are there.
+// cursor reads the fields of Kafka's protocol from untrusted bytes. A missing field reads as zero
+// and sets short, which callers check before they use the values. No length or count is trusted
+// before the bytes that it describes are there.
 type cursor struct {
 	rest  []byte
 	short bool
 }
 
-// take returns the next n bytes; nil if there are not as many.
+// take returns the next n bytes, nil if there are fewer.
 func (c *cursor) take(n int64) []byte {
 	if n < 0 || n > int64(len(c.rest)) {
 		c.short, c.rest = true, nil
@@ -64,8 +63,8 @@ func (c *cursor) varint() int64 {
 	return value
 }
 
-// uvarint reads a number without sign; with lengths and counts it is one more
-// than they are, and 0 for none.
+// uvarint reads an unsigned number. Lengths and counts are encoded as one more than they are, and 0
+// means none.
 func (c *cursor) uvarint() uint64 {
 	value, n := binary.Uvarint(c.rest)
 	if n <= 0 {
@@ -76,7 +75,7 @@ func (c *cursor) uvarint() uint64 {
 	return value
 }
 
-// compact reads bytes behind their length as a uvarint.
+// compact reads bytes that follow their length as a uvarint.
 func (c *cursor) compact() []byte {
 	n := c.uvarint()
 	if n == 0 || c.short {
@@ -85,23 +84,23 @@ func (c *cursor) compact() []byte {
 	return c.take(int64(min(n-1, 1<<31)))
 }
 
-// tags passes over tagged fields.
+// tags skips tagged fields.
 func (c *cursor) tags() {
 	for n := c.uvarint(); n > 0 && !c.short; n-- {
-		if c.uvarint() > math.MaxInt32 { // kafka-go would take it for one of its own
+		if c.uvarint() > math.MaxInt32 { // kafka-go would take it for a tag of its own
 			c.short = true
 		}
 		c.take(int64(min(c.uvarint(), 1<<31)))
 	}
 }
 
-// varBytes reads bytes behind their length as a varint; -1 is nil.
+// varBytes reads bytes that follow their length as a varint. -1 is nil.
 func (c *cursor) varBytes() []byte { return c.sized(c.varint()) }
 
-// bytes reads bytes behind their length of 32 bits; -1 is nil.
+// bytes reads bytes that follow their length of 32 bits. -1 is nil.
 func (c *cursor) bytes() []byte { return c.sized(int64(c.int32())) }
 
-// sized reads n bytes; -1 of them are nil, 0 are not.
+// sized reads n bytes. -1 means nil, 0 means empty.
 func (c *cursor) sized(n int64) []byte {
 	if n == -1 {
 		return nil
@@ -109,8 +108,8 @@ func (c *cursor) sized(n int64) []byte {
 	return c.take(n)
 }
 
-// count reads how many elements follow, each of at least size bytes; -1, which
-// is none at all, counts as 0.
+// count reads how many elements follow, each of at least size bytes. -1, which means none, counts
+// as 0.
 func (c *cursor) count(size int) int {
 	n := c.int32()
 	if n < -1 || int64(n)*int64(size) > int64(len(c.rest)) {

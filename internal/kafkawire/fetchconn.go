@@ -19,38 +19,37 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// FetchConn is a connection to a partition's leader for one fetch after the
-// other. kafka-go connects and authenticates; requests and answers are ours,
-// because it decodes answers on goroutines of its own, where a panic ends the
-// process, and takes as much memory as an answer claims to need. It belongs to
-// one goroutine.
+// FetchConn is a connection to a partition's leader for consecutive fetches. It belongs to one
+// goroutine. kafka-go connects and authenticates. We write requests and read answers ourselves:
+// kafka-go takes as much memory as an answer claims to need. It also decodes answers on goroutines
+// of its own, where a panic ends the process.
 type FetchConn struct {
 	net.Conn
 	clientID      string
 	timeout       time.Duration // of an answer
 	maxBatchBytes int
 	version       int16 // of fetch requests
-	identifies    bool  // the broker tells topics' IDs
+	identifies    bool  // the broker knows topics' IDs
 	correlationID int32
 	// mutedUntil is when the broker reads from the connection again.
 	mutedUntil time.Time
-	// answered is when the last answer began to come, and idle how long after the one
-	// before it the last request was sent.
+	// answered is when the last answer began to arrive. idle is how long after the previous answer
+	// the last request was sent.
 	answered time.Time
 	idle     time.Duration
 	// memory is where the next answer goes.
 	memory []byte
 }
 
-// Versions of fetch requests that are spoken: from record batches on to the
-// last that kafka-go can write.
+// Versions of fetch requests that we support: from the first one with record batches to the last
+// that kafka-go can write.
 const (
 	firstFetchVersion = 4
 	lastFetchVersion  = 11
 )
 
-// NewFetchConn takes a connection on which kafka-go has authenticated, and asks the broker
-// what it speaks. An answer may take as long as timeout. After an error the connection is
+// NewFetchConn uses a connection on which kafka-go has authenticated, and asks the broker which
+// versions it supports. An answer may take as long as timeout. After an error the connection is
 // closed.
 func NewFetchConn(
 	ctx context.Context, conn net.Conn, clientID string, timeout time.Duration, maxBatchBytes int,
@@ -63,10 +62,10 @@ func NewFetchConn(
 	return c, nil
 }
 
-// HangUp ends the connection, and what waits for it, at once.
+// HangUp closes the connection at once, which also ends what waits for it.
 func (c *FetchConn) HangUp() { HangUp(c.Conn) }
 
-// HangUp closes a connection below its TLS, which waits for nothing.
+// HangUp closes the connection below TLS, which waits for nothing.
 func HangUp(conn net.Conn) {
 	if encrypted, ok := conn.(*tls.Conn); ok {
 		conn = encrypted.NetConn()
@@ -74,7 +73,7 @@ func HangUp(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// Idle is how long no request was on its way before the last one was sent.
+// Idle returns how long no request was in flight before the last one was sent.
 func (c *FetchConn) Idle() time.Duration { return c.idle }
 
 // negotiate finds the version of fetch requests, and whether topics have IDs.
@@ -113,12 +112,12 @@ func (c *FetchConn) ask(
 	return c.exchange(ctx, write, wait, most, h)
 }
 
-// exchange writes a request and returns its answer, which the broker may hold
-// back for wait and which is most bytes long. With a hold its memory is taken
-// from the budget. When ctx ends the connection does.
+// exchange writes a request and returns its answer, which has at most most bytes and which the
+// broker may delay for wait. With a hold, the answer's memory is taken from the budget. When ctx
+// ends, the connection is closed.
 //
-// Brokers answer at once to a client that has used up its quota, and leave what it
-// sends next unread for as long as they say: so long nothing is sent.
+// Brokers answer a client that has used up its quota at once, and leave its next requests unread
+// for the time that the answer names. exchange sends nothing during that time.
 func (c *FetchConn) exchange(
 	ctx context.Context, write func() error, wait time.Duration, most int64, h *Hold,
 ) (*cursor, error) {
@@ -146,8 +145,8 @@ func (c *FetchConn) exchange(
 	return answer, nil
 }
 
-// read takes memory for what has come and as much again, whatever the size
-// says that is to come.
+// read reads an answer. It takes memory for what has arrived and at most as much again, whatever
+// size the answer claims.
 func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, error) {
 	const first = 256 << 10
 	prefix := make([]byte, 4)
@@ -182,14 +181,13 @@ func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, err
 	return &cursor{rest: content}, nil
 }
 
-// answers keeps the memory of answers of the usual size, of which only those
-// partitions need some that have just been sent one.
+// answers pools the memory of answers of the usual size. Only partitions that are just receiving an
+// answer need some.
 var answers sync.Pool // of *[]byte
 
 const usualAnswer = 4 << 20
 
-// borrow takes memory for an answer that has begun to come, GiveBack ends its
-// use.
+// borrow takes pooled memory for an answer that has begun to arrive. GiveBack returns it.
 func (c *FetchConn) borrow() {
 	if kept, ok := answers.Get().(*[]byte); ok {
 		c.memory = *kept
@@ -204,7 +202,7 @@ func (c *FetchConn) GiveBack() {
 	c.memory = nil
 }
 
-// sizeError says that an answer has an impossible size.
+// sizeError means that an answer claims an impossible size.
 type sizeError struct{ size, most int64 }
 
 func (e *sizeError) Error() string {
@@ -213,14 +211,14 @@ func (e *sizeError) Error() string {
 
 // Response is the answer to a fetch of one partition.
 type Response struct {
-	// Nothing is said about the partition: see Code.
+	// Nothing means that the answer has no data of the partition: see Code.
 	Nothing bool
 	Code    int16
-	// throttle is for how long the broker reads no more requests.
+	// throttle is how long the broker reads no more requests.
 	throttle                            time.Duration
 	HighWatermark, LastStable, LogStart int64
 	Aborted                             []fetch.ResponseTransaction
-	// Records are batches, the last of which may be cut off.
+	// Records holds batches, the last of which may be cut off.
 	Records []byte
 }
 
@@ -229,8 +227,8 @@ var errOtherAnswer = errors.New("the answer is not about it")
 // Fetch sends a fetch of one partition.
 func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) (*Response, error) {
 	asked := request.Topics[0].Partitions[0]
-	// A first batch may be larger than was asked for; the list of aborted
-	// transactions has no limit of its own.
+	// A first batch may be larger than asked for, and the list of aborted transactions has no limit
+	// of its own.
 	const others = 16 << 20
 	most := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond
@@ -249,11 +247,11 @@ func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) 
 	return r, err
 }
 
-// readResponse reads what a broker answers to a fetch of one partition.
+// readResponse reads a broker's answer to a fetch of one partition.
 func readResponse(c *cursor, version int16, topic string, partition int32) (*Response, error) {
 	r := &Response{LogStart: -1}
 	throttled := c.int32()
-	if version >= 8 { // before, brokers did not answer until it was over
+	if version >= 8 { // older brokers delay the answer instead
 		r.throttle = time.Duration(throttled) * time.Millisecond
 	}
 	if version >= 7 {
@@ -261,7 +259,7 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 		c.int32() // no session is in use
 	}
 	topics := c.count(2)
-	if topics == 0 && !c.short && (r.Code != 0 || throttled > 0) { // else it is no answer to a fetch
+	if topics == 0 && !c.short && (r.Code != 0 || throttled > 0) { // otherwise it is no answer to a fetch
 		r.Nothing = true
 		return r, nil
 	}
@@ -281,7 +279,7 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 		r.Aborted = append(r.Aborted, fetch.ResponseTransaction{ProducerID: c.int64(), FirstOffset: c.int64()})
 	}
 	if version >= 11 {
-		c.int32() // no replica but the leader is asked
+		c.int32() // we only read from the leader
 	}
 	if r.Records = c.bytes(); c.short {
 		return nil, fmt.Errorf("%w: the answer to the fetch ends within itself", ErrUndecodable)

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Answers that are none are errors and take no memory for what they claim.
+// FuzzResponseHeader checks that malformed answers are errors and take no memory for what they
+// claim.
 func FuzzResponseHeader(f *testing.F) {
 	header := []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 't', 0, 0, 0, 1, 0, 0, 0, 3, 0, 0}
 	f.Add(append(header, make([]byte, 36)...), uint8(11))

@@ -12,26 +12,26 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// Inflater decompresses batches of at most as many bytes as NewInflater says. What is compressed may
-// claim or become any size, so memory is taken from the budget for what is
-// there or can come of it, never for what a header says.
+// Inflater decompresses batches of at most as many bytes as NewInflater got. Compressed bytes may
+// claim or become any size. So memory is taken from the budget for what is there or can result from
+// it, never for what a header claims.
 //
-// gzip and lz4 go through kafka-go's codecs. Its snappy and zstd take as much
-// memory as a header claims, so these two are led by the hand.
+// gzip and lz4 use kafka-go's codecs. Its snappy and zstd take as much memory as a header claims,
+// so we decode these two block by block or within known bounds.
 type Inflater struct {
 	limit int
 
 	once    sync.Once
-	zstd    *zstd.Decoder // of what cannot exceed limit by much
+	zstd    *zstd.Decoder // for content whose bound does not exceed limit by much
 	limited *zstd.Decoder
 	err     error
 }
 
-// NewInflater makes an Inflater. It is safe for concurrent use.
+// NewInflater returns an Inflater. It is safe for concurrent use.
 func NewInflater(maxBatchBytes int) *Inflater { return &Inflater{limit: maxBatchBytes} }
 
-// Inflate returns a batch's records without their compression, and the bytes
-// that are held for them.
+// Inflate returns a batch's records decompressed, and how many bytes of the budget are held for
+// them.
 func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byte, held int, err error) {
 	if len(b.content) > i.limit {
 		return nil, 0, i.tooLarge(b, "compressed ")
@@ -64,8 +64,7 @@ func corrupt(b Batch, err error) error {
 	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.Base, b.codec, err)
 }
 
-// stream decompresses what nothing is known of beforehand, growing with what
-// comes.
+// stream decompresses content of unknown size, growing with what comes.
 func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte, err error) {
 	codec := b.codec.Codec()
 	if codec == nil {
@@ -81,7 +80,7 @@ func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte
 	const first = 64 << 10
 	for {
 		if len(content) == cap(content) {
-			// One more byte than allowed tells what is too large.
+			// One byte more than allowed reveals what is too large.
 			grow := min(max(cap(content), min(2*len(b.content), i.limit), first), i.limit+1-len(content))
 			if grow <= 0 {
 				return nil, i.tooLarge(b, "decompressed ")
@@ -105,7 +104,7 @@ func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte
 	}
 }
 
-// bytesReader has but one method: codecs must not find a way around it.
+// bytesReader has a single method, so that codecs cannot use another way to read.
 type bytesReader struct{ rest []byte }
 
 func (r *bytesReader) Read(into []byte) (int, error) {
@@ -117,13 +116,13 @@ func (r *bytesReader) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// zstdSlack is how far a bound may exceed the limit before the limited decoder
-// is used, which also refuses what is small and was written with a window
-// larger than the limit: bounds are rounded up to whole blocks.
+// zstdSlack is how far a bound may exceed the limit before the limited decoder is used. Bounds are
+// rounded up to whole blocks, and the limited decoder also refuses small content that was written
+// with a window larger than the limit.
 const zstdSlack = 4 << 20
 
-// unzstd decompresses zstd. How much can come of the blocks that are there is
-// known beforehand, and no frame may claim more.
+// unzstd decompresses zstd. The blocks bound in advance how much can result, and no frame may claim
+// more.
 func (i *Inflater) unzstd(ctx context.Context, b Batch, h *Hold) ([]byte, error) {
 	most, err := zstdBound(b.content)
 	if err != nil {
@@ -161,7 +160,7 @@ func (i *Inflater) makeDecoders() {
 	}
 }
 
-// snappy decompresses snappy, in the framing of Java's library or without.
+// snappy decompresses snappy, with or without the framing of Java's library.
 func (i *Inflater) snappy(ctx context.Context, b Batch, h *Hold) ([]byte, error) {
 	blocks, total, err := snappyBlocks(b.content)
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 
 var errClaim = errors.New("it claims more than its bytes can hold")
 
-// zstdBound walks the frames and blocks of zstd-compressed bytes and returns
-// how many can come of them at most: what blocks hold is limited by the format
-// (RFC 8878, 3.1.1.2). It fails if a frame claims more than its blocks can
-// hold, or ends before them.
+// zstdBound walks the frames and blocks of zstd-compressed bytes and returns the largest size they
+// can decompress to. The format limits what a block holds (RFC 8878, 3.1.1.2). It fails if a frame
+// claims more than its blocks can hold, or ends before they do.
 func zstdBound(content []byte) (total int64, err error) {
 	const largestBlock, blockHeader, checksum = 128 << 10, 3, 4
 	for len(content) > 0 {
@@ -42,7 +41,7 @@ func zstdBound(content []byte) (total int64, err error) {
 			bits := int64(header[0]) | int64(header[1])<<8 | int64(header[2])<<16
 			last = bits&1 != 0
 			switch size := bits >> 3; bits >> 1 & 3 {
-			case 0: // as it is
+			case 0: // raw
 				c.take(size)
 				holds += size
 			case 1: // one byte, repeated
@@ -67,12 +66,12 @@ func zstdBound(content []byte) (total int64, err error) {
 	return total, nil
 }
 
-// xerialMagic begins what Java's snappy library writes: a header of 16 bytes,
-// then blocks behind their lengths.
+// xerialMagic starts what Java's snappy library writes: a header of 16 bytes, then blocks, each
+// after its length.
 var xerialMagic = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
 
-// snappyBlocks returns the blocks of snappy-compressed bytes and how much they
-// hold together. It fails if one claims more than its bytes can hold.
+// snappyBlocks returns the blocks of snappy-compressed bytes and their total decompressed size. It
+// fails if a block claims more than its bytes can hold.
 func snappyBlocks(content []byte) (blocks [][]byte, total int64, err error) {
 	const header = 16
 	if !bytes.HasPrefix(content, xerialMagic) {
@@ -83,7 +82,7 @@ func snappyBlocks(content []byte) (blocks [][]byte, total int64, err error) {
 		}
 		for rest := content[header:]; len(rest) > 0; {
 			if bytes.HasPrefix(rest, xerialMagic) && len(rest) >= header {
-				rest = rest[header:] // of another stream behind the first
+				rest = rest[header:] // the header of another stream after the first
 				continue
 			}
 			if len(rest) < 4 || uint64(binary.BigEndian.Uint32(rest)) > uint64(len(rest)-4) {
@@ -106,8 +105,7 @@ func snappyBlocks(content []byte) (blocks [][]byte, total int64, err error) {
 	return blocks, total, nil
 }
 
-// appendSnappy decompresses a block into what is left of to's capacity, which
-// is known to be enough.
+// appendSnappy decompresses a block into the remaining capacity of to, which is known to be enough.
 func appendSnappy(to, block []byte) ([]byte, error) {
 	decoded, err := snappy.Decode(to[len(to):cap(to)], block)
 	if err != nil {

@@ -8,10 +8,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Walk calls each for the records of a batch, in order; content is the
-// batch's, without its compression, and the records share its memory. A nil
-// each only checks that all of it can be read. The error is each's own or
-// ErrUndecodable. Of a record with more headers than maxHeaders they are left
+// Walk calls each for the records of a batch, in order. content is that of the batch, decompressed,
+// and the records share its memory. A nil each only checks that all records can be read. The error
+// is that of each, or ErrUndecodable. If a record has more headers than maxHeaders, they are left
 // unread.
 func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
 	// A count that is too low would hide records.
@@ -50,9 +49,9 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 	return nil
 }
 
-// readHeaders reads a record's headers, or only past them if they are not wanted
-// or more than limit: the number that a record claims never sizes an allocation.
-// Then raw has them as they are.
+// readHeaders reads a record's headers, or skips them if they are not wanted or more than limit. In
+// the latter case raw holds them unread. The number of headers that a record claims never sizes an
+// allocation unchecked.
 func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, raw []byte) {
 	const least = 2
 	all := r.rest
@@ -82,10 +81,10 @@ func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, r
 	return headers, raw
 }
 
-// Timestamp is the time of a record, from milliseconds.
+// timestamp converts a record's time from milliseconds.
 func timestamp(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// Owned is a copy of the record that shares no memory with its batch.
+// Owned returns a copy of the record that shares no memory with its batch.
 func Owned(r envelope.Record) envelope.Record {
 	size := len(r.Key) + len(r.Value) + len(r.RawHeaders)
 	for _, h := range r.Headers {
@@ -94,14 +93,14 @@ func Owned(r envelope.Record) envelope.Record {
 	memory := make([]byte, 0, size)
 	keep := func(b []byte) []byte {
 		if b == nil {
-			return nil // which differs from empty
+			return nil // nil differs from empty
 		}
 		from := len(memory)
 		memory = append(memory, b...)
 		return memory[from:len(memory):len(memory)]
 	}
 	r.Key, r.Value, r.RawHeaders = keep(r.Key), keep(r.Value), keep(r.RawHeaders)
-	for i := range r.Headers { // made for this record
+	for i := range r.Headers { // the slice was made for this record
 		r.Headers[i].Value = keep(r.Headers[i].Value)
 	}
 	return r

@@ -12,12 +12,12 @@ type request struct {
 	key     protocol.ApiKey
 	version int16
 	id      int32
-	// token is one of SASL without a request around it, as brokers before Kafka
-	// 1.0 want it; so is its answer.
+	// token means a SASL token without a request around it, as brokers before Kafka 1.0 expect it.
+	// Its answer has no frame either.
 	token bool
 }
 
-// requestHeader is a request's length, API key, version and correlation ID.
+// requestHeader is the size of a request's length, API key, version and correlation ID.
 const requestHeader = 4 + 2 + 2 + 4
 
 const (
@@ -27,16 +27,15 @@ const (
 	allowNoTopicCreation = 0
 )
 
-// Write forbids, in each metadata request that passes, to create topics: as the
-// group's leader kafka-go asks for the partitions of its topics and lets the
-// broker create those that are missing. Without this, a topic that is deleted
-// while it is consumed would come back with the broker's defaults: the commit of
-// its offsets fails, the member joins again, and asks. In the versions that can
-// say so (4 to 7, of which kafka-go uses 6) the request's last byte does.
-// Requests may come in pieces, several to a write, but from one goroutine at a
-// time.
+// Write changes each metadata request so that it does not create topics. As the group's leader,
+// kafka-go asks for the partitions of its topics and lets the broker create missing ones. A topic
+// that is deleted while it is consumed would then come back with the broker's defaults: the commit
+// of its offsets fails, the member joins again, and asks for it.
+//
+// In the versions that have the field (4 to 7, of which kafka-go uses 6) it is the request's last
+// byte. Requests may come in pieces, or several in one write, but from one goroutine at a time.
 func (c *checkedConn) Write(p []byte) (int, error) {
-	var out []byte // a copy of p once it differs: p is the caller's
+	var out []byte // a copy of p once it differs: p belongs to the caller
 	for i := 0; i < len(p); {
 		if c.seen < requestHeader && (c.seen < lengthField || c.seen < c.length) {
 			c.header[c.seen] = p[i]
@@ -67,15 +66,15 @@ func (c *checkedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(out)
 }
 
-// completed notes the request that is complete, before its last byte is sent.
+// completed records the request that is complete, before its last byte is sent.
 func (c *checkedConn) completed() request {
 	r := request{key: -1}
 	if c.length > requestHeader {
 		header := cursor{rest: c.header[lengthField:]}
 		r = request{key: protocol.ApiKey(header.int16()), version: header.int16(), id: header.int32()}
 	}
-	// A token begins with no key of a request: PLAIN's with the user's name,
-	// those of SCRAM and OAUTHBEARER with "n,".
+	// A token never begins with the key of a request: PLAIN's begins with the user's name, those of
+	// SCRAM and OAUTHBEARER begin with "n,".
 	if _, known := answerKinds[r.key]; c.tokens && !known {
 		r = request{key: protocol.SaslAuthenticate, token: true}
 	}
@@ -86,8 +85,8 @@ func (c *checkedConn) completed() request {
 	return r
 }
 
-// answered takes the request that is answered next: brokers answer those of a
-// connection in their order.
+// answered removes and returns the request that is answered next. Brokers answer the requests of
+// one connection in order.
 func (c *checkedConn) answered() (request, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ func (s *sink) Write(p []byte) (int, error) {
 
 const metadataRequest = uint16(protocol.Metadata)
 
-// requested makes a request of an API key, a version and a body.
+// requested returns a request of an API key, a version and a body.
 func requested(key, version uint16, body ...byte) []byte {
 	out := binary.BigEndian.AppendUint32(nil, uint32(2+2+4+len(body)))
 	out = binary.BigEndian.AppendUint16(out, key)

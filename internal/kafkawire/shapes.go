@@ -23,14 +23,14 @@ import (
 	"github.com/segmentio/kafka-go/protocol/syncgroup"
 )
 
-// answerKind is what kafka-go decodes an answer to, and how large it may be.
+// answerKind is the type that kafka-go decodes an answer to, and how large the answer may be.
 type answerKind struct {
 	decoded reflect.Type
 	most    int64
 }
 
-// answerKinds are the answers to all that kafka-go asks for a consumer. Others
-// are refused: nothing would have checked them.
+// answerKinds are the answers to everything that kafka-go requests for a consumer. Any other answer
+// is refused, because nothing would have checked it.
 var answerKinds = map[protocol.ApiKey]answerKind{
 	protocol.ApiVersions:      {reflect.TypeFor[apiversions.Response](), smallAnswer},
 	protocol.SaslHandshake:    {reflect.TypeFor[saslhandshake.Response](), smallAnswer},
@@ -49,8 +49,8 @@ var answerKinds = map[protocol.ApiKey]answerKind{
 	protocol.Produce:     {reflect.TypeFor[produce.Response](), largeAnswer},
 }
 
-// check says why what follows the length of an answer to the request is refused;
-// nothing if it is not. Of a token only the mechanism knows what it is.
+// check returns why the content after an answer's length is refused, "" if it is not. A token is
+// not checked, because only the mechanism knows its format.
 func (r request) check(content []byte) string {
 	if r.token {
 		return ""
@@ -70,11 +70,11 @@ func (r request) check(content []byte) string {
 	return w.reason
 }
 
-// walk goes over bytes as kafka-go decodes them, and takes no memory.
+// walk reads over bytes as kafka-go decodes them, and takes no memory.
 type walk struct {
 	cursor
 	listed int
-	reason string // why they are refused
+	reason string // why the bytes are refused
 }
 
 func (w *walk) refuse(format string, args ...any) {
@@ -86,7 +86,7 @@ func (w *walk) refuse(format string, args ...any) {
 
 func (w *walk) text() { w.take(max(int64(w.int16()), 0)) }
 
-// list goes over n elements, each of which counts as much as listed.
+// list walks over n elements, each of which counts as listed.
 func (w *walk) list(n, listed int, each shape) {
 	if w.listed += n * listed; w.listed > mostListed {
 		w.refuse("it lists more than %d numbers or %d other elements", mostListed, mostListed/otherListed)
@@ -101,7 +101,7 @@ type shape func(*walk)
 
 var shapes sync.Map // of request with key and version alone, to shape
 
-// shape is that of the request's answer; nil if it is not known.
+// shape returns the shape of the request's answer, nil if it is unknown.
 func (r request) shape() shape {
 	id := request{key: r.key, version: r.version}
 	if s, ok := shapes.Load(id); ok {
@@ -123,14 +123,14 @@ func (r request) shape() shape {
 	return s
 }
 
-// isFlexible says whether a version has compact lengths and tagged fields: a field
-// without a name is for saying so.
+// isFlexible reports whether a version has compact lengths and tagged fields. A field without a
+// name has the tag that tells.
 func isFlexible(t reflect.Type, version int16) bool {
 	f, ok := t.FieldByName("_")
 	return ok && inVersion(f.Tag, version)
 }
 
-// inVersion says whether a version has the field of this tag, such as
+// inVersion reports whether a version has the field of this tag, such as
 // `kafka:"min=v0,max=v5|min=v6,max=v7,compact"`.
 func inVersion(tag reflect.StructTag, version int16) bool {
 	for one := range strings.SplitSeq(tag.Get("kafka"), "|") {
@@ -142,8 +142,8 @@ func inVersion(tag reflect.StructTag, version int16) bool {
 	return false
 }
 
-// shapeOf returns the shape of a type of kafka-go's, by the tags that its decoder
-// goes by, and how many bytes a value has at least.
+// shapeOf returns the shape of one of kafka-go's types, by the tags that its decoder uses, and the
+// smallest size of a value in bytes.
 func shapeOf(t reflect.Type, version int16, flexible bool) (s shape, least int) {
 	switch kind := t.Kind(); {
 	case isNumber(t):
@@ -176,8 +176,8 @@ func listOf(element reflect.Type, version int16, flexible bool) (s shape, least 
 	if isNumber(element) {
 		listed = 1
 	}
-	// A group's connection makes a slice of this many and panics where it is null;
-	// kafka-go's other decoders take a null list for an empty one.
+	// A group's connection allocates a slice of this length and panics if it is null. kafka-go's
+	// other decoders treat a null list as an empty one.
 	nullable := element != reflect.TypeFor[apiversions.ApiKeyResponse]()
 	s = func(w *walk) {
 		n := 0
@@ -225,8 +225,8 @@ func structOf(t reflect.Type, version int16, flexible bool) (s shape, least int)
 	}, least
 }
 
-// within walks over what members of a group send each other, of which kafka-go
-// decodes what brokers pass on as bytes.
+// within walks over what members of a group send each other. Brokers pass it on as bytes, and
+// kafka-go decodes it.
 func within(inner shape, flexible bool) shape {
 	return func(w *walk) {
 		var content []byte
@@ -249,7 +249,7 @@ func within(inner shape, flexible bool) shape {
 	}
 }
 
-// memberShape is that of a field that members of a group write; nil for others.
+// memberShape returns the shape of a field that members of a group write, nil for other fields.
 func memberShape(t reflect.Type, field string) shape {
 	switch t.String() + "." + field {
 	case "joingroup.ResponseMember.Metadata", "describegroups.ResponseGroupMember.MemberMetadata":
@@ -263,8 +263,8 @@ func memberShape(t reflect.Type, field string) shape {
 	}
 }
 
-// subscription is what a member tells the group's leader. What follows the
-// partitions it had, which are of a later version themselves, is not read.
+// subscription is what a member sends to the group's leader. The fields after the partitions it had
+// belong to later versions and are not read.
 func (w *walk) subscription() {
 	w.int16() // version
 	w.list(w.count(2), otherListed, (*walk).text)
@@ -274,7 +274,7 @@ func (w *walk) subscription() {
 	}
 }
 
-// assigned is what the group's leader tells a member.
+// assigned is what the group's leader sends to a member.
 func (w *walk) assigned() {
 	w.int16() // version
 	w.partitions()
@@ -288,8 +288,8 @@ func (w *walk) partitions() {
 	})
 }
 
-// assignment is what the group's leader tells this member. It is refused if it
-// is more than any member can read, or has a partition read twice at once.
+// assignment is what the group's leader sends to this member. It is refused if it has more
+// partitions than a member can read, or one partition twice.
 func (w *walk) assignment() {
 	type place struct {
 		topic string

@@ -9,16 +9,16 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// TopicID is what a broker knows a topic by: one that is deleted and created
-// again has the same name and another ID. Zero is none.
+// TopicID identifies a topic to brokers. A topic that is deleted and created again has the same
+// name and another ID. Zero means no ID.
 type TopicID [16]byte
 
-// topicIDVersion is the first version of metadata requests that tells IDs.
-// kafka-go's end before it.
+// topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has
+// earlier versions.
 const topicIDVersion = 10
 
-// TopicID asks for the topic's ID; zero from a broker too old to know any. The
-// answer to the last fetch stays as it is.
+// TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to
+// the last fetch stays valid.
 func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
 	if !c.identifies {
 		return id, nil
@@ -26,7 +26,7 @@ func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err 
 	kept := c.memory
 	c.memory = nil
 	defer func() { c.memory = kept }()
-	const most = 4 << 20 // it lists all brokers, and all partitions of the topic: 90,000 are less
+	const most = 4 << 20 // it lists all brokers and all partitions of the topic: 90,000 fit
 	answer, err := c.exchange(ctx, func() error { return c.writeTopicIDRequest(topic) }, 0, most, nil)
 	if err != nil {
 		return id, err
@@ -54,7 +54,7 @@ func (c *FetchConn) writeTopicIDRequest(topic string) error {
 
 func readTopicID(c *cursor, topic string) (id TopicID, err error) {
 	c.tags()
-	c.int32() // throttling is the broker's to do
+	c.int32() // the throttle time, which the broker enforces
 	for n := c.uvarint(); n > 1 && !c.short; n-- {
 		c.int32() // node
 		c.compact()

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An answer with a topic's ID is read whole or refused, whatever it claims.
+// FuzzTopicIDIsReadOrRefused checks that an answer with a topic's ID is read whole or refused,
+// whatever it claims.
 func FuzzTopicIDIsReadOrRefused(f *testing.F) {
 	answer := []byte{0, 0, 0, 0, 0} // no tags, no throttling
 	answer = append(answer, 2, 0, 0, 0, 1, 2, 'b', 0, 0, 0, 9, 0, 0)

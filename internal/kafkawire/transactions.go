@@ -9,14 +9,13 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// Aborted are the aborted transactions of one response, each known by its producer
-// and where it begins; it ends with its marker. Their list comes only with
-// read_committed.
+// Aborted holds the aborted transactions of one response, each identified by its producer and its
+// first offset. A transaction ends with its marker. Brokers send the list only with read_committed.
 type Aborted struct {
 	byProducer map[int64][]int64 // first offsets, ascending
 }
 
-// NewAborted takes the list of a response.
+// NewAborted returns the aborted transactions of a response's list.
 func NewAborted(list []fetch.ResponseTransaction) *Aborted {
 	a := &Aborted{byProducer: map[int64][]int64{}}
 	for _, t := range list {
@@ -28,14 +27,14 @@ func NewAborted(list []fetch.ResponseTransaction) *Aborted {
 	return a
 }
 
-// Covers says whether a transactional batch belongs to an aborted transaction.
+// Covers reports whether a transactional batch belongs to an aborted transaction.
 func (a *Aborted) Covers(producer, base int64) bool {
 	offsets := a.byProducer[producer]
 	return len(offsets) > 0 && offsets[0] <= base
 }
 
-// end forgets what the marker at offset aborts: a producer has one transaction
-// at a time, so everything of it that began before is over.
+// end removes what the marker at offset aborts. A producer has one transaction at a time, so
+// everything of it that began before the marker is over.
 func (a *Aborted) end(producer, offset int64) {
 	offsets := a.byProducer[producer]
 	for len(offsets) > 0 && offsets[0] <= offset {
@@ -44,8 +43,8 @@ func (a *Aborted) end(producer, offset int64) {
 	a.byProducer[producer] = offsets
 }
 
-// ReadControl follows the markers at the ends of transactions: the key of a
-// control record is a version and a type, 16 bits each.
+// ReadControl processes the markers at the ends of transactions. The key of a control record is a
+// version and a type, 16 bits each.
 func (a *Aborted) ReadControl(b Batch, content []byte) error {
 	const abortMarker = 0
 	return b.Walk(content, 0, func(r envelope.Record) error {

@@ -7,44 +7,47 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// busy is how a lease is held in a database with a single writer, SQLite. Any
-// transaction that takes long (a transactional handler, perhaps one that runs
-// under this very lease) keeps the holder from renewing; were it cancelled for
-// that, it would never complete, however often it is run again. So a holder
-// that cannot write reads: readers wait for nobody.
+// busy is the state of a held lease in a database with a single writer, which is SQLite. Any long
+// transaction (a transactional handler, perhaps one that runs under this very lease) keeps the
+// holder from renewing. If the holder cancelled that handler for it, the handler would never
+// complete, however often it ran. So a holder that cannot write polls the row: readers wait for no
+// writer.
 //
-//   - The row names the holder: the term goes on for a grace from that look,
-//     also beyond the time the row says. Looks follow each other, half a grace
-//     before the term would end, for as long as Try waits for the file.
-//   - The row names another: lost.
-//   - The look fails or takes too long: the fence falls.
+//   - The row names the holder: the term continues for a grace from that poll on, even past the time
+//     in the row. Polls follow each other, half a grace before the term would end, for as long as Try
+//     waits for the file.
+//   - The row names another owner: the lease is lost.
+//   - The poll fails or takes too long: the fence ends the term.
 //
-// A look is old as soon as it is taken. A looks and sees its name; the busy
-// file becomes free; B, whose turn to write comes before A's, finds a row that
-// has run out, and takes it; A goes on until its next look. So B's term does
-// not begin at once if the row was another's: it begins a grace after B knows
-// of the row as its own. Any look of A's that still said A was before B's
-// write, and is good for less than that. A row that B finds free was given up
-// by an owner who has ended its term before, and needs no grace.
+// The result of a poll is outdated as soon as it is there:
 //
-// B has to know whose the row was, and looks before each Acquire outside of a
-// term. If it changes hands between the two, the lease has just been taken or
-// given up, and Acquire fails or B waits for nothing. If the answer of B's
-// Acquire is lost, the next look says B, but others remains: the grace is
-// counted from the first answer that B gets.
+//  1. A polls and sees its own name.
+//  2. The busy file becomes free. B, which may write before A, finds a row that has run out and
+//     takes it.
+//  3. A continues until its next poll.
+//
+// So B's term does not begin at once if the row belonged to another owner. It begins a grace after
+// B has learned that the row is its own. Any poll of A's that still returned A was before B's
+// write, and its result is valid for less than that. If B finds no row, the previous owner has
+// ended its term before it gave the row up, and no grace is needed.
+//
+// B has to know whose the row was, so it polls before each Acquire outside of a term. If the row
+// changes hands between the two, it has just been taken, and Acquire fails, or it has just been
+// given up, and B waits without need. If the response of B's Acquire is lost, the next poll returns
+// B, but others stays true. The grace then counts from the first response that B gets.
 type busy struct {
-	trying  int   // Try calls under way: a driver may wait longer than their deadline
+	trying  int   // running Try calls: a driver may wait longer than their deadline
 	waiting bool  // the last Try failed because it waited in vain
-	look    timer // the next one
-	failed  error // of the last one
-	others  bool  // the row was another's when it was last seen as not ours
+	look    timer // the next poll
+	failed  error // error of the last poll
+	others  bool  // the row was another owner's when it was last seen as not ours
 	begin   timer // begins a term after the grace
 }
 
-// grace is how long a look is good for. It delays a takeover by as much.
+// grace is how long the result of a poll is valid. It delays a takeover by as much.
 func (h *Hold) grace() time.Duration { return h.lease.ttl / 4 }
 
-// timer is one that may be nil.
+// timer is a timer that may be nil.
 type timer struct{ *time.Timer }
 
 func (t *timer) stop() {
@@ -78,7 +81,7 @@ func (h *Hold) lookFirst(ctx context.Context) error {
 	return nil
 }
 
-// acquired begins or extends a term, or lets one begin later.
+// acquired begins or extends a term, or schedules the beginning of one.
 func (h *Hold) acquired(at time.Time) {
 	if !h.lease.store.SingleWriter() {
 		h.renew(at, h.lease.ttl, true)
@@ -87,9 +90,9 @@ func (h *Hold) acquired(at time.Time) {
 	h.mu.Lock()
 	h.busy.waiting, h.busy.failed = false, nil
 	switch {
-	case h.over, h.busy.begin.Timer != nil: // it is on its way; the lease outlasts the grace
+	case h.over, h.busy.begin.Timer != nil: // it is scheduled; the lease outlasts the grace
 		h.mu.Unlock()
-	case h.held && !h.holds(): // frozen meanwhile: whose it was in between nobody has looked
+	case h.held && !h.holds(): // frozen meanwhile: in between, another owner may have held it unseen
 		h.mu.Unlock()
 		h.fall()
 	case h.busy.others:
@@ -112,7 +115,7 @@ func (h *Hold) beginAfterGrace(at time.Time) {
 	}
 }
 
-// failed looks at once: the term may be another's already.
+// failed polls at once if Try waited in vain: the lease may already be another owner's.
 func (h *Hold) failed(ctx context.Context, err error) {
 	h.mu.Lock()
 	h.busy.waiting = h.lease.store.SingleWriter() && ctx.Err() == nil && store.IsWaiting(err)
@@ -123,7 +126,7 @@ func (h *Hold) failed(ctx context.Context, err error) {
 	}
 }
 
-// watch sets the time of the next look; h.mu is held.
+// watch schedules the next poll. h.mu is held.
 func (h *Hold) watch() {
 	if !h.lease.store.SingleWriter() {
 		return
@@ -139,8 +142,7 @@ func (h *Hold) watch() {
 	})}
 }
 
-// look reads whose the lease is. It must not take longer than what is left of
-// the term when it is looked at in time.
+// look polls whose the lease is. With its timeout it ends within the term if it starts in time.
 func (h *Hold) look() {
 	at := time.Now()
 	ours, _, err := h.lease.owned(h.Term(), h.grace()/2)

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// file is a SQLite file whose driver waits for so long for it.
+// file is a SQLite file whose driver waits for a given time for the lock.
 type file struct{ dsn string }
 
 func newFile(t *testing.T, busyTimeout time.Duration) file {
@@ -28,7 +28,7 @@ func newFile(t *testing.T, busyTimeout time.Duration) file {
 
 func (f file) open(t *testing.T) *gorm.DB { return testenv.OpenSQLite(t, f.dsn) }
 
-// hold is one in a process of its own.
+// hold returns a hold that works as if in a process of its own.
 func (f file) hold(t *testing.T, ttl time.Duration) (*lease.Hold, chan change) {
 	t.Helper()
 	h, changes := newHold(lease.New(inboxtest.Store(t, f.open(t)), "l", uuid.NewString(), ttl, ttl/3, clock.System{}.Now))
@@ -72,7 +72,7 @@ func TestBusyFileIsNoSilence(t *testing.T) {
 				require.True(t, h.Held(), "nobody else can have taken it")
 			})
 
-			// One that does not hold it gains nothing by it.
+			// A hold that does not hold the lease gains nothing from this.
 			other, others := f.hold(t, ttl)
 			require.True(t, store.IsWaiting(other.Try(t.Context())))
 			require.False(t, other.Held())
@@ -86,8 +86,8 @@ func TestBusyFileIsNoSilence(t *testing.T) {
 	}
 }
 
-// Somebody else writes each time that the holder wants to, and the lease runs
-// out in the database.
+// TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime lets another writer hold the lock
+// each time the holder wants to write, until the lease runs out in the database.
 func TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -111,7 +111,7 @@ func TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime(t *testing.T
 	go func() {
 		defer close(watched)
 		for watching.Err() == nil {
-			// In this order: b begins after a has ended.
+			// In this order, because b begins after a has ended.
 			if begun := b.Held(); begun && a.Held() {
 				both++
 			}
@@ -151,8 +151,8 @@ func TestLeaseThatWasAnothersBeginsNoTermBeforeItsHolderCanKnow(t *testing.T) {
 	b, ofB := f.hold(t, ttl)
 	require.Greater(t, begin(b, ofB), ttl/4-ttl/40, "it was another's")
 
-	// The grace counts also if the answer was lost, and not for one who has
-	// lost it meanwhile.
+	// The grace also applies if the response was lost. It does not apply to a hold that has lost
+	// the lease meanwhile.
 	inboxtest.Exec(t, f.open(t), "UPDATE inbox_locks SET expires_at = '2000-01-01 00:00:00.000000+00:00'")
 	st := &lostAnswers{Store: inboxtest.Store(t, f.open(t))}
 	c, ofC := newHold(newLease(st, ttl))
@@ -160,14 +160,14 @@ func TestLeaseThatWasAnothersBeginsNoTermBeforeItsHolderCanKnow(t *testing.T) {
 	require.ErrorIs(t, c.Try(t.Context()), context.DeadlineExceeded)
 	require.Greater(t, begin(c, ofC), ttl/4-ttl/40, "it was another's")
 	inboxtest.Exec(t, f.open(t), "UPDATE inbox_locks SET expires_at = '2000-01-01 00:00:00.000000+00:00'")
-	d, ofD := f.hold(t, 4*ttl) // there is time to take it away
+	d, ofD := f.hold(t, 4*ttl) // leaves time to take it away
 	require.NoError(t, d.Try(t.Context()))
 	inboxtest.Exec(t, f.open(t), "UPDATE inbox_locks SET owner_id = ?", uuid.NewString())
 	require.NoError(t, d.Try(t.Context()))
 	until(t, ttl+ttl/4, func() { require.Empty(t, ofD) })
 }
 
-// lostAnswers loses the answer of its first acquire.
+// lostAnswers loses the response of its first acquire.
 type lostAnswers struct {
 	store.Store
 	lost bool

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// errTaken is why a hold ends that another owner has taken over.
+// errTaken ends a hold because another owner has taken over.
 var errTaken = errors.New("another worker has taken it")
 
-// Hold is a lease that somebody tries to hold again and again, with a context
-// for what may only go on while that succeeds. Each time the lease is held is
-// a term. It is safe for concurrent use.
+// Hold repeatedly tries to hold a lease and has a context for what may only run while it does. Each
+// period in which the lease is held is a term. A Hold is safe for concurrent use.
 type Hold struct {
 	lease   *Lease
 	parent  context.Context
@@ -32,9 +31,8 @@ type Hold struct {
 	busy busy // what a database with a single writer needs
 }
 
-// NewHold makes a hold whose terms end with parent, or with the cause lost
-// when the lease is lost. changed is told of every change, except for End; why
-// is the reason of a loss.
+// NewHold returns a hold whose terms end with parent, or with the cause lost when the lease is
+// lost. It calls changed on every change except End. why is the reason of a loss.
 func NewHold(parent context.Context, l *Lease, lost error, changed func(held bool, why error)) *Hold {
 	h := &Hold{lease: l, parent: parent, lost: lost, changed: changed}
 	h.term, h.end = context.WithCancelCause(parent)
@@ -42,13 +40,12 @@ func NewHold(parent context.Context, l *Lease, lost error, changed func(held boo
 	return h
 }
 
-// Try takes or renews the lease. An error leaves a term as it is: should no
-// Try succeed for the lease's length, the fence ends it, whatever a later Try
-// hangs on. The moment that counts is the one before the statement: the
-// database lets the lease run out later than that.
+// Try takes or renews the lease. An error leaves a term as it is. If no Try succeeds for the
+// lease's length, the fence ends the term, even if a Try hangs. The time counts from the moment
+// before the statement, so the lease in the database runs out later than the term.
 //
-// On SQLite a Try that waits for the file in vain does not count as silence,
-// and a lease that was another's begins no term at once: see busy.
+// On SQLite, a Try that waits for the file in vain does not count as silence, and a lease that was
+// another owner's does not begin a term at once: see busy.
 func (h *Hold) Try(ctx context.Context) error {
 	h.trying(1)
 	defer h.trying(-1)
@@ -68,11 +65,10 @@ func (h *Hold) Try(ctx context.Context) error {
 	return err
 }
 
-// renew lets the term end length after that moment, or begins one.
+// renew moves the term's end to length after at, or begins a term.
 func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	h.mu.Lock()
-	// A process that was frozen while the statement was under way may get a
-	// yes that is out of date.
+	// If the process was frozen during the statement, its success may be outdated.
 	if h.over || (!h.held && !mayBegin) || time.Since(at) >= length {
 		h.mu.Unlock()
 		return
@@ -99,8 +95,8 @@ func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	}
 }
 
-// fall is the fence's. A renewal that comes at the same moment may be too late
-// to stop it, but not to count.
+// fall ends the term when the fence fires. A renewal at the same moment may be too late to stop the
+// timer, but it still counts.
 func (h *Hold) fall() {
 	why := fmt.Errorf("it could not be renewed for %s", h.lease.ttl)
 	h.mu.Lock()
@@ -131,8 +127,8 @@ func (h *Hold) loseIf(condition func() bool, why error) {
 	h.changed(false, why)
 }
 
-// End ends the term, and no other begins. The lease is still the owner's, in
-// the database: give it up by Lease.Release.
+// End ends the term, and no other one begins. In the database, the lease still belongs to the
+// owner: give it up with Lease.Release.
 func (h *Hold) End() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,8 +141,8 @@ func (h *Hold) End() {
 	h.end(h.lost)
 }
 
-// Term is the context of what may go on now only because the lease is held: it
-// has ended if it is not.
+// Term returns the context of what may only run while the lease is held. It has ended if the lease
+// is not held.
 func (h *Hold) Term() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -160,13 +156,12 @@ func (h *Hold) Held() bool {
 	return h.holds()
 }
 
-// holds does not wait for the fence: in a process that was frozen it may come
-// late.
+// holds reports whether the lease is held. It does not rely on the fence, which may fire late in a
+// process that was frozen.
 func (h *Hold) holds() bool { return h.held && h.term.Err() == nil && time.Now().Before(h.until) }
 
-// Fresh reports whether it is held and was renewed lately. One who begins
-// something new asks this: a statement sent now should not arrive when the
-// lease is another's.
+// Fresh reports whether the lease is held and was renewed recently. Check it before beginning
+// something new: a statement that is sent now should not arrive when the lease is another owner's.
 func (h *Hold) Fresh() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errLost = errors.New("lost")
 
-// tables makes the inbox's tables.
+// tables creates the inbox's tables.
 func tables(t *testing.T, d *inboxtest.Database) store.Store {
 	t.Helper()
 	inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
@@ -31,7 +31,7 @@ func newLease(st store.Store, ttl time.Duration) *lease.Lease {
 	return lease.New(st, "l", uuid.NewString(), ttl, inboxtest.Patience, clock.System{}.Now)
 }
 
-// change is what a hold says.
+// change is what a hold reports.
 type change struct {
 	held bool
 	why  error
@@ -91,7 +91,7 @@ func TestReleaseWaitsForTheAcquireUnderWay(t *testing.T) {
 	})
 }
 
-// slowStore holds up its first acquire, as a network does.
+// slowStore delays its first acquire, as a network does.
 type slowStore struct {
 	store.Store
 	entered, goOn chan struct{}

@@ -10,28 +10,26 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// ErrUnconfirmed says that a transaction is committed on this server, but that
-// waiting for the synchronous standby was cancelled (pg_cancel_backend, or a
-// driver that cancels what its context has ended). A failover may undo the commit.
-// The server reports it as success with a warning.
+// ErrUnconfirmed means that a transaction is committed on this server, but that waiting for the
+// synchronous standby was cancelled. pg_cancel_backend does that, and so does a driver that cancels
+// when its context ends. A failover may undo the commit. The server reports it as success with a
+// warning.
 var ErrUnconfirmed = errors.New("waiting for the synchronous standby was cancelled: a failover may undo the commit")
 
-// commit is a COMMIT that was answered, on a connection that stays busy until
-// finish.
+// commit is an answered COMMIT on a connection that stays busy until finish.
 type commit struct {
 	pipeline *pgconn.Pipeline
 	err      error
 }
 
-// startCommit sends COMMIT and reads the response message by message: pgx itself
-// shows notices to nobody but the configuration the connection was made with,
-// which is the application's. The result is nil, and nothing was sent, if the
-// connection is closed, busy (with rows that were left open), or outside of a
-// transaction.
+// startCommit sends COMMIT and reads the response message by message. pgx shows notices only to the
+// configuration of the connection, which belongs to the application. startCommit returns nil, and
+// has sent nothing, if the connection is closed, busy (with rows that were left open) or outside of
+// a transaction.
 //
-// A pipeline keeps the connection from others meanwhile and gives it ctx as
-// deadline. What it is sent here goes past its account of what it expects, but for
-// the synchronization at the end.
+// A pipeline keeps other users away from the connection meanwhile and gives it the deadline of ctx.
+// The messages that we send bypass the pipeline's record of expected responses, except for the
+// synchronization at the end.
 func startCommit(ctx context.Context, c *pgx.Conn) *commit {
 	server := c.PgConn()
 	if ctx.Err() != nil || server.IsClosed() || server.IsBusy() || server.TxStatus() == 'I' {
@@ -57,7 +55,7 @@ func startCommit(ctx context.Context, c *pgx.Conn) *commit {
 	return own
 }
 
-// receive reads up to what says how COMMIT has ended.
+// receive reads up to the message that says how COMMIT has ended.
 func receive(c *pgx.Conn, wire *pgproto3.Frontend) (err error) {
 	for {
 		message, receiveErr := wire.Receive()

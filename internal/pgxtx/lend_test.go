@@ -22,8 +22,8 @@ func (nowhere) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { r
 func (nowhere) Commit() error                                                { return nil }
 func (nowhere) Rollback() error                                              { return nil }
 
-// The steps are Commit's. Without lend, about one of 2,000 tries panics under the race
-// detector: in database/sql, with a nil connection.
+// TestConnectionClosedByItsTransactionMeanwhileIsNotLent runs the steps of Commit. Without lend,
+// about one of 2,000 tries panics under the race detector: in database/sql, with a nil connection.
 func TestConnectionClosedByItsTransactionMeanwhileIsNotLent(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()

@@ -1,6 +1,6 @@
-// Package pgxtx has transactions of database/sql that let pgx itself be spoken
-// to, for what database/sql has no words for: large parameters that are not
-// copied, several statements in one round trip.
+// Package pgxtx has transactions of database/sql that give access to pgx itself. It is for what
+// database/sql cannot do: large parameters that are not copied, and several statements in one round
+// trip.
 package pgxtx
 
 import (
@@ -12,15 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// ErrUnavailable says that there is no such transaction here: the connection is
-// not pgx's, somebody has put something around it (that should see the
-// statements: tracing, say), or it could not begin. Nothing has happened then; the
-// usual way of beginning may well succeed, as it tries another connection if one
-// is dead.
+// ErrUnavailable means that no such transaction is possible: the connection is not pgx's, something
+// wraps it that should see the statements (such as tracing), or the transaction could not begin.
+// Nothing has happened then. Beginning through database/sql may still succeed, because it tries
+// another connection if one is dead.
 var ErrUnavailable = errors.New("no transaction of pgx here")
 
-// Tx is a transaction on a connection of its own. Commit or Rollback, or the end
-// of the context it was begun with, gives the connection back.
+// Tx is a transaction on a connection of its own. Commit, Rollback or the end of its context
+// returns the connection to the pool.
 type Tx struct {
 	*sql.Tx
 	ctx      context.Context
@@ -29,7 +28,7 @@ type Tx struct {
 	prepares bool
 }
 
-// Begin begins a transaction; ErrUnavailable is among the errors.
+// Begin begins a transaction. Its errors include ErrUnavailable.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -43,17 +42,17 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error)
 	if err != nil {
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
-	// Close waits for the transaction to end, which its context sees to.
+	// Close waits for the end of the transaction, which the end of its context causes.
 	return &Tx{Tx: tx, ctx: ctx, conn: conn, prepares: traits.prepares,
 		detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
-// Prepares reports whether statements may be prepared on the connection; behind
-// some poolers they must not be. Do not prepare any in Do without it.
+// Prepares reports whether statements may be prepared on the connection. Behind some poolers they
+// must not be. Do not prepare any in Do if it is false.
 func (t *Tx) Prepares() bool { return t.prepares }
 
-// traits are what Begin has to know of a connection. They never change, so that
-// the connection keeps them: its configuration is copied for whoever asks for it.
+// traits are what Begin has to know of a connection. They never change, so they are stored with the
+// connection: reading its configuration copies that each time.
 type traits struct {
 	bare     bool // pgx's own, without a tracer
 	prepares bool
@@ -78,30 +77,34 @@ func traitsOf(conn *sql.Conn) (of traits) {
 	return of
 }
 
-// Commit commits the transaction and gives the connection back. ErrUnconfirmed is
-// among the errors.
+// Commit commits the transaction and returns the connection to the pool. Its errors include
+// ErrUnconfirmed.
 func (t *Tx) Commit() error {
 	if !t.detach() {
-		return t.end(t.Tx.Commit()) // the context has ended, the connection is on its way back
+		return t.end(t.Tx.Commit()) // the context has ended, and the connection is being returned
 	}
 	var own *commit
 	lend(t.conn, func(driverConn any) { own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn()) })
 	err := t.Tx.Commit()
 	if own != nil {
-		// That has sent nothing, as pgx refuses a busy connection. It has ended
-		// the transaction for database/sql: whoever writes on gets sql.ErrTxDone.
+		// This commit has sent nothing, because pgx refuses a busy connection. But it has ended the
+		// transaction for database/sql: further statements get sql.ErrTxDone.
 		err = own.err
 		lend(t.conn, func(any) { own.finish() })
 	}
 	return t.end(err)
 }
 
-// lend calls work with the driver's connection, unless it is closed.
+// lend calls work with the driver's connection, unless the connection is closed.
 //
-// The transaction's context may end meanwhile, and then database/sql closes conn beside
-// us: Raw sees that conn is open; the other goroutine marks it as closed, closes the
-// driver's connection and leaves nil in its place; Raw goes on with that nil and panics.
-// Nothing was lent then, and conn is closed, as if it had been a moment before.
+// The transaction's context may end meanwhile, and database/sql then closes conn concurrently:
+//
+// 1. Raw sees that conn is open.
+// 2. The other goroutine marks conn as closed, closes the driver's connection and sets it to nil.
+// 3. Raw passes that nil on and panics.
+//
+// lend recovers from this. Nothing was lent, and conn is closed as if that had happened a moment
+// earlier.
 func lend(conn *sql.Conn, work func(driverConn any)) {
 	lent := false
 	defer func() {
@@ -117,23 +120,22 @@ func lend(conn *sql.Conn, work func(driverConn any)) {
 	})
 }
 
-// Rollback undoes the transaction and gives the connection back.
+// Rollback undoes the transaction and returns the connection to the pool.
 func (t *Tx) Rollback() error { return t.end(t.Tx.Rollback()) }
 
 func (t *Tx) end(err error) error {
 	t.detach()
-	_ = t.conn.Close() // an error says that it is closed already
+	_ = t.conn.Close() // an error means that it is already closed
 	return err
 }
 
-// Do calls work with the connection, beside nobody, unless ctx or the
-// transaction has ended: then it fails with ctx's error or sql.ErrTxDone. What
-// work panics with, its caller gets.
+// Do calls work with exclusive use of the connection. If ctx or the transaction has ended, it fails
+// with ctx's error or sql.ErrTxDone instead. A panic of work reaches the caller.
 //
-// It is a statement of the transaction for database/sql, so that everything holds
-// that holds for one: sql.Conn.Raw would lend the connection also when the context
-// has just undone the transaction, to whoever has not noticed yet and would write
-// outside of any; and where work panics, it would wait for the transaction's end.
+// For database/sql this is a statement of the transaction, so all of its rules for statements hold.
+// sql.Conn.Raw would have two faults. It lends the connection even if the context has just undone
+// the transaction, so a caller that has not noticed would write outside of any transaction. And if
+// work panics, it waits for the transaction's end.
 func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
 	var l loan
 	l.work = work
@@ -143,8 +145,8 @@ func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
 	return l.err
 }
 
-// loan is an argument that pgx shows the connection, as one that rewrites the
-// statement, before anything is sent. Nothing else is, as it fails.
+// loan is an argument to which pgx passes the connection, because it claims to rewrite the
+// statement, before anything is sent. RewriteQuery returns an error, so nothing else is sent.
 type loan struct {
 	work  func(*pgx.Conn) error
 	given bool

@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// onePool is a pool of one connection, so that one that is not given back shows,
-// on a database with a table of numbers; others look at that through a second one.
+// onePool returns a pool of one connection, so that a connection that is not returned shows. Its
+// database has a table of numbers, which other, a second pool, can read.
 func onePool(t *testing.T, configure ...func(*pgx.ConnConfig)) (pool, other *sql.DB) {
 	t.Helper()
 	dsn := testenv.PostgresDSN(t)
@@ -66,7 +66,7 @@ func begin(t *testing.T, ctx context.Context, pool *sql.DB) *pgxtx.Tx {
 	return tx
 }
 
-// insert writes a number past database/sql.
+// insert writes a number, bypassing database/sql.
 func insert(tx *pgxtx.Tx) error {
 	return tx.Do(context.Background(), func(c *pgx.Conn) error {
 		_, err := c.Exec(context.Background(), "INSERT INTO numbers VALUES ($1)", 1)
@@ -74,7 +74,8 @@ func insert(tx *pgxtx.Tx) error {
 	})
 }
 
-// requireGivenBack also waits for what database/sql does behind a context's end.
+// requireGivenBack checks that the connection is returned. It also waits for what database/sql does
+// after the end of a context.
 func requireGivenBack(t *testing.T, pool *sql.DB) {
 	t.Helper()
 	require.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, testenv.Patience, time.Millisecond)
@@ -104,8 +105,8 @@ func TestNothingIsWrittenOnceTheTransactionHasEnded(t *testing.T) {
 		"a rollback": func(tx *pgxtx.Tx, _ context.CancelFunc) error { return tx.Rollback() },
 		"its context's end": func(tx *pgxtx.Tx, cancel context.CancelFunc) error {
 			cancel()
-			// Until database/sql has undone it, it is still possible to write in
-			// it, which is undone, too.
+			// Until database/sql has rolled the transaction back, it can still be written in. That
+			// write is rolled back too.
 			for !errors.Is(insert(tx), sql.ErrTxDone) {
 			}
 			return nil
@@ -127,7 +128,8 @@ func TestNothingIsWrittenOnceTheTransactionHasEnded(t *testing.T) {
 	}
 }
 
-// The context ends at any moment of somebody's writing, who goes on.
+// TestContextThatEndsBesideAWriterLeavesNothing ends the context at any moment while writers
+// continue.
 func TestContextThatEndsBesideAWriterLeavesNothing(t *testing.T) {
 	pool, other := onePool(t)
 	for range 200 {
@@ -163,7 +165,7 @@ func TestTransactionThatHasEndedLeavesNothingOnALongContext(t *testing.T) {
 // watchedContext never ends, and counts who waits for its end.
 type watchedContext struct {
 	context.Context
-	done chan struct{} // of its own: package context would ask the embedded one
+	done chan struct{} // its own: package context would ask the embedded one
 
 	mu      sync.Mutex
 	waiting int
@@ -171,7 +173,7 @@ type watchedContext struct {
 
 func (c *watchedContext) Done() <-chan struct{} { return c.done }
 
-// AfterFunc is what package context asks contexts of others for.
+// AfterFunc is what package context calls on contexts of other types.
 func (c *watchedContext) AfterFunc(func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +199,7 @@ func TestConnectionIsGivenBack(t *testing.T) {
 	requireGivenBack(t, pool)
 	require.NoError(t, begin(t, ctx, pool).Rollback())
 	requireGivenBack(t, pool)
-	begin(t, ctx, pool) // nobody ends it
+	begin(t, ctx, pool) // never ended by the test
 	cancel()
 	requireGivenBack(t, pool)
 
@@ -265,7 +267,7 @@ func TestWhereSomebodyStandsBetweenThereIsNone(t *testing.T) {
 		dsn := testenv.PostgresDSN(t)
 		other := open(t, config(t, dsn))
 		unpinged := stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false })
-		pool := stdlib.OpenDB(*config(t, dsn), unpinged) // as one that was busy a moment ago
+		pool := stdlib.OpenDB(*config(t, dsn), unpinged) // as a connection that was busy a moment ago
 		pool.SetMaxOpenConns(1)
 		defer func() { require.NoError(t, pool.Close()) }()
 		exec(t, pool, "SELECT 1")
@@ -276,7 +278,7 @@ func TestWhereSomebodyStandsBetweenThereIsNone(t *testing.T) {
 			return other.QueryRowContext(t.Context(), "SELECT count(*)"+others).Scan(&left) == nil && left == 0
 		}, testenv.Patience, time.Millisecond)
 		requireUnavailable(t, pool)
-		requireGivenBack(t, pool) // on the next one
+		requireGivenBack(t, pool) // on the next connection
 	})
 }
 

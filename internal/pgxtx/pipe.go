@@ -9,19 +9,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// mostPiped is how many statements ExecAfter keeps prepared on a connection. What
-// comes beyond, from somebody who writes values into statements, goes by itself.
+// mostPiped is how many statements ExecAfter keeps prepared on a connection. Further ones, which
+// come from code that writes values into statements, are sent by themselves.
 const mostPiped = 100
 
-// ExecAfter runs some statements without arguments, then another one, and returns
-// how many rows that one affected, and whether those before it have all run. If
-// they have not, either the server refused one, which has aborted the transaction,
-// or nothing happened, as with an argument that does not fit.
+// ExecAfter runs some statements without arguments, then another one. It returns how many rows the
+// last one affected, and whether those before it have all run. If they have not, either the server
+// refused one, which aborted the transaction, or nothing happened, for example because an argument
+// has a wrong type.
 //
-// All go in one round trip if the last has run on this connection before. If it has
-// not, those before it run first: it may be wrong, and they be what the failure is
-// undone by. pgx's own batch would prepare it before them, and give up the
-// connection for an argument that does not fit.
+// All statements go in one round trip if the last one has run on this connection before. Otherwise
+// those before it run first: the last one may be wrong, and they may be the savepoint that undoes
+// its failure. pgx's own batch would prepare it before them, and would close the connection for an
+// argument of a wrong type.
 func ExecAfter(
 	ctx context.Context, c *pgx.Conn, before []string, statement string, args []any,
 ) (affected int64, ran bool, err error) {
@@ -76,8 +76,8 @@ func result(pipeline *pgconn.Pipeline) (affected int64, err error) {
 	return tag.RowsAffected(), err
 }
 
-// preparations are what a connection has prepared for ExecAfter, under names of
-// their own: pgx finds what others have prepared by its text, and they may close it.
+// preparations holds the statements that a connection has prepared for ExecAfter, under names of
+// their own. pgx finds statements of other callers by their text, and these callers may close them.
 type preparations struct {
 	statements map[string]*pgconn.StatementDescription
 	made       int
@@ -106,8 +106,8 @@ func (p *preparations) prepare(
 	return prepared, err
 }
 
-// forget: what a statement was prepared as may be what is wrong with it, as after a
-// change of the schema. It can be closed also in a transaction that has failed.
+// forget deallocates a prepared statement that may be the cause of an error, for example after a
+// change of the schema. This also works in a transaction that has failed.
 func (p *preparations) forget(ctx context.Context, c *pgx.Conn, statement string) {
 	_ = c.Deallocate(ctx, p.statements[statement].Name)
 	delete(p.statements, statement)

@@ -39,7 +39,8 @@ func (v failingValue) Value() (driver.Value, error) {
 	return nil, errValue
 }
 
-// Each of these, with a statement that the connection knows and one it does not.
+// TestStatementFailsBehindThoseBeforeIt runs each case with a statement that the connection knows
+// and with one that it does not.
 func TestStatementFailsBehindThoseBeforeIt(t *testing.T) {
 	before := []string{"SAVEPOINT a", "SAVEPOINT b"}
 	back := []string{"ROLLBACK TO a"}
@@ -131,7 +132,8 @@ func TestStatementThatIsWrongFailsBehindThoseBeforeIt(t *testing.T) {
 	require.NoError(t, tx.Commit())
 }
 
-// What the connection has prepared may be gone, or not fit any more.
+// TestStatementIsPreparedAnewAfterAFailure proves that a statement is prepared again if what the
+// connection has prepared is gone or outdated.
 func TestStatementIsPreparedAnewAfterAFailure(t *testing.T) {
 	pool, other := onePool(t)
 	run := func() error {

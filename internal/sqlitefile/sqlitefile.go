@@ -1,4 +1,4 @@
-// Package sqlitefile makes SQLite's files.
+// Package sqlitefile creates SQLite's files.
 package sqlitefile
 
 import (
@@ -8,11 +8,12 @@ import (
 	"os"
 )
 
-// Create makes an empty database that only the process's user may read and write (mode
-// 0600), unless there is a file. SQLite itself lets everybody read it. The files beside it,
-// -wal and -shm, get its mode from SQLite.
+// Create makes an empty database file that only the process's user may read and write (mode 0600),
+// unless the file exists. SQLite itself lets every user read it. The files beside it, -wal and
+// -shm, get its mode from SQLite.
 func Create(file string) error {
-	// Not opened if it is there: closing it would end the locks that this process has on it.
+	// O_EXCL: an existing file is not opened, because closing it would end this process's locks on
+	// it.
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil

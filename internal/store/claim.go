@@ -18,19 +18,19 @@ type ClaimRequest struct {
 type KeyLimit struct {
 	HandlerKey string
 	Limit      int
-	// Lanes is nil if the handler is not ordered; lanes are then ignored.
+	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
 }
 
-// Claimed is what one claim got.
+// Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim
-	// Behind are keys of ordered handlers that may have more due rows, which
-	// this claim did not come to: claim again, however few of theirs are in
-	// Claims. They are sorted and distinct.
+	// Behind are keys of ordered handlers that may have more due rows which this claim did not
+	// reach. Claim again for them, however few of their rows are in Claims. They are sorted and
+	// distinct.
 	Behind []string
-	// Unlooked is not nil if the claim stands but the look after the lanes of
-	// the rows it marked as waiting failed: CheckLanes makes up for it.
+	// Unlooked is not nil if the claim succeeded, but checking the lanes of the rows it marked as
+	// waiting failed afterwards. CheckLanes makes up for that.
 	Unlooked error
 }
 
@@ -39,20 +39,20 @@ type Claim struct {
 	Ref
 	RequeuedCount int
 	CreatedAt     time.Time
-	// Due is when it became due: its next_attempt_at, else its created_at.
+	// Due is when the status became due: its next_attempt_at, else its created_at.
 	Due time.Time
 	// Message is nil if the message's row is gone.
 	Message *models.Message
 }
 
-// Backlog is what there is to do under one handler key.
+// Backlog is the work that is left under one handler key.
 type Backlog struct {
 	HandlerKey string
-	// Due are unclaimed and can be claimed now; Waiting are behind others of
-	// their lane; Processing are claimed; Poisoned await an operator.
+	// Due statuses are unclaimed and can be claimed now. Waiting ones come after others of their
+	// lane. Processing ones are claimed. Poisoned ones wait for an operator.
 	Due, Waiting, Processing, Poisoned int
-	// OldestDue is when the oldest of Due became due; zero if none is.
+	// OldestDue is when the oldest due status became due, zero if none is due.
 	OldestDue time.Time
-	// Capped says that there are more: it was not looked further.
+	// Capped means that counting stopped at its limit and that there may be more.
 	Capped bool
 }

@@ -14,50 +14,53 @@ import (
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
-// ErrWorkerReleased says that the worker was taken for dead and its claims released.
+// ErrWorkerReleased means that the worker was declared dead and its claims were released.
 var ErrWorkerReleased = errors.New("worker was declared dead and its claims were released")
 
-// ErrWorkerBusy says that a worker cannot be marked as released at the moment: a
-// claim, an accept or a heartbeat of its is under way, or was left open.
+// ErrWorkerBusy means that a worker cannot be marked as released at the moment: a claim, an accept
+// or a heartbeat of that worker is running, or was left open.
 var ErrWorkerBusy = errors.New("the worker's row is locked by another transaction")
 
-// ErrNoTransaction says that a method that works in the caller's transaction was given
-// a session without one.
+// ErrNoTransaction means that a method that works in the caller's transaction got a session without
+// one.
 var ErrNoTransaction = errors.New("no open transaction")
 
-// ErrNotAudited says that an action on behalf of an operator was undone because
-// its audit row could not be written.
+// ErrNotAudited means that an operator's action was undone because its audit row could not be
+// written.
 var ErrNotAudited = errors.New("the audit row could not be written, nothing was done")
 
-// ErrRejectedGone says that there is no rejected message of that ID, or not any more.
+// ErrRejectedGone means that no rejected message has that ID, or no longer.
 var ErrRejectedGone = errors.New("no such rejected message")
 
-// ErrCannotListen says that connections like those of the pool cannot be made
-// outside of it: its driver is none, or hides one, that does so.
+// ErrCannotListen means that a connection like those of the pool cannot be opened outside of the
+// pool: the pool's driver is not pgx, or hides it.
 var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
 
-// ErrNotHeard says that a Listener did not hear what was announced through the
-// pool.
+// ErrNotHeard means that a Listener did not receive a notification that was sent through the pool.
 var ErrNotHeard = errors.New("a notification sent through the pool did not arrive: " +
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
 
-// ErrSharedSession says that there is no session of the server for a Listener
-// alone.
+// ErrSharedSession means that the Listener has no server session for itself.
 var ErrSharedSession = errors.New("the listening connection has no session of its own: " +
 	"a pooler in transaction mode gives it one for each transaction, and no notification passes")
 
-// IsTransient reports whether the same call may succeed later without anyone
-// changing anything: connections lost, refused or exhausted, a server that is
-// starting, stopping or read-only after a failover, deadlocks, serialization
-// failures, lock and statement timeouts, a busy SQLite file, a context that
-// ended. After such an error it is open whether a commit took place.
+// IsTransient reports whether the same call may succeed later without a change by anyone. Such
+// errors are:
+//
+//   - connections that were lost, refused or exhausted
+//   - a server that is starting, stopping or read-only after a failover
+//   - deadlocks, serialization failures, lock and statement timeouts
+//   - a busy SQLite file
+//   - a context that ended
+//
+// After such an error it is unknown whether a commit took place.
 func IsTransient(err error) bool {
 	switch {
 	case err == nil:
 		return false
 	case errors.Is(err, pgxtx.ErrUnconfirmed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
 		errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
-		// What database/sql says once a context has rolled back underneath.
+		// database/sql's error after a context has rolled the transaction back
 		errors.Is(err, sql.ErrTxDone),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return true
@@ -76,15 +79,14 @@ func IsTransient(err error) bool {
 		}
 		return false
 	}
-	// pgx gives these no type.
+	// pgx has no types for these errors.
 	return strings.Contains(err.Error(), "conn closed") || strings.Contains(err.Error(), "conn busy")
 }
 
-// IsDatabaseFault reports whether a statement of a handler failed because of the
-// database and not of the statement: the same one may succeed later. It is
-// IsTransient without what a handler brings about by itself: the end of a context
-// it made, a statement timeout, a second query on a connection that is still read
-// from.
+// IsDatabaseFault reports whether a statement of a handler failed because of the database and not
+// of the statement, so that the same statement may succeed later. It is IsTransient without what a
+// handler itself can cause: the end of a context it made, a statement timeout, and a second query
+// on a connection that is still being read from.
 func IsDatabaseFault(err error) bool {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, sql.ErrTxDone) {
@@ -105,7 +107,7 @@ func transientState(state string) bool {
 		"55P03", // lock not available
 		"57014": // cancelled, as by statement_timeout
 		return true
-	case "08P01": // protocol violation: the same again would be again
+	case "08P01": // protocol violation: the same call would fail again
 		return false
 	}
 	switch state[:2] {
@@ -124,19 +126,18 @@ func IsBusy(err error) bool {
 	return ok && (code&0xff == 5 || code&0xff == 6) // BUSY, LOCKED
 }
 
-// IsWaiting reports whether a statement ended because it waited for too long,
-// which on SQLite is for the file: the driver may wait longer (busy_timeout)
-// than the statement's deadline lets it, and then does not always say more than
-// that it was interrupted.
+// IsWaiting reports whether a statement ended because it waited for too long, which on SQLite means
+// for the file. The driver may wait longer (busy_timeout) than the statement's deadline allows. The
+// error may then only say that the statement was interrupted.
 func IsWaiting(err error) bool {
 	code, ok := SQLiteCode(err)
 	return IsBusy(err) || ok && code&0xff == 9 || errors.Is(err, context.DeadlineExceeded) // INTERRUPT
 }
 
-// OutcomeUnknown reports whether a commit that returned err may have taken
-// place all the same: the connection was lost, or the context ended, before
-// the database had answered, or it answered before its synchronous standby had the
-// commit. What the database itself refused is known.
+// OutcomeUnknown reports whether a commit that returned err may nevertheless have taken place: the
+// connection was lost or the context ended before the database answered, or the database answered
+// before its synchronous standby had the commit. The outcome of a commit that the database itself
+// refused is known.
 func OutcomeUnknown(err error) bool {
 	if state := SQLState(err); state != "" {
 		return state[:2] == "08" || state[:2] == "58" || strings.HasPrefix(state, "57P")
@@ -150,25 +151,23 @@ func OutcomeUnknown(err error) bool {
 // FailedCommit marks an error of a transaction's commit, for MayBeCommitted.
 func FailedCommit(err error) error { return &commitError{err} }
 
-// commitError is an error of a transaction's commit, not of what came before.
+// commitError is an error of a transaction's commit, as opposed to one of an earlier statement.
 type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
-// MayBeCommitted reports whether the transaction of a Store's method, Accept
-// above all, may have been committed although the method returned err. One that
-// did not come to its commit was rolled back for certain, or never begun: the
-// database refused a statement, the context ended or the connection was lost
-// before. So was one whose commit PostgreSQL refused. Any other error of the
-// commit counts, whatever it is.
+// MayBeCommitted reports whether the transaction of a Store's method, most notably Accept, may have
+// been committed although the method returned err. A transaction that never reached its commit was
+// certainly rolled back or never begun: the database refused a statement, the context ended or the
+// connection was lost before the commit. So was one whose commit PostgreSQL refused. Any other
+// error of the commit counts, whatever it is.
 func MayBeCommitted(err error) bool {
 	var commit *commitError
 	return errors.As(err, &commit) && (SQLState(err) == "" || OutcomeUnknown(err))
 }
 
-// IsData reports whether what was to be stored is at fault, so that trying
-// again is useless: SQLSTATE classes 22, 23 and 54, SQLite's constraint,
-// too-big and mismatch errors, and ErrUnstorable.
+// IsData reports whether the data to store is at fault, so that retrying is useless: SQLSTATE
+// classes 22, 23 and 54, SQLite's constraint, too-big and mismatch errors, and ErrUnstorable.
 func IsData(err error) bool {
 	if errors.Is(err, ErrUnstorable) {
 		return true
@@ -189,8 +188,8 @@ func IsData(err error) bool {
 	return false
 }
 
-// IsUniqueViolation reports whether a unique index or primary key refused a
-// row, whether or not the user's GORM translates errors.
+// IsUniqueViolation reports whether a unique index or primary key refused a row, whether or not the
+// user's GORM translates errors.
 func IsUniqueViolation(err error) bool {
 	if errors.Is(err, gorm.ErrDuplicatedKey) || SQLState(err) == "23505" {
 		return true
@@ -199,25 +198,24 @@ func IsUniqueViolation(err error) bool {
 	return ok && (code == 2067 || code == 1555) // CONSTRAINT_UNIQUE, CONSTRAINT_PRIMARYKEY
 }
 
-// Collided reports whether two transactions got in each other's way and one
-// was rolled back for it: trying again at once is the answer.
+// Collided reports whether a transaction was rolled back because of a conflict with another one, or
+// found the SQLite file locked. Retry it at once.
 func Collided(err error) bool {
 	return IsSerialization(err) || IsBusy(err)
 }
 
-// IsSerialization reports whether PostgreSQL rolled a transaction back because
-// it got in another's way, as a serialization failure or a deadlock: the whole
-// transaction, run again, may pass.
+// IsSerialization reports whether PostgreSQL rolled a transaction back because of a serialization
+// failure or a deadlock. The whole transaction may succeed when it runs again.
 func IsSerialization(err error) bool {
 	state := SQLState(err)
 	return state == serializationFailure || state == "40P01"
 }
 
-// serializationFailure is the SQLSTATE that READ COMMITTED knows nothing of.
+// serializationFailure is a SQLSTATE that does not occur under READ COMMITTED.
 const serializationFailure = "40001"
 
-// SQLState is empty for errors that are not PostgreSQL's. Both pgx's and
-// lib/pq's errors have the method.
+// SQLState returns the SQLSTATE of an error, empty for errors that are not PostgreSQL's. The errors
+// of both pgx and lib/pq have the method.
 func SQLState(err error) string {
 	var stated interface{ SQLState() string }
 	if errors.As(err, &stated) && len(stated.SQLState()) == 5 {
@@ -226,13 +224,13 @@ func SQLState(err error) string {
 	return ""
 }
 
-// PoolClosed reports whether an error says that the application has closed the
-// pool. database/sql exports no error for it.
+// PoolClosed reports whether an error means that the application has closed the pool. database/sql
+// exports no error for that.
 func PoolClosed(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "sql: database is closed")
 }
 
-// ErrMarkerBusy says that another transaction was in the way of a marker and
-// had not ended when waiting did: on PostgreSQL one that has inserted or is
-// deleting the same, on SQLite any that has written.
+// ErrMarkerBusy means that another transaction blocked a marker for longer than the wait. On
+// PostgreSQL that is one that has inserted or is deleting the same marker, on SQLite any one that
+// has written.
 var ErrMarkerBusy = errors.New("another transaction is in the marker's way")

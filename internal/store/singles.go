@@ -8,31 +8,31 @@ import (
 	"gorm.io/gorm"
 )
 
-// ReadCommitted is how our transactions begin on PostgreSQL, whose default may be another,
-// by the role's or the database's default_transaction_isolation. Everything here is written
-// for it: a statement that has waited for a row's lock goes on with the row as it is now. A
-// transaction with a snapshot fails instead (40001).
+// ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have
+// another default (default_transaction_isolation). All statements here are written for READ
+// COMMITTED: one that has waited for a row's lock continues with the row as it is now. A
+// transaction with a snapshot would fail instead (40001).
 var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
-// Singles runs statements outside any transaction, for Query and Exec. Such a statement is a
-// transaction of the session's default isolation. Where that is known not to be READ
-// COMMITTED, each gets a transaction that states it, which costs three round trips more. It is
-// known from StateIsolation, or from a serialization failure: the statement, which has done
-// nothing, then runs again at once, so that none ever reaches a caller.
+// Singles runs statements outside of transactions, for Query and Exec. The server runs such a
+// statement as a transaction with the session's default isolation. If that is known not to be READ
+// COMMITTED, each statement gets a transaction that states it, which costs three more round trips.
+// It is known from StateIsolation, or from a serialization failure. The failed statement has done
+// nothing and runs again at once, so no caller ever gets such a failure.
 //
-// We don't set the session's default instead: the pool is the application's.
+// We do not set the session's default instead, because the pool belongs to the application.
 type Singles struct {
 	db    *gorm.DB
-	state *atomic.Bool // each statement states its isolation
+	state *atomic.Bool // whether each statement states its isolation
 }
 
 // NewSingles returns a runner of single statements on db.
 func NewSingles(db *gorm.DB) Singles { return Singles{db: db, state: new(atomic.Bool)} }
 
-// StateIsolation says that the sessions' default is not READ COMMITTED.
+// StateIsolation records that the sessions' default is not READ COMMITTED.
 func (s Singles) StateIsolation() { s.state.Store(true) }
 
-// Pool is what Query and Exec take.
+// Pool returns the pool to pass to Query and Exec.
 func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	pool := s.db.WithContext(ctx).Statement.ConnPool
 	if s.db.Dialector.Name() != "postgres" {
@@ -41,12 +41,12 @@ func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	return single{ConnPool: pool, of: s}
 }
 
-// boundSingle has the server end the transaction of a single statement whose client has
-// vanished before the COMMIT. It holds locks that others wait for (a lease), and nothing
-// else would end it before TCP gives the connection up. Reads no table.
+// boundSingle makes the server end the transaction of a single statement if its client vanished
+// before the COMMIT. The transaction holds locks that others wait for (a lease), and otherwise
+// lasts until TCP gives the connection up. It reads no table.
 const boundSingle = `SET LOCAL idle_in_transaction_session_timeout = '10s'`
 
-// single is a pool whose statements stand alone.
+// single is a pool that runs each statement by itself.
 type single struct {
 	gorm.ConnPool
 	of Singles
@@ -70,7 +70,7 @@ func (s single) run(ctx context.Context, statement func(gorm.ConnPool) error) er
 	return WithContextError(ctx, err)
 }
 
-// RunAlone runs one statement on whatever pool it is given.
+// RunAlone runs one statement on any kind of pool.
 func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnPool) error) error {
 	if s, ok := pool.(single); ok {
 		return s.run(ctx, statement)
@@ -82,7 +82,7 @@ func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnP
 type DefaultIsolation struct {
 	Role, Database string
 	Level          string // as PostgreSQL writes it
-	// Source is where it was set, as PostgreSQL names it: user, database, database
-	// user, configuration file, client.
+	// Source is where the default was set, as PostgreSQL names it: user, database, database user,
+	// configuration file, client.
 	Source string
 }

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// SQLiteCode finds SQLite's extended result code in an error. It knows the
-// drivers by shape: importing mattn's error type needs a C compiler, and a
-// user of one driver should not have to link the others.
+// SQLiteCode returns SQLite's extended result code in an error. It recognizes the drivers' errors
+// by their shape: importing mattn's error type needs a C compiler, and a user of one driver should
+// not have to link the others.
 func SQLiteCode(err error) (code int, found bool) {
 	if err == nil {
 		return 0, false
@@ -33,11 +33,11 @@ func driverCode(err error) (int, bool) {
 	if !value.IsValid() || !strings.Contains(value.Type().PkgPath(), "sqlite") {
 		return 0, false
 	}
-	// modernc.org/sqlite and glebarez/go-sqlite: an extended code.
+	// modernc.org/sqlite and glebarez/go-sqlite have an extended code.
 	if coded, ok := err.(interface{ Code() int }); ok {
 		return coded.Code(), true
 	}
-	// mattn/go-sqlite3: two fields; the extended one may be zero.
+	// mattn/go-sqlite3 has two fields, and the extended one may be zero.
 	if value.Kind() != reflect.Struct {
 		return 0, false
 	}

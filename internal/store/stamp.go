@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Stamp scans a time however the driver gives it: as a time or, from SQLite
-// without a column's declared type, as text. It is UTC; NULL is the zero time.
+// Stamp scans a time in whatever form the driver returns it: as a time or, from a SQLite expression
+// without a declared type, as text. The time is UTC, and NULL is the zero time.
 type Stamp struct{ time.Time }
 
-// timeFormats are tried in turn: the SQLite store's own, what the drivers write
-// for a time.Time, SQLite's functions.
+// timeFormats are tried in this order: the SQLite store's own format, what the drivers write for a
+// time.Time, and the formats of SQLite's functions.
 var timeFormats = []string{
 	"2006-01-02 15:04:05.999999999-07:00",
 	"2006-01-02 15:04:05.999999999 -0700", // the beginning of a Time's String
@@ -32,9 +32,8 @@ func (t *Stamp) Scan(source any) error {
 	case []byte:
 		text = string(source)
 	}
-	// A Time's String ends with its zone's name, which may be anything ("+04"
-	// where there is no abbreviation), and with its monotonic clock's reading.
-	// The offset before them says it all.
+	// The String of a Time ends with the zone's name, which may be anything ("+04" if there is no
+	// abbreviation), and with the monotonic clock's reading. The offset before them is enough.
 	if fields := strings.Fields(text); len(fields) > 3 {
 		text = strings.Join(fields[:3], " ")
 	}
@@ -49,7 +48,7 @@ func (t *Stamp) Scan(source any) error {
 	return err
 }
 
-// Pointer is nil for NULL.
+// Pointer returns nil for NULL.
 func (t Stamp) Pointer() *time.Time {
 	if t.IsZero() {
 		return nil
@@ -57,14 +56,14 @@ func (t Stamp) Pointer() *time.Time {
 	return &t.Time
 }
 
-// SQLiteTime is a time as the SQLite store stores it: UTC text of fixed
-// width, so that it sorts. Use it for every time in a statement of one's own.
+// SQLiteTime formats a time as the SQLite store stores it: UTC text of fixed width, so that it
+// sorts correctly. Use it for every time in statements of your own.
 func SQLiteTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00"
 }
 
-// StorableTime keeps a producer's nonsense within what every dialect stores, which
-// is microseconds.
+// StorableTime limits a producer's time to what every dialect can store: the years 1 to 9999, in
+// microseconds.
 func StorableTime(t time.Time) time.Time {
 	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)

@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// What the SQLite store writes is read, and text sorts as time does: every
-// comparison of times on SQLite relies on it.
+// FuzzSQLiteTimesSortAndComeBack checks that what the SQLite store writes can be read, and that its
+// text sorts as time does. Every comparison of times on SQLite relies on it.
 func FuzzSQLiteTimesSortAndComeBack(f *testing.F) {
 	f.Add(int64(0), int64(1))
 	f.Add(int64(-62135596800000000), int64(253402300799999999))
@@ -31,8 +31,8 @@ func FuzzSQLiteTimesSortAndComeBack(f *testing.F) {
 	})
 }
 
-// Users write times through their driver, which has forms of its own: a time's
-// String with everything in it is one of them.
+// FuzzTimesThatDriversWrite covers times that users write through their driver, which has forms of
+// its own: a time's String with everything in it is one of them.
 func FuzzTimesThatDriversWrite(f *testing.F) {
 	f.Add(int64(1767355200), int64(123456789), "UTC", 0)
 	f.Add(int64(1767355200), int64(0), "CEST", 7200)

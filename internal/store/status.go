@@ -6,14 +6,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Ref names a status at a version.
+// Ref identifies a status at a version.
 type Ref struct {
 	StatusID   string
 	MessageID  string
 	HandlerKey string
 	Version    int64
-	// Locator is where the row was found, if the dialect can use that to
-	// find it faster; it is only a hint.
+	// Locator is where the row was found, if the dialect can use that to find it faster. It is only
+	// a hint.
 	Locator        string
 	ErrorCount     int
 	AbandonedCount int
@@ -39,8 +39,7 @@ type Completion struct {
 	Outcome  models.Outcome
 }
 
-// Settlement is the state a claimed or pending status goes back to. The row
-// is unclaimed by it.
+// Settlement is the state to which a claimed or pending status returns. The row becomes unclaimed.
 type Settlement struct {
 	StatusID string
 	Version  int64
@@ -48,14 +47,14 @@ type Settlement struct {
 
 	ErrorCount     int
 	AbandonedCount int
-	// LastError replaces the stored text; nil keeps it.
+	// LastError replaces the stored text. Nil keeps it.
 	LastError *string
-	// NextAttemptAt is nil for "due now" (and when poisoned).
+	// NextAttemptAt is nil for a status that is due now, and for a poisoned one.
 	NextAttemptAt *time.Time
 	Poisoned      bool
 }
 
-// State is what a status is now.
+// State is the current state of a status.
 type State struct {
 	Version    int64
 	Completed  bool

@@ -9,13 +9,13 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ErrUnstorable says that a text column cannot hold this text as it is.
+// ErrUnstorable means that a text column cannot hold this text as it is.
 var ErrUnstorable = errors.New("text cannot be stored")
 
-// CheckText returns nil if a text column of at most limit characters holds the
-// text unaltered on every dialect; otherwise an error wrapping ErrUnstorable
-// that says why: invalid UTF-8, a NUL, or the length found and allowed. A
-// limit of 0 means any length (contract 3.6).
+// CheckText returns nil if a text column of at most limit characters holds the text unaltered on
+// every dialect. Otherwise it returns an error that wraps ErrUnstorable and names the cause:
+// invalid UTF-8, a NUL, or the length found and allowed. A limit of 0 means any length (contract
+// 3.6).
 func CheckText(text string, limit int) error {
 	switch {
 	case !utf8.ValidString(text):
@@ -31,11 +31,11 @@ func CheckText(text string, limit int) error {
 	return nil
 }
 
-// SanitizeError makes any error text fit for last_error: NUL and invalid UTF-8
-// become U+FFFD, and it is cut to models.MaxLastError characters, never within
-// one (contract 3.6). Text that fits already is returned as it is.
+// SanitizeError makes any error text fit for last_error: NUL and invalid UTF-8 become U+FFFD, and
+// it is cut to models.MaxLastError characters, never within one (contract 3.6). Text that already
+// fits is returned unchanged.
 func SanitizeError(text string) string {
-	// Nothing behind this can survive the cut, however large the text.
+	// Nothing after this can survive the cut, however large the text.
 	if most := models.MaxLastError * utf8.UTFMax; len(text) > most {
 		text = text[:most]
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Contract 3.6.
+// TestSanitizeError proves contract 3.6.
 func TestSanitizeError(t *testing.T) {
 	for name, each := range map[string]struct{ text, expected string }{
 		"fits":          {"no luck: é日😀", "no luck: é日😀"},

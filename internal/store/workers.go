@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Worker is what a worker says of itself with each heartbeat.
+// Worker is what a worker reports of itself with each heartbeat.
 type Worker struct {
 	ID          string
 	Host        string
@@ -14,8 +14,8 @@ type Worker struct {
 	Health string
 }
 
-// DrainKept is how long a drain's row counts at least: long enough for a program
-// that drains once a day.
+// DrainKept is the minimum time for which a drain's row counts: long enough for a program that
+// drains once a day.
 const DrainKept = 25 * time.Hour
 
 // WorkerState is a worker row as its inbox's other workers see it.
@@ -25,16 +25,16 @@ type WorkerState struct {
 	// SilentFor is the time since the last heartbeat.
 	SilentFor time.Duration
 	Stopped   bool
-	// Drains: the row was written by RecordDrain. SQLite's clock may stand
-	// still, and then a worker that stopped at once looks the same.
+	// Drains means that RecordDrain wrote the row. SQLite's clock may stand still, and then a
+	// worker that stopped at once looks the same.
 	Drains bool
-	// Released: found dead, its claims released.
+	// Released means that the worker was declared dead and its claims were released.
 	Released bool
-	// DatabaseRole is the role that it has logged in to PostgreSQL as; empty on SQLite.
+	// DatabaseRole is the role as which it has logged in to PostgreSQL, empty on SQLite.
 	DatabaseRole string
-	// Evictable: EvictWorker can end what it leaves open.
+	// Evictable means that EvictWorker can end the transactions it leaves open.
 	Evictable bool
-	// Read is when the row was read, by the database's clock on PostgreSQL;
-	// zero on SQLite, which has none of its own.
+	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite,
+	// which has no clock of its own.
 	Read time.Time
 }

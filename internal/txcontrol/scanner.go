@@ -12,16 +12,16 @@ type scanner struct {
 	at      int
 }
 
-// word is a keyword or an identifier, in upper case unless it is quoted, or a
-// string, which SQLite takes for the name of a savepoint.
+// word is a keyword or an identifier, in upper case unless it is quoted, or a string, which SQLite
+// accepts as the name of a savepoint.
 type word struct {
 	text   string
 	quoted bool
 }
 
-// statement reads up to the semicolon that ends a statement and returns its
-// first words. Semicolons inside the body of a trigger or of a function that is
-// written in SQL (BEGIN ATOMIC) do not end one.
+// statement reads up to the semicolon that ends a statement and returns its first words. Semicolons
+// inside the body of a trigger, or of a function written in SQL (BEGIN ATOMIC), do not end a
+// statement.
 func (s *scanner) statement() []word {
 	words := make([]word, 0, mostWords)
 	var last string
@@ -77,8 +77,8 @@ func add(words []word, w word) []word {
 	return words
 }
 
-// createsBody reports whether a statement that begins so may have a body with
-// statements of its own.
+// createsBody reports whether a statement with these first words may have a body with statements of
+// its own.
 func createsBody(words []word) bool {
 	return first(words, 0) == "CREATE" && slices.ContainsFunc(words[1:min(len(words), 4)], func(w word) bool {
 		return !w.quoted && (w.text == "TRIGGER" || w.text == "FUNCTION" || w.text == "PROCEDURE")
@@ -118,7 +118,7 @@ func (s *scanner) skipLine() {
 	}
 }
 
-// skipComment skips a comment, which has comments inside only in PostgreSQL.
+// skipComment skips a comment. Only in PostgreSQL can it contain other comments.
 func (s *scanner) skipComment() {
 	depth := 0
 	for s.at < len(s.text) {
@@ -161,7 +161,7 @@ func (s *scanner) quoted(quote byte) string {
 	return s.text[began:]
 }
 
-// escaped reads a string of PostgreSQL in which a backslash escapes.
+// escaped reads a PostgreSQL string in which a backslash escapes.
 func (s *scanner) escaped() {
 	s.at++
 	for s.at < len(s.text) {
@@ -179,8 +179,8 @@ func (s *scanner) escaped() {
 	}
 }
 
-// dollarQuoted skips a string between two equal tags, $$ or $tag$, and reports
-// whether there is one.
+// dollarQuoted skips a string between two equal tags, $$ or $tag$, and reports whether there is
+// one.
 func (s *scanner) dollarQuoted() bool {
 	end := s.at + 1
 	for end < len(s.text) && isPart(s.text[end]) && s.text[end] != '$' && (end > s.at+1 || isStart(s.text[end])) {

@@ -1,5 +1,5 @@
-// Package txcontrol finds the statements of an SQL text that control the
-// transaction they run in: those that begin or end one, and savepoints.
+// Package txcontrol finds the statements of an SQL text that control the transaction they run in:
+// those that begin or end one, and savepoints.
 package txcontrol
 
 import (
@@ -12,27 +12,28 @@ type Kind int
 
 // The kinds of transaction control.
 const (
-	// Boundary begins, ends or prepares a transaction: COMMIT, END, ROLLBACK,
-	// ABORT, BEGIN, START TRANSACTION, PREPARE TRANSACTION.
+	// Boundary begins, ends or prepares a transaction: COMMIT, END, ROLLBACK, ABORT, BEGIN, START
+	// TRANSACTION, PREPARE TRANSACTION.
 	Boundary Kind = iota
-	// Savepoint sets one.
+	// Savepoint sets a savepoint.
 	Savepoint
-	// Release releases one and those set after it.
+	// Release releases a savepoint and those set after it.
 	Release
-	// RollbackTo undoes what was done since one was set.
+	// RollbackTo undoes what was done since a savepoint was set.
 	RollbackTo
 )
 
-// Control is one such statement.
+// Control is one control statement.
 type Control struct {
 	Kind Kind
-	// Words are the statement's first words, in upper case, joined by a space.
+	// Words are the statement's first two words, joined by a space. They are in upper case unless
+	// quoted.
 	Words string
-	// Name is the savepoint's, without quotes; "" for a Boundary.
+	// Name is that of the savepoint, without quotes; "" for a Boundary.
 	Name string
 }
 
-// Dialect is whose rules a text is read by.
+// Dialect decides by which rules a text is read.
 type Dialect int
 
 // The dialects, which differ in comments, quotes and strings.
@@ -41,15 +42,15 @@ const (
 	SQLite
 )
 
-// mostWords is how many words of a statement are read: what tells the kinds
-// apart, and the name, are among the first five.
+// mostWords is how many words of a statement are kept: its kind and the savepoint's name are among
+// the first five.
 const mostWords = 6
 
-// keywords begin the statements that are looked for.
+// keywords begin the control statements.
 var keywords = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE", "SAVEPOINT", "RELEASE", "ROLLBACK"}
 
-// Find returns the text's control statements, in their order. Most texts have
-// none: their first word is another, and there is no semicolon.
+// Find returns the text's control statements in their order. Most texts have none, and it returns
+// quickly: their first word is not a keyword, and they contain no semicolon.
 func Find(text string, dialect Dialect) []Control {
 	s := scanner{text: text, dialect: dialect}
 	s.skipSpace()
@@ -112,7 +113,7 @@ func classify(words []word) (Control, bool) {
 	return c, false
 }
 
-// first is the word at i as a keyword, "" if it is none.
+// first returns the word at i if it is a keyword, else "".
 func first(words []word, i int) string {
 	if i >= len(words) || words[i].quoted {
 		return ""

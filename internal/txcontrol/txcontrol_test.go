@@ -111,7 +111,8 @@ func TestSavepointsAreNamed(t *testing.T) {
 	}
 }
 
-// SQLite itself says which texts end or begin a transaction: each is found.
+// FuzzWhateverEndsTheTransactionIsFound asks SQLite itself which texts end or begin a transaction,
+// and checks that each one is found.
 func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
 	for _, text := range []string{
 		"COMMIT", "SELECT 1;END", "/*/*;*/ROLLBACK", "-- \r;\nCOMMIT", "SELECT '''';COMMIT", "SELECT [']'];COMMIT",
@@ -147,7 +148,7 @@ func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
 		_, err = conn.ExecContext(ctx, "BEGIN")
 		require.NoError(t, err)
 		_, _ = conn.ExecContext(ctx, text)
-		_, still := conn.ExecContext(ctx, "BEGIN") // is refused inside a transaction
+		_, still := conn.ExecContext(ctx, "BEGIN") // refused inside a transaction
 		_, err = conn.ExecContext(ctx, "ROLLBACK")
 		require.NoError(t, err)
 		if still == nil {

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// acceptAttempts bounds how often a collision is tried again.
+	// acceptAttempts bounds how often an accept is tried when it collides with another transaction.
 	acceptAttempts = 5
-	// acceptRounds bounds how often messages may vanish under one accept.
+	// acceptRounds bounds how often messages may vanish during one accept.
 	acceptRounds = 10
 )
 
 // StatusRow is a status to insert.
 type StatusRow struct {
 	ID         string
-	Number     int64 // the message's, not known before the message is stored
+	Number     int64 // the message's; unknown until the message is stored
 	MessageID  string
 	Namespace  string // the message's
 	HandlerKey string
@@ -40,19 +40,19 @@ type StatusRow struct {
 	position   int // orders the rows of one batch as they were accepted
 }
 
-// Identity is what names a message (contract 4.4).
+// Identity is what identifies a message (contract 4.4).
 type Identity struct{ ID, Namespace string }
 
-// IdentityOf returns what names a message.
+// IdentityOf returns the identity of a message.
 func IdentityOf(m *store.NewMessage) Identity { return Identity{m.ID, m.Namespace} }
 
-// StoredNumber is a message that is stored.
+// StoredNumber is a stored message with its number.
 type StoredNumber struct {
 	Identity
 	Number int64
 }
 
-// Known is a message that was there before.
+// Known is a message that was stored before.
 type Known struct {
 	StoredNumber
 	MessageType, Source string
@@ -60,34 +60,35 @@ type Known struct {
 	ContentDiffers      bool
 }
 
-// accepting is what the dialects do differently. Every slice of messages is
-// sorted by ID and namespace.
+// accepting is what the dialects do differently. Every slice of messages is sorted by ID and
+// namespace.
 type accepting interface {
-	// InsertNew inserts the messages not known yet, and their statuses if
-	// InsertsStatuses says so, and returns what it inserted and the
-	// statuses it claimed for the worker. It may leave out the numbers of what
-	// it inserted, unless they are asked for, if that was every message.
+	// InsertNew inserts the messages that are not stored yet and, if InsertsStatuses returns true,
+	// their statuses. It returns what it inserted and the statuses it claimed for the worker. If it
+	// inserted every message it may leave out the numbers, unless numbers is true.
 	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string,
 		numbers bool, now time.Time) ([]StoredNumber, []ClaimedRow, error)
 	InsertsStatuses() bool
-	// LockKnown keeps cleanup and other accepts away from these messages
-	// until the transaction ends. Vanished ones are missing in the result.
+	// LockKnown keeps cleanup and other accepts away from these messages until the transaction
+	// ends. Messages that have vanished are missing in the result.
 	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]Known, error)
-	// HandlerKeys tells which statuses these messages have.
+	// HandlerKeys returns the statuses that these messages have.
 	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]HandledBy, error)
-	// InsertStatuses inserts rows in their order and returns the IDs of those
-	// that were not there yet. It claims rows only if InsertNew inserts none.
+	// InsertStatuses inserts rows in their order and returns the IDs of those that did not exist
+	// yet. It claims rows only in dialects whose InsertNew inserts no statuses.
 	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) ([]string,
 		[]ClaimedRow, error)
 	DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
 	InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
 }
 
-// Transacting commits what work did unless it fails, as Database.Transaction.
+// Transacting runs work in a transaction and commits it unless work fails, as Database.Transaction
+// does.
 type Transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
 
-// AcceptRetrying accepts in a transaction of its own, again if two collided.
-// last, if not nil, ends each such transaction; its error rolls it back.
+// AcceptRetrying accepts in a transaction of its own and retries if it collided with another one.
+// last, if not nil, runs at the end of each such transaction, and its error rolls the transaction
+// back.
 func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch,
 	last func(gorm.ConnPool, []store.Accepted) error,
 ) ([]store.Accepted, error) {
@@ -115,8 +116,8 @@ func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batc
 	}
 }
 
-// Accept runs inside a transaction. Most batches are done after the first
-// statement; only messages that were there before cost more.
+// Accept runs inside a transaction. Most batches are done after the first statement. Only messages
+// that were stored before cost more statements.
 func Accept(
 	ctx context.Context, pool gorm.ConnPool, dialect accepting, batch store.AcceptBatch,
 ) ([]store.Accepted, error) {
@@ -134,8 +135,8 @@ func Accept(
 		index[IdentityOf(message)] = i
 		waiting[i] = message
 	}
-	// All accepts insert in one order, so that overlapping batches wait for each
-	// other instead of deadlocking.
+	// All accepts insert in one order, so that overlapping batches wait for each other instead of
+	// deadlocking.
 	slices.SortFunc(waiting, func(a, b *store.NewMessage) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Namespace, b.Namespace))
 	})
@@ -174,9 +175,13 @@ func Accept(
 		if err != nil {
 			return nil, err
 		}
-		// Between the two statements cleanup may have deleted a message: it
-		// was there for the insert and is not there for the lock. It goes
-		// round again and is inserted as new.
+		// Cleanup may have deleted a message between the two statements:
+		//
+		// 1. The insert finds the message and inserts nothing.
+		// 2. Cleanup deletes the message.
+		// 3. The lock no longer finds it.
+		//
+		// The next round inserts such a message as new.
 		late, conflicts, err := judge(ctx, pool, dialect, found, batch, index, statuses, results)
 		if err != nil {
 			return nil, err
@@ -207,14 +212,14 @@ func Accept(
 	return results, nil
 }
 
-// statusRows gives every status of the batch an ID, ascending in the order of
-// acceptance; statuses[i], a part of all, belong to messages[i].
+// statusRows gives every status of the batch an ID, ascending in the order of acceptance.
+// statuses[i] is the part of all that belongs to messages[i].
 func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]StatusRow, err error) {
 	total := 0
 	for i := range messages {
 		total += len(messages[i].Handlers)
 	}
-	random := make([]byte, total*len(uuid.UUID{})) // asked for once
+	random := make([]byte, total*len(uuid.UUID{})) // one read for all IDs
 	if _, err := rand.Read(random); err != nil {
 		return nil, nil, fmt.Errorf("make status IDs: %w", err)
 	}
@@ -235,14 +240,14 @@ func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]Stat
 	return all, statuses, nil
 }
 
-// setNumber tells a message's statuses its number.
+// setNumber sets the message number of a message's statuses.
 func setNumber(statuses []StatusRow, number int64) {
 	for i := range statuses {
 		statuses[i].Number = number
 	}
 }
 
-// rowsOf lists the statuses of some messages in the order of acceptance.
+// rowsOf returns the statuses of some messages in the order of acceptance.
 func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]StatusRow) []StatusRow {
 	rows := make([]StatusRow, 0, len(messages))
 	for _, message := range messages {
@@ -252,12 +257,12 @@ func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]S
 	return rows
 }
 
-// addStatuses inserts what is missing after the new messages. The sequence
-// must follow the batch (contract 5.12): where a known message that lacks a
-// row stands before a new one, the new one's rows, inserted with the message a
-// moment ago and not visible to others yet, are taken back and follow in their turn.
-// So are all of them if a vanished message was inserted after the others. What
-// was claimed with its message comes back unclaimed then.
+// addStatuses inserts the rows that are missing after the new messages were inserted. The sequence
+// must follow the order of the batch, because lanes run in acceptance order. A known message that
+// lacks a row may precede a new message, whose rows were just inserted and are not visible to
+// others yet. Those later rows are then deleted and inserted again in order. With all, which is set
+// if a vanished message was inserted after the others, this happens to all rows. Rows that were
+// claimed with their message become unclaimed by it.
 func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow,
 	statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool,
 ) (late lateStatuses, err error) {

@@ -15,15 +15,14 @@ type ClaimedRow struct {
 	CreatedAt time.Time
 }
 
-// lateStatuses is what became of statuses that were inserted after their
-// messages.
+// lateStatuses is what happened to statuses that were inserted after their messages.
 type lateStatuses struct {
 	claimed   []ClaimedRow
-	unclaimed []string // IDs that were claimed before, and are not any more
+	unclaimed []string // IDs that were claimed before and no longer are
 }
 
-// noteClaims adds to the results what a claim of these rows would have
-// returned, but those of unclaimed.
+// noteClaims adds to the results what Claim would have returned for these rows, except for those of
+// unclaimed.
 func noteClaims(
 	results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimed []ClaimedRow, unclaimed []string,
 ) {
@@ -54,12 +53,11 @@ func noteClaims(
 	}
 }
 
-// firstVersion is a status's when it is inserted.
+// firstVersion is the version of a newly inserted status.
 const firstVersion = 1
 
-// asStored is the message as it comes back from its row. Each call returns a
-// copy: handlers get bytes of their own, which they and the one who called
-// Accept may change.
+// asStored returns the message as it will be read from its row. Each call returns a copy: handlers
+// get bytes of their own, which they and the caller of Accept may change.
 func asStored(m store.NewMessage, receivedAt time.Time) *models.Message {
 	copied := m.Message
 	copied.Content, copied.OrderingKey = Filled(bytes.Clone(m.Content)), bytes.Clone(m.OrderingKey)
@@ -67,5 +65,5 @@ func asStored(m store.NewMessage, receivedAt time.Time) *models.Message {
 	return &copied
 }
 
-// StoredTime is a time as it comes back: UTC, in microseconds.
+// StoredTime returns a time as it will be read back: UTC, in microseconds.
 func StoredTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

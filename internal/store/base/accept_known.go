@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// judge compares what is known with what came again and says which statuses
-// are missing and what is to be rejected (contract 4.2, 4.3).
+// judge compares the stored messages with those of the batch. It returns which statuses are missing
+// and what is to be rejected, and marks conflicts in results.
 func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []Known, batch store.AcceptBatch,
 	index map[Identity]int, statuses [][]StatusRow, results []store.Accepted,
 ) (missing []StatusRow, conflicts []models.RejectedMessage, err error) {
@@ -58,7 +58,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	return missing, conflicts, nil
 }
 
-// HandledBy is a status: of the message with this number, under this key.
+// HandledBy identifies a status by its message's number and its handler key.
 type HandledBy struct {
 	number     int64
 	handlerKey string
@@ -67,12 +67,12 @@ type HandledBy struct {
 // ScanHandledBy scans a message number and a handler key.
 func ScanHandledBy(rows *sql.Rows, h *HandledBy) error { return rows.Scan(&h.number, &h.handlerKey) }
 
-// ScanStoredNumber scans what names a message, and its number.
+// ScanStoredNumber scans a message's identity and number.
 func ScanStoredNumber(rows *sql.Rows, m *StoredNumber) error {
 	return rows.Scan(&m.ID, &m.Namespace, &m.Number)
 }
 
-// hasRow: under its own key or one of its legacy keys (contract 4.2).
+// hasRow reports whether the handler has a row under its own key or one of its legacy keys.
 func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 	if has[HandledBy{number, n.HandlerKey}] {
 		return true
@@ -80,8 +80,8 @@ func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 	return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[HandledBy{number, key}] })
 }
 
-// cleaned: the message is older than the handler's retention, so its row is
-// gone because it was cleaned, not because it never was (contract 4.2).
+// cleaned reports whether the message is older than the handler's retention. Its row is then
+// missing because it was cleaned up.
 func cleaned(n store.NewStatus, receivedAt, now time.Time) bool {
 	return n.Retention > 0 && receivedAt.Before(now.Add(-n.Retention))
 }

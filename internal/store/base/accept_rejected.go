@@ -15,11 +15,11 @@ import (
 // errConflict rolls back an accept that is all or nothing.
 var errConflict = errors.New("a message ID is known with another type, source or content")
 
-// RejectedRows are the statements on one rejected message by its ID.
+// RejectedRows holds the statements on one rejected message by its ID.
 type RejectedRows struct{ Load, Remove, Reason string }
 
-// LoadRejected tells an empty key or value from none by columns of their own:
-// what a driver makes of an empty blob is its own affair.
+// LoadRejected implements Store.LoadRejected. It tells an empty key or value from a missing one by
+// separate columns, because drivers differ in how they return an empty blob.
 func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string) (models.RejectedMessage, error) {
 	found, err := store.Query(ctx, d.Pool(ctx), d.Text(rows.Load), scanRejected, id)
 	if err == nil && len(found) == 0 {
@@ -47,9 +47,12 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 	return err
 }
 
-// AcceptRejected deletes the row last, so that all accepts lock messages before
-// rejected rows. Two calls at once: the second waits for the first's messages,
-// finds them known and then the row gone, and is rolled back.
+// AcceptRejected implements Store.AcceptRejected. It deletes the row last, so that all accepts lock
+// messages before rejected rows. Of two calls at once:
+//
+// 1. Both insert the messages, and the second one waits for the first.
+// 2. The first deletes the row and commits.
+// 3. The second finds the messages known and the row gone, and is rolled back.
 func AcceptRejected(ctx context.Context, d Database, in Transacting, dialect interface {
 	accepting
 	auditing
@@ -76,7 +79,7 @@ func SetRejectedReason(ctx context.Context, d Database, in Transacting, dialect 
 	return Doing("set the reason of a rejected message", in(ctx, func(pool gorm.ConnPool) error {
 		kept, err := store.Exec(ctx, pool, d.Text(rows.Reason), id, store.SanitizeError(reason))
 		if err == nil && kept == 0 && audit != nil {
-			err = store.ErrRejectedGone // an audit row would tell of what was not done
+			err = store.ErrRejectedGone // an audit row would record something that was not done
 		}
 		if err == nil {
 			err = addAny(ctx, pool, dialect, audit)

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// auditing is what writing an audit row needs of a dialect.
+// auditing is what writing an audit row needs from a dialect.
 type auditing interface {
 	AddAudit(ctx context.Context, pool gorm.ConnPool, audit models.Audit) error
 }
@@ -31,7 +31,7 @@ func notAudited(err error) error {
 	return fmt.Errorf("%w: %w", store.ErrNotAudited, err)
 }
 
-// addAny adds the audit row of an action on behalf of an operator; nil is none.
+// addAny adds the audit row of an operator's action, if there is one.
 func addAny(ctx context.Context, pool gorm.ConnPool, dialect auditing, audit *models.Audit) error {
 	if audit == nil {
 		return nil

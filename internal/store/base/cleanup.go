@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// WalkEnd bounds the walk.
+// WalkEnd returns where the walk ends: Until, but no later than the latest cutoff.
 func WalkEnd(r store.CleanupRequest) time.Time {
 	latest := r.Latest()
 	if r.Until.IsZero() || r.Until.After(latest) {
@@ -19,7 +19,7 @@ func WalkEnd(r store.CleanupRequest) time.Time {
 	return r.Until
 }
 
-// expired says whether a status goes.
+// expired reports whether a status is to be deleted.
 func expired(r store.CleanupRequest, s models.HandlerStatus) bool {
 	cutoff := r.Cutoff
 	for _, own := range r.HandlerCutoffs {
@@ -30,13 +30,13 @@ func expired(r store.CleanupRequest, s models.HandlerStatus) bool {
 	return s.CompletedAt != nil && s.CompletedAt.Before(cutoff)
 }
 
-// Candidate is a message that a walk looked at.
+// Candidate is a message that a walk has examined.
 type Candidate struct {
 	store.CleanupCursor
 	Expired bool
 }
 
-// Walked is what a walk found in one go.
+// Walked returns what a walk found in one batch.
 func Walked(r store.CleanupRequest, candidates []Candidate) store.ExpiredBatch {
 	found := store.ExpiredBatch{Next: r.After, Done: len(candidates) < r.Limit}
 	for _, c := range candidates {
@@ -51,14 +51,14 @@ func Walked(r store.CleanupRequest, candidates []Candidate) store.ExpiredBatch {
 	return found
 }
 
-// Size is a message's place in a list and how many bytes it has.
+// Size is a message's number and its size in bytes.
 type Size struct {
 	number int64
 	bytes  int64
 }
 
-// FitBytes cuts a list of numbers so that the messages that exist have maxBytes
-// together at most, or is the first alone.
+// FitBytes returns the first of the numbers whose messages have at most maxBytes together, but at
+// least one number. Messages that no longer exist count nothing.
 func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 	bytes := make(map[int64]int64, len(sizes))
 	for _, s := range sizes {
@@ -73,8 +73,8 @@ func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 	return numbers
 }
 
-// Assemble joins messages and their statuses, in the order of the numbers. A
-// message that has statuses of which none goes is left out.
+// Assemble joins messages and their statuses, in the order of the numbers. It leaves out a message
+// that has statuses of which none is to be deleted.
 func Assemble(
 	r store.CleanupRequest, numbers []int64, messages []models.Message, statuses []models.HandlerStatus,
 ) []store.ExpiredMessage {
@@ -108,7 +108,8 @@ func Assemble(
 	return found
 }
 
-// Deletions lists what is to be deleted: messages that go as a whole, and statuses.
+// Deletions returns what is to be deleted: the numbers of whole messages, and statuses at their
+// versions.
 func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []string, versions []int64) {
 	whole, statuses, versions = []int64{}, []string{}, []int64{} // nil would be NULL
 	for _, e := range expired {
@@ -141,7 +142,7 @@ func ScanMessage(rows *sql.Rows, m *models.Message) error {
 	return err
 }
 
-// ScanStatus scans all of a status.
+// ScanStatus scans all columns of a status.
 func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	var created, started, next, completed store.Stamp
 	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount,

@@ -1,6 +1,5 @@
-// Package base has what the stores of all dialects have in common: how a statement gets
-// the names of the tables, the algorithm of accepting, and the scanning of rows. It is for
-// the dialects alone.
+// Package base has what the stores of all dialects have in common: how table names get into a
+// statement, the algorithm of accepting, and the scanning of rows. Only the dialects use it.
 package base
 
 import (
@@ -26,7 +25,7 @@ type Database struct {
 	texts     *sync.Map // statement with placeholders → with the tables' names
 }
 
-// NewDatabase checks what a store is made of. It touches no database.
+// NewDatabase checks the arguments of a new store. It does not access the database.
 func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, options store.Options) (Database, error) {
 	if _, err := models.SQL(db.Dialector.Name(), naming); err != nil {
 		return Database{}, fmt.Errorf("store: %w", err)
@@ -51,13 +50,13 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 			"{markers}", models.Quote(naming.Markers()),
 			"{audit}", models.Quote(naming.Audit()),
 			"{meta}", models.Quote(naming.Meta()),
-			// One channel for each table, by whatever schema or search path it is reached.
+			// Each table has its own channel, whatever schema or search path it is reached by.
 			"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
 			"{latest}", latest,
 		)}, nil
 }
 
-// Text fills the tables' names into a statement, once.
+// Text returns a statement with the tables' names filled in, from a cache after the first call.
 func (d Database) Text(statement string) string {
 	if text, ok := d.texts.Load(statement); ok {
 		return text.(string)
@@ -67,13 +66,13 @@ func (d Database) Text(statement string) string {
 	return text
 }
 
-// Pool runs statements outside any transaction.
+// Pool returns a pool that runs statements outside of transactions.
 func (d Database) Pool(ctx context.Context) gorm.ConnPool {
 	return d.Singles.Pool(ctx)
 }
 
-// Transaction commits what work did unless it fails or panics. See
-// MayBeCommitted for its errors.
+// Transaction commits what work did, unless work fails or panics. MayBeCommitted classifies its
+// errors.
 func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	worked := false
 	err := d.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
@@ -87,7 +86,7 @@ func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) erro
 	return err
 }
 
-// Joined is the pool of the caller's transaction.
+// Joined returns the pool of the caller's transaction, or ErrNoTransaction.
 func Joined(tx *gorm.DB) (gorm.ConnPool, error) {
 	if tx == nil || !inTransaction(tx) {
 		return nil, store.ErrNoTransaction
@@ -100,7 +99,7 @@ func inTransaction(db *gorm.DB) bool {
 	return ok
 }
 
-// Doing names the operation in an error.
+// Doing prefixes an error with the operation's name.
 func Doing(operation string, err error) error {
 	if err == nil {
 		return nil

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// LaneWindow is how many rows of a key a claim looks at, beyond twice its
-	// limit, to find the first of their lanes. So a claim that has seen the
-	// whole window has claimed its limit or passed over more, and marks them:
-	// the next one gets further.
+	// LaneWindow is how many rows of a key a claim reads, beyond twice its limit, to find the first
+	// rows of their lanes. A claim that read the whole window has either claimed its limit or
+	// passed over more rows than that. It then marks those as waiting, so the next claim gets
+	// further.
 	LaneWindow = 1000
-	// ClaimAttempts bounds how often a claim is tried again because another
-	// one took the same lane at the same moment.
+	// ClaimAttempts bounds how often a claim is tried if another one took the same lane at the same
+	// moment.
 	ClaimAttempts = 5
 )
 
-// Ordered tells whether any key has lanes.
+// Ordered reports whether any key of the request has lanes.
 func Ordered(r store.ClaimRequest) bool {
 	return slices.ContainsFunc(r.Limits, func(l store.KeyLimit) bool { return l.Lanes != nil && l.Limit > 0 })
 }
 
-// Distinct names keys once, in order.
+// Distinct sorts keys and removes duplicates.
 func Distinct(keys []string) []string {
 	slices.Sort(keys)
 	return slices.Compact(keys)
@@ -35,7 +35,7 @@ func Distinct(keys []string) []string {
 // LaneColumns scans lane_handler and lane_key.
 type LaneColumns struct{ Handler, Key sql.NullInt64 }
 
-// Lane is nil where a column is NULL.
+// Lane returns the lane, nil if a column is NULL.
 func (c LaneColumns) Lane() *store.Lane {
 	if !c.Handler.Valid || !c.Key.Valid {
 		return nil
@@ -43,15 +43,16 @@ func (c LaneColumns) Lane() *store.Lane {
 	return &store.Lane{Handler: c.Handler.Int64, Key: c.Key.Int64}
 }
 
-// walking is what CheckLanes needs of a dialect.
+// walking is what CheckLanes needs from a dialect.
 type walking interface {
-	// WaitingLanes returns up to limit lanes of this name with waiting rows,
-	// the first ones behind after.
+	// WaitingLanes returns up to limit lanes of this name that have waiting rows and whose key is
+	// above after, in the order of their keys.
 	WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error)
 	AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error)
 }
 
-// CheckLanes implements Store.CheckLanes: it walks the names of a rule in order, and each one's lanes.
+// CheckLanes implements Store.CheckLanes. It walks the lane names of a rule in order, and the lanes
+// of each name.
 func CheckLanes(
 	ctx context.Context, dialect walking, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
 ) (*store.Lane, []string, error) {
@@ -90,7 +91,7 @@ func CheckLanes(
 	return next, keys, nil
 }
 
-// ScanLaneOf scans the key of a lane of this handler.
+// ScanLaneOf returns a function that scans the key of a lane of this handler.
 func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
 	return func(rows *sql.Rows, lane *store.Lane) error {
 		lane.Handler = name
@@ -98,11 +99,11 @@ func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
 	}
 }
 
-// StrayWindow is how many rows of each name StrayLanes looks at. Rows of one
-// name are those of one handler, from before and after its renames.
+// StrayWindow is how many rows of each lane name StrayLanes reads. Rows of one name belong to one
+// handler, before and after its renames.
 const StrayWindow = 200
 
-// straying is what StrayLanes needs of a dialect.
+// straying is what StrayLanes needs from a dialect.
 type straying interface {
 	LaneHandlers(ctx context.Context) ([]int64, error)
 	LaneHandlerKeys(ctx context.Context, name int64, limit int) ([]string, error)

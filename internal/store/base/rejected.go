@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// conflict completes the reason of a rejection: what the ID is known as.
+// conflict completes the reason of a rejection with what the ID is known as.
 func conflict(rejection models.RejectedMessage, stored Known, contentDiffers bool) models.RejectedMessage {
 	if contentDiffers {
 		reason := cmp.Or(rejection.Reason, "content_differs")
@@ -27,10 +27,10 @@ func conflict(rejection models.RejectedMessage, stored Known, contentDiffers boo
 	return rejection
 }
 
-// prepareRejected makes rows that no column refuses: what is rejected already
-// must not fail again. They come back ordered by their coordinates, so that
-// concurrent accepts of the same records wait for each other in one order, and of
-// those with the same coordinates only the first.
+// prepareRejected returns rows that no column refuses: what is rejected already must not fail
+// again. They are sorted by their coordinates, so that concurrent accepts of the same records wait
+// for each other instead of deadlocking. Of rows with the same coordinates only the first is
+// returned.
 func prepareRejected(rejected []models.RejectedMessage, now time.Time) ([]models.RejectedMessage, error) {
 	rows := make([]models.RejectedMessage, len(rejected))
 	for i, row := range rejected {

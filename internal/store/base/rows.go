@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Filled makes empty content empty rather than NULL.
+// Filled replaces nil by empty content, which is not stored as NULL.
 func Filled(content []byte) []byte {
 	if content == nil {
 		return []byte{}
@@ -18,7 +18,7 @@ func Filled(content []byte) []byte {
 	return content
 }
 
-// Sanitized is SanitizeError of a text that may be NULL.
+// Sanitized is SanitizeError for a text that may be NULL.
 func Sanitized(text *string) *string {
 	if text == nil {
 		return nil
@@ -27,7 +27,7 @@ func Sanitized(text *string) *string {
 	return &clean
 }
 
-// StoredMessage is the message's half of a claim, all NULL if its row is gone.
+// StoredMessage holds a claim's message columns, all NULL if the message's row is gone.
 type StoredMessage struct {
 	Number                                                                 sql.NullInt64
 	Namespace, TransportName, MessageType, Source, ContentType, Properties sql.NullString
@@ -35,7 +35,7 @@ type StoredMessage struct {
 	ReceivedAt                                                             store.Stamp
 }
 
-// Message is nil if the row is gone.
+// Message returns the message, nil if its row is gone.
 func (m StoredMessage) Message(id string) *models.Message {
 	if !m.Number.Valid {
 		return nil
@@ -48,8 +48,8 @@ func (m StoredMessage) Message(id string) *models.Message {
 	}
 }
 
-// SortClaims is not left to the database: it would copy every message once more
-// to sort rows that come nearly in order.
+// SortClaims sorts claims by handler key, due time and ID. The database does not do it: it would
+// copy every message once more to sort rows that are nearly in order.
 func SortClaims(claims []store.Claim) {
 	slices.SortFunc(claims, func(a, b store.Claim) int {
 		return cmp.Or(strings.Compare(a.HandlerKey, b.HandlerKey), a.Due.Compare(b.Due),
@@ -67,13 +67,13 @@ func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
 	return err
 }
 
-// IdentifiedState is a status ID and what the status is now.
+// IdentifiedState is a status ID with the status's current state.
 type IdentifiedState struct {
 	ID string
 	store.State
 }
 
-// ScanState scans a status ID and what the status is now.
+// ScanState scans a status ID and the status's current state.
 func ScanState(rows *sql.Rows, s *IdentifiedState) error {
 	var worker sql.NullString
 	err := rows.Scan(&s.ID, &s.Version, &s.Completed, &s.Poisoned, &s.Processing, &worker)
@@ -99,19 +99,19 @@ func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	return err
 }
 
-// BacklogRow is one row of both dialects' answers.
+// BacklogRow is one row of the backlog query.
 type BacklogRow struct {
 	Key                                           string
 	due, behind, processing, waiting, poisoned, n int
 	oldest                                        store.Stamp
 }
 
-// ScanBacklog scans what was counted of a handler key.
+// ScanBacklog scans the counts of a handler key.
 func ScanBacklog(rows *sql.Rows, c *BacklogRow) error {
 	return rows.Scan(&c.Key, &c.due, &c.behind, &c.processing, &c.n, &c.oldest, &c.waiting, &c.poisoned)
 }
 
-// Backlog judges what was counted up to most.
+// Backlog converts the counts. most is the bound of each count: one that reaches it is capped.
 func (c BacklogRow) Backlog(most int) store.Backlog {
 	return store.Backlog{
 		HandlerKey: c.Key, Due: c.due, Waiting: c.behind + c.waiting, Processing: c.processing, Poisoned: c.poisoned,
@@ -120,7 +120,7 @@ func (c BacklogRow) Backlog(most int) store.Backlog {
 	}
 }
 
-// OnlyOwner of a lease by its name: there is one, or none.
+// OnlyOwner returns the owner of a lease, "" if there is none. A lease name has one row at most.
 func OnlyOwner(owners []string) string {
 	if len(owners) == 0 {
 		return ""

@@ -1,9 +1,9 @@
 package base
 
-// The statements that all dialects run, but for the form of their parameters.
+// The statements of all dialects. Only the form of their parameters differs.
 
-// WaitingLanesSQL goes by the index on lanes with waiting rows, one step per lane (a loose
-// index scan), however many rows wait in it.
+// WaitingLanesSQL finds lanes with waiting rows of one lane name. It uses the index on lanes with
+// waiting rows, one step per lane (a loose index scan), however many rows wait in a lane.
 const WaitingLanesSQL = `
 WITH RECURSIVE lanes(lane_key, number) AS (
 	SELECT (SELECT lane_key FROM {statuses} WHERE is_waiting AND lane_handler = $1 AND lane_key > $2 ORDER BY lane_key LIMIT 1), 1
@@ -14,7 +14,8 @@ WITH RECURSIVE lanes(lane_key, number) AS (
 )
 SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL`
 
-// WaitingLaneHandlersSQL goes by the same index, one step per handler.
+// WaitingLaneHandlersSQL finds the lane names that have waiting rows, by the same index, one step
+// per name.
 const WaitingLaneHandlersSQL = `
 WITH RECURSIVE handlers(lane_handler) AS (
 	SELECT (SELECT lane_handler FROM {statuses} WHERE is_waiting ORDER BY lane_handler LIMIT 1)
@@ -25,7 +26,8 @@ WITH RECURSIVE handlers(lane_handler) AS (
 )
 SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
 
-// LaneHandlersSQL goes by the index on lanes, one step per name (a loose index scan).
+// LaneHandlersSQL finds the lane names of open rows. It uses the index on lanes, one step per name
+// (a loose index scan).
 const LaneHandlersSQL = `
 WITH RECURSIVE handlers(lane_handler) AS (
 	SELECT (SELECT lane_handler FROM {statuses} WHERE completed_at IS NULL AND lane_key IS NOT NULL ORDER BY lane_handler LIMIT 1)
@@ -36,16 +38,16 @@ WITH RECURSIVE handlers(lane_handler) AS (
 )
 SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
 
-// LaneHandlerKeysSQL goes by the index on lanes, backwards: of each lane the newest rows
-// first, which carry the newest keys.
+// LaneHandlerKeysSQL finds handler keys of one lane name. It reads the index on lanes backwards: of
+// each lane the newest rows first, which carry the newest keys.
 const LaneHandlerKeysSQL = `
 SELECT DISTINCT handler_key FROM (
 	SELECT handler_key FROM {statuses} WHERE lane_handler = $1 AND completed_at IS NULL AND lane_key IS NOT NULL
 	ORDER BY lane_handler DESC, lane_key DESC, is_poisoned DESC, sequence DESC, id DESC LIMIT $2
 ) s`
 
-// PendingKeysSQL goes by the due index and the one on waiting rows, one step per key (a
-// loose index scan), however many rows each key has.
+// PendingKeysSQL finds the handler keys of pending statuses. It uses the due index and the index on
+// waiting rows, one step per key (a loose index scan), however many rows each key has.
 const PendingKeysSQL = `
 WITH RECURSIVE pending(handler_key) AS (
 	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting ORDER BY handler_key LIMIT 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// HandlerKeysJSON never writes null for a worker without handlers.
+// HandlerKeysJSON encodes a worker's handler keys. It never returns null.
 func HandlerKeysJSON(w store.Worker) (string, error) {
 	keys, err := json.Marshal(append([]string{}, w.HandlerKeys...))
 	if err != nil {
@@ -17,10 +17,10 @@ func HandlerKeysJSON(w store.Worker) (string, error) {
 	return string(keys), nil
 }
 
-// HealthJSON never writes an empty text for a worker without health.
+// HealthJSON returns a worker's health. It is never empty.
 func HealthJSON(w store.Worker) string { return cmp.Or(w.Health, "[]") }
 
-// ParseHandlerKeys reads what HandlerKeysJSON has written.
+// ParseHandlerKeys decodes what HandlerKeysJSON has encoded.
 func ParseHandlerKeys(text string, w *store.WorkerState) error {
 	if err := json.Unmarshal([]byte(text), &w.HandlerKeys); err != nil {
 		return fmt.Errorf("handler keys of worker %s: %w", w.ID, err)

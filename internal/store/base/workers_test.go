@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// A worker's handler keys come back as they were; what else may be in the
-// column is an error that names the worker, or a list.
+// FuzzHandlerKeysOfWorkers checks that a worker's handler keys come back unaltered. Any other
+// content of the column is a list, or an error that names the worker.
 func FuzzHandlerKeysOfWorkers(f *testing.F) {
 	f.Add("mail", `quo"te`, `["mail"]`)
 	f.Add("\u2028", "<&>", `null`)

@@ -1,4 +1,4 @@
-// Package dialects knows which store belongs to which database.
+// Package dialects chooses the store for a database.
 package dialects
 
 import (
@@ -12,11 +12,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// New returns the store of the inbox whose tables live under naming in db. It
-// touches no database. Statements go straight to db's connection pool, so the
-// user's logger and plugins are not involved and everything reaches the
-// primary (contract 3.7). Another dialect than PostgreSQL or SQLite, a db that
-// is inside a transaction, or a bad naming is an error.
+// New returns the store of the inbox whose tables have the names of naming in db. It does not
+// access the database. Statements go straight to db's connection pool, so the user's logger and
+// plugins are not involved and everything reaches the primary (contract 3.7). New fails for a
+// dialect other than PostgreSQL or SQLite, a db that is inside a transaction, and a bad naming.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
 	if db == nil {
 		return nil, errors.New("store: no database")

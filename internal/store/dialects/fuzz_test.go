@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// What CheckText lets through is stored and found unaltered, whatever JSON and
-// collations make of it on the way (contract 3.6).
+// FuzzSQLiteKeepsTextAsItIs checks that what CheckText accepts is stored and found unaltered,
+// whatever JSON and collations do to it on the way (contract 3.6).
 func FuzzSQLiteKeepsTextAsItIs(f *testing.F) {
 	fuzzText(f, func(t testing.TB) *gorm.DB { return testenv.SQLite(t) })
 }

@@ -30,7 +30,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	require.NoError(t, tx.Rollback().Error)
 }
 
-// Contract 3.4, 3.7: other names, a session with leftovers, a chatty logger.
+// TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses proves contract 3.4, 3.7 with other
+// names, a session with leftover clauses, and a verbose logger.
 func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 	run := func(t *testing.T, db *gorm.DB, namings ...models.Naming) {
 		var logged bytes.Buffer
@@ -43,7 +44,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 			require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
 			opened, err := dialects.New(chatty, naming, store.Options{})
 			require.NoError(t, err)
-			// The same ID in each: they must not see each other.
+			// Use the same ID in each: they must not see each other.
 			accepted, err := opened.Accept(t.Context(), store.AcceptBatch{Now: now, Messages: []store.NewMessage{{
 				Message:  models.Message{ID: "m1", Type: naming.Prefix},
 				Handlers: []store.NewStatus{{HandlerKey: "mail"}},

@@ -15,18 +15,19 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// The usual case in one statement: what is new, with its statuses.
-// messages_pkey decides what is new, and is the only index whose order is the
-// producers'; the foreign key looks the message up by its number. The statuses'
-// sequence follows their position: PostgreSQL evaluates an identity after the
-// ORDER BY. A status is never created in the database's future: it is due at
-// once for all claimers, also when the clock of the process that accepts it is
-// ahead of the claimers' (contract 5.1). A test's clock stands where the test has
-// set it, and the database's says nothing about it: {latest} is NULL then.
+// acceptNewSQL inserts what is new, with its statuses, in one statement. That is the usual case.
 //
-// The first row of the result, without an ID, is how many messages are new; they
-// themselves follow if they are fewer than $19. Mostly all are, and nothing has
-// to be read to know which.
+// messages_pkey decides what is new. It is the only index whose order is that of the producers'
+// IDs: the foreign key finds the message by its number. The statuses' sequence follows their
+// position, because PostgreSQL evaluates an identity after the ORDER BY.
+//
+// A status is never created in the database's future ({latest}). It is then due at once for all
+// claimers, even if the clock of the accepting process is ahead of theirs. With a test's clock
+// {latest} is NULL, because the database's clock does not bound that.
+//
+// The first row of the result has no ID. Its number is how many messages are new. The new messages
+// follow if they are fewer than $19. Usually all are new, and then nothing has to be read to know
+// which ones are.
 var acceptNewSQL = `
 WITH ` + acceptFresh("$20") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
@@ -41,11 +42,13 @@ SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh, told
 UNION ALL
 SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $19::bigint`
 
-// The contents come in one piece, and are cut: as an array, each of them would be
-// copied four times more on its way. They are the last parameter of each
-// statement: the driver's buffer, which has grown by their size, would be copied
-// for what follows them. What all messages have alike comes once: unnest fills
-// the shorter array up with NULL.
+// acceptFresh returns the part of the statement that inserts messages, with contents as the
+// parameter of their contents.
+//
+// The contents come as one value that the statement cuts. As an array, each of them would be copied
+// four more times on its way. They are the last parameter of each statement: the driver's buffer,
+// which has grown by their size, would otherwise be copied for the parameters after them. A value
+// that all messages have in common is sent once: unnest fills the shorter array with NULL.
 func acceptFresh(contents string) string {
 	return `fresh AS (
 	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
@@ -60,10 +63,10 @@ func acceptFresh(contents string) string {
 )`
 }
 
-// By messages_pkey, in the order of the array, which is that of all accepts: two
-// accepts of the same messages wait for each other instead of deadlocking.
-// NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the
-// foreign key checks of statuses.
+// acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which
+// is the order of all accepts: two accepts of the same messages wait for each other instead of
+// deadlocking. NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the foreign key
+// checks of statuses.
 const acceptLockSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
 FROM unnest($1::text[], $2::bytea[], $3::text[]) WITH ORDINALITY AS k(id, hash, namespace, position)
@@ -71,15 +74,16 @@ JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`
 
-// By the unique index on (message_number, handler_key). A statement of its own
-// after the lock, so that its snapshot shows what the accept that held the
-// lock before has added. LATERAL, with OFFSET to keep it: by a list of numbers
-// the planner might read the table where it has no statistics.
+// acceptKeysSQL reads the statuses of known messages by the unique index on (message_number,
+// handler_key). It is a statement of its own after the lock, so that its snapshot shows what the
+// accept that held the lock before has added. LATERAL, kept by OFFSET, forces the index: with a
+// list of numbers the planner might scan a table that has no statistics.
 const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
-// Conflicts by the unique index on (message_number, handler_key).
+// acceptStatusesSQL inserts the statuses that are missing. It finds conflicts by the unique index
+// on (message_number, handler_key).
 var acceptStatusesSQL = `
 WITH added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
@@ -92,12 +96,12 @@ WITH added AS (
 )` + told("$7") + `
 SELECT id FROM added, told`
 
-// By handler_statuses_pkey.
+// acceptDeleteSQL deletes statuses by handler_statuses_pkey.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
 
-// Conflicts by the unique index on the coordinates. What is there is locked, so
-// that a batch in which nothing is new waits for the synchronous standby, too (see
-// confirmed). No two of the rows may have the same coordinates.
+// acceptRejectedSQL stores rejected messages. It finds conflicts by the unique index on the
+// coordinates. Existing rows are locked, so that a batch in which nothing is new also waits for the
+// synchronous standby (see confirmed). No two of the rows may have the same coordinates.
 const acceptRejectedSQL = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
@@ -113,8 +117,8 @@ func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 	if err != nil {
 		return nil, base.Doing("accept", err)
 	}
-	// The notification is sent by the caller's commit, of which this process does
-	// not learn: its own listener must receive it, too.
+	// The caller's commit sends the notification, and this process does not learn of that commit.
+	// So its own listener must receive the notification too.
 	toAll := *p
 	toAll.origin.String = ""
 	results, err := base.Accept(ctx, pool, &toAll, batch)
@@ -221,15 +225,14 @@ func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected
 	return err
 }
 
-// pieces are the buffers contents are joined in. They are the largest thing an
-// accept needs memory for, and drivers copy them before they return.
+// pieces holds the buffers in which contents are joined. They are the largest memory that an accept
+// needs, and drivers copy them before they return.
 var pieces = sync.Pool{New: func() any { return &[]byte{} }} // never nil, which would be NULL
 
-// maxPiece bounds what is kept of them.
+// maxPiece bounds the size of a buffer that is kept in pieces.
 const maxPiece = 8 << 20
 
-// inOnePiece joins the contents, for use until done is called; their places
-// count from 1, as SQL does.
+// inOnePiece joins the contents, for use until done is called. places count from 1, as in SQL.
 func inOnePiece(messages []*store.NewMessage) (contents []byte, places, lengths []int32, done func()) {
 	total := 0
 	for _, m := range messages {
@@ -250,7 +253,7 @@ func inOnePiece(messages []*store.NewMessage) (contents []byte, places, lengths 
 	}
 }
 
-// once reduces values that are all alike to one.
+// once reduces values that are all alike to one value.
 func once(values []string) []string {
 	for _, v := range values {
 		if v != values[0] {
@@ -260,7 +263,7 @@ func once(values []string) []string {
 	return values[:min(len(values), 1)]
 }
 
-// orNone reduces values that are all NULL to none.
+// orNone reduces values that are all NULL to no value.
 func orNone(values [][]byte) [][]byte {
 	for _, v := range values {
 		if v != nil {
@@ -270,11 +273,11 @@ func orNone(values [][]byte) [][]byte {
 	return [][]byte{}
 }
 
-// columns turns rows into arrays.
+// columns turns rows into one array per column.
 func columns(statuses []base.StatusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
 	n := len(statuses)
 	ids, messageIDs, handlerKeys = make([]string, n), make([]string, n), make([]string, n)
-	laneHandlers, laneKeys = []*int64{}, []*int64{} // none, unless there is one
+	laneHandlers, laneKeys = []*int64{}, []*int64{} // empty unless a row has a lane
 	for i, row := range statuses {
 		ids[i], messageIDs[i], handlerKeys[i] = row.ID, row.MessageID, row.HandlerKey
 		if row.Lane == nil {

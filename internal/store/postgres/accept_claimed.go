@@ -9,14 +9,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// acceptNewSQL with statuses that are claimed as they are inserted, for
-// hand-off (contract 5.17).
+// acceptClaimedSQL is acceptNewSQL with statuses that are claimed as they are inserted, for local
+// dispatch.
 //
-// The worker's row, by workers_pkey, is locked as in claimSQL and for the
-// same reason, but with a lock that heartbeats do not wait for: this one lasts
-// until the transaction has ended, and one accept may follow another without a
-// gap for as long as a worker lives. MarkReleased does nothing beside it, and is
-// waited for: if it came first, its row is read anew, and nothing is claimed.
+// It locks the worker's row, by workers_pkey, for the same reason as claimSQL: MarkReleased must
+// not run at the same time. Heartbeats do not wait for this lock. They must not, because it lasts
+// until the transaction has ended, and accepts may follow each other without a gap as long as a
+// worker lives. If MarkReleased comes first, this statement waits for it, reads the worker's row
+// again, and claims nothing.
 var acceptClaimedSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $19::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
@@ -33,7 +33,7 @@ WITH worker AS MATERIALIZED (
 )` + told("$14") + `
 SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
-// insertClaimed takes the arguments that acceptNewSQL has, too.
+// insertClaimed runs acceptClaimedSQL. args are the arguments that acceptNewSQL has as well.
 func (p *Store) insertClaimed(
 	ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []base.StatusRow,
 ) (inserted []base.StoredNumber, claimed []base.ClaimedRow, err error) {

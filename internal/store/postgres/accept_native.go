@@ -13,11 +13,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// largeContents is from how many bytes on an accept speaks to pgx itself.
+// largeContents is the size in bytes from which on an accept calls pgx directly.
 const largeContents = 64 << 10
 
-// acceptTransaction is the transaction for an accept of these messages. If their
-// contents are large, work gets a pgxtx.Tx where it can be had.
+// acceptTransaction returns how to run the transaction of an accept of these messages. If their
+// contents are large, work gets a pgxtx.Tx where one is available.
 func (p *Store) acceptTransaction(messages []store.NewMessage) base.Transacting {
 	content := 0
 	for i := range messages {
@@ -29,9 +29,8 @@ func (p *Store) acceptTransaction(messages []store.NewMessage) base.Transacting 
 	return func(ctx context.Context, work func(gorm.ConnPool) error) error { return p.transact(ctx, true, work) }
 }
 
-// Transaction is Database.Transaction whose commit fails, with
-// pgxtx.ErrUnconfirmed, if waiting for the synchronous standby was cancelled,
-// wherever pgx can be spoken to.
+// Transaction is Database.Transaction with one difference, wherever pgx is available: the commit
+// fails with pgxtx.ErrUnconfirmed if waiting for the synchronous standby was cancelled.
 func (p *Store) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	return p.transact(ctx, false, work)
 }
@@ -62,8 +61,8 @@ func (p *Store) transact(ctx context.Context, large bool, work func(gorm.ConnPoo
 	return nil
 }
 
-// sqlDB is the pool of database/sql below what GORM's PrepareStmt puts around it:
-// pgx prepares statements by itself.
+// sqlDB returns the database/sql pool, without the wrapper of GORM's PrepareStmt: pgx itself
+// prepares statements.
 func sqlDB(pool gorm.ConnPool) (*sql.DB, bool) {
 	if prepared, ok := pool.(*gorm.PreparedStmtDB); ok {
 		pool = prepared.ConnPool
@@ -72,14 +71,13 @@ func sqlDB(pool gorm.ConnPool) (*sql.DB, bool) {
 	return db, ok
 }
 
-// row is a row of either kind.
+// row is a row of database/sql or of pgx.
 type row interface{ Scan(targets ...any) error }
 
-// queryWith is query for a statement whose last parameter is large. pgx copies
-// all parameters into a buffer made for this statement, and from there into the
-// one it sends, made for this statement, too; with a pgxtx.Tx the large one goes
-// straight into the second. It is the same otherwise: the statement is prepared
-// once for each connection.
+// queryWith runs a query whose last parameter is large. Through database/sql, pgx copies all
+// parameters into a buffer made for this statement, and from there into the buffer that it sends.
+// With a pgxtx.Tx the large parameter goes straight into the second buffer. Everything else is the
+// same: the statement is prepared once per connection.
 func queryWith[T any](
 	ctx context.Context, pool gorm.ConnPool, large []byte, statement string, scan func(row, *T) error, args ...any,
 ) ([]T, error) {
@@ -100,9 +98,8 @@ func queryWith[T any](
 			return nil
 		})
 		if err != nil {
-			// What it was prepared as may be what is wrong with it, as after a
-			// change of the schema. A statement can be closed also in a
-			// transaction that has failed.
+			// The prepared statement itself may be the cause of the error, for example after a
+			// change of the schema. Deallocate also works in a transaction that has failed.
 			_ = c.Deallocate(ctx, statement)
 		}
 		return err

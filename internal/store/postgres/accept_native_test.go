@@ -22,7 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// largeBatch has more content than an accept copies.
+// largeBatch returns a batch with more content than an accept copies.
 func largeBatch(name string) store.AcceptBatch {
 	random := rand.New(rand.NewPCG(1, 2))
 	batch := store.AcceptBatch{Now: time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)}
@@ -40,7 +40,7 @@ func largeBatch(name string) store.AcceptBatch {
 	return batch
 }
 
-// oneConnection is an inbox on a pool of one connection.
+// oneConnection creates an inbox on a pool of one connection.
 func oneConnection(t *testing.T, pool *sql.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	db := testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{})
@@ -75,8 +75,7 @@ func requireAccepted(t *testing.T, db *gorm.DB, opened store.Store, batch store.
 	require.Zero(t, pool.Stats().InUse)
 }
 
-// spokenTo is how many statements the pool's connection has prepared past
-// database/sql.
+// spokenTo returns how many statements the pool's connection has prepared without database/sql.
 func spokenTo(t *testing.T, db *gorm.DB) (n int) {
 	t.Helper()
 	require.NoError(t, db.Raw("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'stmt\\_%'").Scan(&n).Error)

@@ -10,31 +10,33 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the unique index on the messages' numbers. The lengths are in the rows' headers, nothing is unpacked.
+// expiredSizesSQL uses the unique index on the messages' numbers. It reads the lengths from the
+// rows' headers and decompresses nothing.
 const expiredSizesSQL = `
 SELECT number, octet_length(content)::bigint + octet_length(serialized_properties) FROM {messages} WHERE number = ANY ($1::bigint[])`
 
-// By the unique index on the messages' numbers.
+// expiredMessagesSQL uses the unique index on the messages' numbers.
 const expiredMessagesSQL = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number = ANY ($1::bigint[])`
 
-// By the unique index on (message_number, handler_key), see acceptKeysSQL.
+// expiredStatusesSQL uses the unique index on (message_number, handler_key). For LATERAL and
+// OFFSET, see acceptKeysSQL.
 const expiredStatusesSQL = `
 SELECT id::text, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
 	processing_started_at, worker_id::text, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
 FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
-// By handler_statuses_pkey, at the version that was handed over.
+// deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived.
 const deleteStatusesSQL = `
 DELETE FROM {statuses} s USING unnest($1::text[]::uuid[], $2::bigint[]) AS a(id, version)
 WHERE s.id = a.id AND s.version = a.version AND s.completed_at IS NOT NULL`
 
-// Messages by the unique index on their numbers, their statuses by that on
-// (message_number, handler_key), which also serves the cascade that has nothing
-// left to do. The statement's snapshot is younger than the locks, so it shows
-// whatever an accept has added.
+// deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by the
+// unique index on (message_number, handler_key). The latter also serves the cascade, which has
+// nothing left to delete. The statement's snapshot is younger than the locks, so it shows whatever
+// an accept has added.
 const deleteMessagesSQL = `
 DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
@@ -58,8 +60,8 @@ func (p *Store) LoadExpired(
 	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
-// DeleteExpired works like Cleanup: locks first, then snapshots that show what
-// was added before them.
+// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show what was
+// added before them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	var result store.CleanupResult
 	err := p.Transaction(ctx, func(pool gorm.ConnPool) error {

@@ -8,10 +8,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the due index, per key from its oldest row, with what has been claimed since:
-// these are in front. Each row with a lane is judged like a claim would, by the
-// index on lanes and the one on claimed lanes. Then by the indexes on waiting and
-// on poisoned rows. Nowhere more than the limit.
+// backlogSQL counts the work of each key, nowhere more rows than the limit. It reads the due index
+// from the key's oldest row on. Rows that have been claimed since are in front there. It judges
+// each row with a lane as a claim would, by the index on lanes and the index on claimed lanes. Then
+// it reads the indexes on waiting and on poisoned rows.
 const backlogSQL = `
 WITH keys AS MATERIALIZED (
 	SELECT handler_key, most, names::bigint[] AS names, skips, true AS poisoned

@@ -9,20 +9,22 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the due index, per key from its oldest due row: another key's backlog and
-// rows due in the future are never looked at. The rows found are updated by
-// their place (a TID scan), whatever the planner thinks of their number: they
-// are locked by this very statement and cannot move. A row that was changed
-// between this statement's snapshot and its lock is new at another place,
-// which the snapshot does not show: it stays unclaimed until the next claim.
-// Messages by the unique index on their numbers, which ascend as the rows do.
+// claimSQL reads the due index, per key from its oldest due row. It never reads another key's
+// backlog nor rows that are due in the future. It updates the rows by their place (a TID scan),
+// whatever number of rows the planner expects: this very statement has locked them, so they cannot
+// move. A row that changed between this statement's snapshot and its lock has moved to another
+// place, which the snapshot does not show. It stays unclaimed until the next claim. Messages are
+// read by the unique index on their numbers, which ascend as the rows do.
 //
-// The worker's row is locked, not just read. Otherwise: this statement reads the
-// row as alive; a sweeper marks it released, looks for its claims and finds
-// none, because these are not committed yet; these commit, and belong to a
-// worker that is never swept again. With the lock MarkReleased does nothing
-// beside this statement, and finds the claims the next time. A heartbeat, which
-// changes no key, does not wait for the lock.
+// The worker's row is locked and not just read. Without the lock this could happen:
+//
+//  1. This statement reads that the worker lives.
+//  2. A sweeper marks the worker as released, looks for its claims and finds none, because these
+//     claims are not committed yet.
+//  3. These claims are committed. They belong to a worker that is never swept again.
+//
+// With the lock, MarkReleased does nothing while this statement runs and finds the claims the next
+// time. A heartbeat changes no key, so it does not wait for the lock.
 const claimSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
@@ -32,7 +34,7 @@ WITH worker AS MATERIALIZED (
 	WHERE EXISTS (SELECT FROM worker)
 )` + claimDueSQL
 
-// The same without a worker (contract 5.14).
+// claimManualSQL is claimSQL without a worker, for ProcessPending.
 const claimManualSQL = `
 WITH due AS MATERIALIZED (
 	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
@@ -40,10 +42,11 @@ WITH due AS MATERIALIZED (
 	WHERE $4::text IS NULL
 )` + claimDueSQL
 
-// A new status is due whatever the time, one to be tried again by the injected
-// clock. So that both are one range of the index, the range reaches to the
-// later of the two clocks: new statuses are never beyond the database's, and
-// what a claimer whose clock is behind must leave is filtered.
+// dueOfKeySQL finds and locks the due rows of one key. A new status is due whatever the time, while
+// a retry is due by the injected clock. To make both one range of the index, the range reaches up
+// to the later of the injected and the database's clock. New statuses are never after the
+// database's clock. Retries that are not due yet for a claimer whose clock is slow are filtered
+// out.
 const dueOfKeySQL = `
 		SELECT ctid AS place FROM {statuses}
 		WHERE ` + isDueSQL + `
@@ -55,11 +58,11 @@ const isDueSQL = `handler_key = k.handler_key AND completed_at IS NULL AND NOT i
 			AND COALESCE(next_attempt_at, created_at) <= GREATEST($3::timestamptz, statement_timestamp())
 			AND CASE WHEN processing_started_at IS NOT NULL OR next_attempt_at > $3::timestamptz THEN false ELSE true END`
 
-// CASE hides from the planner what it would misjudge. Statistics made while
-// every row was claimed, or waited for its next attempt, say that the plain
-// condition is never true: then reading and sorting the whole table seems no
-// dearer than walking an index to its end, and each claim would do so. What it
-// cannot judge is true of every second row to it.
+// unclaimedSQL uses CASE to hide the condition from the planner, which would misjudge it.
+// Statistics made while every row was claimed, or waited for its next attempt, say that the plain
+// condition is never true. Reading and sorting the whole table then seems no more expensive than
+// walking an index to its end, and each claim would do so. For a condition that it cannot judge,
+// the planner assumes that every second row fulfills it.
 const unclaimedSQL = `CASE WHEN processing_started_at IS NULL THEN true ELSE false END`
 
 const claimDueSQL = `, claimed AS (
@@ -77,7 +80,7 @@ SELECT c.id, c.message_id, c.handler_key, c.version, c.place, c.error_count, c.a
 	c.lane_handler, c.lane_key,
 	m.number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
 
-// By the due index: per key the first row behind now.
+// nextDueSQL uses the due index: per key the first row after now.
 const nextDueSQL = `
 SELECT min(s.due) FROM unnest($1::text[]) AS k(handler_key)
 CROSS JOIN LATERAL (
@@ -88,8 +91,8 @@ CROSS JOIN LATERAL (
 	LIMIT 1
 ) s`
 
-// By the unique index on (message_number, handler_key). LATERAL, with OFFSET to
-// keep it, as in acceptKeysSQL.
+// siblingsSQL uses the unique index on (message_number, handler_key). For LATERAL and OFFSET, see
+// acceptKeysSQL.
 const siblingsSQL = `
 SELECT s.* FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (

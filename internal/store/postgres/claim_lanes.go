@@ -7,34 +7,35 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// The claim where some handlers are ordered (contract 5.12): "plain" is what
-// claimSQL does, "heads" the same for keys with lanes, "passed" what heads
-// passed over.
+// claimLanesSQL is the claim for requests in which some handlers are ordered. "plain" does what
+// claimSQL does, "heads" does the same for keys with lanes, and "passed" is what heads passed over.
 //
-// Heads read a window of the key's due rows by the due index, judge the first
-// of each lane in it by the index on lanes, lock by place what is first of all
-// and stop as soon as they have enough; most find that in the near part of the
-// window, and the far one is not read. Nothing is locked before it is
-// judged: another claimer takes the next row instead of waiting, and a row that
-// was changed since it was judged is at another version and place, and left.
-// NOT EXISTS stays inside OR on purpose: on its own it could be planned as a
-// join over whole tables, after the lock.
+// Heads reads a window of the key's due rows by the due index. It judges the first row of each lane
+// in the window by the index on lanes. It locks by place those rows that are first in their whole
+// lane, and stops as soon as it has enough. Most claims find enough in the near part of the window,
+// and the far part is not read. Nothing is locked before it is judged: another claimer takes the
+// next row instead of waiting. A row that changed after it was judged has another version and
+// place, and is left alone. NOT EXISTS stays inside OR on purpose: by itself it could be planned as
+// a join over whole tables, after the lock.
 //
-// No lane is judged once per row of the window. A question to the index on
-// lanes begins at the front of the lane, where the rows that have completed
-// were, and as long as some transaction of the database is older than their
-// ends (a dump's, for hours) it passes each of them.
+// Each lane is judged once and not once per row of the window. A lookup in the index on lanes
+// begins at the front of the lane, where the completed rows were. As long as some transaction in
+// the database is older than their completion (that of a dump, for hours), each lookup passes all
+// of these rows.
 //
-// Two claimers can judge by different snapshots. A lane without SkipPoisoned
-// has one first row in both, and its lock decides. With it, an operator's retry
-// can put a row before one that is claimed at this moment, and each looks
-// first to one of the two. Then the second claim meets the unique index on claimed lanes,
-// waits for the first one's commit, fails, and is tried again: the next
-// snapshot shows it.
+// Two claimers can judge by different snapshots. Without SkipPoisoned both snapshots have the same
+// first row of the lane, and its lock decides. With SkipPoisoned this can happen:
 //
-// Rows passed over stay where they are as long as they are no more than what
-// may be claimed: they cost a look each. If they are more, they are marked as
-// waiting and are in no claim's way any more (AdvanceLanes lets them go).
+//  1. Two claimers take snapshots. In between, an operator's retry puts a row before one that is
+//     being claimed.
+//  2. Each claimer takes another one of the two rows for the first.
+//  3. The second claim meets the unique index on claimed lanes, waits for the first one's commit,
+//     and fails.
+//  4. It is retried, and the next snapshot shows the first claim.
+//
+// Rows that were passed over stay in the due index while they are no more than what may be claimed:
+// they cost one lookup each. If there are more, they are marked as waiting, and no claim reads them
+// any more until AdvanceLanes releases them.
 const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
@@ -84,9 +85,9 @@ FROM (
 		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
-// By the due index, as far as part.reach. Which row leads its lane within the
-// window is known without another read of the table: the others are behind it,
-// whatever else is in the lane. All names of the handler are one lane.
+// windowSQL reads the due index as far as part.reach. Which row leads its lane within the window is
+// known without another read of the table: the other rows of the lane in the window come after it,
+// whatever else is in the lane. All names of the handler count as one lane.
 const windowSQL = `
 			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
 				PARTITION BY lane_key, CASE WHEN lane_handler = ANY (k.names) THEN NULL ELSE lane_handler END ORDER BY sequence, id
@@ -101,15 +102,15 @@ const windowSQL = `
 			) d
 			ORDER BY position`
 
-// By the row's place.
+// lockSeenSQL locks a row by its place and version.
 const lockSeenSQL = `
 			SELECT ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED`
 
-// Whether row w is first in its lane, under any of the handler's names, and
-// none is claimed there. By the index on lanes and the one on claimed lanes.
-// k.poisoned is true: said outright, the index on poisoned rows would look fit
-// where they are few, and they need not stay few. Each question is one range of
-// the index on lanes, which ends at w: rows behind it are not looked at.
+// headSQL is true if row w is first in its lane, under any of the handler's names, and no row of
+// the lane is claimed. It uses the index on lanes and the index on claimed lanes. k.poisoned is
+// always true. With a literal instead, the planner would choose the index on poisoned rows while
+// they are few, and they need not stay few. Each lookup is one range of the index on lanes that
+// ends at w: rows after it are not read.
 const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 			EXISTS (
 				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
@@ -165,8 +166,8 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		}
 		result.Claims = append(result.Claims, row)
 	}
-	// What was before the marked rows may have ended since the statement's
-	// snapshot, and who ended it may have looked before the marks were there.
+	// What preceded the marked rows may have ended since the statement's snapshot, and the
+	// transaction that ended it may have checked the lane before the marks were visible.
 	free, err := p.AdvanceLanes(ctx, turns, req.Now)
 	result.Unlooked = err
 	result.Behind = base.Distinct(append(result.Behind, free...))

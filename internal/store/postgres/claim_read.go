@@ -16,14 +16,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// errNotPgx says that a pool's connections are not simply pgx's.
+// errNotPgx means that a pool's connections are not plain connections of pgx.
 var errNotPgx = errors.New("not a connection of pgx")
 
-// readClaims runs a claim. Claims are what most rows are read for, and
-// database/sql copies each of their columns twice and allocates for nearly every
-// one: where a connection is pgx's and nothing is around it that should see the
-// statement (tracing, say, or GORM's prepared statements), pgx reads them itself. What it does is the same; a
-// statement that has not reached the server is run once more the other way, as database/sql would.
+// readClaims runs a claim. Claims read more rows than anything else, and database/sql copies each
+// of their columns twice and allocates for nearly every one. So pgx itself reads them if the
+// connection is pgx's and nothing wraps it that should see the statement, such as tracing or GORM's
+// prepared statements. The result is the same. A statement that has not reached the server is run
+// again through database/sql.
 func readClaims(
 	ctx context.Context, pool gorm.ConnPool, statement string, args ...any,
 ) (claims []store.Claim, err error) {
@@ -73,8 +73,8 @@ func readNative(ctx context.Context, db *sql.DB, statement string, args []any) (
 	return claims, err
 }
 
-// claimRow is what a row of a claim is read into, one after the other. What
-// rows have in common is one string for all of them.
+// claimRow is what the rows of a claim are read into, one after the other. Equal values of
+// consecutive rows share one string.
 type claimRow struct {
 	id                                                                      pgtype.UUID
 	messageID, place                                                        string
@@ -87,7 +87,7 @@ type claimRow struct {
 	content, orderingKey                                                    []byte
 }
 
-// targets are in the order of claimResultSQL.
+// targets returns the scan targets in the order of claimResultSQL.
 func (r *claimRow) targets() []any {
 	return []any{
 		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.place, &r.errorCount, &r.abandonedCount, &r.requeuedCount,
@@ -120,8 +120,7 @@ func (r *claimRow) claim() store.Claim {
 	return c
 }
 
-// repeated is a column of text whose value is mostly that of the row before.
-// NULL is empty.
+// repeated is a text column whose value is usually that of the row before. NULL becomes empty.
 type repeated struct{ text string }
 
 // ScanBytes implements pgtype.BytesScanner.

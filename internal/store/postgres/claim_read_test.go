@@ -13,7 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Every user has one of the two ways, and none may see another's message.
+// TestClaimsReadTheSameByPgxAndByDatabaseSQL proves that both ways of reading claims return the
+// same, and never a value of another message. Every user has one of the two.
 func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 	db := testenv.Postgres(t)
 	p := openMigrated(t, db)
@@ -39,7 +40,7 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 		}
 		require.NoError(t, db.Create(&s).Error)
 	}
-	// What is left when a user has deleted a message by hand.
+	// What is left after a user has deleted a message by hand.
 	require.NoError(t,
 		db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
 	require.NoError(t, db.Exec(`DELETE FROM inbox_messages WHERE id = 'same as before'`).Error)
@@ -63,7 +64,8 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 	require.Empty(t, native[4].Message.Source, "nothing is left of the row before")
 }
 
-// GORM's prepared statements, say, or a driver that traces each statement.
+// TestClaimsPassThroughWhatIsAroundTheDriver covers GORM's prepared statements, for example, or a
+// driver that traces each statement.
 func TestClaimsPassThroughWhatIsAroundTheDriver(t *testing.T) {
 	db := testenv.Postgres(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))

@@ -11,11 +11,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Messages by the index on (received_at, number); their statuses by the unique
-// index on (message_number, handler_key), message by message: LATERAL, or else the
-// planner might read the whole table for a large batch. It locks nothing, so
-// that a message of which nothing goes costs no write, however often it is
-// looked at.
+// expiredSQL reads messages by the index on (received_at, number), and their statuses by the unique
+// index on (message_number, handler_key), message by message. It uses LATERAL because the planner
+// might otherwise read the whole table for a large batch. It locks nothing, so a message with
+// nothing to delete costs no write, however often it is read.
 const expiredSQL = `
 WITH walked AS MATERIALIZED (
 	SELECT number, received_at FROM {messages}
@@ -32,13 +31,14 @@ FROM walked w CROSS JOIN LATERAL (
 ) found
 ORDER BY w.received_at, w.number`
 
-// By the unique index on the messages' numbers. What an accept or another cleanup has locked is passed
-// over: its turn comes with the next run.
+// cleanupLockSQL uses the unique index on the messages' numbers. It skips what an accept or another
+// cleanup has locked. The next run comes back to that.
 const cleanupLockSQL = `
 SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
-// Statuses by the unique index on (message_number, handler_key), message by
-// message, messages by the one on their numbers; the statuses go with their message (ON DELETE CASCADE).
+// cleanupMessagesSQL finds statuses by the unique index on (message_number, handler_key), message
+// by message, and messages by the unique index on their numbers. A message's statuses are deleted
+// with it (ON DELETE CASCADE).
 const cleanupMessagesSQL = `
 WITH finished AS MATERIALIZED (
 	SELECT c.number, count(s.id) AS statuses
@@ -52,7 +52,7 @@ WITH finished AS MATERIALIZED (
 )
 SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.number = d.number`
 
-// By the unique index on (message_number, handler_key).
+// cleanupStatusesSQL uses the unique index on (message_number, handler_key).
 const cleanupStatusesSQL = `
 DELETE FROM {statuses} s
 WHERE s.message_number = ANY ($1::bigint[])
@@ -80,14 +80,17 @@ func ownCutoffs(r store.CleanupRequest) ([]string, []time.Time) {
 	return keys, cutoffs
 }
 
-// Cleanup works in statements with a snapshot each, because one would not do:
-// an accept that adds a status to a known message only locks the message's
-// row, which leaves no new version of it. A single statement that selects and
-// deletes would take its snapshot, wait for that lock, check the message's row
-// once more (unchanged, so: go on), not look at the statuses again, and the
-// cascade would take the new status along. Here the locks are taken first, or
-// messages that an accept holds are passed over. From then on every accept of
-// these messages waits for us, and whatever an accept added before has been
+// Cleanup uses several statements, each with its own snapshot. A single statement would delete a
+// new status. An accept that adds a status to a known message only locks the message's row, which
+// creates no new version of it:
+//
+//  1. A single statement that selects and deletes takes its snapshot and waits for that lock.
+//  2. The accept commits its new status.
+//  3. The statement checks the message's row again, finds it unchanged, and does not read the
+//     statuses again. The cascade deletes the new status.
+//
+// Here the locks are taken first, and messages that an accept holds are skipped. From then on every
+// accept of these messages waits for this transaction. Whatever an accept added before is
 // committed, so the next statement's snapshot shows it.
 func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
 	found, err := p.Expired(ctx, req)

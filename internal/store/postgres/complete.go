@@ -12,30 +12,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the rows' places (a TID scan): the cheapest way to rows that were found a
-// moment ago. ID and version say that it still is the row meant. An outcome
-// also ends being poisoned, so that a completed row is nothing else besides.
+// completeSQL finds rows by their places (a TID scan): the cheapest way to rows that were read a
+// moment ago. ID and version verify that a place still holds the same row. Completing also ends
+// being poisoned, so that a completed row has no other state.
 const completeSQL = `
 UPDATE {statuses} s SET ` + completedSQL + `
 FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[], $5::text::tid[]) WITH ORDINALITY AS c(id, version, outcome, place, position)
 WHERE s.ctid = c.place AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
-// By handler_statuses_pkey, for rows that VACUUM FULL or pg_repack has moved,
-// or that came without a place.
+// completeMovedSQL uses handler_statuses_pkey. It is for rows that VACUUM FULL or pg_repack has
+// moved, and for rows without a known place.
 const completeMovedSQL = `
 UPDATE {statuses} s SET ` + completedSQL + `
 FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
-// By handler_statuses_pkey.
+// completeOneSQL uses handler_statuses_pkey.
 const completeOneSQL = `
 UPDATE {statuses} s SET ` + completedSQL + `
 FROM (VALUES ($4::text)) AS c(outcome)
 WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NULL`
 
-// The same for rows without a lock, see settleUnlockedSQL.
+// completeUnlockedSQL is completeMovedSQL for rows that are not locked, see settleUnlockedSQL.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ($2::text::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
@@ -48,7 +48,7 @@ RETURNING c.position - 1`
 const completedSQL = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
-// By handler_statuses_pkey.
+// currentSQL uses handler_statuses_pkey.
 const currentSQL = `
 SELECT c.position - 1
 FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS c(id, version, position)
@@ -63,7 +63,7 @@ func (p *Store) Complete(
 	return p.complete(ctx, p.Pool(ctx), completions, at, completeSQL, completeMovedSQL)
 }
 
-// complete runs one statement after the other for what is not applied yet.
+// complete runs the statements one after the other, each for what is not applied yet.
 func (p *Store) complete(
 	ctx context.Context, pool gorm.ConnPool, completions []store.Completion, at time.Time, statements ...string,
 ) ([]bool, error) {
@@ -71,7 +71,7 @@ func (p *Store) complete(
 	if len(completions) == 0 {
 		return applied, nil
 	}
-	// All callers update the same rows in one order, so that none deadlock.
+	// All callers update rows in the same order, so that none of them deadlock.
 	order := make([]int, len(completions))
 	for i := range order {
 		order[i] = i
@@ -105,7 +105,7 @@ func completionColumns(
 	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
 	for k, i := range order {
 		c := &completions[i]
-		// A row that came without a place has NULL, which matches nothing.
+		// An unknown place becomes NULL, which matches nothing.
 		ids[k], versions[k], outcomes[k], places[k] = c.StatusID, c.Version, string(c.Outcome), c.Locator
 	}
 	return ids, versions, outcomes, places

@@ -21,7 +21,8 @@ func TestPostgres(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) { return storetest.Migrated(t, testenv.Postgres(t)) })
 }
 
-// As behind a transaction pooler, which keeps no prepared statements.
+// TestPostgresBySimpleProtocol runs as behind a transaction pooler, which keeps no prepared
+// statements.
 func TestPostgresBySimpleProtocol(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
@@ -30,7 +31,7 @@ func TestPostgresBySimpleProtocol(t *testing.T) {
 	})
 }
 
-// As accepts of large contents do it, with small and empty ones, too.
+// TestPostgresSpeakingToPgx accepts as for large contents, with small and empty ones too.
 func TestPostgresSpeakingToPgx(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunAccepts(t, func(t *testing.T) (*gorm.DB, store.Store) {
@@ -40,7 +41,7 @@ func TestPostgresSpeakingToPgx(t *testing.T) {
 	})
 }
 
-// As with GORM's own cache of prepared statements.
+// TestPostgresByPreparedStatements runs with GORM's own cache of prepared statements.
 func TestPostgresByPreparedStatements(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
@@ -49,8 +50,8 @@ func TestPostgresByPreparedStatements(t *testing.T) {
 	})
 }
 
-// Of a role whose transactions are serializable unless they state their isolation; those
-// of the suite are not.
+// TestPostgresBySerializableRole runs the store as a role whose transactions are serializable
+// unless they state their isolation. The suite's own transactions are not.
 func TestPostgresBySerializableRole(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) {
@@ -65,7 +66,8 @@ func TestPostgresBySerializableRole(t *testing.T) {
 	})
 }
 
-// As a role that may do what the printed grants say and nothing else, on tables of another's.
+// TestPostgresByGrantedRole runs as a role that may do what the printed grants allow and nothing
+// else, on tables of another role.
 func TestPostgresByGrantedRole(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
@@ -81,8 +83,8 @@ func TestPostgresByGrantedRole(t *testing.T) {
 	})
 }
 
-// A store that was not told of the default isolation learns it from the first collision,
-// of which its caller sees nothing.
+// TestStatementThatCollidesRunsAgainAtOnce proves that a store that does not know the default
+// isolation learns it from the first collision, which its caller does not see.
 func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"serializable", "repeatable read"} {
@@ -110,8 +112,9 @@ func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
 	}
 }
 
-// A client that vanishes between the statement and the COMMIT must not keep, say, a lease
-// locked until TCP gives its connection up.
+// TestStatementThatStatesItsIsolationIsEndedByTheServer proves that a client that vanishes between
+// the statement and the COMMIT does not keep, for example, a lease locked until TCP gives its
+// connection up.
 func TestStatementThatStatesItsIsolationIsEndedByTheServer(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)

@@ -14,16 +14,17 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// While a dump holds a snapshot, nothing that has completed since leaves the
-// indexes. A claim passes what a lane has left there once for the lane, not
-// once for every row that waits in it (contract 5.12).
+// TestPostgresOldSnapshotsCostAClaimOncePerLane proves contract 5.12 while a dump holds a snapshot.
+// Rows that have completed since then do not leave the indexes. A claim passes what a lane has left
+// there once per lane, and not once for every row that waits in it.
 func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	x := openExplainer(t)
 	p, db := x.store, x.db
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	// Of each key 3,000 rows completed, in one lane, and 1,500 are due: in that
-	// lane under one name or three in turns, or in it and ten others in turns.
+	// Of each key, 3,000 rows have completed in one lane and 1,500 are due. The due rows are in
+	// that lane, under one name or alternating between three, or alternate between it and ten other
+	// lanes.
 	const completed, due = 3000, 1500
 	first := 0
 	load := func(key string, names []int64, lanes int) {
@@ -70,16 +71,17 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 					[]bool{each.skips}, base.LaneWindow)
 				pages := explained.Hit + explained.Read
 				t.Logf("%.0f pages", pages)
-				// What the window costs anyway (see TestPostgresHundredThousandRowsBehindOneLane),
-				// and for each lane a walk over what has completed, which is
-				// on 130 pages, by heads and by passed, for rows and for poisoned ones.
+				// The window costs this much anyway (see
+				// TestPostgresHundredThousandRowsBehindOneLane). In addition, each lane costs a
+				// walk over the completed rows on 130 pages: by heads and by passed, for rows and
+				// for poisoned ones.
 				window := float64(40 * (2*each.limit + base.LaneWindow))
 				require.LessOrEqual(t, pages, window+each.lanes*4*130)
 			})
 		}
 	}
 
-	// And the marks are made: the next claims get further.
+	// The marks are made, so the next claims get further.
 	rule := store.LaneRule{Handlers: []int64{1}}
 	var claims []string
 	for range 3 {

@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// 100,000 rows behind one blocked lane cost nobody else anything (contract
-// 5.12): a claim that meets them marks a bounded number, and once they are
-// marked no statement looks at them.
+// TestPostgresHundredThousandRowsBehindOneLane proves contract 5.12: 100,000 rows behind one
+// blocked lane cost other lanes nothing. A claim that meets them marks a bounded number, and no
+// statement reads them after they are marked.
 func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	x := openExplainer(t)
@@ -26,9 +26,8 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	mail, stock := store.LaneHandler("mail"), store.LaneHandler("stock")
 	const blocked = 1
 	for _, statement := range []string{
-		// The first row of lane 1 of "mail" is poisoned, 100,000 wait behind it;
-		// 1,000 more lanes have five rows each, as do 1,000 of "stock"; 2,000
-		// rows have no lane.
+		// The first row of lane 1 of "mail" is poisoned, and 100,000 rows wait behind it. 1,000
+		// more lanes of "mail" and 1,000 of "stock" have five rows each. 2,000 rows have no lane.
 		`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 			'2026-01-01 12:00:00+00'::timestamptz + n * interval '100 milliseconds' FROM generate_series(1, 112001) n`,
 		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, is_poisoned, lane_handler, lane_key)
@@ -68,8 +67,8 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	}
 	const lanes, holders = "Index Only Scan inbox_handler_statuses inbox_handler_statuses_lane\n", "inbox_handler_statuses_lane_holder"
 
-	// A window of 1,020 rows, each read twice, judged twice by one row of its
-	// lane, locked and updated.
+	// A window of 1,020 rows. Each row is read twice, judged twice by one row of its lane, locked
+	// and updated.
 	check("a claim that meets them", claimLanesSQL, claim(nil, []string{"mail"}, false), 10*1020, 40*1020, due, lanes,
 		"Tid Scan inbox_handler_statuses")
 
@@ -86,8 +85,8 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 		require.Equal(t, []string{"mail"}, got.Behind)
 		require.EqualValues(t, (claims+1)*(2*10+base.LaneWindow), waiting())
 	}
-	// So they all are after a hundred claims. What the marks leave behind in the
-	// indexes is gone with the next vacuum; until then claims pass its pages.
+	// All of them are marked after a hundred claims. What the marks leave in the indexes is removed
+	// by the next vacuum. Until then claims pass its pages.
 	execute := func(statement string, args ...any) {
 		require.NoError(t, db.Exec(statement, args...).Error)
 		require.NoError(t, db.Exec(`VACUUM (ANALYZE) inbox_handler_statuses`).Error)
@@ -107,16 +106,16 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 	check("names of lanes", base.LaneHandlersSQL, nil, 10, 50, "inbox_handler_statuses_lane\n")
 	check("handler keys of lanes", base.LaneHandlerKeysSQL, []any{mail, base.StrayWindow}, base.StrayWindow,
 		2*base.StrayWindow, "inbox_handler_statuses_lane")
-	// Each row that is let go is written to every index, which may look for room: mostly
-	// 2,100 pages, once 5,136. All of the lane would be 100,000.
+	// Each released row is written to every index, which may search for free space: mostly 2,100
+	// pages, once 5,136. The whole lane would be 100,000.
 	check("release waiting rows", releaseWaitingSQL, []any{[]string{"mail", "plain"}, 100}, 400, 10_000,
 		"inbox_handler_statuses_waiting")
 	check("pending keys", base.PendingKeysSQL, nil, 20, 300, "inbox_handler_statuses_due",
 		"inbox_handler_statuses_waiting")
 	check("pending of a key", pendingOfSQL, []any{"mail", 10}, 60, 100, due, "inbox_handler_statuses_waiting")
 
-	// Nor do they slow their own lane, once it moves on: rows behind the first,
-	// nor, where they are skipped, poisoned ones before it.
+	// Nor do they slow their own lane once it moves on: neither the rows after the first nor, where
+	// they are skipped, poisoned ones before it.
 	execute(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE message_id = 'm1'`)
 	check("a claim of their lane", claimLanesSQL, claim(nil, []string{"mail"}, false), 100, 400, lanes, holders)
 	execute(`UPDATE inbox_handler_statuses SET is_poisoned = true, is_waiting = false, version = version + 1
@@ -131,8 +130,9 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 		holders)
 }
 
-// Rows without a lane pay nothing for lanes: claiming them writes to no index,
-// also where the same claim takes lanes (see TestPostgresClaimsAreHeapOnlyUpdates).
+// TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates proves that rows without a lane pay nothing for
+// lanes: claiming them writes to no index, even if the same claim takes lanes (see
+// TestPostgresClaimsAreHeapOnlyUpdates).
 func TestPostgresClaimsWithoutLanesStayHeapOnlyUpdates(t *testing.T) {
 	db := testenv.Postgres(t)
 	opened := openMigrated(t, db)

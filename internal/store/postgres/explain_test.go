@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// openMigrated makes a store on a fresh database.
+// openMigrated creates a store on a fresh database.
 func openMigrated(t *testing.T, db *gorm.DB) *Store {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
@@ -26,13 +26,13 @@ func openMigrated(t *testing.T, db *gorm.DB) *Store {
 	return opened
 }
 
-// explainer is a store on a fresh database, whose statements a test explains.
+// explainer is a store on a fresh database whose statements a test explains.
 type explainer struct {
 	store *Store
 	dsn   string
 	db    *gorm.DB
-	// literal is a pool that puts the arguments into the statement: PREPARE and
-	// EXECUTE take nothing else.
+	// literal is a pool that puts the arguments into the statement: PREPARE and EXECUTE accept
+	// nothing else.
 	literal *gorm.DB
 }
 
@@ -43,16 +43,15 @@ func openExplainer(t *testing.T) explainer {
 	literal := testenv.Open(t, postgresdriver.New(postgresdriver.Config{DSN: dsn, PreferSimpleProtocol: true}),
 		gorm.Config{})
 	x := explainer{store: openMigrated(t, db), dsn: dsn, db: db, literal: literal}
-	// Autovacuum would analyze tables that a test wants without statistics, and its snapshot
-	// would keep VACUUM from removing dead rows.
+	// Autovacuum would analyze tables that a test wants without statistics, and its snapshot would
+	// keep VACUUM from removing dead rows.
 	for _, table := range growing {
 		require.NoError(t, db.Exec(`ALTER TABLE inbox_`+table+` SET (autovacuum_enabled = off)`).Error)
 	}
 	return x
 }
 
-// explain executes a statement as a prepared one, by this plan_cache_mode, and
-// takes back what it did.
+// explain executes a statement as a prepared one, with this plan_cache_mode, and rolls it back.
 func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (explained sqltest.Plan) {
 	t.Helper()
 	require.ErrorIs(t, x.literal.Transaction(func(tx *gorm.DB) error {
@@ -80,8 +79,8 @@ func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (e
 	return explained
 }
 
-// The fill factor and the choice of indexes are there so that claiming is a
-// heap-only update: it must not write to any index.
+// TestPostgresClaimsAreHeapOnlyUpdates proves that claiming writes to no index. The fill factor and
+// the choice of indexes are made for that.
 func TestPostgresClaimsAreHeapOnlyUpdates(t *testing.T) {
 	db := testenv.Postgres(t)
 	opened := openMigrated(t, db)
@@ -102,7 +101,7 @@ func TestPostgresClaimsAreHeapOnlyUpdates(t *testing.T) {
 	require.Greater(t, heapOnly(t, db, rows), int64(rows*99/100))
 }
 
-// heapOnly is how many of so many updates of statuses wrote to no index.
+// heapOnly returns how many of so many updates of statuses wrote to no index.
 func heapOnly(t *testing.T, db *gorm.DB, of int64) int64 {
 	t.Helper()
 	var updates struct{ All, HeapOnly int64 }

@@ -16,19 +16,19 @@ type Roles struct {
 	Application string
 	// Operator runs inboxctl.
 	Operator string
-	// Reader reads all but what messages and rejected records carry.
+	// Reader reads everything except the contents of messages and rejected records.
 	Reader string
 }
 
-// privileges are what each role needs of a table. PostgreSQL asks those who lock rows for
-// the right to update one column at least: of messages and gaps, which never change, it is
-// one that decides nothing.
+// privileges are what each role needs on a table. To lock rows, PostgreSQL requires the right to
+// update at least one column. For messages and gaps, which never change, it is a column that
+// decides nothing.
 type privileges struct {
 	table                         string
 	application, operator, reader string
 }
 
-// No role may change an audit row or delete one.
+// privilegesOn returns the privileges on all tables. No role may change or delete an audit row.
 func privilegesOn(n models.Naming) []privileges {
 	const everything = `SELECT, INSERT, UPDATE, DELETE`
 	return []privileges{
@@ -47,8 +47,8 @@ func privilegesOn(n models.Naming) []privileges {
 	}
 }
 
-// Grants is a PostgreSQL script that gives roles what they need of the tables under naming,
-// and takes everything else away from them. The roles and the tables must exist.
+// Grants returns a PostgreSQL script that gives roles what they need on the tables of naming and
+// revokes everything else from them. The roles and the tables must exist.
 func Grants(naming models.Naming, roles Roles) (string, error) {
 	if err := naming.Validate(); err != nil {
 		return "", err

@@ -29,7 +29,7 @@ func TestGrantsAreToRolesOfTheirOwn(t *testing.T) {
 	require.Contains(t, script, `TO "a""; DROP TABLE x; --";`)
 }
 
-// Contract 5.9.
+// TestSessionsOfAnotherRoleAreEndedWithBothGrants proves contract 5.9.
 func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// numbers writes a list as PostgreSQL reads an array: lists of different
-// lengths cannot travel in one array of arrays.
+// numbers encodes a list as an array literal of PostgreSQL. Lists of different lengths cannot be
+// passed in one array of arrays.
 func numbers(list []int64) string {
 	texts := make([]string, len(list))
 	for i, n := range list {
@@ -20,10 +20,10 @@ func numbers(list []int64) string {
 	return "{" + strings.Join(texts, ",") + "}"
 }
 
-// The first row of each lane by the index on lanes, poisoned ones apart from
-// the others; that none is claimed by the index on claimed lanes; the row
-// itself by handler_statuses_pkey, not by its place: should it be changed at
-// this moment, PostgreSQL looks at its new version.
+// advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows
+// and the others. It checks by the index on claimed lanes that no row of the lane is claimed. It
+// updates the row by handler_statuses_pkey and not by its place: if the row changes at this moment,
+// PostgreSQL then checks its new version.
 const advanceSQL = `
 WITH turns AS (
 	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting
@@ -55,8 +55,8 @@ UNION
 SELECT handler_key FROM free WHERE NOT is_waiting AND is_due
 ORDER BY handler_key`
 
-// By the index on waiting rows. What another transaction has locked is changing
-// anyway.
+// releaseWaitingSQL uses the index on waiting rows. It skips rows that another transaction has
+// locked, since they are changing anyway.
 const releaseWaitingSQL = `
 WITH released AS MATERIALIZED (
 	SELECT s.place FROM unnest($1::text[]) AS k(handler_key)

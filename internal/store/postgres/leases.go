@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// All by primary key or over the whole of a table with a few rows. Leases are
-// judged by clock_timestamp(), the time now (contract 3.5).
+// These statements use primary keys, or read whole tables that have only a few rows. Leases are
+// judged by clock_timestamp(), the database's current time.
 const (
 	acquireLeaseSQL = `
 INSERT INTO {locks} AS l (name, owner_id, expires_at)

@@ -18,20 +18,20 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// These read no table; the channel is looked up in the catalogue's cache.
+// These statements read no table. The channel is looked up in the catalogue's cache.
 const (
 	channelSQL = `SELECT {channel}`
 	sessionSQL = `SELECT pg_backend_pid()`
 	notifySQL  = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
 )
 
-// told announces the unclaimed ones among the rows in added, all
-// together, when the transaction commits; NULL as the origin's parameter
-// announces nothing. A payload has less than 8,000 bytes: without keys it means
-// all handlers. When a session elsewhere does not read the server's queue of
-// notifications, and it runs full, commits with a notification fail: long before
-// that there are none. The result is one row for the statement to join, because
-// PostgreSQL leaves out what is not read.
+// told returns the part of a statement that announces the unclaimed ones of the rows in added.
+// There is one notification, which the commit sends. NULL as the origin's parameter announces
+// nothing. A payload must have less than 8,000 bytes: one without keys means all handlers.
+//
+// If some session does not read the server's notification queue and it runs full, commits that
+// notify fail. So nothing is announced once the queue is half full. The result is one row that the
+// statement must join, because PostgreSQL does not execute what is not read.
 func told(origin string) string {
 	return `, unclaimed AS (
 	SELECT json_agg(DISTINCT handler_key) AS keys FROM added WHERE worker_id IS NULL AND ` + origin + `::text IS NOT NULL
@@ -42,8 +42,8 @@ func told(origin string) string {
 )`
 }
 
-// maxPayload keeps a notification, with what stands around its keys, below
-// PostgreSQL's limit of 8,000 bytes.
+// maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of
+// 8,000 bytes.
 const maxPayload = 7900
 
 // announcement is the payload of a notification.
@@ -76,9 +76,9 @@ func (p *Store) CanListen(ctx context.Context) error {
 	return base.Doing("listen", err)
 }
 
-// Listen connects beside the pool: a connection that waits for hours would be
-// missing there, and with a pool of one nothing else would ever run. It has the
-// settings of one of the pool's connections, made just as that.
+// Listen opens a connection outside of the pool. A connection that waits for hours would be missing
+// in the pool, and in a pool of one nothing else would ever run. The new connection has the
+// settings of a connection that was just taken from the pool.
 func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 	channels, err := store.Query(ctx, p.Pool(ctx), p.Text(channelSQL), store.Value[string])
 	if err != nil {
@@ -108,16 +108,15 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 	return l, nil
 }
 
-// rounds is how often alone looks. A pooler gives out the session that was last
-// given back, so that the first round shows it unless there is much traffic,
-// and then the connection's own session changes from round to round.
+// rounds is how often alone compares sessions. A pooler hands out the session that was returned
+// last. So the first round detects sharing unless there is much traffic, and with much traffic the
+// connection's own session changes from round to round.
 const rounds = 8
 
-// alone finds out, before there is anything to leave behind, whether the
-// connection has a session of the server to itself. A pooler in transaction mode
-// gives it now this one, now that, and the pool's connections the same ones:
-// LISTEN would stay in sessions of the application's, to which PostgreSQL would
-// send every notification from then on.
+// alone checks, before there is anything to leave behind, that the connection has a server session
+// to itself. A pooler in transaction mode gives it changing sessions, and gives the same ones to
+// the pool's connections. LISTEN would remain in sessions of the application, to which PostgreSQL
+// would then send every notification.
 func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 	pool, err := p.DB.DB()
 	if err != nil {
@@ -146,9 +145,9 @@ func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// verify proves that what is announced through the pool is heard: through a
-// pooler that gives the connection's server to others between transactions,
-// LISTEN succeeds and nothing ever comes.
+// verify checks that a notification sent through the pool is received. Behind a pooler that gives
+// the connection's server session to others between transactions, LISTEN succeeds and nothing ever
+// arrives.
 func (p *Store) verify(ctx context.Context, l *listener) error {
 	probe := uuid.NewString()
 	if err := p.notify(ctx, announcement{Keys: []string{probe}}); err != nil {
@@ -167,7 +166,7 @@ func (p *Store) verify(ctx context.Context, l *listener) error {
 	}
 }
 
-// settings are those that a connection of the pool was made with.
+// settings returns the settings of a connection of the pool.
 func (p *Store) settings(ctx context.Context) (config *pgx.ConnConfig, err error) {
 	err = p.withConn(ctx, func(driverConn any) (err error) {
 		config, err = settingsOf(driverConn)
@@ -176,9 +175,8 @@ func (p *Store) settings(ctx context.Context) (config *pgx.ConnConfig, err error
 	return config, err
 }
 
-// renew makes the pool replace a connection if the server does not let one in
-// any more that has its settings: where passwords expire, the new one has a new
-// password.
+// renew makes the pool replace a connection if the server no longer accepts logins with its
+// settings: where passwords expire, the replacement has a new password.
 func (p *Store) renew(ctx context.Context, err error) {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28") {
@@ -199,16 +197,17 @@ func (p *Store) withConn(ctx context.Context, look func(driverConn any) error) e
 	return conn.Raw(look)
 }
 
-// settingsOf looks below drivers that wrap another, as those for tracing do.
+// settingsOf returns a connection's settings. It unwraps drivers that wrap another one, such as
+// those for tracing.
 func settingsOf(driverConn any) (*pgx.ConnConfig, error) {
 	for inner := driverConn; ; {
 		switch c := inner.(type) {
 		case *stdlib.Conn:
 			config := c.Conn().Config()
-			config.Tracer = nil         // the user's (contract 3.7)
-			config.OnNotification = nil // pgx has filled in that connection's own
-			// Ours waits with deadlines; a handler of the user's might cancel
-			// or close the connection at each of them.
+			config.Tracer = nil         // the user's tracer is not for our statements
+			config.OnNotification = nil // pgx has set that connection's own
+			// Our connection waits with deadlines. A handler of the user's might cancel or close
+			// the connection at each of them.
 			config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 				return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 			}

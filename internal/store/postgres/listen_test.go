@@ -23,7 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// announcing makes another store of the inbox under this prefix.
+// announcing creates another store of the inbox with this naming.
 func announcing(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
@@ -34,7 +34,7 @@ func announcing(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
 
 var errBoom = errors.New("boom")
 
-// hearing is a store's listener.
+// hearing returns a store's listener.
 func hearing(t *testing.T, s store.Store) store.Listener {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -45,7 +45,7 @@ func hearing(t *testing.T, s store.Store) store.Listener {
 	return l
 }
 
-// heard is what a listener gets before the end that somebody else announces.
+// heard returns what a listener receives until another store announces the end.
 func heard(t *testing.T, l store.Listener, by store.Store) (all [][]string) {
 	t.Helper()
 	require.NoError(t, by.Notify(t.Context(), "the end"))
@@ -73,7 +73,7 @@ func batch(handlers []string, ids ...string) store.AcceptBatch {
 	return b
 }
 
-// Contract 4.7.
+// TestAcceptsAnnounceOnceWhatTheyAdd proves contract 4.7.
 func TestAcceptsAnnounceOnceWhatTheyAdd(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
@@ -128,7 +128,8 @@ func TestAnnouncementOfMoreKeysThanFitIsForAll(t *testing.T) {
 	require.Equal(t, [][]string{nil, nil}, heard(t, l, elsewhere))
 }
 
-// Whatever schema the tables are said to be in, and by whatever search path.
+// TestOnlyUsersOfTheSameTablesHearEachOther covers any schema that naming states for the tables,
+// and any search path.
 func TestOnlyUsersOfTheSameTablesHearEachOther(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
@@ -184,7 +185,7 @@ type hidden struct{ driver.Conn }
 
 type shown struct{ driver.Conn }
 
-// Raw is what drivers of this kind have by convention.
+// Raw is a method that drivers of this kind have by convention.
 func (s shown) Raw() driver.Conn { return s.Conn }
 
 func init() {
@@ -192,7 +193,7 @@ func init() {
 	sql.Register("pgx shown", wrapping{stdlib.GetDefaultDriver(), func(c driver.Conn) driver.Conn { return shown{c} }})
 }
 
-// counting is what a tracing driver does with the statements.
+// counting counts claims, as a tracing driver sees the statements.
 type counting struct {
 	*stdlib.Conn
 	claims *atomic.Int32
@@ -205,7 +206,8 @@ func (c counting) QueryContext(ctx context.Context, statement string, args []dri
 	return c.Conn.QueryContext(ctx, statement, args)
 }
 
-// pgx below is not asked behind the back of what is around it.
+// TestClaimsAreSeenByADriverAroundPgx proves that pgx is not called directly where a driver wraps
+// it.
 func TestClaimsAreSeenByADriverAroundPgx(t *testing.T) {
 	t.Parallel()
 	var claims atomic.Int32

@@ -16,18 +16,18 @@ type listener struct {
 	conn     *pgx.Conn
 	listen   string // the statement
 	unlisten string
-	session  string // that listens; empty if none does
+	session  string // the session that listens; empty if none does
 	origin   string
 }
 
-// begin listens, and notes where.
+// begin starts to listen and stores in which session.
 func (l *listener) begin(ctx context.Context) (err error) {
-	// As one transaction, which a pooler does not tear apart.
+	// One transaction: a pooler does not split it between sessions.
 	l.session, err = l.inSession(ctx, l.listen)
 	return err
 }
 
-// inSession runs a statement and returns which session it ran in.
+// inSession runs a statement and returns the session in which it ran.
 func (l *listener) inSession(ctx context.Context, statement string) (session string, err error) {
 	results, err := l.conn.PgConn().Exec(ctx, statement+"; "+sessionSQL).ReadAll()
 	if err != nil {
@@ -60,7 +60,7 @@ func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, err
 	}
 }
 
-// ping listens once more, which changes nothing.
+// ping runs LISTEN again, which changes nothing.
 func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -68,18 +68,18 @@ func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
 	return err
 }
 
-// end stops listening. The connection's end does so, too, but for a session
-// that a pooler keeps, should alone have been mistaken about it: that one is
-// searched for, as well as that goes.
+// end stops listening. Closing the connection does that too, except for a session that a pooler
+// keeps, in case alone has not detected the pooler. end then runs UNLISTEN repeatedly, a bounded
+// number of times, until it reaches that session.
 func (l *listener) end(ctx context.Context) {
 	for range 10 * rounds {
 		if session, err := l.inSession(ctx, l.unlisten); err != nil || session == l.session {
-			return // of no use any more, or done
+			return // the connection is unusable, or the session was found
 		}
 	}
 }
 
-// closeTimeout bounds the farewell to the server.
+// closeTimeout bounds UNLISTEN and closing the connection.
 const closeTimeout = time.Second
 
 func (l *listener) Close() {

@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	// By the primary key, which decides. An insertion of the same key that has
-	// not been committed is waited for, by lock_timeout, which this statement
-	// sets and sets back: the rest of the transaction is the caller's. The last
-	// SELECT needs the count, which needs the insertion, which needs the setting:
-	// that is their order. If the insertion fails, the transaction's rollback, or
-	// that to a savepoint, sets it back.
+	// addMarkerSQL uses the primary key, which decides. It waits for an uncommitted insertion of
+	// the same key, bounded by lock_timeout. The statement sets lock_timeout and resets it, since
+	// the rest of the transaction is the caller's. The last SELECT needs the count, which needs the
+	// insertion, which needs the setting: this fixes their order. If the insertion fails, rolling
+	// back the transaction, or to a savepoint, resets it.
 	//
-	// A marker that is there is locked, which writes: so the commit waits until
-	// the synchronous standby has the marker, too (see confirmed).
+	// An existing marker is locked, which writes. So the commit also waits until the synchronous
+	// standby has that marker (see confirmed).
 	addMarkerSQL = `
 WITH before AS MATERIALIZED (
 	SELECT current_setting('lock_timeout') AS lock_timeout
@@ -37,10 +36,10 @@ WITH before AS MATERIALIZED (
 SELECT counted.added, set_config('lock_timeout', bounded.lock_timeout, true)
 FROM bounded, (SELECT count(*) AS added FROM added) AS counted`
 
-	// By the primary key.
+	// hasMarkerSQL uses the primary key.
 	hasMarkerSQL = `SELECT 1 FROM {markers} WHERE message_id = $1 AND handler_key = $2 AND namespace = $3`
 
-	// Likewise.
+	// lockMarkerSQL uses the primary key.
 	lockMarkerSQL = hasMarkerSQL + ` FOR KEY SHARE`
 )
 
@@ -52,7 +51,7 @@ func (p *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 	if err != nil {
 		return false, base.Doing("add marker", err)
 	}
-	bound := fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)) // 0 would be no bound
+	bound := fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)) // 0 would mean no bound
 	added, err := store.Query(ctx, pool, p.Text(addMarkerSQL), func(rows *sql.Rows, added *int64) error {
 		var restored string
 		return rows.Scan(added, &restored)

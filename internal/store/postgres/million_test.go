@@ -11,21 +11,20 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// million is when the rows of loadMillion are looked at: some are due.
+// million is the time at which the rows of loadMillion are read: some of them are due then.
 var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// loadMillion fills an inbox with a million messages and a status of each, in
-// seconds: without a log of it, and with the indexes made afterwards. Of the
-// statuses
+// loadMillion fills an inbox with a million messages and a status for each, in seconds: it writes
+// no log and creates the indexes afterwards. Of the statuses
 //
 //	900,000 of "hot" have completed,
 //	 40,000 of "paused" are due,
-//	 30,000 of "hot" are to be tried again in a month,
+//	 30,000 of "hot" are to be retried in a month,
 //	 20,000 of "lanes" wait in lane 1 and 5,000 are due in 1,000 others,
 //	  2,000 of "hot" are poisoned,
 //	  3,000 of "hot" are due.
 //
-// Statistics of them are not made.
+// It makes no statistics of them.
 func loadMillion(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	sqltest.Load(t, db,

@@ -14,11 +14,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Which index serves what among a million rows, statement by statement: a
-// statement that is not listed here fails the test. The plans are those of a
-// generic prepared statement, which never sees its arguments, as well as those
-// made for them, right after the rows came and once they are analyzed. None
-// scans a table that grows; without statistics that is all one can ask for.
+// TestPostgresPlans checks which index serves each statement among a million rows. A statement that
+// is not listed here fails the test. It checks the plans of a generic prepared statement, which
+// never sees its arguments, and those made for the arguments. Both are checked right after the rows
+// came and after they are analyzed. No plan scans a table that grows. Without statistics, nothing
+// more can be required.
 func TestPostgresPlans(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	x := openExplainer(t)
@@ -62,7 +62,7 @@ func TestPostgresPlans(t *testing.T) {
 		messageID = "inbox_messages_pkey"
 		number    = "inbox_messages_number"
 		byMessage = "inbox_handler_statuses_message_handler"
-		pending   = "inbox_handler_statuses_due" // all that is, for sweeps
+		pending   = "inbox_handler_statuses_due" // all pending rows, for sweeps
 		lane      = "inbox_handler_statuses_lane\n"
 		holder    = "inbox_handler_statuses_lane_holder"
 		waiting   = "inbox_handler_statuses_waiting"
@@ -73,7 +73,7 @@ func TestPostgresPlans(t *testing.T) {
 		name, statement string
 		args            []any
 		expected        []string // each must serve some scan
-		most            float64  // rows looked at
+		most            float64  // rows read
 	}{
 		{"acceptNewSQL", acceptNewSQL, []any{listed(newIDs), texts, texts, texts, texts, texts, contents, now,
 			listed(uuids(n)), listed(newIDs), keys, numbersOf, numbersOf, worker, counts, counts, texts, texts, n, contents[0]},

@@ -13,19 +13,19 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Store implements store.Store for PostgreSQL 13 and later. Lists go in as
-// arrays: one prepared statement serves every batch size, and the 65,535
-// parameters of a statement are no limit. Elements without an array type in
-// the driver (uuid, tid) travel as text and are cast by the server.
+// Store implements store.Store for PostgreSQL 13 and later. It passes lists as arrays: one prepared
+// statement serves every batch size, and the limit of 65,535 parameters per statement does not
+// matter. Elements whose type has no array type in the driver (uuid, tid) are passed as text, and
+// the server casts them.
 type Store struct {
 	base.Database
-	// origin is whom its announcements come from, so that its own Listener
-	// leaves them out; not valid if it announces nothing.
+	// origin identifies the sender of this store's announcements, so that its own Listener ignores
+	// them. It is not valid if the store announces nothing.
 	origin sql.NullString
-	large  int // contents, in bytes, for which an accept speaks to pgx itself
+	large  int // size of contents, in bytes, from which on an accept calls pgx directly
 }
 
-// New makes a store.
+// New returns a store for the tables of naming in db.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
 	tables, err := base.NewDatabase(db, naming, store.ReadCommitted, options)
 	if err != nil {
@@ -37,12 +37,17 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 
 func (p *Store) SingleWriter() bool { return false }
 
-// confirmed locks rows and commits. What a statement without a lock shows may be
-// there on this server alone: a commit whose client did not wait for the
-// synchronous standby becomes visible before the standby has it, and a failover
-// undoes it. A lock is written to the log, behind that commit, so our own commit is
-// not answered before the standby has both. Each answer that lets a caller acknowledge
-// a message comes from this, or from another transaction that writes.
+// confirmed locks rows and commits. Rows that a statement without a lock reads may exist on this
+// server alone:
+//
+//  1. A client stops waiting for the synchronous standby. Its commit becomes visible before the
+//     standby has it.
+//  2. We read the rows of that commit.
+//  3. A failover undoes the commit.
+//
+// A lock is written to the log after that commit, so our own commit does not return before the
+// standby has both. Each answer that lets a caller acknowledge a message comes from here, or from
+// another transaction that writes.
 func confirmed(ctx context.Context, p *Store, lock string, args ...any) (locked []int, err error) {
 	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		locked, err = store.Query(ctx, pool, p.Text(lock), store.Value[int], args...)
@@ -51,7 +56,7 @@ func confirmed(ctx context.Context, p *Store, lock string, args ...any) (locked 
 	return locked, err
 }
 
-// Changes nothing, reads no table.
+// defaultIsolationSQL reads no table and changes nothing.
 const defaultIsolationSQL = `
 SELECT current_user, current_database(), setting, source FROM pg_settings WHERE name = 'default_transaction_isolation'`
 

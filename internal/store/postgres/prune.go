@@ -8,9 +8,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Each by the index its ORDER BY names, rows by their place: they are locked,
-// so they stay there. What another transaction uses is passed over. Audit rows need no lock,
-// which would take the right to update them: they never change, so each stays in its place.
+// These statements use the indexes that their ORDER BY names, and delete rows by their place: the
+// rows are locked, so they stay there. Rows that another transaction uses are skipped. Audit rows
+// need no lock, which would require the right to update them: they never change, so each stays at
+// its place.
 const (
 	deleteMarkersSQL = `
 DELETE FROM {markers} WHERE ctid = ANY (ARRAY(

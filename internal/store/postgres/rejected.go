@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// By rejected_messages_pkey.
+// rejectedSQL uses rejected_messages_pkey.
 var rejectedSQL = base.RejectedRows{
 	Load: `
 SELECT id::text, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value",
@@ -30,8 +30,8 @@ func (p *Store) SetRejectedReason(ctx context.Context, id, reason string, audit 
 	return base.SetRejectedReason(ctx, p.Database, p.Transaction, p, rejectedSQL, id, reason, audit)
 }
 
-// Conflicts by the unique index on the coordinates. A gap that is there is locked, so that
-// the answer waits for the synchronous standby (see confirmed).
+// keepGapSQL finds conflicts by the unique index on the coordinates. An existing gap is locked, so
+// that the answer waits for the synchronous standby (see confirmed).
 const keepGapSQL = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)

@@ -8,14 +8,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By handler_statuses_pkey. A poisoned row waits for no attempt.
+// settleSQL uses handler_statuses_pkey. A poisoned row has no next attempt.
 const settleSQL = `
 UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
-// The same for rows without a lock. What was locked meanwhile and is
-// free again has another version, which PostgreSQL checks after locking.
+// settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked meanwhile and
+// is free again has another version, which PostgreSQL checks after locking.
 const settleUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED

@@ -10,9 +10,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// What a claim does must not hang on when the table was last analyzed: in the
-// midst of an outage every row waits for its next attempt, or is claimed, and
-// statistics say that no row will ever be due.
+// TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay proves that a claim does not depend on
+// when the table was last analyzed. During an outage every row waits for its next attempt, or is
+// claimed, and the statistics then say that no row will ever be due.
 func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	x := openExplainer(t)
@@ -44,7 +44,7 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 		require.NoError(t, tx.Error)
 		require.NoError(t, tx.Exec(moment.was).Error)
 		require.NoError(t, tx.Exec(`ANALYZE inbox_handler_statuses`).Error)
-		// Back to what it is, without the statistics.
+		// Back to the usual state, without its statistics.
 		require.NoError(t, tx.Exec(`UPDATE inbox_handler_statuses SET processing_started_at = NULL,
 			next_attempt_at = CASE WHEN message_number <= ? THEN ?::timestamptz END`, rows, later).Error)
 		require.NoError(t, tx.Commit().Error)

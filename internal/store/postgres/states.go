@@ -9,15 +9,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By handler_statuses_pkey.
+// statesSQL uses handler_statuses_pkey.
 const statesSQL = `
 SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
 
-// Likewise. One lock confirms all that was read before it.
+// lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it.
 const lockStateSQL = `SELECT 1 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) LIMIT 1 FOR KEY SHARE SKIP LOCKED`
 
-// errUnconfirmed: the next time may find a row that can be locked.
+// errUnconfirmed means that no row could be locked. The next try may find one that can.
 var errUnconfirmed = errors.New("their rows are locked by others, and without a lock it is open whether the synchronous standby has them")
 
 func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
@@ -40,18 +40,19 @@ func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]stor
 	return base.ByID(rows), nil
 }
 
-// Pending rows by the due index, which holds nothing else. There is no index
-// on worker_id, so every pending row is read: a claim would have to maintain
-// one, and claims are a thousand times as frequent. The order is the index's:
-// without it a plan made before the arguments are known may read the table, in
-// the belief that many rows match.
+// claimsOfSQL reads pending rows by the due index, which holds no others. There is no index on
+// worker_id, so every pending row is read. Each claim would have to maintain such an index, and
+// claims are a thousand times as frequent. The order is that of the index: without it, a plan made
+// before the arguments are known may read the table, because the planner expects many matching
+// rows.
 const claimsOfSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
 
-// By the due index, a window of each key: bounded, however much is pending.
+// oldestClaimsOfSQL uses the due index and reads a window of each key: bounded, however much is
+// pending.
 const oldestClaimsOfSQL = `
 SELECT ` + placedRefColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
 CROSS JOIN LATERAL (
@@ -62,15 +63,15 @@ CROSS JOIN LATERAL (
 ) s
 WHERE processing_started_at IS NOT NULL AND worker_id = $1::text::uuid`
 
-// Like the claims of a worker.
+// stuckClaimsSQL reads the due index as claimsOfSQL does.
 const stuckClaimsSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
 
-// By the due index, oldest due first, then what waits behind others, by the
-// index on waiting rows.
+// pendingOfSQL uses the due index, longest due first, then the index on waiting rows for what waits
+// in lanes.
 const pendingOfSQL = `
 SELECT ` + placedRefColumnsSQL + ` FROM (
 	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}

@@ -4,11 +4,11 @@ import (
 	"strings"
 )
 
-// listed writes a list as PostgreSQL reads an array, for a parameter of type
-// text: the driver would encode each element by itself.
+// listed encodes a list as an array literal of PostgreSQL, for a parameter of type text. For an
+// array parameter the driver would encode each element by itself.
 func listed(list []string) string { return listedWith(list, `""`) }
 
-// listedOrNull is listed with NULL for what is empty.
+// listedOrNull is listed with NULL for empty elements.
 func listedOrNull(list []string) string { return listedWith(list, "NULL") }
 
 func listedWith(list []string, empty string) string {

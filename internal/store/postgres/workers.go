@@ -9,9 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// All by workers_pkey or over the whole of a table that has one row per
-// process. clock_timestamp() is the time now: now() would be when the
-// transaction began (contract 3.5).
+// These statements use workers_pkey, or read the whole table, which has one row per process.
+// clock_timestamp() is the current time, while now() would be the start of the transaction.
 const (
 	heartbeatSQL = `
 INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at)
@@ -20,8 +19,8 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 	database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
 
-	// A row that begins and ends at the same moment is a drain's: one statement
-	// reads the clock once.
+	// recordDrainSQL writes a row that begins and ends at the same moment, which marks a drain. One
+	// statement reads the clock once.
 	recordDrainSQL = `
 INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
 SELECT $1::text::uuid, $2, $3::integer, $4, $5, session_user, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
@@ -32,9 +31,9 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 
 	stopWorkerSQL = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
-	// The last column says whether EvictWorker can see and end the sessions of the
-	// worker's role: ours is a member of it, or was granted both. Only superusers end
-	// those of superusers.
+	// workersSQL has as its last column whether EvictWorker can see and end the sessions of the
+	// worker's role. It can if our role is a member of that role, or was granted both predefined
+	// roles. Only superusers can end the sessions of superusers.
 	workersSQL = `
 SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
 	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp(),
@@ -42,10 +41,9 @@ SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(
 		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))
 FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
-	// With the lock that accepts wait for, and that is not to be had while one
-	// is under way: see acceptClaimedSQL. The update alone would take a
-	// lesser one. Nothing is waited for: an accept whose process is gone may
-	// stay open for hours.
+	// markReleasedSQL takes the lock that accepts wait for. It cannot get it while an accept is
+	// running: see acceptClaimedSQL. The update alone would take a weaker lock. It does not wait
+	// for the lock: an accept whose process is gone may stay open for hours.
 	markReleasedSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL FOR UPDATE SKIP LOCKED
@@ -55,7 +53,7 @@ WITH worker AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL)`
 )
 
-// Claims by the due index, once. A worker that has claims keeps its row:
+// deleteWorkersSQL reads the claims once, by the due index. A worker that has claims keeps its row:
 // without it no sweep would find them.
 const deleteWorkersSQL = `
 DELETE FROM {workers} w
@@ -110,16 +108,17 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 	return workers, base.Doing("list workers", err)
 }
 
-// Claims by the due index, once. A row that an open transaction has changed
-// carries its ID in xmax, and the transaction holds a lock on its own ID. The
-// session waits for its client, between two statements or, where the network ended
-// amid one, for the rest of it; another sweeper's statement runs.
+// evictSQL ends sessions that hold locks of a worker. It reads the worker's claims once, by the due
+// index. A row that an open transaction has changed carries the transaction's ID in xmax, and the
+// transaction holds a lock on its own ID. A session to end waits for its client: between two
+// statements or, if the network failed during one, for the rest of that one. Another sweeper's
+// statement is not ended, because it is running.
 //
-// The worker's row, by workers_pkey, is locked by its accepts. If these are
-// several, xmax is the number of a group of transactions; whether it is one is
-// not to be seen. So it is taken for both where such a group exists, which is
-// asked first (to ask for the members of one that does not is an error), and
-// only transactions count that have to do with this table.
+// The worker's row, found by workers_pkey, is locked by the worker's accepts. If there are several,
+// xmax is the number of a group of transactions (a multixact), and the value does not show whether
+// it is one. So where such a group exists, xmax is taken for both. The statement checks its
+// existence first, because asking for the members of a group that does not exist is an error. Only
+// transactions that use this table count.
 const evictSQL = `
 WITH locked AS MATERIALIZED (
 	SELECT w.xmax AS number, CASE WHEN mxid_age(w.xmax) BETWEEN 1 AND (SELECT max(mxid_age(datminmxid)) FROM pg_database) THEN w.xmax END AS several

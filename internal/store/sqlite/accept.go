@@ -16,14 +16,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Content cannot travel as JSON, so messages go in as rows of values; the
-// number of rows per statement is one of these, so that few texts are ever
-// prepared. Which are new, the primary key decides.
+// chunks are the possible numbers of messages per statement. Content cannot be passed as JSON, so
+// messages are passed as rows of VALUES. A few fixed numbers mean that only a few statements are
+// ever prepared. The primary key decides which messages are new.
 //
-// The numbers count up from the last one given out or, where rows were inserted
-// by hand, from the highest stored, by the index on it. Whether SQLite asks
-// for that before it inserts the first row or again for each, the rows' places
-// among the values keep them apart.
+// The messages' numbers continue after the last one given out. If rows were inserted by hand, they
+// continue after the highest stored number, which is read by its index. Each row adds its position
+// among the values. So the numbers differ, whether SQLite reads the highest number once before the
+// first row or again for each row.
 var chunks = []int{64, 16, 4, 1}
 
 const (
@@ -35,35 +35,35 @@ VALUES %s ON CONFLICT (id, namespace) DO NOTHING RETURNING id, namespace, number
 		`COALESCE((SELECT CAST("value" AS INTEGER) FROM {meta} WHERE "key" = 'number'), 0)) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
 )
 
-// By the messages' primary key. No lock: there is one writer, and it is us.
+// acceptKnownSQL uses the messages' primary key. It needs no lock, because this transaction is the
+// only writer.
 const acceptKnownSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k
 JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json_extract(k.value, '$[1]')`
 
-// By the unique index on (message_number, handler_key).
+// acceptKeysSQL uses the unique index on (message_number, handler_key).
 const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
 
-// The last sequence and the last number given out are kept in rows of their own,
-// by the primary key: an index on the sequence would cost on every insert, rowids
-// may change with VACUUM, and the highest number goes with its message. One that
-// is given out twice would meet the statuses of a message that was deleted where
-// foreign keys are off. The messages are stored already: the highest number is
-// read by its index.
+// countersSQL advances the last sequence and the last number given out, each kept in a row of its
+// own and found by primary key. An index on the sequence would cost on every insert, rowids may
+// change with VACUUM, and the highest number disappears with its message. A number that is given
+// out twice would match the statuses of a deleted message where foreign keys are off. The new
+// messages are already stored, so the highest number is read by its index.
 const countersSQL = `
 UPDATE {meta} SET "value" = CASE "key"
 	WHEN 'sequence' THEN CAST("value" AS INTEGER) + ?1
 	ELSE max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) END
 WHERE "key" IN ('number', 'sequence') RETURNING "key", CAST("value" AS INTEGER) - ?1`
 
-// Made from what is stored where they are missing: once.
+// makeCountersSQL creates missing counters from what is stored. It runs once per inbox.
 const makeCountersSQL = `
 INSERT INTO {meta} ("key", "value") VALUES
 	('number', (SELECT COALESCE(max(number), 0) FROM {messages})),
 	('sequence', (SELECT COALESCE(max(sequence), 0) FROM {statuses}))
 ON CONFLICT ("key") DO NOTHING`
 
-// Conflicts by the unique index on (message_number, handler_key).
+// acceptStatusesSQL finds conflicts by the unique index on (message_number, handler_key).
 const acceptStatusesSQL = `
 INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
@@ -72,8 +72,8 @@ FROM json_each(?1) r WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, false`
 
-// The same with statuses that are claimed as they are inserted, for hand-off
-// (contract 5.17); the worker by its primary key.
+// acceptClaimedSQL is acceptStatusesSQL with statuses that are claimed as they are inserted, for
+// local dispatch. It finds the worker by its primary key.
 const acceptClaimedSQL = `
 INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
@@ -84,16 +84,17 @@ WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, worker_id IS NOT NULL`
 
-// By the primary key.
+// acceptDeleteSQL uses the primary key.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
 
-// Conflicts by the unique index on the coordinates. Rare: one by one.
+// acceptRejectedSQL inserts one row and finds a conflict by the unique index on the coordinates.
+// Rejected messages are rare, so each takes a statement.
 const acceptRejectedSQL = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
 
-// acceptTextsSQL are the statements by their number of rows.
+// acceptTextsSQL maps a number of rows to the statement for it.
 var acceptTextsSQL = func() map[int]string {
 	texts := make(map[int]string, len(chunks))
 	for _, size := range chunks {
@@ -143,7 +144,7 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 			messages = messages[size:]
 		}
 	}
-	// Where statuses follow, the counters move with them.
+	// If statuses follow, inserting them advances the counters.
 	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m base.StoredNumber) bool { return handled[m.Identity] }) {
 		if _, err := s.takeSequence(ctx, pool, 0); err != nil {
 			return nil, nil, err
@@ -152,8 +153,8 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	return inserted, nil, nil
 }
 
-// orNull keeps a missing key apart from an empty one: some drivers store a nil
-// slice as an empty blob.
+// orNull returns NULL for a missing key, so that it differs from an empty one: some drivers store a
+// nil slice as an empty blob.
 func orNull(key []byte) any {
 	if key == nil {
 		return nil
@@ -161,7 +162,8 @@ func orNull(key []byte) any {
 	return key
 }
 
-// InsertsStatuses is false: they follow in one statement for the whole batch.
+// InsertsStatuses returns false: the statuses are inserted later, in one statement for the whole
+// batch.
 func (s *Store) InsertsStatuses() bool { return false }
 
 func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {
@@ -175,7 +177,7 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}
 	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *base.Known) error {
 		var received store.Stamp
-		var content sql.RawBytes // compared here, kept nowhere
+		var content sql.RawBytes // compared here and not kept
 		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content); err != nil {
 			return err
 		}
@@ -228,8 +230,8 @@ func (s *Store) InsertStatuses(
 	return added, claimed, err
 }
 
-// takeSequence reserves count sequences and returns the one before the first. It
-// also notes which numbers the messages stored so far have taken.
+// takeSequence reserves count sequences and returns the one before the first. It also records which
+// numbers the stored messages have taken.
 func (s *Store) takeSequence(ctx context.Context, pool gorm.ConnPool, count int) (int64, error) {
 	for attempt := 0; ; attempt++ {
 		before := map[string]int64{}

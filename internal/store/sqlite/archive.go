@@ -9,23 +9,25 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the unique index on the messages' numbers. Lengths are in the rows' headers.
+// expiredSizesSQL uses the unique index on the messages' numbers. It reads lengths from the rows'
+// headers.
 const expiredSizesSQL = `
 SELECT number, length(content) + length(serialized_properties) FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
-// By the unique index on the messages' numbers.
+// expiredMessagesSQL uses the unique index on the messages' numbers.
 const expiredMessagesSQL = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
-// By the unique index on (message_number, handler_key).
+// expiredStatusesSQL uses the unique index on (message_number, handler_key).
 const expiredStatusesSQL = `
 SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, created_at,
 	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
 FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
 
-// By the statuses' primary key, at the version that was handed over. CROSS JOIN
-// keeps the order: each reference once, not each status.
+// deleteStatusesSQL uses the statuses' primary key and deletes rows at the version that was
+// archived. CROSS JOIN fixes the join order, so that it reads each reference once and not each
+// status.
 const deleteStatusesSQL = `
 DELETE FROM {statuses} WHERE rowid IN (
 	SELECT s.rowid FROM json_each(?1) a
@@ -59,8 +61,8 @@ func (s *Store) LoadExpired(
 	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
-// DeleteExpired begins with a write and so has the file's only write lock: no
-// accept comes between the statuses and their messages.
+// DeleteExpired begins with a write and so holds the file's only write lock: no accept can run
+// between deleting the statuses and deleting their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	whole, statuses, versions := base.Deletions(expired)
 	refs := make([][2]any, len(statuses))

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// No condition.
+// addAuditSQL inserts unconditionally.
 const addAuditSQL = `
 INSERT INTO {audit} (id, actor, action, target, detail, occurred_at, database_role) VALUES (?1, ?2, ?3, ?4, ?5, ?6, '')`
 

@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// The driver in C, which GORM's SQLite driver uses by default.
+// TestSQLiteInC uses the driver in C, which GORM's SQLite driver uses by default.
 func TestSQLiteInC(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunStatements(t, func(t *testing.T) (*gorm.DB, store.Store) {
@@ -27,7 +27,8 @@ func TestSQLiteInC(t *testing.T) {
 	})
 }
 
-// Its errors can be made; those of the driver in pure Go have the same codes.
+// TestBusyAndInterruptedStatementsOfSQLiteHaveWaited uses the errors of the driver in C, which
+// tests can make. Those of the driver in pure Go have the same codes.
 func TestBusyAndInterruptedStatementsOfSQLiteHaveWaited(t *testing.T) {
 	for code, waited := range map[sqlite3.ErrNo]bool{
 		sqlite3.ErrBusy: true, sqlite3.ErrLocked: true, sqlite3.ErrInterrupt: true, sqlite3.ErrFull: false,

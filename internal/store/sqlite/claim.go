@@ -15,8 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// By the due index, from the key's oldest due row; the worker by its primary
-// key. One statement per key: they run in this process and cost microseconds.
+// claimSQL uses the due index, from the key's oldest due row on, and finds the worker by its
+// primary key. Each key takes one statement: statements run in this process and cost microseconds.
 const claimSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1
 WHERE rowid IN (
@@ -35,18 +35,18 @@ const isPendingSQL = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poiso
 const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`
 
-// By the due index. Asked first, outside the transaction: that begins by taking
-// the file's only write lock, which a worker with nothing to do must leave to
-// others. A status that comes due, or is accepted, behind the answer's back is
-// found by the next claim, as it would be behind the claim's.
+// anyDueSQL reports by the due index whether a key has due rows. It runs before and outside of the
+// claim's transaction: that begins by taking the file's only write lock, which a worker with
+// nothing to do must leave to others. A status that becomes due, or is accepted, after the answer
+// is found by the next claim, as it would be after the claim itself.
 var anyDueSQL = `SELECT EXISTS (SELECT 1 FROM {statuses} WHERE ` + strings.ReplaceAll(isDueSQL, "?3", "?2") + `)`
 
-// By the unique index on the messages' numbers.
+// messagesSQL uses the unique index on the messages' numbers.
 const messagesSQL = `
 SELECT m.number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.ordering_key IS NOT NULL, m.received_at
 FROM json_each(?1) k JOIN {messages} m ON m.number = k.value`
 
-// By the due index: the first row behind now.
+// nextDueSQL uses the due index: the first row after now.
 const nextDueSQL = `
 SELECT COALESCE(next_attempt_at, created_at) FROM {statuses}
 WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
@@ -54,7 +54,7 @@ WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_w
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT 1`
 
-// By the unique index on (message_number, handler_key).
+// siblingsSQL uses the unique index on (message_number, handler_key).
 const siblingsSQL = `
 SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, '', s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
 	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
@@ -109,7 +109,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	return claimed, nil
 }
 
-// withDue keeps the limits of keys that have due rows.
+// withDue returns the limits of those keys that have due rows.
 func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit) ([]store.KeyLimit, error) {
 	var with []store.KeyLimit
 	for _, limit := range limits {
@@ -124,7 +124,7 @@ func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit
 	return with, nil
 }
 
-// scanClaim leaves a message that is but a number for attachMessages.
+// scanClaim scans a claim with only the number of its message. attachMessages adds the rest.
 func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
 	var lane base.LaneColumns
@@ -167,7 +167,7 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 		byNumber[models.MessageNumber(message.Number.Int64)] = message
 	}
 	for i := range claims {
-		claims[i].Message = byNumber[claims[i].Message.Number].Message(claims[i].MessageID) // each its own
+		claims[i].Message = byNumber[claims[i].Message.Number].Message(claims[i].MessageID) // a copy each
 	}
 	return nil
 }

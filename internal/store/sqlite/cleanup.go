@@ -10,42 +10,42 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the index on (received_at, number).
+// candidatesSQL uses the index on (received_at, number).
 const candidatesSQL = `
 SELECT number, received_at FROM {messages}
 WHERE received_at < ?1 AND (received_at, number) > (?2, ?3)
 ORDER BY received_at, number
 LIMIT ?4`
 
-// What goes: its own cutoff or the common one.
+// cutoffSQL is the cutoff of a status: that of its handler key, else the common one.
 const cutoffSQL = `COALESCE((
 		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
 	), ?5)`
 
-// Messages as above, statuses by the unique index on (message_number, handler_key).
+// expiredSQL finds messages as candidatesSQL does, and statuses by the unique index on
+// (message_number, handler_key).
 const expiredSQL = `
 SELECT w.number, w.received_at,
 	NOT EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number)
 	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number AND {statuses}.completed_at < ` + cutoffSQL + `)
 FROM (` + candidatesSQL + `) w`
 
-// First, because a transaction must begin with a write. By the unique index on
-// (message_number, handler_key). Not left to ON DELETE CASCADE, which SQLite obeys
-// only where foreign keys are switched on.
+// cleanupStatusesSQL runs first, because a transaction must begin with a write. It uses the unique
+// index on (message_number, handler_key). We do not rely on ON DELETE CASCADE, which SQLite obeys
+// only if foreign keys are on.
 const cleanupStatusesSQL = `
 DELETE FROM {statuses}
 WHERE message_number IN (SELECT number FROM (` + candidatesSQL + `))
 	AND completed_at < ` + cutoffSQL
 
-// Messages by the unique index on their numbers, statuses by that on
-// (message_number, handler_key).
+// cleanupMessagesSQL finds messages by the unique index on their numbers, statuses by the unique
+// index on (message_number, handler_key).
 const cleanupMessagesSQL = `
 DELETE FROM {messages}
 WHERE number IN (SELECT value FROM json_each(?1))
 	AND NOT EXISTS (SELECT 1 FROM {statuses} s WHERE s.message_number = {messages}.number)`
 
-// walkArgs makes the arguments of a walk: ?1 to ?4 of the candidates, ?5 and
-// ?6 of the cutoffs.
+// walkArgs returns the arguments of a walk: ?1 to ?4 for the candidates, ?5 and ?6 for the cutoffs.
 func walkArgs(req store.CleanupRequest) ([]any, error) {
 	cutoffs := make([][2]string, len(req.HandlerCutoffs))
 	for i, own := range req.HandlerCutoffs {

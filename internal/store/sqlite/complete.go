@@ -11,14 +11,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Rows by their primary key.
+// completeSQL finds rows by their primary key.
 const completeSQL = `
 UPDATE {statuses} SET ` + completedSQL + `
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS outcome FROM json_each(?2)) AS c
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
 RETURNING id, version - 1`
 
-// By the primary key. It changes nothing but takes the file's write lock.
+// currentSQL uses the primary key. It changes nothing, but takes the file's write lock.
 const currentSQL = `
 UPDATE {statuses} SET version = {statuses}.version
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1)) AS c
@@ -35,7 +35,7 @@ func (s *Store) Complete(
 	return applied, base.Doing("complete", err)
 }
 
-// change runs a statement over the completions and says which it applied to.
+// change runs a statement for the completions and reports which of them it applied to.
 func (s *Store) change(
 	ctx context.Context, pool gorm.ConnPool, statement string, completions []store.Completion, before ...any,
 ) ([]bool, error) {
@@ -61,7 +61,7 @@ func (s *Store) change(
 	return applied, nil
 }
 
-// versioned is a row as it was before a transition.
+// versioned identifies a row as it was before a transition.
 type versioned struct {
 	id      string
 	version int64

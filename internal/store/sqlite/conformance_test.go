@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// The driver in pure Go.
+// TestSQLite uses the driver in pure Go.
 func TestSQLite(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.Run(t, func(t *testing.T) (*gorm.DB, store.Store) { return storetest.Migrated(t, testenv.SQLite(t)) })

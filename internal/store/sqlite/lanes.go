@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// The claim of a key with lanes (contract 5.12): a window of its due rows by
-// the due index, each judged by the index on lanes, as far as the limit.
+// claimHeadsSQL claims rows of a key with lanes. It reads a window of the key's due rows by the due
+// index and judges each by the index on lanes, until it has as many as the limit.
 const claimHeadsSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = lane_key IS NOT NULL
 WHERE rowid IN (
@@ -30,8 +30,8 @@ WHERE rowid IN (
 )
 RETURNING ` + claimColumnsSQL + `, CAST(COALESCE(next_attempt_at, created_at) AS text)`
 
-// Whether row w is first in its lane, under any of the handler's names, and
-// none is claimed there. By the index on lanes and the one on claimed lanes.
+// headSQL is true if row w is first in its lane, under any of the handler's names, and no row of
+// the lane is claimed. It uses the index on lanes and the index on claimed lanes.
 const headSQL = `(w.lane_key IS NULL OR NOT (
 		EXISTS (
 			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + namesSQL + ` AND p.lane_key = w.lane_key
@@ -46,9 +46,9 @@ const headSQL = `(w.lane_key IS NULL OR NOT (
 
 const namesSQL = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
 
-// What a claim has passed over that did not get all it wanted: the rest of its
-// window, ?4 rows. By the due index. There is one writer, and it is us: none of
-// these rows can be first now. They are marked if they are more than ?5.
+// markWindowSQL marks what a claim that did not reach its limit has passed over: the rest of its
+// window, ?4 rows, by the due index. This transaction is the only writer, so none of these rows can
+// be first now. They are marked only if they are more than ?5.
 const markWindowSQL = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -57,13 +57,12 @@ WITH passed AS MATERIALIZED (
 	LIMIT ?4
 )` + markSQL
 
-// What a claim has passed over that got all it wanted: what is before the last
-// row it got, which became due at ?1 and is ?4. By the due index, in two ranges
-// that end there: what came due earlier, and what came due at the same time.
-// Said as one condition, it would be a filter over all that is due. ?1 is the
-// time as it is stored: one that users wrote in a zone of theirs stands in the
-// index by its text, and the same moment in our form would reach to rows that
-// this claim has not come to.
+// markPassedSQL marks what a claim that reached its limit has passed over: the rows before the last
+// row it claimed, whose ID is ?4 and which became due at ?1. It reads the due index in two ranges
+// that end there: rows that became due earlier, and rows that became due at the same time. As one
+// condition it would be a filter over all due rows. ?1 is the time as stored: a time that users
+// wrote in another zone is sorted in the index by its text. The same moment in our format would
+// include rows that this claim has not reached.
 const markPassedSQL = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -81,15 +80,15 @@ UPDATE {statuses} SET is_waiting = true, version = version + 1
 WHERE rowid IN (SELECT place FROM passed) AND (SELECT count(*) FROM passed) > ?5`
 )
 
-// head is a claim and when it became due, as it is stored.
+// head is a claim with the stored text of its due time.
 type head struct {
 	store.Claim
 	stored string
 }
 
-// claimHeads claims rows that are first in their lanes and reports whether it
-// marked others as waiting. It need not look after their lanes: what ended
-// before this transaction was seen by it, and who ends later sees its marks.
+// claimHeads claims rows that are first in their lanes and reports whether it marked others as
+// waiting. It need not check the lanes of the marked rows. This transaction saw whatever ended
+// before it, and whatever ends later sees its marks.
 func (s *Store) claimHeads(
 	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit,
 ) (claims []store.Claim, marked bool, err error) {
@@ -123,9 +122,9 @@ func (s *Store) claimHeads(
 	return claims, changed > 0, err
 }
 
-// The first row of each lane under each of its names, poisoned ones apart from
-// the others, by the index on lanes; whether one is claimed there by the index
-// on claimed lanes.
+// firstsSQL finds the first row of each lane under each of its names by the index on lanes,
+// separately for poisoned rows and the others. It checks by the index on claimed lanes whether a
+// row of the lane is claimed.
 const firstsSQL = `
 SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL OR f.next_attempt_at <= ?2,
 	EXISTS (
@@ -140,7 +139,7 @@ JOIN {statuses} f ON f.rowid = (
 	ORDER BY p.sequence, p.id LIMIT 1
 )`
 
-// By the primary key.
+// freeSQL uses the primary key.
 const freeSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
 WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting
@@ -154,8 +153,8 @@ type first struct {
 	poisoned, waiting, processing, due, laneHeld bool
 }
 
-// AdvanceLanes reads and only then writes, in a transaction each: a row that
-// was let go although it is not first any more is judged again by the claim.
+// AdvanceLanes reads first and writes in a separate transaction. If a released row is no longer
+// first by then, the claim judges it again.
 func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error) {
 	if len(turns) == 0 {
 		return nil, nil
@@ -199,7 +198,7 @@ func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 	return base.Distinct(keys), nil
 }
 
-// firstOf chooses each turn's first row among those of its names.
+// firstOf returns the first row of each turn among the rows of all its names.
 func firstOf(rows []first, turns []store.LaneTurn) map[int]first {
 	firsts, held := map[int]first{}, map[int]bool{}
 	for _, row := range rows {
@@ -225,7 +224,7 @@ func (s *Store) CheckLanes(
 	return base.CheckLanes(ctx, s, rule, after, limit, now)
 }
 
-// numbered is a statement of both dialects in this one's parameters.
+// numbered converts a statement of both dialects to SQLite's parameters.
 func numbered(statement string) string { return strings.ReplaceAll(statement, "$", "?") }
 
 func (s *Store) WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error) {
@@ -237,7 +236,7 @@ func (s *Store) WaitingLaneHandlers(ctx context.Context) ([]int64, error) {
 	return names, base.Doing("find lanes with waiting statuses", err)
 }
 
-// By the index on waiting rows.
+// releaseWaitingSQL uses the index on waiting rows.
 const releaseWaitingSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
 WHERE rowid IN (SELECT rowid FROM {statuses} WHERE is_waiting AND handler_key IN (SELECT value FROM json_each(?1)) LIMIT ?2)`

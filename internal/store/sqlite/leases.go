@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// All by primary key or over the whole of a table with a few rows. Leases are
-// judged by the clock the caller gives (contract 3.5).
+// These statements use primary keys, or read whole tables that have only a few rows. Leases are
+// judged by the caller's clock.
 const (
 	acquireLeaseSQL = `
 INSERT INTO {locks} (name, owner_id, expires_at) VALUES (?1, ?2, ?3)

@@ -13,21 +13,22 @@ import (
 )
 
 const (
-	// By the primary key, which decides.
+	// addMarkerSQL uses the primary key, which decides.
 	addMarkerSQL = `
 INSERT INTO {markers} (message_id, handler_key, message_type, processed_at, expires_at, namespace) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (message_id, handler_key, namespace) DO NOTHING
 RETURNING 1`
 
-	// By the primary key.
+	// hasMarkerSQL uses the primary key.
 	hasMarkerSQL = `SELECT 1 FROM {markers} WHERE message_id = ?1 AND handler_key = ?2 AND namespace = ?3`
 )
 
-// busySnapshot is SQLITE_BUSY_SNAPSHOT: the transaction has read before and
-// another connection has written since. Waiting does not help.
+// busySnapshot is SQLITE_BUSY_SNAPSHOT: the transaction has read before, and another connection has
+// written since. Waiting does not help.
 const busySnapshot = 517
 
-// AddMarkerTx waits as the connection does (busy_timeout), and for ctx.
+// AddMarkerTx waits as long as the connection does (busy_timeout), and until ctx ends. It ignores
+// the wait argument.
 func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, _ time.Duration) (bool, error) {
 	pool, err := base.Joined(tx)
 	if err == nil {

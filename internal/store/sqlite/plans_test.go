@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Which index serves what on SQLite, by its own word, statement by statement: one
-// that is not listed here fails the test.
+// TestSQLitePlans checks which index serves each statement on SQLite, as SQLite reports it. A
+// statement that is not listed here fails the test.
 func TestSQLitePlans(t *testing.T) {
 	db := testenv.SQLite(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Each by the index its ORDER BY names.
+// These statements use the indexes that their ORDER BY names.
 const (
 	deleteMarkersSQL = `
 DELETE FROM {markers} WHERE rowid IN (SELECT rowid FROM {markers} WHERE expires_at < ?1 ORDER BY expires_at LIMIT ?2)`

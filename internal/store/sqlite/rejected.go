@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// By the primary key.
+// rejectedSQL uses the primary key.
 var rejectedSQL = base.RejectedRows{
 	Load: `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value",
@@ -30,7 +30,7 @@ func (s *Store) SetRejectedReason(ctx context.Context, id, reason string, audit 
 	return base.SetRejectedReason(ctx, s.Database, s.Transaction, s, rejectedSQL, id, reason, audit)
 }
 
-// Conflicts by the unique index on the coordinates.
+// keepGapSQL finds conflicts by the unique index on the coordinates.
 const keepGapSQL = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)

@@ -7,7 +7,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Rows by their primary key. A poisoned row waits for no attempt.
+// settleSQL finds rows by their primary key. A poisoned row has no next attempt.
 const settleSQL = `
 UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
 	last_error = COALESCE(c.last_error, {statuses}.last_error), is_poisoned = c.poisoned,

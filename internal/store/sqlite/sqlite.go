@@ -14,15 +14,15 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Store implements store.Store for SQLite 3.35 and later, with any driver. Lists go
-// in as JSON. Every transaction begins with a write, so that it waits for its
-// turn by busy_timeout: one that reads first and writes later fails with
-// SQLITE_BUSY_SNAPSHOT, which no timeout helps against.
+// Store implements store.Store for SQLite 3.35 and later, with any driver. It passes lists as JSON.
+// Every transaction begins with a write, so that it waits for the write lock by busy_timeout. A
+// transaction that reads first and writes later fails with SQLITE_BUSY_SNAPSHOT, for which no
+// timeout helps.
 //
-// Parameters are numbered ?1, ?2: drivers disagree about the others.
+// Parameters are numbered ?1, ?2, because drivers treat the other forms differently.
 type Store struct{ base.Database }
 
-// New makes a store.
+// New returns a store for the tables of naming in db.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
 	tables, err := base.NewDatabase(db, naming, nil, options)
 	if err != nil {
@@ -36,14 +36,14 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 
 func (s *Store) SingleWriter() bool { return true }
 
-// DefaultIsolation has nothing to find: SQLite's transactions are serializable, and there
-// is one writer.
+// DefaultIsolation returns nothing: SQLite's transactions are serializable, and there is one
+// writer.
 func (s *Store) DefaultIsolation(context.Context) (store.DefaultIsolation, bool, error) {
 	return store.DefaultIsolation{}, false, nil
 }
 
-// jsonList makes an argument for json_each. Text must have passed CheckText:
-// JSON would replace invalid UTF-8.
+// jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would
+// replace invalid UTF-8.
 func jsonList(list any) (string, error) {
 	text, err := json.Marshal(list)
 	if err != nil {

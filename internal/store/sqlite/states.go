@@ -8,18 +8,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// By the primary key.
+// statesSQL uses the primary key.
 const statesSQL = `
 SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
 FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
 
-// Pending rows by the due index, which holds nothing else.
+// claimsOfSQL reads pending rows by the due index, which holds no others.
 const claimsOfSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = ?1
 LIMIT ?2`
 
-// By the due index, a window of one key: bounded, however much is pending.
+// oldestClaimsOfSQL uses the due index and reads a window of one key: bounded, however much is
+// pending.
 const oldestClaimsOfSQL = `
 SELECT ` + refColumnsSQL + ` FROM (
 	SELECT * FROM {statuses}
@@ -29,20 +30,20 @@ SELECT ` + refColumnsSQL + ` FROM (
 )
 WHERE processing_started_at IS NOT NULL AND worker_id = ?1`
 
-// Like the claims of a worker.
+// stuckClaimsSQL reads the due index as claimsOfSQL does.
 const stuckClaimsSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= ?1 AND worker_id IS NULL
 LIMIT ?2`
 
-// By the due index, oldest due first.
+// pendingOfSQL uses the due index, longest due first.
 const pendingOfSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses}
 WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT ?2`
 
-// By the index on waiting rows.
+// waitingOfSQL uses the index on waiting rows.
 const waitingOfSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
 

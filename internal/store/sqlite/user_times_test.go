@@ -12,9 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// The models are ordinary GORM models (contract 3.4): a time that somebody
-// writes through GORM, which a driver may store in a form of its own, must not
-// keep any status from being claimed.
+// TestSQLiteClaimsWhatUsersRescheduled proves that the models are ordinary GORM models (contract
+// 3.4): a time that a user writes through GORM, which a driver may store in a form of its own, does
+// not keep a status from being claimed.
 func TestSQLiteClaimsWhatUsersRescheduled(t *testing.T) {
 	now := time.Now()
 	for name, at := range map[string]time.Time{
@@ -42,8 +42,9 @@ func TestSQLiteClaimsWhatUsersRescheduled(t *testing.T) {
 	}
 }
 
-// Nor may such a time make a claim mark rows it has not come to, which nobody
-// would let go before the next look after all lanes (contract 5.12).
+// TestSQLiteFullClaimsMarkByTheTimesAsStored proves contract 5.12: such a time does not make a
+// claim mark rows that it has not reached. These would not be released before the next check of all
+// lanes.
 func TestSQLiteFullClaimsMarkByTheTimesAsStored(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	db, s := storetest.Migrated(t, testenv.SQLite(t))
@@ -56,7 +57,7 @@ func TestSQLiteFullClaimsMarkByTheTimesAsStored(t *testing.T) {
 	}
 	_, err := s.Accept(t.Context(), batch)
 	require.NoError(t, err)
-	// In the index "a" stands by its hour in its zone, three before the hour it means.
+	// The index sorts "a" by its hour in its zone, three before the hour it means.
 	for id, at := range map[string]time.Time{
 		"a": now.Add(-time.Hour).In(time.FixedZone("-03", -3*3600)), "b": now.Add(-3 * time.Hour),
 		"c": now.Add(-2 * time.Hour), "d": now.Add(-2 * time.Hour),

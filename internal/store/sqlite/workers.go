@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// All by primary key or over the whole of a table that has one row per
-// process. Silence is judged by the clock the caller gives (contract 3.5).
+// These statements use primary keys, or read the whole table, which has one row per process.
+// Silence is measured by the caller's clock.
 const (
 	heartbeatSQL = `
 INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?6)
@@ -36,8 +36,8 @@ FROM {workers} ORDER BY started_at, id`
 	markReleasedSQL = `UPDATE {workers} SET released_at = ?2 WHERE id = ?1 AND released_at IS NULL`
 )
 
-// Claims by the due index. A worker that has claims keeps its row: without it
-// no sweep would find them.
+// deleteWorkersSQL reads the claims by the due index. A worker that has claims keeps its row:
+// without it no sweep would find them.
 const deleteWorkersSQL = `
 DELETE FROM {workers}
 WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)
@@ -93,7 +93,7 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 	return workers, base.Doing("list workers", err)
 }
 
-// EvictWorker has nothing to do: a SQLite transaction dies with its process.
+// EvictWorker does nothing: a SQLite transaction dies with its process.
 func (s *Store) EvictWorker(context.Context, string) (int, error) { return 0, nil }
 
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {

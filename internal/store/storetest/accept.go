@@ -180,7 +180,7 @@ var acceptTests = []test{
 				batch = append(batch, m)
 			}
 		}
-		s.accept(batch[2]) // b's m1 is known before
+		s.accept(batch[2]) // b's m1 is known from before
 		results := s.accept(batch...)
 		for i, result := range results {
 			require.Equal(s, i != 2, result.Inserted, i)
@@ -276,7 +276,8 @@ var acceptTests = []test{
 	}},
 }
 
-// contents are those of the stored messages, by ID, empty ones as they are scanned.
+// contents returns the contents of the stored messages by ID. Empty ones are as the driver scans
+// them.
 func (s *suite) contents() map[string]string {
 	s.Helper()
 	var rows []models.Message
@@ -303,7 +304,7 @@ func rejection(offset int64) *models.RejectedMessage {
 	}
 }
 
-// rejecting makes the row of a message whose ID is a conflict.
+// rejecting returns a function that makes the row of a message whose ID is a conflict.
 func rejecting(offset int64) func() models.RejectedMessage {
 	return func() models.RejectedMessage {
 		row := *rejection(offset)

@@ -45,7 +45,7 @@ var acceptRaceTests = []test{
 	}},
 	{"overlapping batches in different orders neither deadlock nor lose", func(s *suite) {
 		const messages = 40
-		// Half of them are known already and get a handler's row each.
+		// Half of them are already known and get a handler's row each.
 		for i := range messages / 2 {
 			s.accept(message(fmt.Sprintf("m%02d", 2*i), "old"))
 		}
@@ -84,7 +84,7 @@ var acceptRaceTests = []test{
 		s.noErrors(racetest.Together(20, func(i int) error {
 			m := message("m1")
 			m.Handlers = []store.NewStatus{{HandlerKey: "new", LegacyKeys: []string{"old"}}}
-			if i%2 == 0 { // a peer that already has it the other way round
+			if i%2 == 0 { // a peer that already knows the handler under the other key
 				m.Handlers = []store.NewStatus{{HandlerKey: "old", LegacyKeys: []string{"new"}}}
 			}
 			_, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{m}, Now: noon})
@@ -108,7 +108,7 @@ var acceptRaceTests = []test{
 					batch.Messages = append(batch.Messages, m)
 				}
 				ctx, cancel := context.WithCancel(s.ctx)
-				if round%3 == 2 { // this one is given up, at some point or other
+				if round%3 == 2 { // this accept is cancelled at some point
 					timer := time.AfterFunc(time.Duration(random.Int64N(int64(3*time.Millisecond))), cancel)
 					defer timer.Stop()
 				}
@@ -137,7 +137,7 @@ var acceptRaceTests = []test{
 			return
 		}
 		s.accept(message("gone", "h"), message("known", "h"))
-		// The accept finds them there, and is held at the end of that statement.
+		// The accept finds both messages and is held at the end of that statement.
 		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$`).Error)
 		require.NoError(s,
@@ -196,12 +196,12 @@ var acceptRaceTests = []test{
 		}
 		s.accept(message("a", "old"), message("b", "old"))
 		tx := s.begin()
-		// This side never looks for deadlocks, so the accept is the victim.
+		// This side never detects deadlocks, so the accept is the victim.
 		require.NoError(s, tx.Exec(`SET LOCAL deadlock_timeout = '1h'`).Error)
 		require.NoError(s, tx.Exec(`SELECT 1 FROM inbox_messages WHERE id = 'b' FOR UPDATE`).Error)
 		accepted := s.acceptBehind(func() *gorm.DB {
-			// The accept holds a and waits for b: wait for a in turn. This
-			// goes on once the server has ended the accept's transaction.
+			// The accept holds a and waits for b, so wait for a in turn. This statement continues
+			// once the server has ended the accept's transaction.
 			if locked := tx.Exec(`SELECT 1 FROM inbox_messages WHERE id = 'a' FOR UPDATE`); locked.Error != nil {
 				return locked
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// load loads everything that a request finds, and expects it to fit.
+// load loads everything that a request finds, and expects all of it to fit.
 func (s *suite) load(request store.CleanupRequest) []store.ExpiredMessage {
 	s.Helper()
 	found, err := s.store.Expired(s.ctx, request)
@@ -22,8 +22,8 @@ func (s *suite) load(request store.CleanupRequest) []store.ExpiredMessage {
 	return loaded
 }
 
-// described tells what was loaded as "message: status status", with a star
-// after messages that go.
+// described formats what was loaded as "message: status status", with a star after messages that
+// are deleted.
 func described(loaded []store.ExpiredMessage) []string {
 	var all []string
 	for _, m := range loaded {
@@ -145,7 +145,7 @@ var archiveTests = []test{
 		s.bring("old", "m2")
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
 		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = 'm1'`).Error)
-		// As if another had cleaned it and the message had come again.
+		// As if another process had cleaned it up and the message had come again.
 		require.NoError(s, s.db.Exec(`DELETE FROM inbox_handler_statuses WHERE message_id = 'm2'`).Error)
 		require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages WHERE id = 'm2'`).Error)
 		s.acceptAt(cutoff, message("m2", "old"))
@@ -171,7 +171,7 @@ var archiveTests = []test{
 			remove() // does not wait for the accept
 			require.Len(s, s.statuses(), 1)
 		} else {
-			go remove() // waits its turn
+			go remove() // waits for the accept
 		}
 		require.NoError(s, tx.Commit().Error)
 		require.NoError(s, <-deleted)

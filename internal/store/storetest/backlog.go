@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// backlog asks for these keys, without lanes.
+// backlog counts the work of these keys, without lanes.
 func (s *suite) backlog(now time.Time, limit int, keys ...string) []store.Backlog {
 	s.Helper()
 	var limits []store.KeyLimit

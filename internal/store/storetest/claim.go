@@ -81,7 +81,7 @@ var claimTests = []test{
 		s.acceptAt(now, message("to a clock that is behind", "stock"))
 		claims := s.claim(now.Add(-time.Minute), 10, "mail", "stock")
 		require.Equal(s, []string{"by a clock that is ahead/mail", "to a clock that is behind/stock"}, claimed(claims))
-		// A retry, though, waits for the claimer's own clock.
+		// A retry, however, waits for the claimer's own clock.
 		retry := settlement(claims[0])
 		at := now.Add(-30 * time.Second)
 		retry.NextAttemptAt = &at
@@ -128,7 +128,7 @@ var claimTests = []test{
 					return err
 				}
 				if len(claims.Claims) == 0 {
-					idle++ // others may have locked what is left
+					idle++ // other claimers may have locked what is left
 				}
 				lock.Lock()
 				for _, claim := range claims.Claims {
@@ -138,7 +138,7 @@ var claimTests = []test{
 			}
 			return nil
 		}))
-		for _, claim := range s.claim(noon, rows, "mail") { // left over between locks
+		for _, claim := range s.claim(noon, rows, "mail") { // skipped because of locks
 			seen[claim.MessageID]++
 		}
 		require.Len(s, seen, rows)
@@ -173,8 +173,8 @@ var claimTests = []test{
 		}
 		s.accept(message("m1", "mail"))
 		worker := s.worker("mail")
-		// The claim as its statement sees it: the worker is alive. A trigger
-		// holds the statement there, with the claim written, not committed.
+		// The claim's statement sees a living worker. A trigger holds the statement after it has
+		// written the claim and before it commits.
 		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
 		require.NoError(s,

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// A worker with a backlog nearly always has a claim under way, and each may take
-// as long as its statement timeout.
+// claimBeatTests cover a worker with a backlog, which nearly always has a claim running. Each claim
+// may take as long as its statement timeout.
 var claimBeatTests = []test{
 	{"a heartbeat does not wait for a claim under way, and beside that no worker is marked released", func(s *suite) {
 		if !s.postgres() {

@@ -208,7 +208,7 @@ var cleanupRaceTests = []test{
 			clean() // does not wait for the accept
 			require.Equal(s, []string{"m1"}, s.messageIDs())
 		} else {
-			go clean() // waits its turn
+			go clean() // waits for the accept
 		}
 		require.NoError(s, tx.Commit().Error)
 		require.NoError(s, <-cleaned)
@@ -252,8 +252,8 @@ var cleanupRaceTests = []test{
 		require.Equal(s, []string{"m1/old", "m1/new"}, pairs(s.statuses()))
 	}},
 	{"accepts and cleanups at once strand no status and lose none", func(s *suite) {
-		// Each message's handler "old" is completed and old, so cleanup may
-		// take it at any moment; "late" must survive wherever it was added.
+		// Each message's handler "old" is completed and old, so cleanup may delete its status at
+		// any moment. "late" must survive wherever it was added.
 		const messages = 30
 		var batch []store.NewMessage
 		var expected []string
@@ -293,7 +293,7 @@ var cleanupRaceTests = []test{
 	}},
 }
 
-// archiveAll is cleanAll by loading first and deleting then.
+// archiveAll is cleanAll that first loads and then deletes.
 func (s *suite) archiveAll(request store.CleanupRequest) error {
 	found, err := s.store.Expired(s.ctx, request)
 	if err != nil || len(found.MessageNumbers) == 0 {
@@ -307,8 +307,8 @@ func (s *suite) archiveAll(request store.CleanupRequest) error {
 	return err
 }
 
-// acceptBehind starts an accept that must wait for an open transaction, ends
-// that transaction, and returns what the accept said.
+// acceptBehind starts an accept that must wait for an open transaction, ends that transaction, and
+// returns the accept's results.
 func (s *suite) acceptBehind(end func() *gorm.DB, messages ...store.NewMessage) []store.Accepted {
 	s.Helper()
 	type outcome struct {

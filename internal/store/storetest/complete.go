@@ -35,9 +35,9 @@ var completeTests = []test{
 	{"one stale version never keeps the others from completing", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
 		claims := s.claim(noon, 10, "mail")
-		s.settle(settlement(claims[1])) // released by somebody else meanwhile
+		s.settle(settlement(claims[1])) // released by another caller meanwhile
 		before := s.status("m2", "mail")
-		// A place can be used again: the version decides, not where it is.
+		// A place can be used again: the version decides and not the place.
 		refs, err := s.store.PendingOf(s.ctx, "mail", 1)
 		require.NoError(s, err)
 		require.Equal(s, "m2", refs[0].MessageID)
@@ -109,7 +109,7 @@ var completeTests = []test{
 	{"CurrentTx tells what is still at its version, and CompleteTx has the last word", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
 		claims := s.claim(noon, 4, "mail")
-		s.settle(settlement(claims[1])) // released: it has moved on by one
+		s.settle(settlement(claims[1])) // released: its version has moved on by one
 		s.complete(noon, claims[3])
 		all := []store.Completion{completion(claims[2]), completion(claims[1]), completion(claims[3]), completion(claims[0])}
 		tx := s.begin()
@@ -131,7 +131,7 @@ var completeTests = []test{
 	{"CompleteTx of a stale version changes nothing", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		stale := s.claim(noon, 1, "mail")[0]
-		s.settle(settlement(stale)) // released: it has moved on by one
+		s.settle(settlement(stale)) // released: its version has moved on by one
 		tx := s.begin()
 		applied, err := completeTx(s, tx, completion(stale))
 		require.NoError(s, err)

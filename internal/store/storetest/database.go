@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Migrated makes the tables and a store on a fresh database.
+// Migrated creates the tables and a store on a fresh database.
 func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))

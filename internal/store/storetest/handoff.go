@@ -107,7 +107,7 @@ var handoffTests = []test{
 	{"of a message that was known nothing is claimed", func(s *suite) {
 		worker := s.worker("mail", "stock")
 		s.accept(message("m2", "mail"))
-		// m2 lacks a row, so those of m3 behind it follow in their turn.
+		// m2 lacks a row, so the rows of m3, which comes after it, are inserted after that row.
 		accepted := s.acceptFor(worker, handedOff(message("m1", "mail")), handedOff(message("m2", "mail", "stock")),
 			handedOff(message("m3", "mail", "stock")))
 		require.Equal(s, []string{"m1/mail"}, claimed(accepted[0].Claims))
@@ -126,8 +126,8 @@ var handoffTests = []test{
 			return
 		}
 		worker := s.worker("mail")
-		// The accept as its statement sees it: the worker is alive. A trigger
-		// holds it there, with the claim written, not committed.
+		// The accept's statement sees a living worker. A trigger holds it after it has written the
+		// claim and before it commits.
 		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
 			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
 		require.NoError(s,

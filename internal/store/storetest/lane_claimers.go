@@ -13,13 +13,13 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// race lets claimers claim, fail, release, poison, retry and complete until
-// every row of every lane has completed. Claimers and enders look after lanes,
-// CheckLanes does not: what they forget stays.
+// race lets claimers claim, fail, release, poison, retry and complete until every row of every lane
+// has completed. Claimers, and those that end claims, advance the lanes. CheckLanes does not run,
+// so a lane that is forgotten stays blocked.
 func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 	s.Helper()
 	claimers := 8
-	if !s.postgres() { // they take turns
+	if !s.postgres() { // one of them writes at a time
 		claimers, rows = 3, (rows+3)/4
 	}
 	for i := range rows {
@@ -52,11 +52,11 @@ type laneRace struct {
 	mu      sync.Mutex
 	moved   sync.Cond // ends, left or over has changed
 	left    int
-	over    bool // somebody failed
-	ends    int  // claims ended and looked after so far
-	idle    int  // claimers that found nothing since the last end
+	over    bool // a claimer failed
+	ends    int  // claims that were ended and whose lanes were advanced
+	idle    int  // claimers that have found nothing since the last end
 	running map[store.Lane]string
-	last    map[store.Lane]string // the last message each lane completed
+	last    map[store.Lane]string // the last message that each lane completed
 }
 
 func (r *laneRace) claimer() error {
@@ -94,8 +94,8 @@ func (r *laneRace) claimer() error {
 	}
 }
 
-// await waits for the next end of a claim. It reports whether there is nobody
-// who could bring it about: then what is left must be free to be claimed.
+// await waits for the next end of a claim. It reports true if no other claimer could still end one:
+// what is left must then be free to be claimed.
 func (r *laneRace) await(ends int) (alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *laneRace) begin(claim store.Claim) error {
 	return nil
 }
 
-// end ends a claim in one way or another and looks after its lane.
+// end ends a claim in a random way and advances its lane.
 func (r *laneRace) end(claim store.Claim) error {
 	r.mu.Lock()
 	delete(r.running, *claim.Lane)

@@ -10,11 +10,11 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Lanes of handlers that have, or had, another name.
+// laneNameTests cover lanes of handlers that have, or had, another name.
 var laneNameTests = []test{
 	{"a renamed handler's lanes are the same under all its names", func(s *suite) {
-		// By the program from before a rename from "old" to "mail", by the one
-		// after it, and by one that has dropped the legacy key too early.
+		// The rules of the program before a rename from "old" to "mail", of the program after it,
+		// and of one that has dropped the legacy key too early.
 		before, after, dropped := ruleOf("old"), ruleOf("mail", "old"), ruleOf("mail")
 		lane := func(id, key, name string) store.NewMessage {
 			m := ordered(id, "k", key)

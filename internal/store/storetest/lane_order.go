@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// What runs in which order, and what gives a lane back.
+// laneOrderTests cover which row runs when, and what ends the claim of a lane.
 var laneOrderTests = []test{
 	{"the order holds over retries, snoozes and releases", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))

@@ -33,8 +33,11 @@ var laneRaceTests = []test{
 		rule := skipping(ruleOf("mail"))
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"))
 		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
-		// One claim has found m2 first and written so, not committed; m1 is
-		// retried, and to another claim m1 is first and nobody holds the lane.
+		// Two claims take different rows for the first one:
+		//
+		// 1. A claim finds that m2 is first and has written its claim, not committed.
+		// 2. m1 is retried.
+		// 3. To another claim m1 is first, and no row of the lane is claimed.
 		gate := s.hold("holds_lane")
 		one := s.claimInBackground(rule)
 		s.waitForLock()
@@ -57,9 +60,12 @@ var laneRaceTests = []test{
 		}
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
 		head := s.heads(noon, 1)[0]
-		// A claim has judged m2 and m3 by a snapshot in which m1 is pending, and
-		// written the marks, not committed them; m1 ends; who ended it looks,
-		// and sees no mark.
+		// The mark and the end of the row before it miss each other:
+		//
+		// 1. A claim judges m2 and m3 by a snapshot in which m1 is pending. It writes the marks and has
+		//     not committed them.
+		// 2. m1 ends.
+		// 3. The caller that ended m1 advances the lane and sees no mark.
 		gate := s.hold("is_waiting")
 		marking := s.claimInBackground(ruleOf("mail"))
 		s.waitForLock()
@@ -108,8 +114,8 @@ func (s *suite) claimInBackground(rule store.LaneRule) <-chan outcome {
 	return done
 }
 
-// hold stops every statement that sets this column of a status, its row
-// written and not committed, until the returned transaction ends.
+// hold stops every statement that sets this column of a status until the returned transaction ends.
+// The row is written by then and not committed.
 func (s *suite) hold(column string) (gate *gorm.DB) {
 	s.Helper()
 	for _, statement := range []string{

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Who is marked as waiting, and who lets go what is.
+// laneWaitingTests cover which rows are marked as waiting, and what releases them.
 var laneWaitingTests = []test{
 	{"what a claim passes over is marked if it is more than it may claim", func(s *suite) {
 		for i := range 6 {
@@ -91,8 +91,8 @@ var laneWaitingTests = []test{
 		failed := settlement(second)
 		failed.NextAttemptAt = &again
 		s.settle(failed)
-		// While m2 waits for its time, m1 runs again. A claim passes over m2,
-		// due by then, and need not mark it.
+		// While m2 waits for its time, m1 runs again. m2 becomes due, and a claim passes over it
+		// without having to mark it.
 		s.retry("m1", "mail")
 		claims := s.claimUnder(rule, noon, 1, "mail").Claims
 		require.Equal(s, []string{"m1/mail"}, claimed(claims))
@@ -122,7 +122,7 @@ var laneWaitingTests = []test{
 		claims := s.claimUnder(rule, noon, lanes, "mail").Claims
 		require.Len(s, claims, lanes)
 		s.claimUnder(rule, noon, lanes, "mail")
-		s.complete(noon, claims[:lanes-1]...) // and dies before it looks
+		s.complete(noon, claims[:lanes-1]...) // and dies before it advances the lanes
 		require.Empty(s, s.claimUnder(rule, noon, lanes, "mail").Claims)
 		var after *store.Lane
 		pages, woken := 0, 0

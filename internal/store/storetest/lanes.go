@@ -8,8 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// ordered is a message whose handlers share its ordering key, each with lanes
-// of its own.
+// ordered returns a message whose handlers share its ordering key, each with lanes of its own.
 func ordered(id, orderingKey string, handlers ...string) store.NewMessage {
 	m := message(id, handlers...)
 	m.OrderingKey = []byte(orderingKey)
@@ -51,7 +50,7 @@ func (s *suite) heads(now time.Time, limit int) []store.Claim {
 	return s.claimUnder(ruleOf("mail"), now, limit, "mail").Claims
 }
 
-// advance looks after the lanes of claims that have ended, at noon.
+// advance advances, at noon, the lanes of claims that have ended.
 func (s *suite) advance(rule store.LaneRule, claims ...store.Claim) []string {
 	s.Helper()
 	return s.advanceAt(noon, rule, claims...)
@@ -68,7 +67,7 @@ func (s *suite) advanceAt(now time.Time, rule store.LaneRule, claims ...store.Cl
 	return keys
 }
 
-// waiting lists the messages whose "mail" is marked as waiting.
+// waiting returns the messages whose "mail" is marked as waiting.
 func (s *suite) waiting() []string {
 	s.Helper()
 	var found []string
@@ -96,7 +95,7 @@ func (s *suite) retry(messageID, handlerKey string) {
 	require.EqualValues(s, 1, changed.RowsAffected)
 }
 
-// What a lane is, and who gets its first row.
+// laneTests cover what a lane is, and who gets its first row.
 var laneTests = []test{
 	{"accepting writes the lane, and nothing else of it", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), message("m2", "mail"), ordered("m3", "", "mail"))

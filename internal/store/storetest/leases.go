@@ -91,7 +91,7 @@ func (s *suite) leaseOwner(name string) string {
 	return owner
 }
 
-// endLeases lets the leases taken at noon end, and says what time it is then.
+// endLeases lets the leases taken at noon expire, and returns the time after that.
 func (s *suite) endLeases() time.Time {
 	s.Helper()
 	if s.postgres() {

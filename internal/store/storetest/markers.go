@@ -18,7 +18,7 @@ func marker(messageID, handlerKey string) models.Marker {
 		ExpiresAt: noon.Add(time.Hour)}
 }
 
-// addMarker adds a marker in a transaction that ends as end says.
+// addMarker adds a marker in a transaction that is rolled back if end is an error.
 func (s *suite) addMarker(m models.Marker, end error) (added bool) {
 	s.Helper()
 	ended := s.db.Transaction(func(tx *gorm.DB) (err error) {

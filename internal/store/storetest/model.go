@@ -10,19 +10,18 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// model is an inbox as the contract describes it: a few maps and one clock. It
-// is written from the contract's clauses, not from the statements, and knows
-// nothing of indexes, locks or dialects.
+// model is an inbox as the contract describes it: a few maps and one clock. It is written from the
+// contract's clauses and not from the statements, and knows nothing of indexes, locks or dialects.
 type model struct {
 	now      time.Time
 	messages map[string]models.Message
 	rows     map[string]models.HandlerStatus // by status ID
-	rejected map[int64]bool                  // offsets
+	rejected map[int64]bool                  // by offset
 	workers  map[string]modelWorker
 	paused   map[string]bool
-	// dueFromCreation: a status that was never put off is due from its
-	// created_at by the claimer's clock, rather than at once. So it is on
-	// SQLite, where accepting and claiming share a clock (contract 3.5).
+	// dueFromCreation means that a status that was never put off is due from its created_at by the
+	// claimer's clock, and not at once. This is so on SQLite, where accepting and claiming share a
+	// clock (contract 3.5).
 	dueFromCreation bool
 }
 
@@ -45,8 +44,8 @@ func (m *model) find(messageID, handlerKey string) (models.HandlerStatus, bool) 
 	return models.HandlerStatus{}, false
 }
 
-// accept says what becomes of each message and which statuses are added, in
-// their order; keep makes it so (contract 4.1-4.3).
+// accept returns the result of each message and which statuses are added, in order. keep applies
+// this to the model (contract 4.1-4.3).
 func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added []models.HandlerStatus, keep func()) {
 	var inserted []models.Message
 	var rejected []int64
@@ -92,7 +91,7 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 	}
 }
 
-// hasRow: a row under a legacy key counts as the handler's (contract 4.2).
+// hasRow reports whether the handler has a row. A row under a legacy key counts (contract 4.2).
 func (m *model) hasRow(messageID string, h store.NewStatus) bool {
 	return slices.ContainsFunc(append([]string{h.HandlerKey}, h.LegacyKeys...), func(key string) bool {
 		_, found := m.find(messageID, key)
@@ -105,7 +104,7 @@ func claimedRow(row models.HandlerStatus) bool {
 	return pending(row) && row.ProcessingStartedAt != nil
 }
 
-// due is when a pending row is to be claimed.
+// due returns when a pending row is to be claimed.
 func due(row models.HandlerStatus) time.Time {
 	if row.NextAttemptAt != nil {
 		return *row.NextAttemptAt
@@ -113,14 +112,14 @@ func due(row models.HandlerStatus) time.Time {
 	return row.CreatedAt
 }
 
-// unclaimed are a key's pending rows that nobody has claimed, oldest due first.
+// unclaimed returns a key's pending rows that are not claimed, longest due first.
 func (m *model) unclaimed(key string) []models.HandlerStatus {
 	return m.sorted(func(row models.HandlerStatus) bool {
 		return row.HandlerKey == key && pending(row) && row.ProcessingStartedAt == nil
 	})
 }
 
-// sorted are the rows that match, oldest due first.
+// sorted returns the rows that match, longest due first.
 func (m *model) sorted(matches func(models.HandlerStatus) bool) []models.HandlerStatus {
 	var found []models.HandlerStatus
 	for _, row := range m.rows {
@@ -169,8 +168,8 @@ func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
 	return claims
 }
 
-// current: a transition is conditional on the version, and what is completed
-// stays so (contract 3.2, 5.10).
+// current reports whether a transition applies. It is conditional on the version, and a completed
+// row stays completed (contract 3.2, 5.10).
 func (m *model) current(statusID string, version int64) (models.HandlerStatus, bool) {
 	row, found := m.rows[statusID]
 	return row, found && int64(row.Version) == version && row.CompletedAt == nil
@@ -183,8 +182,8 @@ func givenBack(row models.HandlerStatus) models.HandlerStatus {
 	return row
 }
 
-// complete: error_count and last_error stay as history (contract 5.5), a
-// finished attempt resets abandoned_count (5.9).
+// complete completes a status. error_count and last_error stay as history (contract 5.5), and a
+// finished attempt resets abandoned_count (contract 5.9).
 func (m *model) complete(c store.Completion, at time.Time) bool {
 	row, ok := m.current(c.StatusID, c.Version)
 	if ok {
@@ -195,7 +194,7 @@ func (m *model) complete(c store.Completion, at time.Time) bool {
 	return ok
 }
 
-// settle: a poisoned row waits for no attempt (contract 5.5).
+// settle gives a claim back. A poisoned row has no next attempt (contract 5.5).
 func (m *model) settle(s store.Settlement) bool {
 	row, ok := m.current(s.StatusID, s.Version)
 	if ok {
@@ -212,7 +211,7 @@ func (m *model) settle(s store.Settlement) bool {
 	return ok
 }
 
-// retry is an operator's (contract 11.1).
+// retry retries a poisoned status as an operator does (contract 11.1).
 func (m *model) retry(row models.HandlerStatus) {
 	row.ErrorCount, row.IsPoisoned = 0, false
 	row.RequeuedCount++

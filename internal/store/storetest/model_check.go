@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// storedStatuses reads every status in the order of acceptance, times in UTC.
+// storedStatuses reads every status in the order of acceptance, with times in UTC.
 func storedStatuses(t require.TestingT, db *gorm.DB) []models.HandlerStatus {
 	var rows []models.HandlerStatus
 	require.NoError(t, db.Order("sequence").Find(&rows).Error)
@@ -26,8 +26,7 @@ func storedStatuses(t require.TestingT, db *gorm.DB) []models.HandlerStatus {
 	return rows
 }
 
-// inWords is a row on one line, the same for equal rows: what a failing
-// comparison prints.
+// inWords formats a row on one line, the same for equal rows. A failing comparison prints it.
 func inWords(row models.HandlerStatus) string {
 	words, err := json.Marshal(row)
 	if err != nil { // only strings, numbers and times
@@ -36,7 +35,7 @@ func inWords(row models.HandlerStatus) string {
 	return string(words)
 }
 
-// checkRows is what holds of the statuses at any moment, whatever was done.
+// checkRows checks what holds for the statuses at any moment, whatever was done.
 func checkRows(t require.TestingT, rows []models.HandlerStatus) {
 	found, numbers := map[[2]string]bool{}, map[string]int64{}
 	for _, row := range rows {
@@ -64,7 +63,7 @@ func checkRows(t require.TestingT, rows []models.HandlerStatus) {
 	}
 }
 
-// checkSteps is what holds between two looks at the statuses, by their IDs.
+// checkSteps checks what holds between two reads of the statuses, by their IDs.
 func checkSteps(t require.TestingT, before, after map[string]models.HandlerStatus, cleaned bool) {
 	for id, was := range before {
 		name := was.MessageID + "/" + was.HandlerKey
@@ -87,8 +86,8 @@ func checkSteps(t require.TestingT, before, after map[string]models.HandlerStatu
 	}
 }
 
-// checkLanes is what must hold of lanes, whatever was done; of unlooked ones
-// the first row may be marked as waiting. Rows are in the order of acceptance.
+// checkLanes checks what must hold for lanes, whatever was done. In unlooked lanes the first row
+// may be marked as waiting. Rows are in the order of acceptance.
 func checkLanes(t require.TestingT, rows []models.HandlerStatus, unlooked map[store.Lane]bool) {
 	holders, firsts := map[store.Lane]models.HandlerStatus{}, map[store.Lane]models.HandlerStatus{}
 	for _, row := range rows {

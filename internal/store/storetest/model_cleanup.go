@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// walk is one batch of messages that a cleanup looks at (contract 6.1).
+// walk returns one batch of messages that a cleanup reads (contract 6.1).
 func (m *model) walk(req store.CleanupRequest) (batch []models.Message, next store.CleanupCursor, done bool) {
 	until := req.Cutoff
 	for _, own := range req.HandlerCutoffs {
@@ -42,8 +42,8 @@ func (m *model) walk(req store.CleanupRequest) (batch []models.Message, next sto
 	return batch, next, done
 }
 
-// expired tells a message's statuses that go, in the order of acceptance, and
-// whether others stay (contract 6.1, 6.2, 6.4).
+// expired returns those statuses of a message that are to be deleted, in the order of acceptance,
+// and whether others stay (contract 6.1, 6.2, 6.4).
 func (m *model) expired(req store.CleanupRequest, messageID string) (goes []models.HandlerStatus, stays bool) {
 	for _, row := range m.rows {
 		if row.MessageID != messageID {
@@ -65,7 +65,7 @@ func (m *model) expired(req store.CleanupRequest, messageID string) (goes []mode
 	return goes, stays
 }
 
-// remove deletes of a message what is expired, and it if nothing stays.
+// remove deletes what is expired of a message, and the message if nothing stays.
 func (m *model) remove(req store.CleanupRequest, messageID string) (messages, statuses int64) {
 	goes, stays := m.expired(req, messageID)
 	for _, row := range goes {
@@ -85,7 +85,7 @@ type cleanupStep struct {
 	Until     time.Duration            // before now; 0 is no bound
 	Limit     int
 	Batches   int
-	// Archive loads what goes before it is deleted, in parts of MaxBytes.
+	// Archive loads what is to be deleted first, in parts of MaxBytes.
 	Archive  bool
 	MaxBytes int64
 }
@@ -151,7 +151,7 @@ func (c cleanupStep) run(m *machine) {
 	}
 }
 
-// archive loads what goes, part by part, and deletes what was loaded.
+// archive loads what is to be deleted, part by part, and deletes what was loaded.
 func (m *machine) archive(request store.CleanupRequest, numbers []int64, ids []string, maxBytes int64) {
 	m.Helper()
 	for len(ids) > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// rules are the ordered handlers': "beta" is parked by a poisoned row; what was
-// once "gamma", by all its names, goes on. "alpha" is not ordered.
+// rules are those of the ordered handlers: a poisoned row parks a lane of "beta", while the handler
+// that was once "gamma", under all its names, skips it. "alpha" is not ordered.
 var rules = map[string]*store.LaneRule{
 	"beta": {Handlers: []int64{store.LaneHandler("beta")}}, "gamma": renamed, "delta": renamed, "epsilon": renamed,
 }
@@ -21,8 +21,8 @@ var renamed = &store.LaneRule{
 	SkipPoisoned: true,
 }
 
-// laneOfKey is the lane that a deployment accepts a row into: under the oldest
-// of its keys, "delta" for one that has forgotten "gamma".
+// laneOfKey returns the lane into which a deployment accepts a row. It is named by the oldest key:
+// "delta" for a deployment that has dropped "gamma".
 func laneOfKey(status store.NewStatus, orderingKey []byte) *store.Lane {
 	oldest := status.HandlerKey
 	switch {
@@ -36,7 +36,7 @@ func laneOfKey(status store.NewStatus, orderingKey []byte) *store.Lane {
 	return store.LaneOf(oldest, orderingKey)
 }
 
-// laneOf is the row's own lane; nil if it has none.
+// laneOf returns the row's own lane, nil if it has none.
 func laneOf(row models.HandlerStatus) *store.Lane {
 	if row.LaneKey == nil {
 		return nil
@@ -44,13 +44,14 @@ func laneOf(row models.HandlerStatus) *store.Lane {
 	return &store.Lane{Handler: *row.LaneHandler, Key: *row.LaneKey}
 }
 
-// sameLane: a lane belongs to the handler by whatever name (contract 5.12).
+// sameLane reports whether two rows are in one lane. A lane belongs to its handler under all of the
+// handler's names (contract 5.12).
 func sameLane(a, b models.HandlerStatus) bool {
 	return a.LaneKey != nil && b.LaneKey != nil && *a.LaneKey == *b.LaneKey && rules[a.HandlerKey] == rules[b.HandlerKey]
 }
 
-// head: nothing of its lane is before it, and none of it is claimed. A poisoned
-// row is before it, too, unless the handler goes on without (contract 5.12).
+// head reports whether no row of its lane comes before the row, and none of the lane is claimed. A
+// poisoned row counts too, unless the handler skips poisoned rows (contract 5.12).
 func (m *model) head(row models.HandlerStatus, rule store.LaneRule) bool {
 	for _, other := range m.rows {
 		if !sameLane(row, other) || other.ID == row.ID || other.CompletedAt != nil {
@@ -64,9 +65,9 @@ func (m *model) head(row models.HandlerStatus, rule store.LaneRule) bool {
 	return true
 }
 
-// adoptMarks takes over which rows are marked as waiting: which ones a claim
-// marks is up to the store, so long as none that is first is among them; to let
-// any go is always allowed. It returns what was marked.
+// adoptMarks copies from the store which rows are marked as waiting. The store may choose which
+// rows a claim marks, except for the first of a lane. It may always release any row. adoptMarks
+// returns what was marked.
 func (m *machine) adoptMarks(mayMark bool) (marked []models.HandlerStatus) {
 	m.Helper()
 	for _, stored := range storedStatuses(m, m.db) {
@@ -88,7 +89,7 @@ func (m *machine) adoptMarks(mayMark bool) (marked []models.HandlerStatus) {
 	return marked
 }
 
-// lookAfter advances the lanes of rows that ended, unless who ended them died.
+// lookAfter advances the lanes of rows that ended, unless the caller that ended them died.
 func (m *machine) lookAfter(statusIDs []string, dies bool) {
 	m.Helper()
 	var turns []store.LaneTurn
@@ -113,8 +114,8 @@ func (m *machine) lookAfter(statusIDs []string, dies bool) {
 	m.told(turns, keys)
 }
 
-// told: who looked after a lane says whose its first row is if it is due, also
-// if nobody had marked it.
+// told checks that AdvanceLanes has returned the key of each lane's first row if that is due,
+// whether or not it was marked.
 func (m *machine) told(turns []store.LaneTurn, keys []string) {
 	m.Helper()
 	for _, row := range m.model.rows {
@@ -131,7 +132,7 @@ func (m *machine) told(turns []store.LaneTurn, keys []string) {
 	}
 }
 
-// familyLane names a lane the same by whatever name the handler goes.
+// familyLane returns the same lane for all names of a handler.
 func familyLane(row models.HandlerStatus) store.Lane {
 	return store.Lane{Handler: rules[row.HandlerKey].Handlers[0], Key: *row.LaneKey}
 }
@@ -140,7 +141,7 @@ func (m *machine) waiting() []models.HandlerStatus {
 	return m.model.sorted(func(row models.HandlerStatus) bool { return row.IsWaiting })
 }
 
-// freed: who let rows go says whose they are, so that somebody claims them.
+// freed checks that the keys of released rows were returned, so that these rows get claimed.
 func (m *machine) freed(before []models.HandlerStatus, keys []string) {
 	m.Helper()
 	for _, row := range before {
@@ -150,7 +151,7 @@ func (m *machine) freed(before []models.HandlerStatus, keys []string) {
 	}
 }
 
-// lanesStep looks after lanes that nobody looked after, or lets rows go.
+// lanesStep checks lanes that were not advanced, or releases rows.
 type lanesStep struct {
 	Release []string // keys whose waiting rows are released; none: check all lanes
 	Limit   int
@@ -203,7 +204,7 @@ func (l lanesStep) run(m *machine) {
 	}
 }
 
-// lookAtLanes: every name with waiting rows is found, also an old one.
+// lookAtLanes checks that every name with waiting rows is found, including old ones.
 func (m *machine) lookAtLanes() {
 	m.Helper()
 	names, err := m.store.WaitingLaneHandlers(m.ctx)

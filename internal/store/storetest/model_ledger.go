@@ -13,25 +13,25 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ledger is what all callers were told: which version of which status they
-// were the ones to change, and how much was added and deleted.
+// ledger records what all callers were told: which version of which status they changed, and how
+// much was added and deleted.
 type ledger struct {
 	sync.Mutex
-	// transitions are by the version they left; true if it was a claim.
+	// transitions are keyed by the version that was changed. The value is true for a claim.
 	transitions map[version]bool
-	// open are changes that were answered with an error that leaves it open
-	// whether they took place.
+	// open holds changes that failed with an error after which it is unknown whether they took
+	// place.
 	open                             map[version]bool
 	known                            []store.Ref
 	added, inserted                  int64
 	deletedStatuses, deletedMessages int64
 	collisions                       int
-	// unlooked: somebody could not look after its lanes, as if it had died.
+	// unlooked means that a caller could not advance its lanes, as if it had died.
 	unlooked bool
 }
 
-// transition notes that somebody changed a status that was at a version. Two
-// who both did have changed it twice on one version.
+// transition records that a caller changed a status at a version. Two callers that report the same
+// version have changed it twice.
 func (l *ledger) transition(statusID string, from int64, claim bool) error {
 	l.Lock()
 	defer l.Unlock()
@@ -43,7 +43,7 @@ func (l *ledger) transition(statusID string, from int64, claim bool) error {
 	return nil
 }
 
-// answered notes the answer to a batch of changes.
+// answered records the answer to a batch of changes.
 func (l *ledger) answered(changes []version, applied []bool, err error) error {
 	if err != nil {
 		l.Lock()
@@ -67,7 +67,7 @@ func (l *ledger) learn(refs ...store.Ref) {
 	l.known = append(l.known, refs...)
 }
 
-// some of what anybody ever learned, the newest more often.
+// some returns some of the statuses that callers ever learned of, newer ones more often.
 func (l *ledger) some(random *rand.Rand) []store.Ref {
 	l.Lock()
 	defer l.Unlock()
@@ -86,7 +86,7 @@ func (l *ledger) some(random *rand.Rand) []store.Ref {
 	return refs
 }
 
-// check holds the tables against what the callers were told.
+// check compares the tables with what the callers were told.
 func (l *ledger) check(s *suite) {
 	s.Helper()
 	if l.unlooked {
@@ -102,7 +102,7 @@ func (l *ledger) check(s *suite) {
 		for from := int64(1); from < int64(row.Version); from++ {
 			at := version{row.ID, from}
 			claim, changed := l.transitions[at]
-			// Marking a row as waiting, and letting it go, is told to nobody.
+			// No caller is told of marking a row as waiting or of releasing it.
 			require.True(s, changed || l.open[at] || row.LaneKey != nil, "%s: nobody was told of the change of version %d",
 				inWords(row), from)
 			require.False(s, claim && l.transitions[version{row.ID, from - 1}], "%s: claimed while claimed, at version %d",
@@ -116,7 +116,7 @@ func (l *ledger) check(s *suite) {
 	require.EqualValues(s, l.inserted-l.deletedMessages, len(s.messageIDs()), "messages inserted and not deleted")
 }
 
-// watch compares one look at the statuses with the next.
+// watch compares each read of the statuses with the one before.
 func (s *suite) watch(stop <-chan struct{}) error {
 	var before map[string]models.HandlerStatus
 	for {
@@ -142,8 +142,8 @@ func (s *suite) watch(stop <-chan struct{}) error {
 	}
 }
 
-// checkChanges is checkSteps for rows of which several steps were missed: one
-// may have been completed and deleted meanwhile.
+// checkChanges is checkSteps for rows of which several steps were missed: a row may have been
+// completed and deleted meanwhile.
 func checkChanges(t require.TestingT, before, after map[string]models.HandlerStatus) {
 	stayed := map[string]models.HandlerStatus{}
 	for id, row := range before {
@@ -154,7 +154,7 @@ func checkChanges(t require.TestingT, before, after map[string]models.HandlerSta
 	checkSteps(t, stayed, after, false)
 }
 
-// failure collects what a test would say, for goroutines that must not end it.
+// failure collects test failures, for goroutines that must not end the test.
 type failure struct{ err error }
 
 func (f *failure) Errorf(format string, args ...any) {
@@ -162,8 +162,8 @@ func (f *failure) Errorf(format string, args ...any) {
 }
 func (f *failure) FailNow() {}
 
-// drain recovers what is claimed and completes what is left, alone: whatever
-// happened before, nothing is out of reach but what is poisoned.
+// drain recovers what is claimed and completes what is left, without other callers. Whatever
+// happened before, only poisoned statuses may stay.
 func (s *suite) drain(l *ledger) {
 	s.Helper()
 	later := noon.Add(time.Hour)

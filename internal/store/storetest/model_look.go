@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// lookStep asks everything there is to ask.
+// lookStep runs all queries.
 type lookStep struct {
 	Key      string
 	Keys     []string
@@ -62,7 +62,7 @@ func (l lookStep) lookAtPending(m *machine) {
 	refs, err := m.store.PendingOf(m.ctx, l.Key, l.Limit)
 	require.NoError(m, err)
 	expected := m.model.unclaimed(l.Key)
-	// Those that wait behind others come last.
+	// Rows that wait in a lane come last.
 	slices.SortStableFunc(expected, func(a, b models.HandlerStatus) int {
 		switch {
 		case a.IsWaiting && b.IsWaiting:

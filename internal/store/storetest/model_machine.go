@@ -17,13 +17,13 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// modelBudget is how long the model test takes unless -rapid.checks or
-// RAPID_CHECKS says how many sequences it shall run, as in
+// modelBudget is how long the model test takes, unless -rapid.checks or RAPID_CHECKS sets the
+// number of sequences, as in
 //
 //	go test ./internal/store -run 'TestSQLite$/^Model' -rapid.checks=5000 -rapid.steps=60
 //
-// A failing one is shortened for -rapid.shrinktime (30 s) and can be run again
-// by the -rapid.failfile or -rapid.seed that the failure names.
+// A failing sequence is shortened for -rapid.shrinktime (30 s). It can be run again with the
+// -rapid.failfile or -rapid.seed that the failure names.
 const modelBudget = 3 * time.Second
 
 var modelTests = []test{
@@ -32,14 +32,14 @@ var modelTests = []test{
 		long, begun, sequences, failed := longRun(), time.Now(), 0, false
 		for sequences == 0 || !long && time.Since(begun) < modelBudget {
 			rapid.Check(s.T, func(t *rapid.T) {
-				// Once a sequence has failed, every shorter one must be run.
+				// After a sequence has failed, every shorter one must be run.
 				if !long && !failed && time.Since(begun) > modelBudget {
 					return
 				}
 				sequences++
 				ended := false
 				defer func() { failed = failed || !ended }()
-				// Its own deadline: long runs outlast the suite's.
+				// It has its own deadline, because long runs take longer than the suite's.
 				ctx, cancel := context.WithTimeout(s.T.Context(), patience)
 				defer cancel()
 				m := newMachine(ctx, t, s)
@@ -54,7 +54,7 @@ var modelTests = []test{
 	}},
 }
 
-// hasten spares the database the disk: durability is other tests' concern.
+// hasten turns off waiting for the disk: other tests cover durability.
 func (s *suite) hasten() {
 	s.Helper()
 	pool, err := s.db.DB()
@@ -62,15 +62,15 @@ func (s *suite) hasten() {
 	if s.postgres() {
 		require.NoError(s,
 			s.db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`).Error)
-		pool.SetMaxIdleConns(0) // it holds for connections made from now on
+		pool.SetMaxIdleConns(0) // the setting applies to new connections
 		pool.SetMaxIdleConns(2)
 		return
 	}
-	pool.SetMaxOpenConns(1) // the pragma is a connection's
+	pool.SetMaxOpenConns(1) // the pragma belongs to a connection
 	require.NoError(s, s.db.Exec(`PRAGMA synchronous = off`).Error)
 }
 
-// longRun: somebody asked for a number of sequences.
+// longRun reports whether a number of sequences was requested.
 func longRun() bool {
 	_, asked := os.LookupEnv("RAPID_CHECKS")
 	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
@@ -84,21 +84,21 @@ type machine struct {
 	db    *gorm.DB
 	store store.Store
 	model *model
-	// workerIDs by their number in an operation; 0 is manual mode. After the
-	// first come those that were taken for dead.
+	// workerIDs holds the workers' IDs by their number in an operation. 0 is manual mode. IDs of
+	// workers that were declared dead are appended at the end.
 	workerIDs []string
-	// known are the statuses the store has ever told of, at their versions:
-	// what slow, crashed or stale callers may come back with.
+	// known holds the statuses that the store has ever returned, at their versions. Slow, crashed
+	// or stale callers may use them.
 	known []store.Ref
-	// claimed are the versions that claims have given out.
+	// claimed holds the versions that claims have returned.
 	claimed map[version]bool
-	// seen are the rows after the step before; cleaned says that the step
-	// since may delete some.
+	// seen holds the rows after the step before. cleaned means that the step since then may delete
+	// some.
 	seen    map[string]models.HandlerStatus
 	cleaned bool
 	steps   int
-	// unlooked are the lanes of which something ended and nobody looked: their
-	// first row may be marked as waiting until CheckLanes finds it.
+	// unlooked holds lanes in which a row ended and that were not advanced. Their first row may be
+	// marked as waiting until CheckLanes finds it.
 	unlooked map[store.Lane]bool
 }
 
@@ -123,7 +123,8 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 	return m
 }
 
-// empty deletes what a sequence before has left: cheaper than a database each.
+// empty deletes what an earlier sequence has left, which is cheaper than a database for each
+// sequence.
 func (s *suite) empty(ctx context.Context) {
 	s.Helper()
 	for _, table := range []string{"handler_statuses", "messages", "rejected_messages", "workers", "handlers"} {
@@ -131,7 +132,7 @@ func (s *suite) empty(ctx context.Context) {
 	}
 }
 
-// check compares whole tables and looks at what must hold in any case.
+// check compares whole tables and checks what must hold in any case.
 func (m *machine) check() {
 	m.Helper()
 	rows := storedStatuses(m, m.db)
@@ -162,9 +163,8 @@ func (m *machine) check() {
 	require.ElementsMatch(m, slices.Collect(maps.Keys(m.model.rejected)), offsets)
 }
 
-// adopt gives the model's new rows what the store made: messages their numbers,
-// statuses the IDs and sequences of rows not seen before, in the order of
-// acceptance.
+// adopt copies into the model's new rows what the store assigned: messages' numbers, and the IDs
+// and sequences of statuses that were not seen before, in the order of acceptance.
 func (m *machine) adopt(added []models.HandlerStatus) {
 	m.Helper()
 	var stored []models.Message

@@ -43,7 +43,7 @@ var modelRaceTests = []test{
 	}},
 }
 
-// caller is one of many who use the store at once.
+// caller is one of many concurrent users of the store.
 type caller struct {
 	*suite
 	*ledger
@@ -60,7 +60,7 @@ func (c *caller) run() error {
 	for range c.rounds {
 		err := kinds[c.random.IntN(len(kinds))](c.ctx)
 		if err != nil && store.IsTransient(err) && c.ctx.Err() == nil {
-			// Two statements met in opposite orders: one was rolled back.
+			// Two statements met in opposite orders, and one was rolled back.
 			c.Lock()
 			if c.collisions++; c.collisions == 1 {
 				c.Logf("a collision: %v", err)
@@ -75,7 +75,7 @@ func (c *caller) run() error {
 	return nil
 }
 
-// beat comes back under a new ID when the old one was taken for dead.
+// beat sends a heartbeat. It continues under a new ID if the old one was declared dead.
 func (c *caller) beat(ctx context.Context) error {
 	err := c.store.Heartbeat(ctx, store.Worker{ID: c.worker, Host: "host"}, noon)
 	if errors.Is(err, store.ErrWorkerReleased) {
@@ -184,8 +184,8 @@ func (c *caller) completeTx(ctx context.Context) error {
 	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
-// lookAfter advances the lanes of rows that may have ended, also where it was
-// left open whether they did.
+// lookAfter advances the lanes of rows that may have ended, including those for which this is
+// unknown.
 func (c *caller) lookAfter(ctx context.Context, refs []store.Ref, failed error) error {
 	var turns []store.LaneTurn
 	for _, ref := range refs {
@@ -206,7 +206,7 @@ func (c *caller) settle(ctx context.Context) error {
 	return c.give(ctx, c.some(c.random))
 }
 
-// give gives statuses back, in one way or another.
+// give gives statuses back in a random way.
 func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 	var settlements []store.Settlement
 	var changes []version
@@ -226,8 +226,8 @@ func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
-// recover takes a worker for dead, which may well be alive, and gives its
-// claims back; or those without a worker.
+// recover declares a worker dead, which may well be alive, and gives its claims back. Or it gives
+// back claims without a worker.
 func (c *caller) recover(ctx context.Context) error {
 	workers, err := c.store.Workers(ctx, noon)
 	if err != nil || len(workers) == 0 {
@@ -254,7 +254,7 @@ func (c *caller) recover(ctx context.Context) error {
 	return err
 }
 
-// retry is an operator's, for one poisoned status.
+// retry retries one poisoned status as an operator does.
 func (c *caller) retry(ctx context.Context) error {
 	db := c.db.WithContext(ctx)
 	var rows []models.HandlerStatus

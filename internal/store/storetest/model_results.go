@@ -16,7 +16,7 @@ type completeStep struct {
 	Targets []target
 	Outcome models.Outcome
 	How     string // together, unlocked, or each alone in a transaction that is committed or rolled back
-	Dies    bool   // before it looks after the lanes
+	Dies    bool   // before it advances the lanes
 }
 
 func drawComplete(t *rapid.T) operation {
@@ -76,7 +76,7 @@ type settleStep struct {
 	How      string // failed, poisoned, snoozed, released
 	Delay    time.Duration
 	Unlocked bool
-	Dies     bool // before it looks after the lanes
+	Dies     bool // before it advances the lanes
 }
 
 func drawSettle(t *rapid.T) operation {

@@ -12,19 +12,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// operation is one step of a sequence. It does the same to the store and to
-// the model and compares the answers; the tables are compared after it.
+// operation is one step of a sequence. It does the same to the store and to the model and compares
+// the answers. The tables are compared after it.
 type operation interface{ run(m *machine) }
 
-// drawn is an operation that prints without the noise of types.
+// drawn is an operation that prints without the types.
 type drawn struct{ operation }
 
 func (d drawn) GoString() string {
 	return strings.TrimPrefix(fmt.Sprintf("%T %+v", d.operation, d.operation), "storetest.")
 }
 
-// operations draws a step: what happens most, most often. The first is the
-// simplest: what cannot be left out of a failing sequence is made that.
+// operations draws a step. Frequent kinds are listed more often. The first is the simplest: rapid
+// turns a step that cannot be left out of a failing sequence into that one.
 var operations = rapid.Custom(func(t *rapid.T) drawn {
 	draw := rapid.SampledFrom([]func(*rapid.T) operation{
 		drawAdvance, drawAdvance, drawAccept, drawAccept, drawAccept, drawClaim, drawClaim, drawClaim, drawClaim, drawClaim,
@@ -34,8 +34,8 @@ var operations = rapid.Custom(func(t *rapid.T) drawn {
 	return drawn{draw(t)}
 })
 
-// deployments are versions of one service, the later ones with a handler
-// renamed once and twice (contract 4.2).
+// deployments are versions of one service, in which a handler is renamed once and then again
+// (contract 4.2).
 var deployments = [][]store.NewStatus{
 	{{HandlerKey: "alpha"}, {HandlerKey: "beta"}, {HandlerKey: "gamma"}},
 	{{HandlerKey: "alpha"}, {HandlerKey: "beta"}, {HandlerKey: "delta", LegacyKeys: []string{"gamma"}}},
@@ -54,9 +54,9 @@ var (
 	}), 1, 3)
 )
 
-// some draws distinct elements. Not by rapid's own generator, which draws until
-// it has enough: of so few it draws many in vain, and does not find its way
-// back to them when it shortens a sequence.
+// some draws distinct elements. We do not use rapid's own generator for this, which draws until it
+// has enough. From so few elements it draws many in vain, and does not find its way back to them
+// when it shortens a sequence.
 func some[T any](t *rapid.T, of []T, least, most int) []T {
 	count := rapid.IntRange(least, most).Draw(t, "count")
 	return rapid.Permutation(of).Draw(t, "order")[:count]
@@ -73,7 +73,7 @@ type arrival struct {
 	Differs   string // from what is usual with this ID: nothing, content, type or source
 	Handlers  []int  // of the deployment
 	Retention time.Duration
-	// Key is the ordering key; none if empty.
+	// Key is the ordering key, none if empty.
 	Key string
 }
 
@@ -101,7 +101,7 @@ func (a acceptStep) run(m *machine) {
 			arrived.Content = []byte("other")
 		case "type":
 			arrived.Type = "order.shipped"
-			arrived.Rejection = rejecting(int64(i)) // may be known already
+			arrived.Rejection = rejecting(int64(i)) // may already be known
 		case "source":
 			arrived.Source = "/other"
 			arrived.Rejection = rejecting(int64(100 + m.steps))
@@ -135,13 +135,12 @@ func (a acceptStep) run(m *machine) {
 	m.Logf("added %v", pairs(added))
 }
 
-// inTx runs work in a transaction, which it commits or rolls back, and says
-// whether it committed.
+// inTx runs work in a transaction, commits it or rolls it back, and reports whether it committed.
 func (m *machine) inTx(end string, work func(tx *gorm.DB)) bool {
 	m.Helper()
 	tx := m.db.Begin()
 	require.NoError(m, tx.Error)
-	defer tx.Rollback() // nothing after a commit
+	defer tx.Rollback() // does nothing after a commit
 	work(tx)
 	if end == "committed" {
 		require.NoError(m, tx.Commit().Error)

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// workerStep is what a worker or a sweeper says of a worker's row.
+// workerStep is what a worker or a sweeper does to a worker's row.
 type workerStep struct {
 	Worker int
 	What   string // heartbeat, stop, release, delete
@@ -78,11 +78,11 @@ func (m *model) stuck(before time.Time) []models.HandlerStatus {
 	})
 }
 
-// recoverStep gives back claims whose worker crashed, or that are without one
-// and old (contract 5.9, 5.14). If Dies says so, the worker is marked as dead
-// before; else it gives back its own.
+// recoverStep gives back claims whose worker crashed, or old claims without a worker (contract 5.9,
+// 5.14). With Dies, it marks the worker as dead first. Without it, the worker gives back its own
+// claims.
 type recoverStep struct {
-	Worker int // 0: claims without a worker; some are former ones
+	Worker int // 0: claims without a worker; some belonged to earlier workers
 	Age    time.Duration
 	Limit  int
 	Dies   bool
@@ -129,7 +129,7 @@ func (r recoverStep) run(m *machine) {
 	m.settle(settlements, true, false)
 }
 
-// found: as many of the expected rows as the limit allows, each once.
+// found checks that refs has as many of the expected rows as the limit allows, each once.
 func (m *machine) found(expected []models.HandlerStatus, refs []store.Ref, limit int) {
 	m.Helper()
 	require.Len(m, refs, min(limit, len(expected)))

@@ -7,13 +7,12 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// learn keeps what the store told of a status.
+// learn keeps statuses that the store has returned.
 func (m *machine) learn(refs ...store.Ref) {
 	m.known = append(m.known, refs...)
 }
 
-// place is where the store said that a status was, at any version: a hint
-// that is out of date must do no harm.
+// place returns the last known place of a status, at any version: an outdated hint must do no harm.
 func (m *machine) place(statusID string) string {
 	for _, ref := range slices.Backward(m.known) {
 		if ref.StatusID == statusID {
@@ -23,9 +22,9 @@ func (m *machine) place(statusID string) string {
 	return ""
 }
 
-// target picks a status: of those in some state, oldest due first, or of what
-// the store ever told, newest first. An Index beyond the last means the last,
-// so that a shorter sequence picks the same ones.
+// target picks a status: among those in some state, longest due first, or among everything the
+// store ever returned, newest first. An Index beyond the last means the last, so that a shorter
+// sequence picks the same ones.
 type target struct {
 	Of    string // claimed, pending, poisoned, known
 	Index int
@@ -56,7 +55,7 @@ func (m *machine) pick(t target) (ref store.Ref, found bool) {
 	return ref, true
 }
 
-// picked are the distinct statuses of targets, at one version each.
+// picked returns the distinct statuses of targets, at one version each.
 func (m *machine) picked(targets []target) (refs []store.Ref) {
 	taken := map[version]bool{}
 	for _, t := range targets {
@@ -76,7 +75,7 @@ func refOf(row models.HandlerStatus) store.Ref {
 	}
 }
 
-// unplaced compares references without the hints.
+// unplaced returns references without the hints, for comparison.
 func unplaced(refs []store.Ref) []store.Ref {
 	bare := make([]store.Ref, len(refs))
 	for i, ref := range refs {

@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of internal/store: what every
-// dialect must do, alone and when callers race.
+// Package storetest is the conformance suite of internal/store: what every dialect must do, with
+// one caller and with racing callers.
 package storetest
 
 import (
@@ -23,8 +23,8 @@ const patience = testenv.Patience
 // noon is when most of the suite takes place.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
 
-// Run runs the suite. open returns a fresh, migrated inbox under the default
-// names, and its pool, which must allow several connections.
+// Run runs the suite. open returns a fresh, migrated inbox with the default names, and its pool,
+// which must allow several connections.
 func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	RunStatements(t, open)
 	run(t, open, []group{
@@ -38,9 +38,8 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	})
 }
 
-// RunStatements runs every statement, and leaves out what depends on the
-// database alone: races, sizes and the model. It is for a second way to a
-// database of which the first has run everything.
+// RunStatements runs every statement. It leaves out what depends on the database alone: races,
+// sizes and the model. It is for a second way to use a database with which Run has run everything.
 func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	run(t, open, []group{
 		{"Accept", acceptTests},
@@ -64,7 +63,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	})
 }
 
-// RunAccepts runs what accepts, for a second way of doing it.
+// RunAccepts runs everything that accepts, for a second way to do that.
 func RunAccepts(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	run(t, open, []group{
 		{"Accept", acceptTests},
@@ -111,7 +110,7 @@ type suite struct {
 	store store.Store
 }
 
-// message is one for the given handlers.
+// message returns a message for the given handlers.
 func message(id string, handlers ...string) store.NewMessage {
 	m := store.NewMessage{Message: models.Message{
 		ID: id, Namespace: "orders", TransportName: "kafka", Type: "order.placed", Source: "/shop",
@@ -179,7 +178,7 @@ func settlement(c store.Claim) store.Settlement {
 		AbandonedCount: c.AbandonedCount}
 }
 
-// complete completes and expects every row to be applied.
+// complete completes claims and expects every row to be applied.
 func (s *suite) complete(at time.Time, claims ...store.Claim) {
 	s.Helper()
 	var completions []store.Completion
@@ -215,7 +214,7 @@ func (s *suite) status(messageID, handlerKey string) models.HandlerStatus {
 	return row
 }
 
-// pairs tells statuses as "message/handler".
+// pairs formats statuses as "message/handler".
 func pairs(rows []models.HandlerStatus) []string {
 	found := make([]string, len(rows))
 	for i, row := range rows {
@@ -232,7 +231,7 @@ func claimed(claims []store.Claim) []string {
 	return found
 }
 
-// messageIDs lists the stored messages.
+// messageIDs returns the IDs of the stored messages.
 func (s *suite) messageIDs() []string {
 	s.Helper()
 	ids := []string{}
@@ -240,7 +239,7 @@ func (s *suite) messageIDs() []string {
 	return ids
 }
 
-// numbers are those of stored messages, in the order of the IDs.
+// numbers returns the numbers of stored messages, in the order of the IDs.
 func (s *suite) numbers(ids ...string) []int64 {
 	s.Helper()
 	return s.numbersIn("orders", ids...)
@@ -257,8 +256,8 @@ func (s *suite) numbersIn(namespace string, ids ...string) []int64 {
 	return numbers
 }
 
-// waitForLock returns once some connection waits for a lock. SQLite lets
-// nobody look, and nobody past an open write transaction either.
+// waitForLock returns once some connection waits for a lock. SQLite shows no locks, and lets no
+// other writer past an open write transaction.
 func (s *suite) waitForLock() {
 	s.Helper()
 	if !s.postgres() {
@@ -271,8 +270,7 @@ func (s *suite) waitForLock() {
 	}, patience, 2*time.Millisecond)
 }
 
-// begin opens a transaction that is rolled back at the latest when the test
-// ends.
+// begin opens a transaction that is rolled back when the test ends, unless it ended before.
 func (s *suite) begin() *gorm.DB {
 	s.Helper()
 	tx := s.db.WithContext(s.ctx).Begin()

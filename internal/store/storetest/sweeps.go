@@ -90,7 +90,7 @@ var sweepTests = []test{
 			_, err = conn.ExecContext(s.ctx, sql)
 			require.NoError(s, err)
 		}
-		require.NoError(s, conn.Raw(func(session any) error { // all of the statement but for its Sync
+		require.NoError(s, conn.Raw(func(session any) error { // all of the statement except its Sync
 			frontend := session.(*stdlib.Conn).Conn().PgConn().Frontend()
 			frontend.SendParse(&pgproto3.Parse{Query: `SELECT 1`})
 			frontend.SendBind(&pgproto3.Bind{})
@@ -157,7 +157,7 @@ var sweepTests = []test{
 			for _, tx := range kept {
 				require.NoError(s, tx.Commit().Error, name)
 			}
-			require.Eventually(s, func() bool { // they let go of their locks after they have answered
+			require.Eventually(s, func() bool { // sessions release their locks after they have answered
 				ended, err = s.store.EvictWorker(s.ctx, dead)
 				require.NoError(s, err, name)
 				return ended == 0
@@ -254,8 +254,8 @@ var sweepTests = []test{
 	}},
 }
 
-// settledOnceUnlocked settles a claim whose row is locked by a session that is being
-// terminated. The server releases the lock shortly after the session has answered.
+// settledOnceUnlocked settles a claim whose row is locked by a session that is being terminated.
+// The server releases the lock shortly after the session has answered.
 func (s *suite) settledOnceUnlocked(claim store.Claim) {
 	require.Eventually(s, func() bool {
 		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claim)}, store.SkipLocked)

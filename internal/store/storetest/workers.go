@@ -31,7 +31,7 @@ var workerTests = []test{
 			require.Equal(s, time.Minute, s.workers(noon.Add(time.Minute))[0].SilentFor)
 			return
 		}
-		// The database's clock: what the caller thinks is no matter.
+		// The database's clock counts, and the caller's does not matter.
 		require.NoError(s, s.db.Exec(`UPDATE inbox_workers SET heartbeat_at = clock_timestamp() - interval '1 hour'`).Error)
 		require.InDelta(s, time.Hour, s.workers(noon)[0].SilentFor, float64(10*time.Minute))
 	}},
