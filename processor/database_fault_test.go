@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// raise makes a statement of the transaction fail with a SQLSTATE; on SQLite, with the code for a database that
-// cannot be written to.
+// raise makes a statement of the transaction fail with a SQLSTATE; on SQLite, with the code for a
+// database that cannot be written to.
 func raise(tx *gorm.DB, state string) error {
 	if tx.Dialector.Name() == "sqlite" {
 		defer func() { tx.Session(&gorm.Session{NewDB: true}).Exec("PRAGMA query_only = 0") }()
@@ -118,7 +118,7 @@ func TestEachTransientStateOfAHandlersTransactionIsUncharged(t *testing.T) {
 func TestHandlersOwnErrorIsChargedWhateverItLooksLike(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		effects(t, d)
-		var other error // of a transaction that is not the attempt's
+		var other error // the error of a transaction that is not the attempt's
 		ib := inboxtest.New(t, d.DB, inbox.WithClock(fxtest.NewClock(inboxtest.Noon)), inboxtest.Handlers(
 			inboxtest.Tx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return other }),
 			inboxtest.Tx("poisons", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {

@@ -35,8 +35,8 @@ func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
 	})
 }
 
-// both accepts messages so that each has a row under the new and the old key,
-// as a rolling rename leaves them.
+// both accepts messages so that each has a row under the new key and one under the old key, as
+// after a rolling rename.
 func both(t *testing.T, renamed, old *inbox.Inbox, ids ...string) {
 	t.Helper()
 	inboxtest.Accept(t, renamed, ids...)
@@ -108,7 +108,7 @@ func TestRollingRenameRunsEveryMessageOnce(t *testing.T) {
 			m.HandlerKey = ""
 			return ran.note(ctx, m)
 		}
-		sweep := inbox.SweepInterval(20 * time.Millisecond) // bounds how long a row is put off
+		sweep := inbox.SweepInterval(20 * time.Millisecond) // bounds how long a row is postponed
 		program := func(db *gorm.DB, h *inbox.HandlerSpec) *inbox.Inbox {
 			return inboxtest.New(t, db, inboxtest.Brisk(), sweep, inbox.Mode(processor.ModeCompeting), inboxtest.Handlers(h))
 		}
