@@ -63,12 +63,12 @@ func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
 }
 
 func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
-	// Not on SQLite: it has nothing to sleep with.
+	// Not on SQLite: it has no function that sleeps.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := old(t, d, nil, 800, log, inbox.CleanupBatchSize(800), inbox.StatementTimeout(3*time.Second))
-		// More than 250 rows in one transaction take too long, however fast the
-		// machine is; fewer take no time.
+		// More than 250 rows in one transaction take too long, however fast the machine is; fewer
+		// take no time.
 		inboxtest.Exec(t, d.DB, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
 			DECLARE n int := COALESCE(NULLIF(current_setting('test.rows', true), ''), '0')::int + 1;
 			BEGIN
