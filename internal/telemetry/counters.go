@@ -48,7 +48,7 @@ type Counters struct {
 	totals [events]atomic.Int64
 
 	handlers, channels           parts
-	otherHandlers, otherChannels part // what is not declared
+	otherHandlers, otherChannels part // of undeclared handlers and channels
 }
 
 // parts are counters by handler key or channel. Several names may share one part.
