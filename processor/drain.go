@@ -247,7 +247,7 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 	return claims, err
 }
 
-// claimOnce claims, and gives the claim its own time, which decides when it counts as stuck.
+// claimOnce claims, and notes when the claims count as stuck. Each claim counts from its own time.
 func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	if err := d.readPauses(ctx); err != nil {
 		return false, err

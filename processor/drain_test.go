@@ -93,7 +93,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 	})
 }
 
-// Contract 5.11: even if one failure poisons, no message is charged for another one.
+// Contract 5.11: even if the first failure poisons, no message is charged for another one.
 func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) {
 	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB) error{
 		"a panic": func(context.Context, *gorm.DB) error { panic("boom") },

@@ -126,7 +126,8 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	}
 }
 
-// look makes the scheduler claim, because a status comes due or it is time for the poll.
+// look makes the next claims ask for every handler. It runs when a status may be due, when
+// reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
 func (l *loop) look() {
 	now := time.Now()
 	poll := !now.Before(l.poll)
@@ -185,9 +186,8 @@ func (l *loop) stuckHandlers() map[string]int {
 	return stuck
 }
 
-// untilNextLook returns the real time until the next due status or the poll. The wait for a due
-// time is measured by the injected clock. It never exceeds PollingInterval, in case that clock
-// jumps.
+// untilNextLook returns the real time until look must run. The wait for a due time is measured by
+// the injected clock. It never exceeds PollingInterval, in case that clock jumps.
 func (l *loop) untilNextLook() time.Duration {
 	l.noteDue(l.p.wakeup.takeDue())
 	wait := time.Until(l.poll)
