@@ -173,7 +173,7 @@ func TestStopCutsASweepOff(t *testing.T) {
 
 func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	release := make(chan struct{})
-	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // deaf
+	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // ignores its context
 	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
 	s.Start()
 	inboxtest.Receive(t, store.calls, "a sweep")
@@ -187,7 +187,7 @@ func TestStopReturnsByItsContextsEnd(t *testing.T) {
 // close it during a sweep.
 func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	entered, release := make(chan struct{}, 10), make(chan struct{})
-	store := cleaning(func(context.Context) (int64, error) { // deaf
+	store := cleaning(func(context.Context) (int64, error) { // ignores its context
 		entered <- struct{}{}
 		<-release
 		return 0, nil

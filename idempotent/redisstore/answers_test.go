@@ -134,7 +134,7 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	r := newRig(t)
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		if cmd.Name() == "set" {
-			_ = send() // its answer is lost on the way
+			_ = send() // its response is lost
 		}
 		return send()
 	}, redisstore.WaitTimeout(0))
@@ -147,7 +147,7 @@ func TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree(t *testing.T) 
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		switch cmd.Name() {
 		case "set":
-			_ = send() // its answer is lost on the way
+			_ = send() // its response is lost
 		case "get":
 			return errLine
 		}

@@ -186,7 +186,7 @@ func (e elsewhere) line(t *testing.T) string {
 	return line
 }
 
-// handleElsewhere is the other process.
+// handleElsewhere runs as the other process.
 func handleElsewhere(text string) {
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
