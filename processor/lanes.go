@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// lanes lets the next row of a lane run when one before it has ended. The store's AdvanceLanes does
-// the part that claims depend on.
+// lanes lets the next row of a lane run when one before it has ended. The store marks the waiting
+// rows when it claims: see AdvanceLanes.
 type lanes struct {
 	store    store.Lanes
 	registry *handler.Registry
