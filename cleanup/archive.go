@@ -14,53 +14,53 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Archived is a message of which cleanup is about to delete something.
+// Archived is a message of which cleanup is about to delete rows.
 type Archived struct {
 	// Message is the message's row.
 	Message models.Message
-	// Statuses are those about to be deleted, in the order of acceptance;
-	// none for a message that has none.
+	// Statuses are the statuses about to be deleted, in the order of acceptance. They are empty if
+	// the message has none.
 	Statuses []models.HandlerStatus
-	// Stays is true if other statuses keep the message, for example those of
-	// handlers with a longer Retention or a poisoned one: only Statuses are
-	// deleted now, and the message is handed over again with the rest.
+	// Stays is true if other statuses keep the message, such as a poisoned one or those of handlers
+	// with a longer Retention. Only Statuses are deleted now; the message is passed again with the
+	// rest.
 	Stays bool
 }
 
-// Archive takes rows that cleanup is about to delete, for example to write
-// them to cheaper storage (contract 6.3). They are deleted once it has
-// returned nil, and only what it was given: a status added meanwhile keeps its
-// message. An error or a panic keeps all of them for a later run.
+// Archive receives rows that cleanup is about to delete, for example to write them to cheaper
+// storage (contract 6.3). They are deleted once it has returned nil, and only what was passed: a
+// status that is added meanwhile keeps its message. An error or a panic keeps all of them for a
+// later run.
 //
-// At least once: after a crash between its return and the deletion, or when
-// something changed meanwhile, the same rows come again. So write by primary
-// key, and replace. After an error the same messages come again at once in
-// smaller calls, to find those that cannot be archived. No transaction is open and no row is locked while it runs;
-// it may use the inbox's own database. Its context ends after ArchiveTimeout,
-// when cleanup is stopped and when its lease is lost; it must return then.
-// Calls come one at a time, with up to 500 messages of 8 MiB content together
-// (or a single larger one). Rejected messages, markers and audit rows are not
-// handed over.
+// It is called at least once for each row: after a crash between its return and the deletion, or if
+// something changed meanwhile, the same rows are passed again. So write by primary key, and
+// replace. After an error the same messages are passed again at once in smaller calls, to find
+// those that cannot be archived.
+//
+// No transaction is open and no row is locked while it runs; it may use the inbox's own database.
+// Its context ends after ArchiveTimeout, when cleanup is stopped and when its lease is lost; it
+// must return then. Calls come one at a time, with up to 500 messages of 8 MiB content together (or
+// a single larger one). Rejected messages, markers and audit rows are not passed.
 type Archive func(ctx context.Context, messages []Archived) error
 
-// ErrArchiveFailed says that the archive function returned an error, panicked or took too
-// long: its rows stay. What it returned is wrapped beside it.
+// ErrArchiveFailed says that the archive function returned an error, panicked or took too long. Its
+// rows stay. The error that it returned is wrapped, too.
 var ErrArchiveFailed = errors.New("the archive function failed")
 
 const (
-	// archiveRows and archiveBytes bound a hand-over, which is in memory.
+	// archiveRows and archiveBytes limit what one call of the archive function gets, which is held
+	// in memory.
 	archiveRows  = 500
 	archiveBytes = 8 << 20
-	// maxRefusals hand-overs in a row of which nothing could be archived end
-	// the walk: what comes next would fail as well.
+	// maxRefusals is how many batches in a row may fail entirely before the walk ends: later ones
+	// would fail, too.
 	maxRefusals = 10
-	// maxFailedParts calls in a row that fail end the halving of a hand-over.
-	// One message out of 500 takes ten.
+	// maxFailedParts is how many failed calls in a row end the halving of a batch. Finding one bad
+	// message out of 500 takes ten.
 	maxFailedParts = 30
 )
 
-// archiveBatch is one batch of the walk with the archive function between
-// finding and deleting.
+// archiveBatch does one batch of the walk with the archive function between finding and deleting.
 func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
 	result := store.CleanupResult{Next: req.After}
 	var found store.ExpiredBatch
@@ -95,10 +95,10 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 	return result, nil
 }
 
-// archiveAll hands over what was loaded and deletes it. Where the function
-// fails, the halves are handed over, and theirs, down to the messages that
-// cannot be archived: these keep no others. A function that fails with
-// everything is not asked for the halves again until it has taken something.
+// archiveAll passes the loaded messages to the archive function and deletes them. If the function
+// fails, it passes the halves, and then their halves, down to the messages that cannot be archived,
+// so that these keep no others. If the function has failed with a whole batch, batches are not
+// halved again until it has accepted something.
 func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, result *store.CleanupResult) error {
 	failed := 0 // in a row
 	taken := false
@@ -106,7 +106,7 @@ func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, res
 	for parts := [][]store.ExpiredMessage{loaded}; len(parts) > 0; {
 		part := parts[0]
 		parts = parts[1:]
-		if failed > 0 { // many that each fail soon may take long
+		if failed > 0 { // renew the lease: many calls that each fail quickly may take long together
 			if err := r.lease(ctx, r.owner); err != nil {
 				return err
 			}
@@ -159,8 +159,8 @@ func (r *run) deleteArchived(ctx context.Context, archived []store.ExpiredMessag
 	})
 }
 
-// handOver calls the archive function and keeps the lease while it runs.
-// refusal is the function's error, err the run's.
+// handOver calls the archive function and renews the lease while it runs. refusal is the function's
+// error, err an error that ends the run.
 func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refusal, err error) {
 	messages := make([]Archived, len(loaded))
 	for i, m := range loaded {
@@ -182,7 +182,7 @@ func (r *run) handOver(ctx context.Context, loaded []store.ExpiredMessage) (refu
 		case <-renewal.C:
 			if err := r.lease(ctx, r.owner); err != nil {
 				cancel()
-				<-returned // nothing of ours runs on after the run
+				<-returned // the archive function must not outlive the run
 				return nil, err
 			}
 		}
@@ -193,10 +193,10 @@ func (r *run) callArchive(ctx context.Context, messages []Archived) error {
 	if err := routine.Protect("the archive function", func() error { return r.archive(ctx, messages) }); err != nil {
 		return err
 	}
-	return ctx.Err() // whatever it says, its time was up: it may not have waited for its writes
+	return ctx.Err() // its time was up, so it may not have waited for its writes, whatever it returned
 }
 
-// keep notes messages that stay because the archive function failed.
+// keep counts and logs messages that stay because the archive function failed.
 func (r *run) keep(messages int, refusal error) {
 	r.deleted.Unarchived += int64(messages)
 	if r.refused == nil {

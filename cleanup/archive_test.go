@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// old makes an inbox whose messages are done and due for cleanup.
+// old returns an inbox whose messages are completed and due for cleanup.
 func old(t *testing.T, d *inboxtest.Database, archive cleanup.Archive, n int, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	clock := fxtest.NewClock(inboxtest.Noon.Add(2 * time.Hour))
@@ -90,7 +90,7 @@ func TestArchiveMayUseTheInboxesOwnDatabase(t *testing.T) {
 		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 			tx := d.DB.WithContext(ctx).Begin()
 			for _, m := range messages {
-				// A lock of ours would be in the way.
+				// A lock held by cleanup would block this statement.
 				if err := tx.Exec("UPDATE inbox_messages SET source = source WHERE id = ?", m.Message.ID).Error; err != nil {
 					return errors.Join(err, tx.Rollback().Error)
 				}
@@ -114,7 +114,7 @@ func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
 		"panic": func(context.Context) error { panic("boom") },
 		"timeout": func(ctx context.Context) error {
 			<-ctx.Done()
-			return nil // as if it had not noticed
+			return nil // as if the context had not ended
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
 }
 
 func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
-	// Not on SQLite: leases are judged by the injected clock, which stands still.
+	// Not on SQLite: there the injected clock, which stands still, decides when leases end.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		other := d.Another(t)
 		expires := func() (at time.Time) {

@@ -63,7 +63,7 @@ func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
 }
 
 func TestStatementsThatTakeTooLongHalveTheBatch(t *testing.T) {
-	// Not on SQLite: it has nothing to sleep with.
+	// Not on SQLite: it has no function that sleeps.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := old(t, d, nil, 800, log, inbox.Configure(func(o *inbox.Options) {

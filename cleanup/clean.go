@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// byTable is what metrics tell apart.
+// byTable returns the counts of a run by table, as the metrics show them.
 func byTable(d handler.Deleted) []telemetry.Deletions {
 	return []telemetry.Deletions{{Table: "messages", Rows: d.Messages}, {Table: "statuses", Rows: d.Statuses},
 		{Table: "markers", Rows: d.Markers},
@@ -34,19 +34,19 @@ func fieldsOf(d handler.Deleted) []zap.Field {
 }
 
 const (
-	// pauseBetweenBatches leaves the database to the messages: measured,
-	// batches of 10,000 half a second apart cost processing 3 %.
+	// pauseBetweenBatches leaves the database to processing. Measured: batches of 10,000, half a
+	// second apart, cost processing 3 %.
 	pauseBetweenBatches = 500 * time.Millisecond
 	// pauseAfterReading is the pause after a batch that deleted nothing.
 	pauseAfterReading = 50 * time.Millisecond
-	// minBatch is where halving the batch on timeouts ends.
+	// minBatch is the batch size at which halving after timeouts ends.
 	minBatch = 100
 )
 
-// Clean runs once now (contract 6.7). It returns what it deleted, also with an
-// error. ErrLeaseHeld means that another worker is at it, a *WaitingError that
-// consumers of this process have not caught up: it deletes nothing until they
-// have, as the runs in the background do not (contract 6.5).
+// Clean runs one cleanup now (contract 6.7). It returns what was deleted, even together with an
+// error. ErrLeaseHeld means that another worker is cleaning. A *WaitingError means that consumers
+// of this process have not caught up: like the runs in the background, Clean deletes nothing until
+// they have (contract 6.5).
 func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 	r := &run{Cleaner: c, now: c.clock.Now(), limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
@@ -57,10 +57,10 @@ func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 		return r.deleted, err
 	}
 	defer c.release(ctx, r.owner)
-	began, failed := time.Now(), true // also if it panics
+	began, failed := time.Now(), true // true if it panics
 	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
 	err := r.walk(ctx)
-	if err == nil || errors.Is(err, ErrArchiveFailed) { // which concerns nothing else
+	if err == nil || errors.Is(err, ErrArchiveFailed) { // which does not affect pruning
 		err = errors.Join(err, r.prune(ctx))
 	}
 	failed = err != nil
@@ -72,21 +72,21 @@ type run struct {
 	*Cleaner
 	owner   *lease.Lease
 	now     time.Time
-	limit   int // of a batch; halved on timeouts
+	limit   int // size of a batch; halved after a timeout
 	deleted handler.Deleted
 
-	passed   int64 // messages that were locked or changed
+	passed   int64 // messages skipped because they were locked or had changed
 	refused  error // the first error of the archive function
-	refusals int   // hand-overs in a row of which nothing was archived
-	givenUp  bool  // too many did
+	refusals int   // batches in a row of which nothing was archived
+	givenUp  bool  // too many batches failed entirely
 }
 
-// patience is how long a run under way waits for consumers that got other
-// partitions meanwhile, before it ends.
+// patience is how long a run waits for consumers that were assigned other partitions meanwhile.
+// After that the run ends.
 const patience = time.Minute
 
-// ready keeps the lease and waits for consumers; it comes before whatever
-// deletes. A lost lease ends the run.
+// ready renews the lease and waits for consumers. It must precede every deletion. A lost lease ends
+// the run.
 func (r *run) ready(ctx context.Context) error {
 	for began := time.Now(); ; {
 		if err := r.lease(ctx, r.owner); err != nil {
@@ -105,8 +105,8 @@ func (r *run) ready(ctx context.Context) error {
 	}
 }
 
-// batches repeats work until it is done, with pauses, and with half the limit
-// after a timeout. Work says how much it deleted.
+// batches repeats work until it is done, with pauses between, and halves the limit after a timeout.
+// work returns how many rows it deleted.
 func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, done bool, err error)) error {
 	for {
 		if err := r.ready(ctx); err != nil {
@@ -134,7 +134,7 @@ func (r *run) batches(ctx context.Context, work func(limit int) (deleted int64, 
 	}
 }
 
-// bounded gives a database call its deadline.
+// bounded makes a database call with a deadline.
 func (r *run) bounded(ctx context.Context, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.statementTimeout)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 // ErrLeaseHeld says that another worker is cleaning this inbox at the moment.
 var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 
-// Store is what cleaning needs of an inbox's store.
+// Store is the part of an inbox's store that cleaning needs.
 type Store interface {
 	lease.Store
 	store.Cleaner
@@ -31,20 +31,20 @@ type Store interface {
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
-// Config is what a Cleaner is made of.
+// Config configures a Cleaner.
 type Config struct {
 	Store   Store
 	Options Options
-	// Handlers are all of the inbox's, for their own Retention (contract 6.2).
+	// Handlers are all handlers of the inbox, for their own Retention (contract 6.2).
 	Handlers []*handler.Handler
-	// EveryHandler applies the inbox's retention to handlers that only other
-	// processes register, too: somebody who may has said so. Otherwise these are
-	// left to cleaners that know their retentions.
+	// EveryHandler applies the inbox's retention also to handlers that only other processes
+	// register. An operator with the right to decide that has asked for it. Otherwise these
+	// handlers are left to cleaners that know their retentions.
 	EveryHandler bool
-	// Archive, if not nil, gets rows before they are deleted.
+	// Archive, if not nil, receives rows before they are deleted.
 	Archive Archive
-	// Waiting tells why nothing may be deleted yet, as a *WaitingError; nil if
-	// it may. A nil Waiting never waits (contract 6.5).
+	// Waiting returns why nothing may be deleted yet, as a *WaitingError, or nil. A nil Waiting
+	// never waits (contract 6.5).
 	Waiting func() error
 	// StatementTimeout bounds each database call.
 	StatementTimeout time.Duration
@@ -56,8 +56,8 @@ type Config struct {
 	Instruments *telemetry.Instruments
 }
 
-// Cleaner cleans one inbox, at intervals or by hand. It is safe for
-// concurrent use; of all the processes of an inbox one cleans at a time.
+// Cleaner cleans one inbox, at intervals or by hand. It is safe for concurrent use. Only one
+// process of an inbox cleans at a time.
 type Cleaner struct {
 	store            Store
 	opts             Options
@@ -89,26 +89,26 @@ func New(cfg Config) (*Cleaner, error) {
 	}, nil
 }
 
-// Start cleans once every CleanupInterval, first after one interval. Without
-// any retention, of the inbox or of a handler, and without SweepMarkers there
-// is nothing to do. Starting twice does nothing; a stopped cleaner can be
-// started again, and begins when the run that was under way has ended.
+// Start cleans once every CleanupInterval, for the first time after one interval. It does nothing
+// if there is nothing to clean: no retention of the inbox or of a handler, none of audit rows or
+// rejected messages, and no SweepMarkers. Starting twice does nothing. A stopped cleaner can be
+// started again; it begins when the previous run has ended.
 func (c *Cleaner) Start() {
 	if !c.idle() {
 		c.loop.Start(c.run)
 	}
 }
 
-// idle: nothing that needs a run of its own. Vanished workers and leases are
-// pruned by the runs there are, and by the processor's sweeps.
+// idle reports whether nothing needs runs in the background. The rows of dead workers and expired
+// leases do not: existing runs, and the processor's sweeps, prune them.
 func (c *Cleaner) idle() bool {
 	return len(c.walked.lengths) == 0 && !c.opts.SweepMarkers && c.opts.AuditRetention == 0 &&
 		c.opts.RejectedRetention == 0
 }
 
-// Stop ends cleaning; the batch under way is rolled back. It returns by ctx's
-// end, with an error if the run has not ended then; Stop can be called again to
-// wait for it. After that, or before Start, it does nothing.
+// Stop ends cleaning; the running batch is rolled back. It waits for the run to end, at most until
+// ctx ends, and then returns an error; call it again to wait longer. After the run has ended, or
+// before Start, it does nothing.
 func (c *Cleaner) Stop(ctx context.Context) error {
 	if err := c.loop.Stop(ctx); err != nil {
 		return fmt.Errorf("stop cleanup: %w", err)
@@ -123,13 +123,13 @@ func (c *Cleaner) run(ctx context.Context) {
 	}
 }
 
-// once runs and says when to run again.
+// once does one run and returns how long to wait until the next.
 func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	deleted, err := c.clean(ctx)
 	var waiting *WaitingError
 	if errors.As(err, &waiting) {
 		c.held(err)
-		if deleted != (handler.Deleted{}) { // partitions came while it ran
+		if deleted != (handler.Deleted{}) { // partitions were assigned during the run
 			c.log.Info("inbox: cleaned in part", fieldsOf(deleted)...)
 		}
 		return min(c.opts.CleanupInterval, recheck)
@@ -146,7 +146,7 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	return c.opts.CleanupInterval
 }
 
-// clean is Clean whose panic is an error: it must not end the process.
+// clean calls Clean and turns a panic into an error: it must not end the process.
 func (c *Cleaner) clean(ctx context.Context) (deleted handler.Deleted, err error) {
 	err = routine.Protect("cleanup", func() (err error) {
 		deleted, err = c.Clean(ctx)
@@ -155,7 +155,7 @@ func (c *Cleaner) clean(ctx context.Context) (deleted handler.Deleted, err error
 	return deleted, err
 }
 
-// lease takes or renews the lease; it outlasts a batch and its pause.
+// lease acquires or renews the lease, which is longer than a batch and the pause after it.
 func (c *Cleaner) lease(ctx context.Context, owner *lease.Lease) error {
 	held, err := owner.Acquire(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// byID makes a handler do what the message's ID says.
+// byID is a handler that does what the message's ID says.
 func byID(_ context.Context, m inboxtest.Bytes) error {
 	switch m.ID {
 	case "poisoned":
@@ -81,8 +81,8 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 		require.Equal(t, 2, inboxtest.Process(t, ib).Completed)
 		clock.Advance(time.Microsecond)
 
-		// done, discarded, superseded: both statuses. poisoned, pending,
-		// halfway: the finished one of the two; the message stays.
+		// Messages "done", "discarded" and "superseded" lose both statuses. "poisoned", "pending"
+		// and "halfway" lose the ended one of the two, and the message stays.
 		require.Equal(t, handler.Deleted{Messages: 4, Statuses: 3*2 + 3}, clean(t, ib))
 		require.Equal(t, []string{"halfway", "pending", "poisoned", "processing", "young"}, stored(t, ib))
 		var left []string

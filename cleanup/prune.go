@@ -9,11 +9,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// vanishedAge is how long the rows of vanished processes, their leases and
-// workers, stay to be looked at.
+// vanishedAge is how long rows of vanished processes (their leases and workers) stay for
+// inspection.
 const vanishedAge = 24 * time.Hour
 
-// prune deletes what is not messages (contract 6.6), under the run's lease.
+// prune deletes rows that are not messages or statuses, under the run's lease.
 func (r *run) prune(ctx context.Context) error {
 	if r.opts.SweepMarkers {
 		if err := r.pruneRows(ctx, &r.deleted.Markers, r.now, r.store.DeleteMarkers); err != nil {
@@ -46,7 +46,7 @@ func (r *run) prune(ctx context.Context) error {
 	return nil
 }
 
-// pruneRows deletes in batches until there is less than a batch.
+// pruneRows deletes in batches until one is smaller than the limit.
 func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time,
 	remove func(ctx context.Context, before time.Time, limit int) (int64, error),
 ) error {
@@ -60,13 +60,13 @@ func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time,
 	})
 }
 
-// pruneWorkers deletes the rows of workers that nobody has heard of for long.
-// Running processors prune the dead by themselves, after they have released
-// their claims; what is left here is of an inbox that none runs for any more,
-// such as one that is now processed by hand. A worker with claims keeps its
-// row, because a sweep finds the claims by it. One that neither stopped nor
-// was released is marked first, so that it could not claim between the two
-// statements if it still lived; it would come back under a new ID.
+// pruneWorkers deletes the rows of workers that have been silent for long. Running processors prune
+// dead workers themselves, after they have released their claims. What is left here belongs to an
+// inbox that no processor runs for any more, such as one that is now processed by hand.
+//
+// A worker with claims keeps its row, because a sweep finds the claims by it. A worker that neither
+// stopped nor was released is first marked as released: if it were still alive, it could otherwise
+// claim between the two statements. It would come back under a new ID.
 func (r *run) pruneWorkers(ctx context.Context) error {
 	workers, err := r.store.Workers(ctx, r.now)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 			}
 			err = r.store.MarkReleased(ctx, w.ID, r.now)
 			if errors.Is(err, store.ErrWorkerBusy) {
-				continue // something of its is under way
+				continue // one of its statements is running
 			}
 			if err != nil {
 				return err
@@ -99,7 +99,7 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 			gone = append(gone, w.ID)
 		}
 	}
-	if len(drains) > 0 { // which are not counted: no process has vanished
+	if len(drains) > 0 { // not counted, because no process has vanished
 		if _, err := r.store.DeleteWorkers(ctx, drains); err != nil {
 			return err
 		}

@@ -141,7 +141,7 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 		require.True(t, held)
 
 		require.Zero(t, clean(t, ib), "nobody has been silent for long")
-		// PostgreSQL judges by its own clock, SQLite by the inbox's.
+		// PostgreSQL uses its own clock, SQLite the inbox's.
 		const long = 26 * time.Hour
 		if d.Dialect == "postgres" {
 			inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = heartbeat_at - interval '26 hours' WHERE id <> ?",

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// statuses lists what is stored as "message/handler".
+// statuses returns the stored statuses as "message/handler".
 func statuses(t *testing.T, ib *inbox.Inbox) []string {
 	t.Helper()
 	found := []string{}
@@ -80,8 +80,8 @@ func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
 	})
 }
 
-// Messages that a short retention has passed and a long one keeps are not
-// looked at by every run: what completes among them late goes with a full walk.
+// Not every run reads messages that are older than a short retention and kept by a long one. Their
+// statuses that complete late are deleted by a full run.
 func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
@@ -144,7 +144,7 @@ func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
 	})
 }
 
-// Processes of one inbox may have different handlers, in a deploy or for good.
+// Processes of one inbox may have different handlers, during a deploy or permanently.
 func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)

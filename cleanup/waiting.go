@@ -10,18 +10,17 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// WaitingError says that cleanup deletes nothing, because a consumer of this
-// process has not yet accepted what its partitions held when it got them: after
-// a downtime longer than Retention these may be redeliveries of messages that
-// cleanup would forget (contract 6.5).
+// WaitingError says that cleanup deletes nothing, because a consumer of this process has not yet
+// accepted what its partitions held when they were assigned. After a downtime longer than Retention
+// these records may be redeliveries of messages that cleanup would forget (contract 6.5).
 type WaitingError struct {
 	Channel string
-	// Topic and Partition are the first that is behind; Topic is empty while
-	// the consumer has no partitions assigned.
+	// Topic and Partition are the first partition that is behind. Topic is empty while the consumer
+	// has no partitions assigned.
 	Topic     string
 	Partition int
-	// Err is what keeps it behind, if that is known: the partition's halt, an
-	// error of fetching, of the group or of accepting.
+	// Err is why the partition is behind, if known: it is halted, or fetching, the group or
+	// accepting failed.
 	Err error
 }
 
@@ -42,27 +41,25 @@ func (e *WaitingError) Error() string {
 func (e *WaitingError) Unwrap() error { return e.Err }
 
 const (
-	// recheck is when a run that was held is tried again, if its interval is
-	// longer.
+	// recheck is how soon a run that had to wait is tried again, if CleanupInterval is longer.
 	recheck = time.Minute
-	// heldIntervals is how many intervals runs may be held before health
-	// degrades.
+	// heldIntervals is after how many intervals of waiting health degrades.
 	heldIntervals = 6
 )
 
-// Health is how cleanup in the background does.
+// Health is the state of cleanup in the background.
 type Health struct {
-	// Held is why runs delete nothing at present, a *WaitingError, and
-	// HeldSince since when; nil and zero if they do.
+	// Held is why runs delete nothing at present, a *WaitingError, and HeldSince is since when.
+	// They are nil and zero if runs do not wait.
 	Held      error
 	HeldSince time.Time
-	// Overdue: held for six intervals.
+	// Overdue reports that runs have waited for six intervals.
 	Overdue bool
-	// Err is why the last run that was not held failed; nil if it did not.
+	// Err is the error of the last run that did not have to wait; nil if it succeeded.
 	Err error
 }
 
-// state is what Health tells.
+// state is what Health returns.
 type state struct {
 	mu      sync.Mutex
 	held    error
@@ -77,7 +74,7 @@ func (s *state) reset() {
 	s.held, s.since, s.warned, s.lastErr = nil, time.Time{}, false, nil
 }
 
-// Health tells how the runs since Start went; runs by hand do not count.
+// Health returns the state of the runs since Start. Runs by hand do not count.
 func (c *Cleaner) Health() Health {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -88,8 +85,8 @@ func (c *Cleaner) overdue() bool {
 	return c.state.held != nil && c.clock.Now().Sub(c.state.since) >= heldIntervals*c.opts.CleanupInterval
 }
 
-// held notes that a run had to wait, and says so when that begins and when it
-// has lasted too long.
+// held records that a run had to wait. It logs when the waiting begins and when it has lasted too
+// long.
 func (c *Cleaner) held(err error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -106,7 +103,7 @@ func (c *Cleaner) held(err error) {
 	}
 }
 
-// going notes that a run was not held, and how it ended.
+// going records that a run did not have to wait, and how it ended.
 func (c *Cleaner) going(err error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()

@@ -16,8 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// consumers say whether cleanup has to wait for them, until they are told to
-// say otherwise.
+// consumers has a Waiting function whose result a test sets.
 type consumers struct {
 	mu     sync.Mutex
 	behind error
@@ -39,8 +38,7 @@ func (c *consumers) waiting() error {
 
 var behind = &cleanup.WaitingError{Channel: "c", Topic: "orders", Partition: 7, Err: errors.New("halted")}
 
-// cleaner is one beside an inbox whose messages are due for cleanup, on the
-// same tables.
+// cleaner returns a Cleaner on the same tables as an inbox whose messages are due for cleanup.
 func cleaner(
 	t *testing.T, d *inboxtest.Database, n int, change func(cfg *cleanup.Config),
 ) (c *cleanup.Cleaner, clock *fxtest.Clock, stored func() int) {
@@ -174,14 +172,14 @@ func TestHealthTellsWhyTheLastRunFailed(t *testing.T) {
 	})
 }
 
-// Two runs would clean beside each other, and who closes the database after Stop
-// would take it from under the run that goes on.
+// Otherwise two runs would clean at once, and a program that closes the database after Stop would
+// close it during a run.
 func TestRunUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 100), make(chan struct{})
 		c, _, _ := cleaner(t, d, 0, func(cfg *cleanup.Config) {
 			cfg.Options.CleanupInterval = time.Millisecond
-			cfg.Waiting = func() error { // deaf
+			cfg.Waiting = func() error { // ignores its context
 				entered <- struct{}{}
 				<-release
 				return behind

@@ -12,18 +12,18 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// retentions are those of one inbox, as far as this process knows its handlers.
+// retentions are the retentions of one inbox, as far as this process knows its handlers.
 type retentions struct {
-	inbox time.Duration // 0 is for ever
+	inbox time.Duration // 0 means forever
 	own   []ownRetention
-	// lengths are all that there are, the longest first.
+	// lengths are all different retentions, the longest first.
 	lengths []time.Duration
-	// forEver: some handler keeps its statuses for ever.
+	// forEver says that at least one handler keeps its statuses forever.
 	forEver bool
-	keys    map[string]bool // of all handlers
+	keys    map[string]bool // keys of all handlers
 }
 
-// ownRetention is that of a handler, for one of its keys.
+// ownRetention is a handler's own retention, for one of its keys.
 type ownRetention struct {
 	key       string
 	retention time.Duration
@@ -53,10 +53,9 @@ func retentionsOf(opts Options, handlers []*handler.Handler) retentions {
 	return r
 }
 
-// request has the cutoffs of this moment. Foreign keys are those of handlers
-// that only other processes of the inbox register: their retention is not
-// known here, so they are left to cleaners that know it. What nobody registers
-// any more is judged by the inbox's.
+// request returns a request with the cutoffs at this moment. foreign are keys of handlers that only
+// other processes of the inbox register. Their retention is not known here, so they are left to
+// cleaners that know it. Keys that no process registers any more follow the inbox's retention.
 func (r retentions) request(now time.Time, foreign []string) store.CleanupRequest {
 	var req store.CleanupRequest
 	if r.inbox > 0 {
@@ -72,24 +71,23 @@ func (r retentions) request(now time.Time, foreign []string) store.CleanupReques
 	return req
 }
 
-// walked decides which messages a run looks at, so that its cost does not grow
-// with what it keeps. With one retention, everything behind the cutoff is
-// looked at each time: that is what is to be deleted, and the poisoned and
-// pending. With several (contract 6.2), messages that a short retention has
-// passed and a long one keeps may be millions. A run looks at these when they
-// pass a retention and for lateCompletion longer, and then not again until
-// they pass the next; but every fullEvery'th run looks at everything, and
-// finds statuses that completed late. The first run of a process is such a
-// full one, because where earlier ones got is not stored.
+// walked decides which messages a run reads, so that its cost does not grow with what it keeps.
+// With one retention a run reads everything older than the cutoff, which is what it deletes.
+//
+// With several retentions there may be millions of messages that are older than a short retention
+// and kept by a long one. A run reads a message when it passes a retention, and for lateCompletion
+// after that; then not again until it passes the next retention. But every run number fullEvery
+// reads everything, and so finds statuses that completed late. The first run of a process is such a
+// full run, because the position of earlier runs is not stored.
 type walked struct {
 	retentions
-	every bool // the inbox's retention is for handlers of other processes, too
+	every bool // the inbox's retention also applies to handlers of other processes
 
 	mu sync.Mutex
-	// at is when the last complete run was: what had passed a retention by
-	// then was looked at.
+	// at is when the last complete run was: everything that had passed a retention by then was
+	// read.
 	at   time.Time
-	runs int // since the last full one
+	runs int // runs since the last full one
 }
 
 const (
@@ -100,8 +98,8 @@ const (
 // span is a part of the walk: messages received from (inclusive) until.
 type span struct{ from, until time.Time }
 
-// plan returns the spans of a run, in order and apart from each other, and
-// whether they are a full walk. kept: statuses stay whatever their age.
+// plan returns the spans of a run, in order and disjoint, and whether they are a full walk. kept
+// says that there are statuses that stay whatever their age.
 func (w *walked) plan(now time.Time, kept bool) (spans []span, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,10 +120,9 @@ func (w *walked) plan(now time.Time, kept bool) (spans []span, full bool) {
 	return spans, false
 }
 
-// done notes a run that looked at everything it planned; whole is false if it
-// had to leave something for the next one, which then looks at it again. It
-// counts all the same: a message that no run can take, and every run has to
-// leave, must not put off the next full one for ever.
+// done records a run. whole is false if the run had to leave something, which the next run then
+// reads again. Such a run counts all the same towards the next full one: otherwise a message that
+// no run can delete would postpone full runs forever.
 func (w *walked) done(now time.Time, full, whole bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,8 +135,8 @@ func (w *walked) done(now time.Time, full, whole bool) {
 	}
 }
 
-// foreignKeys are the handler keys that other workers list and this process
-// does not register; none if its retention is for every handler.
+// foreignKeys returns the handler keys that other workers list and this process does not register.
+// It returns none if the inbox's retention applies to every handler.
 func (r *run) foreignKeys(ctx context.Context) ([]string, error) {
 	if r.walked.every {
 		return nil, nil
@@ -163,7 +160,7 @@ func (r *run) foreignKeys(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(foreign)), nil
 }
 
-// walk deletes statuses and messages (contract 6.1, 6.4).
+// walk deletes statuses and messages.
 func (r *run) walk(ctx context.Context) error {
 	if len(r.walked.lengths) == 0 {
 		return nil

@@ -8,14 +8,16 @@ import (
 	"gorm.io/gorm"
 )
 
-// NewBatch makes a plain handler that takes up to size messages in one call,
-// for effects that are cheaper together: a bulk insert elsewhere, one request
-// for many. It is called with what is due, at least one message, never with
-// two of one lane. fn returns nil if all are done; BatchResult tells them
-// apart; any other error, a panic and a timeout are every message's, and what
-// has failed is tried again alone. A crash repeats the whole call.
-// Messages whose body cannot be decoded fail by themselves. Do not use it
-// where messages have nothing to share: it only makes failures wider.
+// NewBatch makes a plain handler that takes up to size messages in one call. It is for effects that
+// are cheaper together: a bulk insert elsewhere, one request for many messages. A call gets what is
+// due: at least one message, and never two of one lane.
+//
+// If all messages are done, fn returns nil; BatchResult returns one result per message. Any other
+// error, a panic or a timeout fails every message, and what has failed is tried again alone.
+// Messages whose body cannot be decoded fail by themselves. After a crash the whole call is
+// repeated.
+//
+// Do not use it where messages have nothing to share: it only makes failures affect more messages.
 // (Contract 5.11.)
 func NewBatch[T any](
 	key string, size int, fn func(ctx context.Context, batch []Message[T]) error, opts ...Option,
@@ -27,14 +29,12 @@ func NewBatch[T any](
 	return h
 }
 
-// NewTxBatch makes a transactional handler that takes up to size messages in
-// one call: its writes through tx happen exactly once. If some messages fail,
-// everything is rolled back, they are charged, and the call is repeated at
-// once with the others, uncharged: nothing that a failed message wrote is ever
-// committed. What does not say whose fault it is (all have failed, a panic, a
-// timeout, a swallowed SQL error, a refused commit) charges nobody: each runs
-// again alone.
-// Otherwise what NewBatch and NewTx say holds. (Contract 5.11.)
+// NewTxBatch makes a transactional handler that takes up to size messages in one call: its writes
+// through tx happen exactly once. If some messages fail, everything is rolled back, they are
+// charged, and the call is repeated at once with the others, uncharged: nothing that a failed
+// message wrote is ever committed. If it is unknown which message is to blame (all have failed, a
+// panic, a timeout, a swallowed SQL error, a refused commit), none is charged and each runs again
+// alone. Otherwise it behaves like NewBatch and NewTx. (Contract 5.11.)
 func NewTxBatch[T any](
 	key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...Option,
 ) *Handler {
@@ -45,7 +45,7 @@ func NewTxBatch[T any](
 	return h
 }
 
-// maxBatch bounds what one claim may bring into memory for one call.
+// maxBatch bounds what one claim may load into memory for one call.
 const maxBatch = 10_000
 
 func buildBatch[T any](key string, kind Kind, size int, missing bool, opts []Option) (*Handler, Codec[T]) {
@@ -61,7 +61,7 @@ func buildBatch[T any](key string, kind Kind, size int, missing bool, opts []Opt
 	return h, codec
 }
 
-// runBatch decodes what can be decoded and calls fn with it.
+// runBatch decodes the bodies and calls fn with the messages that could be decoded.
 func runBatch[T any](key string, codec Codec[T], ds []Delivery, fn func([]Message[T]) error) error {
 	results := make([]error, len(ds))
 	var batch []Message[T]
@@ -82,11 +82,10 @@ func runBatch[T any](key string, codec Codec[T], ds []Delivery, fn func([]Messag
 	return BatchResult(results...)
 }
 
-// BatchResult is what a batch handler returns to tell its messages apart: one
-// result per message, in their order, nil for those that are done. Each may
-// steer like a single handler's error (RetryAfter, Poison, Snooze). It returns
-// nil if all are nil. As the result of another number of messages it is the
-// failure of all. (Contract 5.11.)
+// BatchResult returns the result of a batch handler's call from one result per message, in their
+// order, nil for those that are done. Each may be RetryAfter, Poison or Snooze, as for a single
+// message. It returns nil if all are nil. If the number of results differs from the number of
+// messages, all messages fail. (Contract 5.11.)
 func BatchResult(results ...error) error {
 	for _, err := range results {
 		if err != nil {
@@ -96,13 +95,13 @@ func BatchResult(results ...error) error {
 	return nil
 }
 
-// BatchError is what BatchResult returns; find it with errors.As.
+// BatchError is the error that BatchResult returns; find it with errors.As.
 type BatchError struct {
-	// Results are aligned with the messages; at least one is not nil.
+	// Results are in the order of the messages; at least one is not nil.
 	Results []error
 }
 
-// Error tells how many failed, and the first failure.
+// Error returns how many messages failed, and the first failure.
 func (e *BatchError) Error() string {
 	failed, first := 0, error(nil)
 	for _, err := range e.Results {
@@ -127,7 +126,7 @@ func (e *BatchError) Unwrap() []error {
 	return failures
 }
 
-// resultsOf gives each of n messages its part of err.
+// resultsOf returns the result of each of n messages, given err of the whole call.
 func resultsOf(err error, n int) []error {
 	results := make([]error, n)
 	if err == nil {
@@ -138,7 +137,7 @@ func resultsOf(err error, n int) []error {
 		if len(batch.Results) == n {
 			return append(results[:0], batch.Results...)
 		}
-		// Not wrapped: one message's Poison or Snooze is not everyone's.
+		// Do not wrap err: Poison or Snooze of one message must not apply to all.
 		err = fmt.Errorf("the handler gave %d results for %d messages: %v", len(batch.Results), n, err)
 	}
 	for i := range results {

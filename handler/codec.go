@@ -6,16 +6,15 @@ import (
 	"fmt"
 )
 
-// Codec decodes a message's body into T. A body that cannot be decoded now never
-// can: an error poisons the message at once, and on an Inline or Direct channel its
-// record is bad at once (contract 5.7). Where another attempt may succeed, such as
-// after a schema registry could not be reached, return RetryAfter or Snooze.
-// Implementations are safe for concurrent use.
+// Codec decodes a message's body into T. An error means that the body can never be decoded: it
+// poisons the message at once, and on an Inline or Direct channel its record is bad at once
+// (contract 5.7). If another attempt may succeed, for instance because a schema registry was
+// unreachable, return RetryAfter or Snooze. Implementations must be safe for concurrent use.
 type Codec[T any] interface {
 	Decode(meta Metadata, content []byte) (T, error)
 }
 
-// CodecFunc makes a Codec of a function.
+// CodecFunc is a function that implements Codec.
 type CodecFunc[T any] func(meta Metadata, content []byte) (T, error)
 
 // Decode calls the function.
@@ -32,8 +31,8 @@ func (JSON[T]) Decode(_ Metadata, content []byte) (T, error) {
 	return payload, err
 }
 
-// Raw hands the body over as it is. It is the default for payloads of type
-// []byte. The slice belongs to the handler.
+// Raw passes the body as it is. It is the default for payloads of type []byte. The slice belongs to
+// the handler.
 type Raw struct{}
 
 // Decode returns the body.

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// run gives a handler one body and returns what it was called with.
+// run calls a handler with one body and returns the payload that it got.
 func run[T any](body string, opts ...handler.Option) (got T, err error) {
 	h := handler.New("h", func(_ context.Context, m handler.Message[T]) error { got = m.Payload; return nil }, opts...)
 	if h.Err() != nil {

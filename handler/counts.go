@@ -1,6 +1,6 @@
 package handler
 
-// Counts are an inbox's counters at one moment, since the process began.
+// Counts are the counters of an inbox at one moment, since the process began.
 type Counts struct {
 	Accepted                int64 // messages stored for the first time
 	Duplicates              int64 // known messages received again
@@ -12,17 +12,18 @@ type Counts struct {
 	Gaps                    int64 // gaps in partitions that were passed (contract 7.5)
 	EmptyRecords            int64 // records that hold no message: empty batches (contract 4.5)
 
-	// Of channels that remember inline what was processed (contract 8.6).
+	// For channels that remember inline what was processed (contract 8.6).
 	DuplicateSkipped int64 // a handler's messages that it had processed before
-	// times one had no ID to remember it by: refused before handlers run, else at each attempt of each
+	// how often a message had no ID to be remembered by: counted once if it is refused before
+	// handlers run, otherwise at each attempt of each handler
 	MissingKey int64
 
 	HandedOff  int64 // statuses accepted already claimed and run from memory (contract 5.17)
 	Processed  int64 // attempts completed
 	Failed     int64 // attempts failed, poisoned ones included
 	Poisoned   int64 // statuses poisoned
-	Snoozed    int64 // attempts put off uncharged
-	Released   int64 // claims given back uncharged
+	Snoozed    int64 // attempts postponed uncharged
+	Released   int64 // claims released uncharged
 	Superseded int64 // statuses ended in favour of a sibling (contract 4.2)
 	Fenced     int64 // results of stale claims, which changed nothing (contract 5.10)
 	Recovered  int64 // claims of vanished workers released (contract 5.9)

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// maybe is nil bytes for a missing value.
+// maybe returns value, or nil bytes if it is missing.
 func maybe(value []byte, there bool) []byte {
 	if !there {
 		return nil
@@ -18,7 +18,7 @@ func maybe(value []byte, there bool) []byte {
 	return append([]byte{}, value...)
 }
 
-// Whatever a transport delivers comes back byte by byte (contract 3.1).
+// Everything that a transport delivers is read back byte by byte (contract 3.1).
 func FuzzPropertiesSurviveStorage(f *testing.F) {
 	f.Add("orders", "trace", []byte("v"), true, "subject", "s", "topic", 1, int64(2), int64(3), []byte("k"), true)
 	f.Add("", "\xff\x00", []byte("\xff"), true, "", "", "", 0, int64(-1), int64(-62135596800001), []byte{}, true)
@@ -52,8 +52,8 @@ func FuzzPropertiesSurviveStorage(f *testing.F) {
 	})
 }
 
-// What somebody else wrote into the column is an error or is understood: what
-// was understood is stored and read the same.
+// Text that another program wrote into the column is either an error or understood. What was
+// understood is stored and read back the same.
 func FuzzParseProperties(f *testing.F) {
 	f.Add(`{"channel":"c","headers":[{"k":"a","v":"b"},{"kb":"/w==","b":"/w=="},{"k":""}],"attributes":{"x":"y"},"kafka":{"topic":"t","partition":1,"offset":2,"timestamp_ms":3,"key":{}}}`)
 	f.Add(`{"headers":[{}]}`)
@@ -75,7 +75,7 @@ func FuzzParseProperties(f *testing.F) {
 		require.NoError(t, err)
 		again, err := handler.ParseProperties(written)
 		require.NoError(t, err)
-		if len(p.Attributes) == 0 { // none and no map are the same
+		if len(p.Attributes) == 0 { // an empty map and no map are the same
 			p.Attributes = nil
 		}
 		require.Equal(t, p, again)

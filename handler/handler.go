@@ -13,11 +13,10 @@ import (
 type Kind int
 
 const (
-	// Plain handlers run first and are completed afterwards: their effects
-	// happen at least once.
+	// Plain handlers run first and are completed afterwards, so their effects happen at least once.
 	Plain Kind = iota
-	// Transactional handlers run in the transaction that completes their
-	// status: their writes to the inbox's database happen exactly once.
+	// Transactional handlers run in the transaction that completes their status, so their writes to
+	// the inbox's database happen exactly once.
 	Transactional
 )
 
@@ -29,15 +28,13 @@ func (k Kind) String() string {
 	return "plain"
 }
 
-// Handler is one registered handler: a key and what to run for it. Make one
-// with New, NewTx, NewBatch or NewTxBatch. It is immutable and safe for
-// concurrent use.
+// Handler is one registered handler: a key and the function to run for it. Make one with New,
+// NewTx, NewBatch or NewTxBatch. It is immutable and safe for concurrent use.
 type Handler struct {
 	key     string
 	kind    Kind
 	payload string
-	// batch is how many messages one call takes at most; 0 if it takes one by
-	// its own type.
+	// batch is how many messages one call takes at most; 0 for handlers of single messages.
 	batch int
 	settings
 	run     func(ctx context.Context, tx *gorm.DB, ds []Delivery) error
@@ -45,11 +42,10 @@ type Handler struct {
 	err     error
 }
 
-// New makes a plain handler of fn: it runs first, then its status is
-// completed, so after a crash in between it runs again. fn must be safe for
-// concurrent use. A missing key, an empty legacy key, a nil fn, a codec of
-// another payload type or an option out of range is reported by Err and fails
-// the inbox's start.
+// New makes a plain handler of fn. It runs first and its status is completed afterwards, so after a
+// crash in between it runs again. fn must be safe for concurrent use. Err reports a missing key, an
+// empty legacy key, a nil fn, a codec of another payload type or an option out of range; any of
+// these fails the inbox's start.
 func New[T any](key string, fn func(ctx context.Context, m Message[T]) error, opts ...Option) *Handler {
 	h, codec := build[T](key, Plain, fn == nil, opts)
 	h.run = func(ctx context.Context, _ *gorm.DB, ds []Delivery) error {
@@ -62,11 +58,10 @@ func New[T any](key string, fn func(ctx context.Context, m Message[T]) error, op
 	return h
 }
 
-// NewTx makes a transactional handler of fn: it runs in the transaction that
-// completes its status, so what it writes through tx happens exactly once. fn
-// must not commit or roll back tx and must not use it after it returns. Do not
-// use it for handlers whose effects are elsewhere (calls to services): the
-// transaction and its locks last as long as the handler.
+// NewTx makes a transactional handler of fn. It runs in the transaction that completes its status,
+// so what it writes through tx happens exactly once. fn must neither commit nor roll back tx, and
+// must not use it after it returns. Do not use it for handlers whose effects are elsewhere (calls
+// to services): the transaction and its locks last as long as the handler.
 func NewTx[T any](key string, fn func(ctx context.Context, tx *gorm.DB, m Message[T]) error, opts ...Option) *Handler {
 	h, codec := build[T](key, Transactional, fn == nil, opts)
 	h.run = func(ctx context.Context, tx *gorm.DB, ds []Delivery) error {
@@ -115,7 +110,7 @@ func decode[T any](key string, codec Codec[T], d Delivery) (Message[T], error) {
 // Key returns the primary key.
 func (h *Handler) Key() string { return h.key }
 
-// LegacyKeys returns the keys the handler had before.
+// LegacyKeys returns the keys that the handler had before.
 func (h *Handler) LegacyKeys() []string { return h.legacyKeys }
 
 // Keys returns the primary key followed by the legacy keys.
@@ -123,26 +118,26 @@ func (h *Handler) Keys() []string {
 	return append([]string{h.key}, h.legacyKeys...)
 }
 
-// Kind says how it is run.
+// Kind returns how the handler is run.
 func (h *Handler) Kind() Kind { return h.kind }
 
-// Payload names the payload type, for messages to people.
+// Payload returns the name of the payload type, for messages to people.
 func (h *Handler) Payload() string { return h.payload }
 
-// Err says what is wrong with the handler's declaration; nil if nothing is.
+// Err returns what is wrong with the handler's declaration; nil if nothing is.
 func (h *Handler) Err() error { return h.err }
 
-// BatchSize is how many messages one call takes at most: 1 unless made by
+// BatchSize returns how many messages one call takes at most: 1 unless the handler was made by
 // NewBatch or NewTxBatch.
 func (h *Handler) BatchSize() int { return max(h.batch, 1) }
 
-// TakesBatches says whether it was made by NewBatch or NewTxBatch.
+// TakesBatches reports whether the handler was made by NewBatch or NewTxBatch.
 func (h *Handler) TakesBatches() bool { return h.batch > 0 }
 
-// Run decodes the bodies and runs one attempt of one message, or of up to
-// BatchSize; tx is nil for plain handlers. Around the handler's own middleware
-// runs outer, the first outermost. The results are aligned with ds. A panic of
-// the handler, of a codec or of middleware passes through.
+// Run decodes the bodies and makes one call, for one message or for up to BatchSize messages; tx is
+// nil for plain handlers. Middleware outer runs around the handler's own, the first outermost. The
+// results are in the order of ds. A panic of the handler, of a codec or of middleware is not
+// recovered.
 func (h *Handler) Run(ctx context.Context, tx *gorm.DB, outer []Middleware, ds ...Delivery) []error {
 	if len(outer)+len(h.middleware) == 0 {
 		return resultsOf(h.run(ctx, tx, ds), len(ds))

@@ -5,29 +5,28 @@ import (
 	"fmt"
 )
 
-// IdempotencyKey takes the message ID that an Inline channel remembers this
-// handler's messages by from the message itself, typically a field of its
-// payload, instead of what the channel's strategy found; T is the handler's
-// payload type. If the result is empty the channel's strategy decides
-// (contract 4.4). Any other result that is no ID, and any error, makes the
-// record bad; a body that cannot be decoded does too, unless its codec asks for a
-// retry of the attempt. find is called concurrently, before each attempt, and must
-// return the same each time the message comes. The handler still sees the message's
-// own ID; a message without one has this as its ID.
+// IdempotencyKey computes the message ID by which an Inline channel remembers this handler's
+// messages from the message itself, typically from a field of its payload. T is the handler's
+// payload type. If find returns an empty string the channel's strategy decides (contract 4.4). Any
+// other result that is not a valid ID, and any error, makes the record bad; so does a body that
+// cannot be decoded, unless its codec asks for a retry of the attempt.
 //
-// It cannot hold in Inbox and Direct mode. Do not use it for what comes again in
-// other messages, such as the ID of the entity a message is about: all but its
-// first message would be taken for duplicates. Nor where a header says the same:
-// the body is decoded once more for it.
+// find is called concurrently, before each attempt, and must return the same ID each time the
+// message is delivered. The handler still sees the message's own ID; a message without one gets
+// this ID.
+//
+// It cannot hold in Inbox and Direct mode. Do not use it for values that other messages share, such
+// as the ID of the entity a message is about: all messages but the first would count as duplicates.
+// Do not use it if a header has the same value either: the body is decoded once more for it.
 func IdempotencyKey[T any](find func(m Message[T]) (string, error)) Option {
 	return func(s *settings) { s.idempotencyKey = find }
 }
 
-// IdempotencyKey finds the message ID in a delivery; nil means that the handler
-// has no strategy of its own.
+// IdempotencyKey returns the function that finds the message ID in a delivery; nil if the handler
+// has none of its own.
 func (h *Handler) IdempotencyKey() func(d Delivery) (string, error) { return h.findKey }
 
-// idempotencyKey checks the option's type and puts the codec before it.
+// idempotencyKey checks the type of the option's function and makes it decode the body first.
 func idempotencyKey[T any](h *Handler, codec Codec[T]) error {
 	if h.idempotencyKey == nil {
 		return nil
@@ -40,7 +39,7 @@ func idempotencyKey[T any](h *Handler, codec Codec[T]) error {
 		return fmt.Errorf("its IdempotencyKey is nil, allowed is a %T", find)
 	}
 	h.findKey = func(d Delivery) (string, error) {
-		d.Content = bytes.Clone(d.Content) // the handler's attempts get it as it is
+		d.Content = bytes.Clone(d.Content) // find must not change the handler's body
 		m, err := decode(h.key, codec, d)
 		if err != nil {
 			return "", err

@@ -36,7 +36,7 @@ func TestIdempotencyKeyGetsTheDecodedMessage(t *testing.T) {
 	require.Nil(t, handler.New("h", ship).IdempotencyKey())
 }
 
-// What it does to the body, the handler does not see.
+// The handler does not see what the function changes in the body.
 func TestIdempotencyKeyHasABodyOfItsOwn(t *testing.T) {
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil },
 		handler.IdempotencyKey(func(m handler.Message[[]byte]) (string, error) {

@@ -1,16 +1,15 @@
-// Package handler says what a handler is: the message it gets, typed handlers
-// and their codecs, the errors it steers by, and the registry of handler keys
-// and routes. It knows no other package of the module but models.
+// Package handler declares handlers: the messages they get, typed handlers and their codecs, the
+// errors by which they choose an outcome, and the registry of handler keys and routes.
 package handler
 
 import "time"
 
-// Metadata is everything about a message but its payload.
+// Metadata is everything about a message except its payload.
 type Metadata struct {
 	// ID is the message ID: 1 to 200 characters (contract 4.4).
 	ID string
-	// Type and Source are the CloudEvents attributes of these names, or what
-	// the channel maps to them.
+	// Type and Source are the CloudEvents attributes of these names, or what the channel maps to
+	// them.
 	Type   string
 	Source string
 	// ContentType is the payload's media type; empty if the producer gave none.
@@ -28,13 +27,13 @@ type Metadata struct {
 	// HandlerKey is the key of the status this attempt belongs to. After a
 	// rename it may be one of the handler's legacy keys.
 	HandlerKey string
-	// Attempt is 1 for the first attempt, and one more for each failure
-	// charged and for each worker that vanished during an attempt since the
-	// last one that finished: above 1 the handler may have run before.
+	// Attempt is 1 for the first attempt. It is one more for each charged failure, and for each
+	// worker that vanished during an attempt since the last attempt that ended. If it is above 1
+	// the handler may have run before.
 	Attempt int
 }
 
-// Meta returns m: whatever embeds Metadata tells by it who it is.
+// Meta returns m. It makes the metadata accessible from any type that embeds Metadata.
 func (m Metadata) Meta() Metadata { return m }
 
 // Message is a message whose payload has been decoded into T.
@@ -43,17 +42,15 @@ type Message[T any] struct {
 	Payload T
 }
 
-// RawMessage is a message before its body is decoded: what a transport or
-// the application hands to the inbox to accept.
+// RawMessage is a message before its body is decoded, as a transport or the application passes it
+// to the inbox.
 type RawMessage struct {
-	// Channel is the declared channel the message belongs to; a transport's
-	// consumer fills it in.
+	// Channel is the declared channel that the message belongs to. A transport's consumer sets it.
 	Channel string
 	// ID is required: 1 to 200 characters of valid UTF-8 without NUL.
 	ID string
-	// IDErr, if not nil, says why a decoder found no usable ID. It counts only
-	// if the message is routed: routing comes before ID checks (contract 4.6).
-	// Applications leave it nil.
+	// IDErr, if not nil, is why a decoder found no usable ID. It counts only if the message is
+	// routed: routing comes before ID checks (contract 4.6). Applications leave it nil.
 	IDErr error
 	// Type routes the message to the handlers of its channel.
 	Type        string
@@ -68,7 +65,7 @@ type RawMessage struct {
 	OrderingKey []byte
 }
 
-// Delivery is one attempt's input: a stored message and its undecoded body.
+// Delivery is the input of one attempt: a stored message with its undecoded body.
 type Delivery struct {
 	Metadata
 	Content []byte

@@ -13,18 +13,17 @@ import (
 type Properties struct {
 	// Channel is the channel that accepted the message.
 	Channel string
-	// Headers are the transport's headers in their order. Names may repeat;
-	// names and values may be any bytes; a nil value differs from an empty one.
+	// Headers are the transport's headers in their order. Names may repeat. Names and values may be
+	// any bytes; a nil value differs from an empty one.
 	Headers []Header
 	// Attributes are named strings that came with the message, for example
 	// CloudEvents context attributes and extensions.
 	Attributes map[string]string
 	// Kafka is where the record came from; nil for other transports.
 	Kafka *KafkaCoordinates
-	// Traceparent names the span of the accept that stored the message, as W3C
-	// Trace Context writes it; empty if that was not traced. It is the inbox's:
-	// what a producer sent is a header, and what an application sets here is
-	// replaced (contract 12).
+	// Traceparent is the span of the accept that stored the message, in the format of W3C Trace
+	// Context; empty if the accept was not traced. The inbox sets it and replaces what an
+	// application sets. What a producer sent is a header (contract 12).
 	Traceparent string
 }
 
@@ -34,15 +33,15 @@ type Header struct {
 	Value []byte
 }
 
-// KafkaCoordinates say where a record was. They are not an identity: a topic
-// that is deleted and created again reuses them.
+// KafkaCoordinates are where a record was. They do not identify it: a topic that is deleted and
+// created again reuses them.
 type KafkaCoordinates struct {
 	Topic     string
 	Partition int
 	Offset    int64
 	Timestamp time.Time
 	Key       []byte
-	// Tombstone: the record had no value, which differs from an empty one.
+	// Tombstone says that the record had no value, which differs from an empty one.
 	Tombstone bool
 }
 
@@ -56,7 +55,7 @@ func (p Properties) Header(name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// The stored form keeps text readable for an operator and everything else
+// storedProperties is the stored form. Text stays readable for an operator, and everything else
 // exact: a string that is not valid UTF-8 is stored as base64 beside it.
 type storedProperties struct {
 	Channel    string            `json:"channel,omitempty"`
@@ -81,7 +80,7 @@ type storedKafka struct {
 	Tombstone bool         `json:"tombstone,omitempty"`
 }
 
-// storedBytes is text in "v", other bytes in "b"; nil bytes have neither.
+// storedBytes is text in "v" or other bytes in "b"; nil bytes have neither.
 type storedBytes struct {
 	Text  *string `json:"v,omitempty"`
 	Bytes []byte  `json:"b,omitempty"`
@@ -181,34 +180,33 @@ func decodeProperties(serialized string) (Properties, error) {
 func SerializeHeaders(headers []Header) string {
 	out, err := json.Marshal(storeHeaders(headers))
 	if err != nil {
-		// Only strings and bytes: json cannot fail on them.
+		// cannot happen: there are only strings and bytes
 		panic(err)
 	}
 	return string(out)
 }
 
-// rawHeaders is the stored form of headers in one piece. It is an object, and
-// those of SerializeHeaders are an array.
+// rawHeaders is the stored form of headers in one piece. It is a JSON object, while
+// SerializeHeaders writes an array.
 type rawHeaders struct {
 	Raw []byte `json:"raw"`
 }
 
-// ErrRawHeaders says that the headers of a rejected record were too many to be
-// read: they are kept in one piece (see RawHeaders).
+// ErrRawHeaders says that a rejected record had too many headers to be read. They are kept in one
+// piece (see RawHeaders).
 var ErrRawHeaders = errors.New("stored headers were too many to be read and are kept in one piece")
 
-// SerializeRawHeaders is SerializeHeaders for headers that were not read: raw is
-// what Kafka's record format has of them.
+// SerializeRawHeaders is SerializeHeaders for headers that were not read. raw is their part of
+// Kafka's record format.
 func SerializeRawHeaders(raw []byte) string {
 	out, err := json.Marshal(rawHeaders{raw})
 	if err != nil {
-		panic(err) // bytes cannot fail
+		panic(err) // cannot happen: there are only bytes
 	}
 	return string(out)
 }
 
-// RawHeaders is the inverse of SerializeRawHeaders; ok is false for what
-// SerializeHeaders wrote.
+// RawHeaders is the inverse of SerializeRawHeaders; ok is false if SerializeHeaders wrote the text.
 func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
 	if !strings.HasPrefix(serialized, "{") {
 		return nil, false, nil
@@ -220,8 +218,8 @@ func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
 	return stored.Raw, true, nil
 }
 
-// ParseHeaders is the inverse of SerializeHeaders. What SerializeRawHeaders wrote
-// is ErrRawHeaders.
+// ParseHeaders is the inverse of SerializeHeaders. It returns ErrRawHeaders if SerializeRawHeaders
+// wrote the text.
 func ParseHeaders(serialized string) ([]Header, error) {
 	if strings.HasPrefix(serialized, "{") {
 		return nil, ErrRawHeaders
@@ -233,7 +231,7 @@ func ParseHeaders(serialized string) ([]Header, error) {
 	return loadHeaders(stored)
 }
 
-// storeHeaders is the storable form of headers.
+// storeHeaders returns the storable form of headers.
 func storeHeaders(headers []Header) []storedHeader {
 	stored := make([]storedHeader, 0, len(headers))
 	for _, h := range headers {

@@ -7,11 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// scanProperties reads the form that Serialize writes for text without anything
-// to escape, which nearly all properties are, several times as fast as
-// encoding/json. ok is false for everything else, whatever it may be: that is
-// for encoding/json to judge. What it reads it reads as encoding/json does (a
-// fuzz test compares them).
+// scanProperties parses what Serialize writes if no text needs escaping, which holds for nearly all
+// properties. It is several times as fast as encoding/json. ok is false for everything else, which
+// is left to encoding/json. A fuzz test checks that the two agree on what scanProperties accepts.
 func scanProperties(serialized string) (p Properties, ok bool) {
 	if !utf8.ValidString(serialized) {
 		return Properties{}, false
@@ -37,14 +35,14 @@ func scanProperties(serialized string) (p Properties, ok bool) {
 	return p, !s.failed && s.rest == ""
 }
 
-// scanner reads JSON without white space or escapes. Once it has failed it stays
-// so, and what it returns means nothing.
+// scanner parses JSON without white space and escapes. Once it has failed it stays failed, and its
+// results mean nothing.
 type scanner struct {
 	rest   string
 	failed bool
 }
 
-// take reads one byte if it is the next.
+// take consumes b if it is the next byte, and reports whether it was.
 func (s *scanner) take(b byte) bool {
 	if s.failed || s.rest == "" || s.rest[0] != b {
 		return false
@@ -88,8 +86,7 @@ func (s *scanner) number(bits int) int64 {
 	return n
 }
 
-// object calls field for each key, to read its value. It fails on a key that
-// comes twice.
+// object calls field for each key, to read its value. It fails if a key occurs twice.
 func (s *scanner) object(field func(key string)) {
 	s.must('{')
 	if s.take('}') {

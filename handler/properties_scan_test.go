@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzScannedPropertiesAreTheDecodedOnes: whatever scanProperties reads,
-// encoding/json reads alike.
+// FuzzScannedPropertiesAreTheDecodedOnes checks that encoding/json reads the same as scanProperties
+// wherever that succeeds.
 func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"channel":"c"}`, `{"channel":"ä€"}`, `{"channel":"a\"b"}`, `{"channel":"a","channel":"b"}`, `{"Channel":"x"}`,
@@ -47,8 +47,8 @@ func TestWhatSerializeWritesOfPlainTextIsScanned(t *testing.T) {
 	require.Equal(t, p, scanned)
 }
 
-// FuzzWrittenPropertiesAreTheMarshalledOnes: whatever writeProperties writes,
-// encoding/json writes alike.
+// FuzzWrittenPropertiesAreTheMarshalledOnes checks that encoding/json writes the same as
+// writeProperties wherever that succeeds.
 func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 	f.Add("c", "k", []byte("v"), "a", "b", "t", 1, int64(2), int64(3), []byte("key"), true, uint8(0xff))
 	f.Add("", "", []byte{}, "", "", "", 0, int64(-1), int64(-62135596800000), []byte{}, false, uint8(0xff))

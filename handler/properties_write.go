@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// writeProperties writes what json.Marshal would, several times as fast, where
-// all text is plain: printable ASCII with nothing to escape. ok is false for
-// everything else (a fuzz test compares the two).
+// writeProperties writes what json.Marshal would write, several times as fast, if all text is
+// printable ASCII without anything to escape. ok is false for everything else. A fuzz test compares
+// the two.
 func writeProperties(p Properties) (serialized string, ok bool) {
 	w := writer{text: make([]byte, 0, 256)}
 	w.add(`{`)
@@ -73,7 +73,7 @@ func writeProperties(p Properties) (serialized string, ok bool) {
 
 type writer struct {
 	text   []byte
-	failed bool // something has to be escaped
+	failed bool // some text needs escaping
 }
 
 func (w *writer) add(text string) { w.text = append(w.text, text...) }

@@ -16,7 +16,7 @@ type Subscription struct {
 	Handler *Handler
 }
 
-// Registry knows one inbox's handlers by key and by route. It is immutable.
+// Registry finds one inbox's handlers by key and by route. It is immutable.
 type Registry struct {
 	byKey  map[string]*Handler
 	routes map[route][]*Handler
@@ -25,8 +25,8 @@ type Registry struct {
 
 type route struct{ channel, typ string }
 
-// NewRegistry checks the subscriptions and indexes them. The error joins
-// every problem found, each naming channel, type and handler key.
+// NewRegistry checks the subscriptions and indexes them. The error joins all problems, each with
+// channel, type and handler key.
 func NewRegistry(subscriptions []Subscription) (*Registry, error) {
 	r := &Registry{byKey: map[string]*Handler{}, routes: map[route][]*Handler{}}
 	var problems []error
@@ -51,8 +51,8 @@ func NewRegistry(subscriptions []Subscription) (*Registry, error) {
 	return r, errors.Join(problems...)
 }
 
-// CheckKey reports what keeps key from being a handler key: it has to have 1 to
-// 200 characters of valid UTF-8 without NUL (contract 4.2).
+// CheckKey returns why key cannot be a handler key. It must have 1 to 200 characters of valid UTF-8
+// without NUL (contract 4.2).
 func CheckKey(key string) error {
 	switch {
 	case key == "":
@@ -66,19 +66,18 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// Route returns the handlers for a type on a channel, in order of
-// declaration; none means unrouted. The slice is the caller's.
+// Route returns the handlers for a type on a channel, in the order of declaration; none means
+// unrouted. The slice is the caller's.
 func (r *Registry) Route(channel, typ string) []*Handler {
 	return r.AppendRoute(nil, channel, typ)
 }
 
-// AppendRoute appends to handlers what Route returns, without allocating if they
-// have room.
+// AppendRoute appends the result of Route to handlers. It does not allocate if they have room.
 func (r *Registry) AppendRoute(handlers []*Handler, channel, typ string) []*Handler {
 	return append(handlers, r.routes[route{channel, typ}]...)
 }
 
-// Lookup finds a handler by its primary or a legacy key.
+// Lookup finds a handler by its primary key or a legacy key.
 func (r *Registry) Lookup(key string) (*Handler, bool) {
 	h, ok := r.byKey[key]
 	return h, ok
@@ -98,7 +97,7 @@ func (r *Registry) Keys() []string {
 	return keys
 }
 
-// Registration is one handler key as one inbox of the process registers it.
+// Registration is one handler key that an inbox of the process registers.
 type Registration struct {
 	Inbox   string
 	Channel string
@@ -127,15 +126,15 @@ func (e *DuplicateKeyError) Error() string {
 	return fmt.Sprintf("handler key %q is registered twice: as %s, and as %s", e.Key, e.First, e.Second)
 }
 
-// CheckKeys reports every key that two registrations share, over all inboxes
-// and channels of the process, primary and legacy keys together. The error
-// joins *DuplicateKeyError values.
+// CheckKeys returns an error for every key that two registrations share, over all inboxes and
+// channels of the process, primary and legacy keys together. The error joins *DuplicateKeyError
+// values.
 func CheckKeys(registrations []Registration) error {
 	first := map[string]Registration{}
 	var problems []error
 	for _, r := range registrations {
 		if r.Key == "" {
-			continue // NewRegistry says so
+			continue // NewRegistry reports that
 		}
 		if before, taken := first[r.Key]; taken {
 			problems = append(problems, &DuplicateKeyError{Key: r.Key, First: before, Second: r})

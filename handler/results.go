@@ -6,26 +6,26 @@ import "fmt"
 type Deleted struct {
 	Messages int64
 	Statuses int64
-	// Unarchived are messages whose rows the archive function failed to take,
-	// and which therefore stay (contract 6.3).
+	// Unarchived counts messages that stay because the archive function failed with them (contract
+	// 6.3).
 	Unarchived int64
 	// Markers, Audit and Rejected are zero unless their options are set.
 	Markers  int64
 	Audit    int64
 	Rejected int64
-	// Workers and Leases are those of processes that vanished.
+	// Workers and Leases count the rows of vanished processes.
 	Workers int64
 	Leases  int64
 }
 
-// StillBadError says why a rejected record cannot be accepted now either. Its
-// row stays, with this as its reason.
+// StillBadError says why a rejected record still cannot be accepted. Its row stays, with this as
+// its reason.
 type StillBadError struct {
-	// ID is the rejected message's.
+	// ID is the ID of the rejected message.
 	ID string
-	// Channel is the one whose decoder read it.
+	// Channel is the channel whose decoder read the record.
 	Channel string
-	// Err is the reason: an *acceptor.InvalidError, or one of package envelope's.
+	// Err is the reason: an *acceptor.InvalidError, or an error of package envelope.
 	Err error
 }
 

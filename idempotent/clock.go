@@ -2,6 +2,6 @@ package idempotent
 
 import "github.com/gorm-inbox/inbox/internal/clock"
 
-// Clock tells the time by which retention is judged. Implementations are safe
-// for concurrent use.
+// Clock returns the time by which retention is judged. Implementations must be safe for concurrent
+// use.
 type Clock = clock.Clock

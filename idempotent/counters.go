@@ -2,31 +2,31 @@ package idempotent
 
 import "sync/atomic"
 
-// Counts are what became of messages in this process, since the handler was
-// wrapped. They are no ledger: the store is.
+// Counts count the messages of this process since the handler was wrapped, by what became of them.
+// They are not durable; the store is.
 type Counts struct {
-	// Processed messages were handled, and that is remembered.
+	// Processed counts messages that were handled and are remembered.
 	Processed int64
-	// DuplicateSkipped messages had been processed before, whatever Duplicates
-	// says.
+	// DuplicateSkipped counts messages that had been processed before, whatever option Duplicates
+	// is.
 	DuplicateSkipped int64
-	// MissingKey is how often a message came to a handler without an ID, whether
-	// or not AllowMissingID let it in: a repeated attempt counts again.
+	// MissingKey counts how often a message without an ID came to a handler, whether or not
+	// AllowMissingID let it pass. A repeated attempt counts again.
 	MissingKey int64
-	// InvalidKey messages were refused for another reason of their ID's: it is
-	// too long, no valid UTF-8, or KeyBy failed.
+	// InvalidKey counts messages refused for another reason of their ID: it is too long or not
+	// valid UTF-8, or KeyBy failed.
 	InvalidKey int64
-	// Failed calls of the handler ended with an error, a panic or the end of
-	// their goroutine.
+	// Failed counts calls of the handler that ended with an error, a panic or the end of their
+	// goroutine.
 	Failed int64
-	// InProgress messages were being handled elsewhere.
+	// InProgress counts messages that were being handled elsewhere.
 	InProgress int64
-	// Lost claims are those of ErrLost: the handler may run again.
+	// Lost counts calls that ended with ErrLost: the handler may run again.
 	Lost int64
-	// StoreFailed calls ended with an error of the store's own.
+	// StoreFailed counts calls that ended with an error of the store itself.
 	StoreFailed int64
-	// Undeduplicated messages were handled, but nobody remembers: there is no
-	// store, or no ID.
+	// Undeduplicated counts messages that were handled but are not remembered, because there is no
+	// store or no ID.
 	Undeduplicated int64
 }
 
@@ -40,7 +40,7 @@ func (c Counts) add(d Counts) Counts {
 	}
 }
 
-// counters are those of one handler.
+// counters are the counters of one handler.
 type counters struct {
 	processed, duplicateSkipped, missingKey, invalidKey, failed, inProgress, lost, storeFailed, undeduplicated atomic.Int64
 }

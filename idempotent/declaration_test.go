@@ -86,7 +86,7 @@ func TestStoreMayBeRequired(t *testing.T) {
 	_, err = idempotent.New(memory(t), idempotent.RequireStore())
 	require.NoError(t, err)
 
-	var overlooked *memstore.Store // of a constructor whose error was not looked at
+	var overlooked *memstore.Store // from a constructor whose error was ignored
 	_, err = idempotent.New(overlooked)
 	require.ErrorContains(t, err, "nil *memstore.Store")
 }
@@ -106,7 +106,7 @@ func TestKeysAreCheckedWithoutAWrapperToo(t *testing.T) {
 	require.ErrorIs(t, idempotent.Key{MessageID: "m\x00", HandlerKey: "h"}.Check(), envelope.ErrBadID)
 }
 
-// The second handler would never see what the first has handled.
+// The second handler would never get what the first has handled.
 func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
 	r := receiver(t, memory(t))
 	handle(t, r, "billing", nothing[message])
@@ -114,7 +114,7 @@ func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
 	require.ErrorContains(t, err, `idempotent handler "billing": the receiver has another handler of this key`)
 	_, err = idempotent.Handle(r, "mail", nothing[order])
 	require.Error(t, err)
-	handle(t, r, "mail", nothing[message]) // what failed has taken nothing
+	handle(t, r, "mail", nothing[message]) // the failed call has not taken the key
 }
 
 func TestHandlersOptionsComeAfterTheReceivers(t *testing.T) {

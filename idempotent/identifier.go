@@ -16,15 +16,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// Identifier finds what the messages of one handler are remembered by. It is for those
-// who call a Store themselves, such as gormstore.Store.Mark in a transaction of their
-// own; Handle and Wrap have theirs. It is safe for concurrent use.
+// Identifier computes the keys by which the messages of one handler are remembered. It is for
+// callers that use a Store themselves, such as gormstore.Store.Mark in a transaction of their own;
+// Handle and Wrap have one built in. It is safe for concurrent use.
 type Identifier[T any] struct {
 	identity[T]
-	told sync.Once // of messages without ID
+	told sync.Once // logs messages without an ID once
 }
 
-// Identify makes an Identifier. The error joins all that is wrong, see Handle.
+// Identify returns an Identifier. The error joins everything that is wrong, see Handle.
 func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) {
 	c := config{Options: DefaultOptions()}.with(opts)
 	i, err := newIdentifier[T](handlerKey, c)
@@ -43,9 +43,9 @@ func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 		checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
 }
 
-// Run returns what to ask a store for. A message without a usable ID is an *IDError;
-// one without any that AllowMissingID lets pass has an empty MessageID in the key:
-// nothing can remember it, which is logged once.
+// Run returns the Run to pass to a store. If the message has no usable ID the error is an *IDError.
+// If it has none but AllowMissingID lets it pass, the MessageID of the key is empty: nothing can
+// remember it, which is logged once.
 func (i *Identifier[T]) Run(message T) (Run, error) {
 	id, err := i.find(message)
 	if err == nil {
@@ -66,8 +66,8 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 	return Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}, nil
 }
 
-// Duplicate says what to do with a message that a store knows: nothing, with a line of
-// the log under LogDuplicates, or a *DuplicateError under FailDuplicates.
+// Duplicate returns the result for a message that a store has processed: nil, with a line in the
+// log under LogDuplicates, or a *DuplicateError under FailDuplicates.
 func (i *Identifier[T]) Duplicate(run Run) error {
 	switch i.config.Duplicates {
 	case FailDuplicates:
@@ -80,20 +80,20 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	return nil
 }
 
-// CheckStore says what is wrong with a store, nil included: ErrNoStore under RequireStore,
-// or a nil pointer in a store's clothes.
+// CheckStore returns what is wrong with a store: ErrNoStore for nil under RequireStore, or an error
+// for a nil pointer stored in the interface.
 func (i *Identifier[T]) CheckStore(s Store) error { return i.config.checkStore(s) }
 
-// FindsIDs reports whether the options say where the ID of a message comes from, or
-// that one without ID may pass. Where they do not, the ID that the transport found
-// counts, and messages without one can be refused before any handler is asked.
+// FindsIDs reports whether the options say where the ID of a message comes from, or that one
+// without an ID may pass. If not, the ID that the transport found counts, and messages without one
+// can be refused before any handler runs.
 func (i *Identifier[T]) FindsIDs() bool {
 	c := i.config
 	return c.AllowMissingID || c.hasID || c.keyBy != nil || c.recordBy != nil
 }
 
-// storable makes a message type fit a store's column: nothing is found by it, so that no
-// message is refused for it.
+// storable makes a message type fit a store's column. No message is refused because of its type:
+// nothing is looked up by it.
 func storable(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 	if len(s) > models.MaxType {

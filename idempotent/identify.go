@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// described are handler.Message, handler.Delivery and what embeds one of them.
+// described is implemented by handler.Message, handler.Delivery and types that embed one of them.
 type described interface{ Meta() handler.Metadata }
 
 // identity finds the ID of messages of type T for one handler.
@@ -42,8 +42,8 @@ func identityOf[T any](c config, handlerKey string) (identity[T], error) {
 	return i, errors.Join(problems...)
 }
 
-// typeProblem says why no message of the type could have an ID. Of an interface
-// it depends on the message.
+// typeProblem returns why no message of the type can have an ID. For an interface type it depends
+// on the message.
 func (i *identity[T]) typeProblem() error {
 	t := reflect.TypeFor[T]()
 	if t.Kind() == reflect.Interface || i.config.recordBy != nil {
@@ -72,7 +72,7 @@ func (i *identity[T]) typeProblem() error {
 	}
 }
 
-// find returns the message's ID, of which nothing is checked yet.
+// find returns the message's ID, unchecked.
 func (i *identity[T]) find(message T) (string, error) {
 	if i.keyBy == nil {
 		return i.behind(message)
@@ -88,7 +88,7 @@ func (i *identity[T]) find(message T) (string, error) {
 	}
 }
 
-// behind is the strategy that an empty result of KeyBy falls back to.
+// behind finds the ID if KeyBy is not set or returns none.
 func (i *identity[T]) behind(message T) (string, error) {
 	if i.recordBy != nil {
 		return i.ofRecord(i.recordBy(message))
@@ -116,7 +116,7 @@ func (i *identity[T]) behind(message T) (string, error) {
 	}
 }
 
-// typeOf is the message's type, empty if it has none.
+// typeOf returns the message's type; empty if it has none.
 func typeOf(message any) string {
 	switch m := message.(type) {
 	case Typed:
@@ -143,7 +143,7 @@ func (i *identity[T]) ofRecord(r envelope.Record) (string, error) {
 func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	switch {
 	case !i.hasID && m.IDErr != nil:
-		// It may have an ID nevertheless: one that it shares with others.
+		// It may have an ID nevertheless, but one that it shares with others.
 		return "", m.IDErr
 	case !i.hasID:
 		return m.ID, nil
@@ -165,7 +165,7 @@ func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	return i.id.Find(channel, r)
 }
 
-// prefix stands before IDs that are unique in it alone.
+// prefix returns what is put before IDs that are unique only within it.
 func (i *identity[T]) prefix(p handler.Properties) string {
 	switch {
 	case i.composite:

@@ -19,14 +19,14 @@ type identified struct{ id, kind string }
 func (m identified) MessageID() string   { return m.id }
 func (m identified) MessageType() string { return m.kind }
 
-// own embeds a message of the inbox and knows better.
+// own embeds a message of the inbox and has an ID of its own.
 type own struct{ handler.Message[order] }
 
 func (o own) MessageID() string { return "own " + o.ID }
 
 type embedding struct{ handler.Message[order] }
 
-// keyOf wraps a handler of T and returns the run that its message is remembered by.
+// keyOf wraps a handler of T and returns the run by which its message is remembered.
 func keyOf[T any](t *testing.T, m T, opts ...idempotent.Option) (idempotent.Run, error) {
 	t.Helper()
 	var got idempotent.Run
@@ -218,8 +218,8 @@ func TestPanicOfASelectorGoesOnToTheCaller(t *testing.T) {
 	require.PanicsWithValue(t, "odd", func() { _ = h(t.Context(), order{}) })
 }
 
-// Each of them is acknowledged only if it was handled: an ID that several have
-// would have all but one taken for duplicates (contract 4.4).
+// Each event is acknowledged only if it was handled: with an ID shared by several, all but one
+// would count as duplicates (contract 4.4).
 func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 	event := func(id string) string {
 		return `{"specversion":"1.0","id":"` + id + `","type":"t","source":"/s","data":"` + id + `"}`
@@ -265,7 +265,7 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 				if raw(t.Context(), m) == nil {
 					acknowledged++
 				}
-				if m.IDErr == nil { // only such are delivered
+				if m.IDErr == nil { // only such events are delivered
 					_ = delivered(t.Context(), handler.Delivery{Metadata: handler.Metadata{ID: m.ID, Properties: m.Properties},
 						Content: m.Content})
 				}
@@ -278,7 +278,7 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 	}
 }
 
-// What a message of any type is shows when it comes.
+// For an interface type the ID strategy depends on each message.
 func TestFunctionOfARecordRefusesWhatHasNone(t *testing.T) {
 	whole := envelope.Func(func(r envelope.Record) (string, error) { return "id of " + string(r.Value), nil })
 	r := receiver(t, memory(t), idempotent.IDFrom(whole), idempotent.AllowMissingID())

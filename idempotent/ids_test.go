@@ -27,7 +27,7 @@ func TestOptionsAboutIDsAreToldFromOthers(t *testing.T) {
 	}
 }
 
-// What a message is remembered by is the same whoever asks the store.
+// A message is remembered by the same key, whether the wrapper or an Identifier asks the store.
 func TestIdentifierFindsWhatTheWrapperAsksFor(t *testing.T) {
 	find := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
 	i, err := idempotent.Identify[string]("h", find, idempotent.Channel("c"), idempotent.Retention(5))

@@ -10,10 +10,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Check reports what keeps k from being a key: a message ID that is missing, too
-// long (*envelope.IDTooLongError) or no valid UTF-8 without NUL, or a handler key
-// or a namespace of which the same is true; a namespace may be empty. The wrapper checks before it asks a store;
-// call it where a Store is used without.
+// Check returns why k is not a valid key: its message ID is missing, too long
+// (*envelope.IDTooLongError) or not valid UTF-8 without NUL, or the same holds for its handler key
+// or namespace; a namespace may be empty. The wrapper checks before it calls a store. Call it where
+// a Store is used without the wrapper.
 func (k Key) Check() error {
 	if err := handler.CheckKey(k.HandlerKey); err != nil {
 		return err

@@ -28,7 +28,7 @@ func withID(id string) message {
 	return message{Metadata: handler.Metadata{ID: id, Type: "order.placed"}}
 }
 
-// nothing handles messages of any type.
+// nothing is a handler of messages of any type that does nothing.
 func nothing[T any](context.Context, T) error { return nil }
 
 func memory(t testing.TB, opts ...memstore.Option) *memstore.Store {

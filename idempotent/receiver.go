@@ -23,10 +23,9 @@ type Receiver struct {
 	handlers map[string]*counters
 }
 
-// New makes a Receiver; opts hold for all its handlers unless Handle overrides
-// them. A nil store makes the handlers run for every message, which is logged
-// once if there is a logger, or is ErrNoStore with RequireStore (contract 8.5). The error joins all
-// that is wrong.
+// New returns a Receiver; opts hold for all its handlers unless Handle overrides them. With a nil
+// store the handlers run for every message, which is logged once if there is a logger; with
+// RequireStore it is ErrNoStore (contract 8.5). The error joins everything that is wrong.
 func New(store Store, opts ...Option) (*Receiver, error) {
 	r, err := newReceiver(store, opts)
 	if err != nil {
@@ -47,10 +46,10 @@ func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, err
 	return r, nil
 }
 
-// errSilent: nobody would miss what is never logged.
+// errSilent refuses LogDuplicates without a logger: no duplicate would ever be logged.
 var errSilent = fmt.Errorf("option Duplicates is %q, but there is no logger: set WithLogger", LogDuplicates)
 
-// checkStore says what is wrong with a store, which may be nil.
+// checkStore returns what is wrong with a store, which may be nil.
 func (c config) checkStore(store Store) error {
 	if store == nil {
 		if c.RequireStore {
@@ -58,7 +57,7 @@ func (c config) checkStore(store Store) error {
 		}
 		return nil
 	}
-	if isNil(store) { // a constructor's error overlooked
+	if isNil(store) { // the error of its constructor was ignored
 		return fmt.Errorf("the store is a nil %T", store)
 	}
 	return nil
@@ -69,25 +68,26 @@ func isNil(store Store) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// Handle wraps fn for r: what it returns calls fn unless the store says that the
-// message has been processed. It returns
+// Handle wraps fn for r: the returned function calls fn unless the store says that the message has
+// been processed. It returns
 //
-//   - nil when fn has returned nil and that is remembered, or when the message is
-//     a duplicate: acknowledge it;
-//   - an *IDError without calling fn when the message has no usable ID;
+//   - nil if fn has returned nil and that is remembered, or if the message is a duplicate: acknowledge the
+//     message;
+//   - an *IDError, without calling fn, if the message has no usable ID;
 //   - a *DuplicateError for duplicates under FailDuplicates;
-//   - ErrInProgress or ErrLost, wrapped or not: do not acknowledge the message,
-//     let it come again;
-//   - the store's error, when fn may or may not have been called but nothing is
-//     remembered, and else fn's own, as the store passes it on.
+//   - ErrInProgress or ErrLost, wrapped or not: do not acknowledge the message, so that it is delivered
+//     again;
+//   - the store's error, if fn may or may not have been called but nothing is remembered, and otherwise
+//     fn's own error, as the store returns it.
 //
-// A panic of fn goes on to the caller. fn gets a context derived from the caller's,
-// and must be safe for concurrent use if the result is used concurrently. The
-// key names the handler for ever: what was processed under another is not
-// known. The error joins all that is wrong: a key that is not 1 to 200
-// characters of valid UTF-8 without NUL or that r has already, a nil fn, messages
-// that cannot have an ID, options out of range, LogDuplicates without a logger. Do not wrap handlers that are
-// registered with an inbox: it remembers by itself.
+// A panic of fn is not recovered. fn gets a context derived from the caller's, and must be safe for
+// concurrent use if the result is used concurrently. The key is the handler's permanent name: what
+// was processed under another key is not known. Do not wrap handlers that are registered with an
+// inbox: the inbox remembers by itself.
+//
+// The error joins everything that is wrong: a key that is not 1 to 200 characters of valid UTF-8
+// without NUL or that r has already, a nil fn, messages that cannot have an ID, options out of
+// range, LogDuplicates without a logger.
 func Handle[T any](
 	r *Receiver, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -111,9 +111,8 @@ func Handle[T any](
 	return w.handle, nil
 }
 
-// Wrap wraps one handler: a Receiver of its own, see New and Handle. Message IDs
-// have to be unique across all that the handler gets, whatever their source and
-// type: see Key.
+// Wrap wraps one handler with a Receiver of its own, see New and Handle. Message IDs must be unique
+// across everything that the handler gets, whatever its source and type: see Key.
 func Wrap[T any](
 	store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -124,11 +123,11 @@ func Wrap[T any](
 	return Handle(r, handlerKey, fn)
 }
 
-// Store returns the store that r was made with, nil if there is none.
+// Store returns the store that r was made with; nil if there is none.
 func (r *Receiver) Store() Store { return r.store }
 
-// register refuses a key that is there already: of two handlers with one key the
-// second would never see a message that the first has processed.
+// register refuses a key that is registered already: the second of two handlers with one key would
+// never get a message that the first has processed.
 func (r *Receiver) register(handlerKey string, c *counters) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

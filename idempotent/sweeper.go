@@ -15,18 +15,18 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Sweeper has a store forget at intervals what is past its retention (contract
-// 8.4). Do not use it beside an inbox with SweepMarkers on the same tables, or
-// for stores that forget by themselves: there is nothing left to do. Several
-// processes may sweep one store. It is safe for concurrent use.
+// Sweeper makes a store forget at intervals what is past its retention (contract 8.4). Do not use
+// it beside an inbox with SweepMarkers on the same tables, or for stores that forget by themselves:
+// there is nothing left to do. Several processes may sweep one store. It is safe for concurrent
+// use.
 type Sweeper struct {
 	sweepConfig
 	store Store
 	loop  routine.Loop
 }
 
-// NewSweeper makes a Sweeper of store. The error joins all that is wrong: a nil
-// store, options out of range.
+// NewSweeper returns a Sweeper of store. The error joins everything that is wrong: a nil store,
+// options out of range.
 func NewSweeper(store Store, opts ...SweepOption) (*Sweeper, error) {
 	cfg := sweepConfig{SweepOptions: DefaultSweepOptions(), clock: clock.System{}}
 	for _, o := range opts {
@@ -48,14 +48,13 @@ func NewSweeper(store Store, opts ...SweepOption) (*Sweeper, error) {
 	return &Sweeper{sweepConfig: cfg, store: store}, nil
 }
 
-// Start sweeps once every Interval until Stop. Starting twice does nothing; a
-// stopped sweeper can be started again, and begins when the call that was under
-// way has ended.
+// Start sweeps once every Interval until Stop. Starting twice does nothing. A stopped sweeper can
+// be started again; it begins when the previous sweep has ended.
 func (s *Sweeper) Start() { s.loop.Start(s.run) }
 
-// Stop ends sweeping; the call under way is cancelled. It returns by ctx's end,
-// with an error if that call has not ended then; Stop can be called again to wait
-// for it. After that, or before Start, it does nothing.
+// Stop ends sweeping; a running sweep is cancelled. It waits for the sweep to end, at most until
+// ctx ends, and then returns an error; call it again to wait longer. After the sweep has ended, or
+// before Start, it does nothing.
 func (s *Sweeper) Stop(ctx context.Context) error {
 	if err := s.loop.Stop(ctx); err != nil {
 		return fmt.Errorf("stop idempotent sweeper: %w", err)
@@ -81,14 +80,13 @@ func (s *Sweeper) run(ctx context.Context) {
 	}
 }
 
-// Sweep forgets now what has expired, and returns how many keys. It needs no
-// Start.
+// Sweep forgets now what has expired, and returns how many keys. It works without Start.
 func (s *Sweeper) Sweep(ctx context.Context) (forgotten int64, err error) {
 	now := s.clock.Now()
 	for {
 		n, err := s.once(ctx, now)
 		forgotten += n
-		// Cut off by its own deadline, not by a fault, and there was progress.
+		// The call reached its own deadline after some progress. That is not a fault.
 		if n > 0 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			continue
 		}
@@ -99,8 +97,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (forgotten int64, err error) {
 	}
 }
 
-// once is one call of Cleanup. Its panic is an error: it must not end the
-// process.
+// once calls Cleanup once and turns a panic into an error: it must not end the process.
 func (s *Sweeper) once(ctx context.Context, now time.Time) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()

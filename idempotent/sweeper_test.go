@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// cleaned is a store of whose calls of Cleanup the test hears.
+// cleaned is a store that reports its calls of Cleanup to the test.
 type cleaned struct {
 	storeFunc
 	calls   chan time.Time
@@ -144,7 +144,7 @@ func TestStoresPanicIsTheSweepsError(t *testing.T) {
 
 func TestSweepIsBoundedAndGoesOnWhereItGotOn(t *testing.T) {
 	left := int64(3)
-	store := cleaning(func(ctx context.Context) (int64, error) { // one each time it is given
+	store := cleaning(func(ctx context.Context) (int64, error) { // one batch each time the test allows it
 		if left == 0 {
 			return 0, nil
 		}
@@ -173,7 +173,7 @@ func TestStopCutsASweepOff(t *testing.T) {
 
 func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	release := make(chan struct{})
-	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // deaf
+	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // ignores its context
 	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
 	s.Start()
 	inboxtest.Receive(t, store.calls, "a sweep")
@@ -183,11 +183,11 @@ func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	close(release)
 }
 
-// Two loops would sweep beside each other, and who stops the store after Stop
-// would take it from under the call that goes on.
+// Otherwise two loops would sweep at once, and a program that closes the store after Stop would
+// close it during a sweep.
 func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	entered, release := make(chan struct{}, 10), make(chan struct{})
-	store := cleaning(func(context.Context) (int64, error) { // deaf
+	store := cleaning(func(context.Context) (int64, error) { // ignores its context
 		entered <- struct{}{}
 		<-release
 		return 0, nil

@@ -238,8 +238,7 @@ func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
 	}
 }
 
-// A store is somebody else's code: its mistake must not acknowledge a message
-// that was not handled.
+// A store is foreign code: its mistake must not acknowledge a message that was not handled.
 func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
 	t.Run("it called nothing", func(t *testing.T) {
 		r := receiver(t, storeFunc(func(context.Context, idempotent.Run, func(context.Context) error) (bool,
@@ -269,7 +268,7 @@ func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
 		require.ErrorContains(t, h(t.Context(), withID("m1")), "has not returned")
 		require.Equal(t, idempotent.Counts{Failed: 1}, r.Counts())
 	})
-	t.Run("a second call counts, not the first", func(t *testing.T) { // a transaction that is tried again
+	t.Run("a second call counts, not the first", func(t *testing.T) { // like a transaction that is retried
 		r := receiver(t, storeFunc(func(ctx context.Context, _ idempotent.Run, body func(context.Context) error) (bool,
 			error) {
 			_ = body(ctx)

@@ -8,16 +8,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/keyless"
 )
 
-// wrapped is one handler.
+// wrapped is one wrapped handler.
 type wrapped[T any] struct {
 	*Identifier[T]
-	store    Store // nil: there is none
+	store    Store // nil if there is none
 	fn       func(context.Context, T) error
 	counters *counters
 }
 
 func (w *wrapped[T]) handle(ctx context.Context, message T) error {
-	ctx = keyless.With(ctx, false) // ctx may be that of another message's handler
+	ctx = keyless.With(ctx, false) // ctx may come from the handler of another message
 	if w.store == nil {
 		return w.undeduplicated(ctx, message)
 	}
@@ -40,10 +40,10 @@ func (w *wrapped[T]) handle(ctx context.Context, message T) error {
 	return w.Duplicate(run)
 }
 
-// undeduplicated calls the handler and nothing else.
+// undeduplicated calls the handler without asking the store.
 func (w *wrapped[T]) undeduplicated(ctx context.Context, message T) error {
 	succeeded := false
-	defer func() { // also when it panics or ends its goroutine
+	defer func() { // also if it panics or ends its goroutine
 		if succeeded {
 			w.counters.undeduplicated.Add(1)
 		} else {
@@ -55,13 +55,12 @@ func (w *wrapped[T]) undeduplicated(ctx context.Context, message T) error {
 	return err
 }
 
-// once has the store run the handler, and counts. A message must never be
-// acknowledged that was not handled: where a store's answer cannot be, it is an
-// error.
+// once makes the store run the handler, and counts the result. A message that was not handled must
+// never be acknowledged, so an impossible result of a store becomes an error.
 func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bool, err error) {
 	var (
 		called, returned bool
-		failure          = errEnded // of the handler's last call, until it has returned
+		failure          = errEnded // the error of the handler's last call; errEnded until it has returned
 	)
 	defer func() {
 		if !returned {
@@ -87,8 +86,8 @@ func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bo
 	return duplicate, err
 }
 
-// errEnded stands for a call that has not returned: its goroutine has ended, or it
-// has panicked, perhaps with a store that kept the panic to itself.
+// errEnded stands for a call that has not returned: its goroutine has ended, or it has panicked and
+// the store may have recovered the panic.
 var errEnded = errors.New("the handler has not returned")
 
 func (w *wrapped[T]) count(duplicate, called bool, failure, err error) {

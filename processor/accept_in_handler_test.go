@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// Contract 4.7: what a transactional handler accepts in its transaction is
-// processed after the commit, and not at the next poll, which is an hour away.
+// Contract 4.7: messages that a transactional handler accepts in its transaction are processed
+// right after the commit, not at the next poll, which is an hour away.
 func TestMessagesAcceptedInAHandlersTransactionWakeTheProcessorAfterItsCommit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		handled := make(chan string, 10)

@@ -9,33 +9,32 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Backlog is what one handler has to do, under all of its keys.
+// Backlog is the pending work of one handler, under all of its keys.
 type Backlog struct {
 	HandlerKey string
-	// Due can be claimed now; Waiting are behind others of their lane (contract
-	// 5.12), Processing are claimed, by any worker, and Poisoned wait for an
-	// operator. None is counted beyond ten thousand, or, if the handler is
-	// ordered, Due and Waiting beyond a thousand: Capped says that there are
-	// more.
+	// Due statuses can be claimed now. Waiting statuses wait for earlier rows of their lane
+	// (contract 5.12). Processing statuses are claimed, by any worker. Poisoned statuses wait for
+	// an operator. Each count stops at ten thousand per key; Due and Waiting of an ordered handler
+	// stop at a thousand. Capped reports that a count stopped there.
 	Due, Waiting, Processing, Poisoned int
 	Capped                             bool
-	// OldestDue is when the oldest of Due became due; zero if none is.
+	// OldestDue is when the oldest of the due statuses became due; zero if none is due.
 	OldestDue time.Time
-	// Paused: operators have paused the handler. Broken: its circuit breaker is
-	// open. Of both nothing is claimed.
+	// Paused reports that operators have paused the handler. Broken reports that its circuit
+	// breaker lets nothing start. Neither handler is claimed for.
 	Paused, Broken bool
 }
 
-// How far Backlog counts under one key. Rows with lanes cost a look into their
-// lane each.
+// Bounds of Backlog's counts under one key. The bound for ordered handlers is lower because each of
+// their rows costs a lookup in its lane.
 const (
 	backlogMost        = 10_000
 	backlogMostOrdered = 1_000
 )
 
-// Backlog asks the database what there is to do for the registered handlers, in
-// the order of their declaration, and how many workers live. It costs about as
-// much as a claim of as many rows as it counts: ask every few seconds at most.
+// Backlog reads the pending work of the registered handlers, in the order of their declaration, and
+// the number of living workers. It costs about as much as a claim of as many rows as it counts, so
+// call it every few seconds at most.
 func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()

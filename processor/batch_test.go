@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// calls collects what each call of a handler was given.
+// calls records the messages of each call of a handler.
 type calls struct {
 	mu  sync.Mutex
 	all [][]string
@@ -137,7 +137,7 @@ func TestPanicInABatchPoisonsOnlyTheCulprit(t *testing.T) {
 	})
 }
 
-// wrapping panics when it is asked for what is in it and is nil.
+// wrapping is an error whose Unwrap panics if it is a nil pointer.
 type wrapping struct{ reason error }
 
 func (w *wrapping) Error() string { return w.reason.Error() }
@@ -237,7 +237,7 @@ func TestStaleClaimIsNotGivenToABatch(t *testing.T) {
 				for _, m := range batch {
 					require.NoError(t, write(tx, m.ID))
 				}
-				if slices.Contains(idsOf(batch), "1") { // somebody takes over what waits here
+				if slices.Contains(idsOf(batch), "1") { // another worker takes over the statuses that wait here
 					return tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '3'").Error
 				}
 				return nil

@@ -16,12 +16,12 @@ import (
 type breaker struct {
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 
-	// reported is called when what was admitted has come to its end.
+	// reported is called when an admitted call has reported its outcome.
 	reported func()
 
 	mu    sync.Mutex
 	until time.Time // when an open circuit lets a probe through
-	out   int       // admitted and not reported
+	out   int       // calls that are admitted and have not reported yet
 }
 
 // errNeutral tells the circuit that an attempt says nothing about the handler.
@@ -38,7 +38,7 @@ func newBreaker(settings handler.Breaker, reported func()) *breaker {
 			if to == gobreaker.StateOpen {
 				b.mu.Lock()
 				defer b.mu.Unlock()
-				// The circuit ends being open a moment after its timeout.
+				// The circuit leaves the open state a moment after its timeout.
 				b.until = time.Now().Add(settings.OpenFor + time.Millisecond)
 			}
 		},
@@ -46,7 +46,7 @@ func newBreaker(settings handler.Breaker, reported func()) *breaker {
 	return b
 }
 
-// state is Closed without a circuit breaker.
+// state returns the circuit's state. A nil breaker is always Closed.
 func (b *breaker) state() scheduler.Circuit {
 	if b == nil {
 		return scheduler.Closed
@@ -69,15 +69,15 @@ func (b *breaker) admitted() int {
 	return b.out
 }
 
-// opensUp is when an open circuit lets a probe through.
+// opensUp returns when an open circuit lets a probe through.
 func (b *breaker) opensUp() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.until
 }
 
-// admit lets the group run, or part of it, and returns the attempts it refuses.
-// A batch is one call, whatever its size.
+// admit asks the circuit for each call of the group, and returns the tasks that it refuses. A batch
+// is one call, whatever its size.
 func (g *group) admit(b *breaker) (refused []*task) {
 	if b == nil {
 		return nil
@@ -97,7 +97,8 @@ func (g *group) admit(b *breaker) (refused []*task) {
 	return refused
 }
 
-// allow returns how to report the outcome; nil refuses.
+// allow admits one call and returns the function that reports its outcome. It returns nil if the
+// circuit refuses the call.
 func (b *breaker) allow() func(error) {
 	report, err := b.circuit.Allow()
 	if err != nil {
@@ -115,8 +116,8 @@ func (b *breaker) allow() func(error) {
 	}
 }
 
-// note tells the circuit what became of a group: of each message, or of the
-// call as a whole if it is a batch's. What runs again has told nothing.
+// note reports a group's results to the circuit: one report per message, or one for the whole call
+// of a batch handler. Tasks that run again have no result, so they report nothing here.
 func (g *group) note(results []result) {
 	call := errNeutral
 	for i := range results {
@@ -139,8 +140,8 @@ func (g *group) note(results []result) {
 	}
 }
 
-// verdictOnHandler is nil for a success, errNeutral for what lies in the
-// message, or in nobody.
+// verdictOnHandler returns what a result says about the handler: nil for a success, the failure for
+// a failure of the handler, and errNeutral if the cause lies in the message or elsewhere.
 func (r *result) verdictOnHandler() error {
 	if r.outcome == handler.AttemptCompleted && !r.Stale {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// The handler's transaction holds SQLite's only write lock: nobody can beat,
-// nor renew the lock, for longer than WorkerTimeout.
+// The handler's transaction holds SQLite's only write lock: no worker can send a heartbeat or renew
+// the lock for longer than WorkerTimeout.
 func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
 	for _, mode := range []processor.Mode{processor.ModeExclusive, processor.ModeCompeting} {
 		// The driver's wait ends before, or after, the deadline of a heartbeat.
@@ -51,7 +51,7 @@ func TestTransactionLongerThanWorkerTimeoutCompletesOnSQLite(t *testing.T) {
 				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) || len(causes) > 0 }, "it ended")
 				require.Empty(t, causes)
 				require.Empty(t, calls, "it ran once")
-				// It is counted after the commit that the database already shows.
+				// The counter is raised after the commit, which the database already shows.
 				inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 1 }, "it is counted")
 				require.Zero(t, ib.Counters().LockLost)
 				require.Zero(t, ib.Counters().Fenced)
@@ -83,7 +83,7 @@ func TestWorkerThatWaitsForTheFileSeesThatItWasTakenForDead(t *testing.T) {
 	declares := other.Begin()
 	require.NoError(t, declares.Exec("UPDATE inbox_workers SET released_at = heartbeat_at").Error)
 	require.NoError(t, declares.Commit().Error)
-	writes := other.Begin() // before the worker's turn to write comes
+	writes := other.Begin() // before the worker gets to write
 	require.NoError(t, writes.Error)
 	require.ErrorContains(t, inboxtest.Receive(t, causes, "the cancellation, long before WorkerTimeout"),
 		"lost its heartbeat")

@@ -12,7 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// claimer turns claims into attempts.
+// claimer claims statuses and turns them into tasks. It also releases claims of this worker that
+// were lost on the way.
 type claimer struct {
 	store interface {
 		store.Claimer
@@ -25,26 +26,26 @@ type claimer struct {
 	now      func() time.Time
 	held     *held
 	lanes    *lanes
-	settle   func(r result) // for claims that end without an attempt
+	settle   func(r result) // stores the result of a claim that ends without an attempt
 
-	// doubt is when to look for claims of ours that we do not know of, because
-	// the answer of a claim, or of an accept that claims, was lost, at last at
-	// lost; zero if there is no need. See reconcile for when a look ends it.
+	// doubt is when to reconcile claims because the response of a claim, or of an accept that
+	// claims, was lost; zero if no response was lost. lost is when that happened last. See
+	// reconcile for how long reconciling goes on.
 	doubt time.Time
 	lost  time.Time
-	// routine is when to look for them although no answer was lost.
+	// routine is when to reconcile although no response was lost.
 	routine time.Time
 }
 
 const (
-	// routineSweeps is how many sweeps pass between two routine looks.
+	// routineSweeps is the number of sweep intervals between two routine reconciliations.
 	routineSweeps = 12
-	// routineWindow is how many statuses of each handler key one reads. What is
-	// claimed and not run becomes the oldest of its key in time.
+	// routineWindow is how many statuses of each handler key a routine reconciliation reads. It
+	// reads those due longest: a status that is claimed and never run becomes one of them in time.
 	routineWindow = 1000
 )
 
-// nextLook is when to look for claims of ours that we do not know of.
+// nextLook returns when to reconcile next.
 func (c *claimer) nextLook() time.Time {
 	if !c.doubt.IsZero() && c.doubt.Before(c.routine) {
 		return c.doubt
@@ -52,14 +53,15 @@ func (c *claimer) nextLook() time.Time {
 	return c.routine
 }
 
-// claim asks for due statuses and sorts out siblings under legacy keys.
+// claim claims due statuses and resolves siblings under legacy keys. It returns the tasks to run
+// and, for each handler that was asked for, whether it had fewer due statuses than its quota.
 func (c *claimer) claim(
 	ctx context.Context, workerID string, quotas map[string]scheduler.Quota, at time.Time,
 ) ([]*task, map[*handler.Handler]bool, error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
-	asked := map[*handler.Handler][]int{} // of each key
+	asked := map[*handler.Handler][]int{} // the limit of each key
 	for _, h := range c.registry.Handlers() {
 		if n := quotas[h.Key()].Messages; n > 0 {
 			asked[h] = split(n, h.Keys())
@@ -72,7 +74,7 @@ func (c *claimer) claim(
 	claimed, err := c.store.Claim(stmt, req)
 	if err != nil {
 		c.doubtFromNow()
-		c.lanes.doubt() // it may have marked rows and not have looked after them
+		c.lanes.doubt() // the claim may have marked rows and not advanced their lanes
 		return nil, nil, fmt.Errorf("claim: %w", err)
 	}
 	if claimed.Unlooked != nil {
@@ -84,7 +86,7 @@ func (c *claimer) claim(
 	attempts := make([]*task, 0, len(claims))
 	for _, claim := range claims {
 		h, known := c.registry.Lookup(claim.HandlerKey)
-		if !known { // only registered keys are asked for
+		if !known { // cannot happen: only registered keys are asked for
 			return nil, nil, fmt.Errorf("claim: the database returned unknown handler key %q", claim.HandlerKey)
 		}
 		got[claim.HandlerKey]++
@@ -103,8 +105,8 @@ func (c *claimer) claim(
 	return attempts, short, err
 }
 
-// split divides a handler's limit over its keys, at least one for each: a
-// legacy key's rows are asked for as long as the key is registered.
+// split divides a handler's limit over its keys. Each key gets at least one: rows of a legacy key
+// are claimed for as long as the key is registered.
 func split(n int, keys []string) []int {
 	quotas := make([]int, len(keys))
 	for i := range keys {
@@ -114,22 +116,21 @@ func split(n int, keys []string) []int {
 	return quotas
 }
 
-// reconcile releases claims of this worker that it does not run: those of a
-// claim or accept whose answer was lost (contract 5.9). The look reads all
-// pending statuses, so it happens after such a failure only, when the statement
-// has had its time, and between two claims of this worker and while it waits for
-// none that accepts bring, so that it never takes a claim for lost whose answer is
-// on its way.
+// reconcile releases claims that this worker holds in the database but does not run: the response
+// of the claim, or of the accept, was lost. It reads all pending statuses, so it runs only after
+// such a loss, once the lost statement's timeout is over. It never runs during a claim of this
+// worker or while an accept may still bring claims: a claim whose response is on its way would look
+// like a lost one.
 //
-// The server may be late: it stood still, or was cut off, and carries out what it
-// was sent when the client has given that up long before, just after a look. So
-// the looks go on, each after twice the time, for longer than WorkerTimeout: a
-// server that is away for so long costs the worker its ID, under which nothing can
-// be claimed from then on. What they do not find is a single statement that is
-// later than that while heartbeats pass.
+// The database may carry out a statement long after the client gave it up, for instance because the
+// server was suspended or cut off. A single reconciliation could come too early, so we repeat it,
+// each time after twice the time, until the response has been lost for two WorkerTimeouts. A server
+// that is unreachable for that long costs the worker its ID, and nothing can be claimed under that
+// ID then. One case stays uncovered: a single statement that arrives even later while heartbeats
+// succeed.
 //
-// Without a lost answer there is a routine look, which reads little: a claim can
-// also be left by what no code foresees.
+// Without a lost response a routine reconciliation runs now and then. It reads little, and finds
+// claims that were left by causes that the code does not foresee.
 func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
 	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
@@ -151,10 +152,9 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	return released, nil
 }
 
-// releaseLost releases one page of them, and reports whether there may be more.
-// What is held grows by claims and accepts only, so a full page has lost ones;
-// those that cannot be released were completed meanwhile, and are in no later
-// page.
+// releaseLost releases one page of lost claims, and reports whether there may be more. The page is
+// larger than the number of claims we hold, so a full page contains lost claims. Lost claims that
+// cannot be released were completed meanwhile, so the next page does not contain them again.
 func (c *claimer) releaseLost(ctx context.Context, workerID string) (released int, more bool, err error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
@@ -167,7 +167,7 @@ func (c *claimer) releaseLost(ctx context.Context, workerID string) (released in
 	return released, len(refs) == limit, err
 }
 
-// releaseOldest releases those among the statuses due longest.
+// releaseOldest releases the lost claims among the statuses that are due longest.
 func (c *claimer) releaseOldest(ctx context.Context, workerID string) (released int, err error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
@@ -178,7 +178,7 @@ func (c *claimer) releaseOldest(ctx context.Context, workerID string) (released 
 	return c.releaseUnheld(stmt, refs)
 }
 
-// releaseUnheld releases, uncharged, what this worker does not know of.
+// releaseUnheld releases, uncharged, those claims that this worker does not hold in memory.
 func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (released int, err error) {
 	var lost []store.Settlement
 	var ended []store.Ref
@@ -199,9 +199,9 @@ func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (release
 	return len(lost), nil
 }
 
-// doubtFromNow: an answer was lost. The look waits until its statement has had
-// its time. One that is to come sooner, for an earlier loss, is not put off: answers
-// may go on being lost, of accepts that their callers give no time.
+// doubtFromNow records that a response was lost, and schedules reconcile for when the lost
+// statement's timeout is over. It does not postpone an earlier date: accepts without a deadline may
+// keep losing responses, and would postpone reconciling again and again.
 func (c *claimer) doubtFromNow() {
 	c.lost = time.Now()
 	if first := c.lost.Add(c.opts.StatementTimeout); c.doubt.IsZero() || c.doubt.After(first) {
@@ -211,8 +211,7 @@ func (c *claimer) doubtFromNow() {
 
 func (c *claimer) lookLater() { c.doubt = time.Now().Add(c.opts.StatementTimeout) }
 
-// nextDue asks when the next status of these handlers comes due after at; zero
-// if none is known.
+// nextDue returns when the next status of these handlers comes due after at; zero if none is known.
 func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at time.Time) (time.Time, error) {
 	if len(handlers) == 0 {
 		return time.Time{}, nil
@@ -233,10 +232,10 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 	return due, nil
 }
 
-// held knows the statuses this process has claimed and not settled yet.
+// held tracks the statuses that this process has claimed and not yet settled.
 type held struct {
 	mu  sync.Mutex
-	ids map[string]int64 // with the claim's version
+	ids map[string]int64 // the claim's version by status ID
 }
 
 func newHeld() *held { return &held{ids: map[string]int64{}} }
@@ -251,21 +250,22 @@ func (h *held) add(claims []store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range claims {
-		h.ids[c.StatusID] = max(h.ids[c.StatusID], c.Version) // an answer may come after that of the next claim
+		h.ids[c.StatusID] = max(h.ids[c.StatusID], c.Version) // an accept's response may arrive after that of the next claim
 	}
 }
 
-// has tells whether it knows of this very claim. An earlier one of the status may
-// be held for some time after it has ended: its result is stored, the answer is
-// lost, and until the completer has asked what became of it the status comes due
-// and is claimed again. If that claim's answer is lost too, nobody runs it.
+// has reports whether this very claim is held. Comparing status IDs alone would hide a lost claim:
+//
+//  1. The result of an earlier claim is stored, but the response is lost, so we still hold it.
+//  2. Before the completer has read the status back, it comes due and is claimed again.
+//  3. The response of that claim is lost too. Nothing runs it, although its status ID is held.
 func (h *held) has(r store.Ref) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ids[r.StatusID] == r.Version
 }
 
-// drop forgets a claim, unless the status has been claimed anew meanwhile.
+// drop forgets a claim, unless the status has been claimed again meanwhile.
 func (h *held) drop(c store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,33 +11,33 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// claimed is what one round of claiming found.
+// claimed is the result of one round of claiming.
 type claimed struct {
 	attempts []*task
-	short    map[*handler.Handler]bool // had fewer due statuses than asked for
-	asked    []*handler.Handler        // whose next due status is in next
-	next     time.Time                 // when that is due; zero if there is none
+	short    map[*handler.Handler]bool // whether the handler had fewer due statuses than its quota
+	asked    []*handler.Handler        // handlers whose next due time was asked
+	next     time.Time                 // the earliest next due time of asked; zero if there is none
 	err      error
 }
 
-// mayTake is false after a claim that failed, while the worker must not claim,
-// and while the database is too slow for the results already waiting to be
-// stored.
+// mayTake reports whether the loop may take claims. It may not for a while after a failed claim,
+// while the session must not claim, and while too many results wait to be stored because the
+// database is slow.
 func (l *loop) mayTake() bool {
 	return !time.Now().Before(l.notBefore) && l.session.mayClaim() &&
 		l.act.completer.backlog() <= 2*l.p.opts.BatchSize+l.p.opts.Concurrency
 }
 
-// claim starts a round of claiming unless one is under way, nothing may be
-// due, nothing is free, or it may not. If nothing is free, or due, the round may be
-// for a look for lost claims alone.
+// claim starts a round of claiming, unless one is running, mayTake forbids it, nothing may be due
+// or no slot is free. In the last two cases it still starts a round if claims must be reconciled.
 func (l *loop) claim() {
 	if l.claiming || !l.mayTake() {
 		return
 	}
 	quotas := l.sched.Claim()
 	if quotas == nil {
-		// Handlers may be busy for hours; what is claimed and lost others can run.
+		// Reconcile even if all slots are busy, perhaps for hours: other workers can run lost
+		// claims.
 		if l.mayLook() {
 			l.startClaiming(nil)
 		}
@@ -46,24 +46,24 @@ func (l *loop) claim() {
 	l.startClaiming(quotas)
 }
 
-// startClaiming begins a round. It looks for lost claims, if that is due, only
-// while no accept may bring any: one whose answer is on its way would be taken
-// for lost. Until the round is over none may be promised either.
+// startClaiming starts a round of claiming. If reconciling is due, the round reconciles first, but
+// only while no accept may bring claims: a claim whose response is on its way would look lost. For
+// the same reason no accept may reserve slots until the round has ended.
 func (l *loop) startClaiming(quotas map[string]scheduler.Quota) {
 	l.reconciling = l.mayLook()
 	l.claiming = true
 	go l.claimRound(quotas, l.reconciling)
 }
 
-// mayLook: a look is due, and no answer is on its way that it would take for lost.
-// A routine look waits for such a moment, and keeps no accept from handing off. No
-// claim is under way.
+// mayLook reports whether reconciling is due and no response of an accept is on its way. A routine
+// reconciliation waits for such a moment and does not stop accepts from reserving slots. Call it
+// only while no claim is running.
 func (l *loop) mayLook() bool {
 	return len(l.promised) == 0 && (l.lookDue() || !time.Now().Before(l.act.claimer.routine))
 }
 
-// lookDue: claims are to be looked for whose answer was lost. While a round is
-// under way, the claimer is that one's: what was known before is what counts.
+// lookDue reports whether reconciling is due because a response was lost. While a round runs, its
+// goroutine owns the claimer, so lookDue uses the date that was read before.
 func (l *loop) lookDue() bool {
 	if !l.claiming {
 		l.lookAt = l.act.claimer.doubt
@@ -71,11 +71,10 @@ func (l *loop) lookDue() bool {
 	return !l.lookAt.IsZero() && !time.Now().Before(l.lookAt)
 }
 
-// claimRound claims, and asks when the next status comes due for each handler
-// that has no more now and was not asked for yet: not only when none has more,
-// or one handler's backlog would hide another's due times. Both look at the
-// same moment: a status that came due after the claim and before the question
-// would be in neither answer.
+// claimRound claims, and asks for the next due time of each handler that ran short and whose next
+// due time is not known yet. It asks for each such handler, not only when all ran short: otherwise
+// one handler's backlog would hide the due times of others. Both statements use the same time, so a
+// status that comes due between them cannot be missed by both.
 func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	var c claimed
 	if err := protect(func() { l.lookUp(&c, quotas, reconcile) }); err != nil {
@@ -118,7 +117,7 @@ func (l *loop) lookUp(c *claimed, quotas map[string]scheduler.Quota, reconcile b
 	}
 }
 
-// noteClaimed queues what was claimed and learns what is left in the database.
+// noteClaimed queues the claimed tasks and records what may be left in the database.
 func (l *loop) noteClaimed(c *claimed) {
 	l.claiming, l.reconciling = false, false
 	l.noteLost()
@@ -134,7 +133,7 @@ func (l *loop) noteClaimed(c *claimed) {
 	l.noteDue(c.next)
 }
 
-// found is what the scheduler learns of it.
+// found returns the round's result as the scheduler needs it.
 func (c *claimed) found() scheduler.Claimed {
 	found := scheduler.Claimed{Failed: c.err != nil}
 	for _, a := range c.attempts {

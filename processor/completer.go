@@ -14,10 +14,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// completer stores results. The first one is stored at once; while a write is
-// under way, and until groupWindow has passed since the last one or a batch is
-// full, further results gather and are stored together (contract 5.1). It retries for as
-// long as the database is away: a result is only given up when a stop ends.
+// completer stores results. The first result is stored at once. While a write is running, and until
+// groupWindow has passed since the last write or a batch is full, further results gather and are
+// stored together. It retries for as long as the database fails: results are given up only at the
+// end of a stop.
 type completer struct {
 	store            store.Completer
 	window           time.Duration
@@ -26,22 +26,22 @@ type completer struct {
 	now              func() time.Time
 	storing          *condition.Condition
 	lanes            *lanes
-	// settled is told of each stored result; applied is false for a stale one.
+	// settled is called for each stored result; applied is false for a stale one.
 	settled func(ctx context.Context, r result, applied bool)
-	// drained is told when results have left the queue: claiming waits for
-	// that when too many are in it.
+	// drained is called when results have left the queue: claiming waits for it while the queue is
+	// too long.
 	drained func()
 
 	mu      sync.Mutex
 	queue   []result
-	refused int            // of the results put aside
-	arrived routine.Signal // while queue may have something new
-	full    routine.Signal // when queue has become a full batch
-	hurried routine.Signal // when the pause of a retry is to end
+	refused int            // how many results in aside the database refuses
+	arrived routine.Signal // set while the queue may have new results
+	full    routine.Signal // set when the queue has reached a full batch
+	hurried routine.Signal // set to end the pause before a retry
 
-	// Of the goroutine that flushes: room for the batch under way; results put
-	// aside because others have locked their rows or the database refuses to
-	// change them, and when to try them again.
+	// The goroutine that flushes owns the fields below. batch is the buffer of the running batch.
+	// aside are results whose rows are locked by others or which the database refuses; they are
+	// tried again at asideNext.
 	batch     []result
 	aside     []result
 	asideNext time.Time
@@ -55,7 +55,7 @@ func newCompleter(st store.Completer, opts Options, now func() time.Time, storin
 		full: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
-// add queues a result; it never blocks.
+// add queues a result. It never blocks.
 func (c *completer) add(r result) {
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
@@ -67,18 +67,17 @@ func (c *completer) add(r result) {
 	c.arrived.Notify()
 }
 
-// hurry ends the pause of a retry: the database is back. The claims of the
-// results that wait are those of a worker ID that is given up, perhaps, and the
-// next sweeps would release them.
+// hurry ends the pause before a retry, because the database is reachable again. The waiting results
+// may belong to a worker ID that was given up, whose claims the next sweeps would release.
 func (c *completer) hurry() {
 	c.hurried.Notify()
 }
 
-// gather waits for results to ride together, but not for more than a statement
-// is to carry: the database would have nothing to do meanwhile.
+// gather waits up to window for more results to store together. It stops waiting at a full batch:
+// waiting longer would only leave the database idle.
 func (c *completer) gather(ctx context.Context, window time.Duration) {
 	select {
-	case <-c.full: // perhaps of results that are stored by now
+	case <-c.full: // drop a signal for results that may be stored by now
 	default:
 	}
 	if window <= 0 || c.backlog() >= c.batchSize {
@@ -93,8 +92,8 @@ func (c *completer) gather(ctx context.Context, window time.Duration) {
 	}
 }
 
-// backlog is the number of results not stored yet, but for those that wait for
-// a lock: whoever holds it, it is about single rows.
+// backlog returns the number of results that are not stored yet. Results that wait for a row lock
+// do not count: such a lock concerns single rows, not the database.
 func (c *completer) backlog() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +103,7 @@ func (c *completer) backlog() int {
 // asideRetry is the pause between tries of results that were put aside.
 const asideRetry = time.Second
 
-// run stores results until ctx ends. What is left then is for flush. No
-// statement goes on after hard ends.
+// run stores results until ctx ends, and leaves the rest to flushLast. hard bounds its statements.
 func (c *completer) run(ctx, hard context.Context) {
 	var last time.Time
 	for {
@@ -129,13 +127,13 @@ func (c *completer) run(ctx, hard context.Context) {
 	}
 }
 
-// flush stores everything queued, retrying until ctx ends, and reports
-// whether it got to the end; results whose rows are locked, or refused, are put
-// aside. It must not run twice at a time.
+// flush stores everything queued, and retries until ctx ends. It reports whether it stored
+// everything; results whose rows are locked, and results that the database refuses, are put aside.
+// It must not run concurrently with itself.
 func (c *completer) flush(ctx, hard context.Context) bool {
 	pause := 50 * time.Millisecond
 	careful := false
-	defer func() { clear(c.batch[:cap(c.batch)]) }() // it keeps nobody's messages
+	defer func() { clear(c.batch[:cap(c.batch)]) }() // do not keep messages reachable
 	for {
 		c.mu.Lock()
 		if len(c.aside) > 0 && !time.Now().Before(c.asideNext) {
@@ -152,7 +150,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		if err == nil {
 			c.putAside(left)
 			pause, careful = 50*time.Millisecond, false
-			// Results that arrived meanwhile stand behind the batch.
+			// Results that arrived meanwhile are in the queue after the batch.
 			c.mu.Lock()
 			c.queue = slices.Delete(c.queue, 0, len(batch))
 			c.refused += refused
@@ -170,8 +168,8 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		}
 		c.mu.Unlock()
 		c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
-		// If one row is locked by a transaction that does not end (a lost
-		// connection the server still waits for), the others must not wait.
+		// If one row is locked by a transaction that does not end (such as that of a lost
+		// connection the server still waits for), the other results must not wait for it.
 		careful = true
 		select {
 		case <-ctx.Done():
@@ -183,8 +181,8 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 	}
 }
 
-// putAside keeps results for another try a while later, counted from the first
-// of them: others that join must not put it off.
+// putAside keeps results for another try after asideRetry, counted from the first of them. Results
+// that join later do not postpone it.
 func (c *completer) putAside(left []result) {
 	if len(left) > 0 && len(c.aside) == 0 {
 		c.asideNext = time.Now().Add(asideRetry)
@@ -192,9 +190,9 @@ func (c *completer) putAside(left []result) {
 	c.aside = append(c.aside, left...)
 }
 
-// flushLast stores everything, waiting for locked rows, until hard ends, and
-// returns how many results are left. From the start it passes over locked rows:
-// there may be no time for a second try.
+// flushLast stores everything until hard ends, and returns how many results are left. It skips
+// locked rows from the beginning and tries them again: a try that waits for a lock might leave no
+// time for another one.
 func (c *completer) flushLast(hard context.Context) (left int) {
 	for hard.Err() == nil {
 		c.mu.Lock()

@@ -19,8 +19,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// brokenClock panics once each time it is broken, in whichever of the
-// processor's goroutines asks it first.
+// brokenClock panics once each time it is broken, in whichever goroutine of the processor asks it
+// first.
 type brokenClock struct {
 	clock.System
 	broken atomic.Bool
@@ -45,7 +45,7 @@ func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
 			c.broken.Store(true)
 			inboxtest.Eventually(t, func() bool { return !c.broken.Load() }, "something crashed")
 			inboxtest.Accept(t, ib, id)
-			// An earlier one may run again, if what crashed had its result.
+			// An earlier message may run again, if the crashed goroutine had its result.
 			for id != inboxtest.Receive(t, ran, "the message") {
 			}
 		}
@@ -57,7 +57,7 @@ func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
 func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
-		// Polls come later than any test waits.
+		// The poll comes later than any test waits.
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.PollingInterval = time.Hour
 		}), inboxtest.Handlers(
@@ -136,14 +136,13 @@ func TestDrainLeavesUnknownKeysToLivingWorkers(t *testing.T) {
 	})
 }
 
-// Only SQLite has one write lock for all: a transactional handler that runs for
-// longer than WorkerTimeout keeps its own worker from heartbeating.
+// SQLite alone has one write lock for all: a transactional handler that runs for longer than
+// WorkerTimeout keeps its own worker from sending heartbeats.
 func TestLongTransactionOnSQLiteFencesNobody(t *testing.T) {
 	t.Parallel()
 	db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), 50*time.Millisecond))
 	var runs atomic.Int64
-	// Long enough that a machine with much else to do is not what keeps the
-	// worker from its heartbeats.
+	// Long enough that a busy machine does not keep the worker from its heartbeats.
 	const timeout = 5 * time.Second
 	ib := inboxtest.New(t, db, hasty(), inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = timeout }),
 		inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {

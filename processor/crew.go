@@ -2,23 +2,21 @@ package processor
 
 import "sync"
 
-// crew runs attempts on goroutines that it keeps for the next ones. A new
-// goroutine begins with a small stack, which is copied to a larger one again and
-// again until it holds what an attempt needs; for handlers that take microseconds
-// that costs as much as they do. Handlers themselves are called on goroutines of
-// their own (attempt.call): what they leave behind on one, a locked thread or
-// labels, must not reach others.
+// crew runs attempts on goroutines that it reuses. A new goroutine starts with a small stack, which
+// grows by copying until it holds what an attempt needs; for handlers that take microseconds that
+// costs as much as the handler. Handlers are not called on these goroutines but on new ones (see
+// attempt.call), because what a handler leaves behind, such as a locked thread or labels, must not
+// affect others.
 type crew struct {
 	mu        sync.Mutex
-	idle      []chan func() // of the goroutines that wait, each with room for its next job
+	idle      []chan func() // job channels of the waiting goroutines, each with room for one job
 	dismissed bool
 }
 
-// newCrew makes a crew without goroutines. Whoever makes it must dismiss it.
+// newCrew returns a crew without goroutines. The caller must dismiss it.
 func newCrew() *crew { return &crew{} }
 
-// run runs f on a goroutine of its own and returns at once. It is allowed after
-// dismiss.
+// run runs f on another goroutine and returns at once. It may be called after dismiss.
 func (c *crew) run(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,7 +31,7 @@ func (c *crew) run(f func()) {
 func (c *crew) work(jobs chan func(), f func()) {
 	for f != nil {
 		f()
-		f = nil // what it holds is not kept while it waits
+		f = nil // let the garbage collector free what f refers to
 		if !c.wait(jobs) {
 			return
 		}
@@ -41,7 +39,7 @@ func (c *crew) work(jobs chan func(), f func()) {
 	}
 }
 
-// wait offers a goroutine for the next job; false means that there is none.
+// wait offers the goroutine for the next job. It returns false after dismiss.
 func (c *crew) wait(jobs chan func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,8 +49,7 @@ func (c *crew) wait(jobs chan func()) bool {
 	return !c.dismissed
 }
 
-// dismiss ends the goroutines that wait, and lets each other one end with what
-// it runs. Dismissing twice does nothing.
+// dismiss ends the waiting goroutines; each busy one ends after its job. It may be called twice.
 func (c *crew) dismiss() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

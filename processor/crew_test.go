@@ -29,7 +29,7 @@ func TestCrewIsNeverShortOfAGoroutine(t *testing.T) {
 	defer c.dismiss()
 	release := make(chan struct{})
 	var begun, done sync.WaitGroup
-	for range 50 { // each waits for all: none may stand in line behind another
+	for range 50 { // each job waits for all others, so none may queue behind another
 		begun.Add(1)
 		done.Add(1)
 		c.run(func() {

@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// raise makes a statement of the transaction fail with a SQLSTATE; on SQLite, with the code for a database that
-// cannot be written to.
+// raise makes a statement of the transaction fail with a SQLSTATE; on SQLite, with the code for a
+// database that cannot be written to.
 func raise(tx *gorm.DB, state string) error {
 	if tx.Dialector.Name() == "sqlite" {
 		defer func() { tx.Session(&gorm.Session{NewDB: true}).Exec("PRAGMA query_only = 0") }()

@@ -12,47 +12,44 @@ import (
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 )
 
-// Drained counts what one ProcessPending did. A status that was picked more
-// than once counts each time. Picked is the sum of the other counts.
+// Drained counts what one ProcessPending did. A status that was claimed more than once counts each
+// time. Picked is the sum of the other counts.
 type Drained struct {
-	// Picked is the number of claims, and of the stuck claims of earlier drains
-	// that were poisoned without being run (contract 5.9).
+	// Picked is the number of claims, plus the stuck claims of earlier drains that were poisoned
+	// without being run (contract 5.9).
 	Picked int
-	// Completed, Failed, Poisoned and Released are what became of them;
-	// Failed does not include Poisoned. Superseded statuses count as Completed,
-	// snoozed ones as Released.
+	// Completed, Failed, Poisoned and Released are the outcomes. Failed does not include Poisoned.
+	// Superseded statuses count as Completed, snoozed ones as Released.
 	Completed, Failed, Poisoned, Released int
-	// Unstored had a result that changed nothing: somebody else had taken the
-	// status over (contract 5.10), or, with an error, it could not be stored.
+	// Unstored counts results that changed nothing: another worker had taken the status over
+	// (contract 5.10) or, if an error was returned, the result could not be stored.
 	Unstored int
 }
 
-// ProcessPending claims and runs everything that is due at the moment of the
-// call, and what comes due meanwhile, until it meets nothing but statuses that
-// it has attempted already; failures do not end it. A free slot is filled at
-// once, whatever the other calls take. It works with or without a started processor and returns when all it began has
-// ended, but for handlers that ignore their cancelled context.
+// ProcessPending claims and runs what is due at the moment of the call, and what comes due
+// meanwhile, until it finds only statuses that it has attempted already. Failures do not end it. A
+// free slot is filled at once, however long the other calls take. It works with or without a
+// started processor. It returns when everything it began has ended, except handlers that ignore
+// their cancelled context.
 //
-// Its claims have no worker: should the process die, they are released after
-// StuckMessageThreshold, by the next ProcessPending or by any running worker
-// (contract 5.14). Therefore it claims no more than fills Concurrency slots at a
-// time, though at least one message of each handler, and an attempt without a
-// shorter limit has nine tenths of that threshold; those that share a
-// transaction share that, too.
+// Its claims have no worker. If the process dies, they are released after StuckMessageThreshold, by
+// the next ProcessPending or by any running worker (contract 5.14). For this reason it claims no
+// more at a time than fills Concurrency slots, though at least one message per handler. An attempt
+// without a shorter timeout gets nine tenths of that threshold; attempts that share a transaction
+// share this time too.
 //
-// Statuses of handler keys that are not registered here are left alone, with
-// one warning for each key that no program lists (contract 5.7).
+// Statuses whose handler key is not registered here are left alone, with one warning for each key
+// that no program lists (contract 5.7).
 //
-// In Exclusive mode it takes the inbox's lock for as long as it runs, or shares
-// it if this very processor is started and holds it. Another holder is waited
-// for, twice WorkerTimeout at most; then the error wraps ErrLockHeld and nothing
-// was run. If the lock is lost on the way, or the processor that shares it is
-// stopped, running handlers are cancelled and released uncharged, and the error
-// wraps ErrLockHeld, too, with the counts so far. Handlers must not call it in
-// Exclusive mode: it would wait for itself.
+// In Exclusive mode it takes the inbox's lock while it runs. If this very processor is started and
+// holds the lock, ProcessPending shares it. It waits for another holder for at most twice
+// WorkerTimeout; then it runs nothing and the error wraps ErrLockHeld. If the lock is lost on the
+// way, or the processor that shares it is stopped, running handlers are cancelled and released
+// uncharged; the error then wraps ErrLockHeld too, and the counts so far are returned. Handlers
+// must not call ProcessPending in Exclusive mode: it would wait for itself.
 //
-// It returns when ctx ends, too, with the counts so far and ctx's error;
-// running handlers are cancelled by it and released uncharged.
+// When ctx ends, running handlers are cancelled and released uncharged, and ProcessPending returns
+// the counts so far with ctx's error.
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var counts Drained
 	h := newHeld()
@@ -118,14 +115,14 @@ func (d *Drained) count(outcome handler.AttemptOutcome, applied bool) {
 	}
 }
 
-// drain is one ProcessPending: a pool whose claims have no worker, and which claims until it
+// drain is one ProcessPending call: a pool whose claims have no worker, and which claims until it
 // finds nothing new. Everything but the attempts and the completer runs in the caller's goroutine.
 type drain struct {
 	pool
 	claimer  *claimer
 	counts   *Drained // the completer adds each result as it stores it
 	turn     *turn
-	attempts context.Context // of everything that runs
+	attempts context.Context // the context of everything that runs
 
 	// met are the statuses claimed so far. A snoozed or failed status can come due again during
 	// the drain, any number of times: a round that claims no other status ends the drain.
@@ -145,8 +142,8 @@ func (d *drain) meet(statusID string) bool {
 	return true
 }
 
-// prepare does what sweeps and heartbeats do for a running worker: stuck
-// claims, lanes, handler keys and paused handlers.
+// prepare does what sweeps and heartbeats do for a running worker: it releases stuck claims, checks
+// lanes, records the handler keys and reads the paused handlers.
 func (d *drain) prepare(ctx context.Context) error {
 	p := d.p
 	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {},
@@ -163,7 +160,7 @@ func (d *drain) prepare(ctx context.Context) error {
 	return d.readPauses(ctx)
 }
 
-// readPauses reads what operators paused, as often as a running worker does.
+// readPauses reads which handlers operators have paused, as often as a running worker does.
 func (d *drain) readPauses(ctx context.Context) error {
 	if time.Since(d.paused) < d.p.opts.HeartbeatInterval {
 		return nil
@@ -214,7 +211,7 @@ func (d *drain) round(ctx context.Context) error {
 			d.handle(e)
 		}
 	}
-	d.releaseQueued() // a circuit breaker may wait for the probe of the started worker
+	d.releaseQueued() // a circuit breaker may still wait for the started worker's probe
 	endStoring()
 	<-stored
 	if interrupted == nil {
@@ -250,7 +247,7 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 	return claims, err
 }
 
-// claimOnce claims, and gives the claim its own time, which decides when it counts as stuck.
+// claimOnce claims, and notes when the claims count as stuck. Each claim counts from its own time.
 func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	if err := d.readPauses(ctx); err != nil {
 		return false, err
@@ -321,7 +318,7 @@ func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func
 	}
 	for _, t := range g.tasks {
 		if t.Timeout = t.policy.Timeout; t.Timeout == 0 || t.Timeout > own {
-			t.Timeout = own // a failure, not an interruption
+			t.Timeout = own // so that its end is a failure, not an interruption
 		}
 	}
 	ctx, end := context.WithTimeoutCause(d.attempts, left, attempt.ErrTimeout)
@@ -336,7 +333,7 @@ func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func
 	}
 }
 
-// flush stores what is left, also after ctx has ended.
+// flush stores what is left, even after ctx has ended.
 func (d *drain) flush(ctx context.Context) error {
 	last, done := context.WithTimeout(context.WithoutCancel(ctx), d.p.opts.StatementTimeout)
 	defer done()

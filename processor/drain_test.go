@@ -19,8 +19,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// Contract 5.14: an attempt that takes the time of its claim has failed, and
-// those that shared its transaction have not.
+// Contract 5.14: an attempt that uses up the time of its claim has failed; the others in its
+// transaction have not.
 func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -46,7 +46,7 @@ func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 	})
 }
 
-// Contract 5.2: handlers without work take no share.
+// Contract 5.2: handlers without work take no slots.
 func TestDrainGivesABusyHandlerTheSharesOfIdleOnes(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const together = 6 // of ten slots
@@ -100,7 +100,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 	})
 }
 
-// Contract 5.11: with one try, nobody pays for another's message.
+// Contract 5.11: even if the first failure poisons, no message is charged for another one.
 func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) {
 	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB) error{
 		"a panic": func(context.Context, *gorm.DB) error { panic("boom") },
@@ -145,7 +145,7 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) 
 	}
 }
 
-// Contract 5.14: a claim would wait for the only write lock, which the slow handler has.
+// Contract 5.14: a claim would wait for the only write lock, which the slow handler holds.
 func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.T) {
 	t.Parallel()
 	const busy = 200 * time.Millisecond
@@ -159,7 +159,7 @@ func TestDrainOutlastsATransactionLongerThanTheDriverWaitsForTheFile(t *testing.
 	require.Equal(t, processor.Drained{Picked: 31, Completed: 31}, inboxtest.Process(t, ib))
 }
 
-// Contract 5.14: nor does it need a connection while its handlers have them all.
+// Contract 5.14: a drain needs no connection while its handlers hold all of them.
 func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		const statement = 300 * time.Millisecond
@@ -180,7 +180,8 @@ func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
 	})
 }
 
-// Contract 5.2: what a stored result makes due is not put off until others' calls have ended.
+// Contract 5.2: a status that comes due because a result was stored does not wait until other calls
+// have ended.
 func TestDrainMovesALaneOnBesideACallThatTakesLong(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const rows = 4

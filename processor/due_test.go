@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// message is one of another type than inboxtest.Message's.
+// message returns a message with a type of its own.
 func message(id, typ string) handler.RawMessage {
 	m := inboxtest.Message(id)
 	m.Type = typ
@@ -56,8 +56,8 @@ func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
 	})
 }
 
-// A status may come due while the one before it is being claimed: too late
-// for that claim, too early for the question what is due next.
+// A status may come due while the one before it is being claimed: too late for that claim, and too
+// early for the question when the next one is due.
 func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		began := time.Now().Add(500 * time.Millisecond)
@@ -75,7 +75,7 @@ func TestNoDueTimeFallsBetweenClaims(t *testing.T) {
 			o.Processor.PollingInterval = time.Hour
 		}),
 			inboxtest.Handlers(inboxtest.Do("retrying", retrying)))
-		// Pairs, a little further apart each time.
+		// Pairs of due times, each pair a little further apart than the one before.
 		for i := range messages {
 			due[fmt.Sprint(i)] = began.Add(time.Duration(i/2)*100*time.Millisecond + time.Duration(i%2*i)*50*time.Microsecond)
 		}

@@ -14,12 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// ErrLockHeld says that ProcessPending needs the inbox's lock, in Exclusive
-// mode, and that another worker holds it (contract 5.14).
+// ErrLockHeld says that ProcessPending needs the inbox's lock in Exclusive mode, and that another
+// worker holds it (contract 5.14).
 var ErrLockHeld = errors.New("another worker holds the lock of the inbox")
 
-// lock is how a session, or a ProcessPending, takes part in Exclusive mode: it
-// runs handlers while it holds the lease (contract 5.3).
+// lock is the part of a session, or of a ProcessPending, in Exclusive mode: handlers run only while
+// it holds the lease.
 type lock struct {
 	lease *lease.Lease
 	hold  *lease.Hold
@@ -27,13 +27,13 @@ type lock struct {
 	mu     sync.Mutex
 	guests int  // ProcessPending calls that run under a session's lock
 	left   bool // the session is over
-	giveUp bool // and nothing that it claimed is left
+	giveUp bool // none of its claims is left
 
-	told bool // that another worker holds it; of the goroutine that tries
+	told bool // whether another worker's holding was logged; owned by the goroutine that tries
 }
 
-// newLock makes the lock of one worker ID; what runs under it ends with parent.
-// begun is called when it is held.
+// newLock returns the lock of one worker ID. Everything that runs under the lock ends with parent.
+// begun is called when the lock is acquired.
 func (p *Processor) newLock(parent context.Context, workerID string, begun func()) *lock {
 	l := lease.New(p.store, lockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3),
 		p.clock.Now)
@@ -50,7 +50,7 @@ func (p *Processor) newLock(parent context.Context, workerID string, begun func(
 	})}
 }
 
-// sessionLock is nil in Competing mode.
+// sessionLock returns the lock of a session; nil in Competing mode.
 func (p *Processor) sessionLock(s *session) *lock {
 	if p.opts.Mode != ModeExclusive {
 		return nil
@@ -62,15 +62,15 @@ func (p *Processor) sessionLock(s *session) *lock {
 	})
 }
 
-// tryLock takes or renews it.
+// tryLock acquires or renews the lock.
 func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	err := l.hold.Try(ctx)
 	switch {
 	case err == nil:
 		p.locking.End(nil)
-		// claiming may have stopped because the renewal was late
+		// Claiming may have stopped because the renewal was late.
 		p.wakeup.notify()
-		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // not so in a stop
+		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // false during a stop
 		if standsBy && !l.told {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
 				zap.String(telemetry.FieldLock, lockName), zap.Duration(telemetry.FieldTryingEvery, p.opts.WorkerTimeout/3))
@@ -81,18 +81,17 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 	}
 }
 
-// awaits reports whether a statement failed only because somebody else writes,
-// in a database with a single writer.
+// awaits reports whether a statement failed only because another connection was writing, in a
+// database with a single writer.
 func (p *Processor) awaits(err error) bool { return p.store.SingleWriter() && store.IsWaiting(err) }
 
-// keepLock tries for the lock, or renews it, every third of its length, until
-// ctx ends or the session is fenced: its worker ID must not come to hold it
-// then. In a stop it goes on although nothing runs any more: the lease is to
-// last until the last result is stored.
+// keepLock acquires or renews the lock every third of WorkerTimeout, until ctx ends or the session
+// is fenced: a fenced worker ID must not acquire the lock. It goes on during a stop although
+// nothing is claimed any more, because the lease must last until the last result is stored.
 //
-// freed tells of a ProcessPending of this process that has given the lock up.
-// It is for the worker alone: it holds one signal, and a ProcessPending that
-// took it would gain nothing, for it holds the lock that is to be kept.
+// freed signals that a ProcessPending of this process has released the lock. Only the worker
+// listens to it: the channel holds a single signal, which a ProcessPending, holding the lock
+// itself, would waste.
 func (p *Processor) keepLock(ctx, attempts context.Context, l *lock, freed <-chan struct{}) {
 	ticker := time.NewTicker(p.opts.WorkerTimeout / 3)
 	defer ticker.Stop()
@@ -110,13 +109,13 @@ func (p *Processor) keepLock(ctx, attempts context.Context, l *lock, freed <-cha
 	}
 }
 
-// leave ends what runs under the lock. With giveUp, nothing that was claimed
-// is left, and another worker may have it at once; otherwise it runs out.
+// leave ends what runs under the lock. With giveUp none of its claims is left, so another worker
+// may acquire the lock at once; otherwise the lease expires by itself.
 func (l *lock) leave(ctx context.Context, giveUp bool) error {
 	l.hold.End()
 	l.mu.Lock()
 	l.left, l.giveUp = true, giveUp
-	now := giveUp && l.guests == 0 // else the last guest gives it up
+	now := giveUp && l.guests == 0 // otherwise the last guest releases it
 	l.mu.Unlock()
 	if !now {
 		return nil
@@ -145,7 +144,7 @@ func (l *lock) part(ctx context.Context) error {
 	return l.lease.Release(ctx)
 }
 
-// work is the context of what may run now under this worker ID.
+// work returns the context of what may run now under this worker ID.
 func (s *session) work() context.Context {
 	if s.lock == nil {
 		return s.attempts
@@ -153,16 +152,15 @@ func (s *session) work() context.Context {
 	return s.lock.hold.Term()
 }
 
-// holdsLock is true in Competing mode, too.
+// holdsLock reports whether the session may claim. In Competing mode it is always true.
 func (s *session) holdsLock() bool { return s.lock == nil || s.lock.hold.Fresh() }
 
-// obeyLock reports whether the loop may start and claim now. Without the lock
-// it gives back what is queued. A claim that was under way when the lock was
-// lost is not cut off: its answer would be lost, and this worker, which lives,
-// would have to find its claims again. If an answer was lost nevertheless,
-// they are looked for also without the lock.
+// obeyLock reports whether the loop may start handlers and claim now. Without the lock it gives the
+// queue back. A claim that was running when the lock was lost is not cancelled: its response would
+// be lost, and this worker, which is alive, would have to reconcile its claims. If a response was
+// lost nevertheless, the claims are reconciled even without the lock.
 //
-// With a new term the loop looks anew at everything: others have worked on it.
+// A new term makes every handler poll again, because other workers have changed the statuses.
 func (l *loop) obeyLock() bool {
 	term := l.session.work()
 	if term.Err() == nil {
@@ -183,9 +181,9 @@ func (l *loop) obeyLock() bool {
 	return false
 }
 
-// leaveLock ends a session's lock when the session was fenced or its loop has
-// crashed, so that the next one, or another worker, need not wait until it
-// runs out. Handlers that still run keep it until then.
+// leaveLock releases the lock of a session that was fenced or whose loop crashed, so that the next
+// session, or another worker, need not wait for the lease to expire. If handlers still run, the
+// lease is kept until it expires.
 func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *session) {
 	if s.lock == nil {
 		return
@@ -197,7 +195,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 		routine.Sleep(work, 10*time.Millisecond)
 	}
 	if work.Err() != nil {
-		return // then it is for Stop
+		return // Stop releases the lock then
 	}
 	if err := s.lock.leave(alive, settled()); err != nil {
 		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
@@ -205,7 +203,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 	}
 }
 
-// stopLock ends a session's lock in a stop, after the last result is stored.
+// stopLock releases a session's lock at a stop, after the last result is stored.
 func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
 	if s.lock == nil {
 		return
@@ -216,7 +214,7 @@ func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
 	}
 }
 
-// holdsLock reports whether it processes in Exclusive mode.
+// holdsLock reports whether the processor holds the lock in Exclusive mode.
 func (a *activity) holdsLock() bool {
 	if a == nil {
 		return false

@@ -16,8 +16,7 @@ import (
 
 const lockName = "processor"
 
-// exclusive makes one of an inbox's workers; they find each other's messages
-// by polling.
+// exclusive returns one of several workers of an inbox; they find each other's messages by polling.
 func exclusive(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	return inboxtest.New(t, d.Another(t), append([]inbox.Option{hasty(), inbox.Configure(func(o *inbox.Options) {
@@ -26,7 +25,7 @@ func exclusive(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) *inbox
 	})}, opts...)...)
 }
 
-// lockOwner is who the database says holds the lock, "" if nobody does.
+// lockOwner returns the lock's owner as stored in the database; "" if the lock is free.
 func lockOwner(t *testing.T, d *inboxtest.Database) string {
 	t.Helper()
 	var rows []models.Lock
@@ -39,7 +38,7 @@ func lockOwner(t *testing.T, d *inboxtest.Database) string {
 
 func holdsLock(ib *inbox.Inbox) bool { return ib.Health().Processor.HoldsLock }
 
-// startHolder starts the worker that is to hold the lock.
+// startHolder starts a worker and waits until it holds the lock.
 func startHolder(t *testing.T, ib *inbox.Inbox) {
 	t.Helper()
 	inboxtest.Start(t, ib)
@@ -85,7 +84,7 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(
 		log, logs := inboxtest.Observe()
 		var three []*inbox.Inbox
 		for i := range 3 {
-			// They try for the lock each third of it.
+			// They try for the lock every third of WorkerTimeout.
 			three = append(three, exclusive(t, d, log, inbox.Configure(func(o *inbox.Options) {
 				o.Processor.WorkerTimeout = 20 * time.Second
 			}), inboxtest.Handlers(
@@ -194,8 +193,8 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		require.False(t, holdsLock(one))
 		require.True(t, holdsLock(two))
 
-		// What a worker that lives still runs is not claimed by the new holder;
-		// if somebody takes it nevertheless, the version decides.
+		// The new holder does not claim what a living worker still runs. If another worker takes it
+		// nevertheless, the version decides.
 		for _, id := range []string{"stubborn", "stubborn and taken"} {
 			require.NotNil(t, inboxtest.Status(t, one, id, "h").ProcessingStartedAt)
 		}
@@ -275,7 +274,7 @@ func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
 }
 
 func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
-	// Not on SQLite: it locks the file, and nobody else could take over.
+	// Not on SQLite: the transaction locks the file, so no other worker could take over.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		causes, running := make(chan error, 100), make(chan string, 100)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
@@ -307,7 +306,7 @@ func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 		startHolder(t, ib)
 		self := workers(t, d)[0].ID
 		inboxtest.Accept(t, ib, "1", "2")
-		claim(t, d, system, self, 1, "h") // of which it does not know
+		claim(t, d, system, self, 1, "h") // which the worker does not know of
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
 		require.NoError(t, ib.Resume(context.Background(), "h"))
 		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Conditions["claiming"] != nil }, "a claim failed")
@@ -346,7 +345,7 @@ func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
 		close(finish)
 		stopped := make(chan error, 1)
 		go func() { stopped <- ib.Stop(context.Background()) }()
-		// Beyond the lease's length: it is renewed, too.
+		// Longer than the lease's duration, so it must be renewed.
 		st := inboxtest.Store(t, d.DB)
 		for end := time.Now().Add(lease + time.Second); time.Now().Before(end); {
 			require.Equal(t, owner, lockOwner(t, d), "a result is not stored yet")

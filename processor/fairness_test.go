@@ -13,8 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// hanging is a handler whose calls wait until they are let go, and the number
-// that do.
+// hanging is a handler whose calls wait until they are released. It counts the waiting calls.
 type hanging struct {
 	running atomic.Int64
 	letGo   chan struct{}

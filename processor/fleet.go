@@ -14,13 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// maxSkew is how far this worker's clock may be from the database's: retries
-// and due times are judged to the second at best (contract 3.5).
+// maxSkew is how far this worker's clock may differ from the database's without a warning. Due
+// times are accurate to the second at best.
 const maxSkew = time.Minute
 
-// fleet judges what the rows of all workers show of mistakes in their set-up:
-// a clock that is wrong, workers with other handlers, and workers whose
-// transactions ours could not end.
+// fleet detects set-up mistakes in the rows of all workers: a wrong clock, workers with other
+// handlers, and workers whose open transactions this one could not end.
 type fleet struct {
 	opts  Options
 	keys  []string
@@ -28,12 +27,12 @@ type fleet struct {
 	log   *zap.Logger
 
 	mu   sync.Mutex
-	skew time.Duration // how far our clock is ahead; 0 if that is not much
-	// foreign are living workers' sets of handler keys other than ours: since
-	// when they have been met, by the machine's clock; zero once warned of.
+	skew time.Duration // how far our clock is ahead; 0 if it is within maxSkew
+	// foreign are the sets of handler keys, other than ours, of living workers. The value is when
+	// we first saw the set, by the machine's clock; zero once we have warned.
 	foreign map[string]time.Time
-	// barred are the database roles of workers whose transactions ours, me, could not
-	// end if they died.
+	// barred are the database roles of workers whose transactions we could not end if they died. me
+	// is our own role.
 	barred []string
 	me     string
 }
@@ -43,7 +42,8 @@ func newFleet(opts Options, keys []string, c clock.Clock, log *zap.Logger) *flee
 		foreign: map[string]time.Time{}}
 }
 
-// look judges rows that were read after our clock showed asked; ours is self.
+// look checks the workers' rows. asked is our clock's time right before they were read; self is our
+// own ID.
 func (f *fleet) look(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,8 +54,8 @@ func (f *fleet) look(self string, workers []store.WorkerState, asked time.Time) 
 	f.compareRoles(self, workers)
 }
 
-// compareClocks compares the database's clock with ours, which showed asked
-// before and now after.
+// compareClocks compares the database's clock with ours, which showed asked before the read and now
+// after it.
 func (f *fleet) compareClocks(asked, now, database time.Time) {
 	skew := time.Duration(0)
 	switch {
@@ -74,9 +74,8 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 	f.skew = skew
 }
 
-// compareHandlers warns, once for each set, of living workers with other
-// handlers than ours that have been there for UnknownKeyGrace: a deploy is over
-// by then.
+// compareHandlers warns of living workers that have had other handlers than ours for
+// UnknownKeyGrace, when any deploy is over. It warns once for each set of keys.
 func (f *fleet) compareHandlers(workers []store.WorkerState) {
 	met := map[string]bool{}
 	for _, w := range workers {
@@ -105,9 +104,9 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 	maps.DeleteFunc(f.foreign, func(set string, _ time.Time) bool { return !met[set] })
 }
 
-// compareRoles warns of workers that have logged in to PostgreSQL as a role whose
-// sessions ours may neither see nor end. If one of them is frozen or cut off while a
-// handler's transaction is open, its claims stay locked for as long as it is.
+// compareRoles warns of workers whose PostgreSQL role has sessions that our role may neither see
+// nor end. If such a worker is frozen or cut off during a handler's transaction, its claims stay
+// locked for as long as that transaction is open.
 func (f *fleet) compareRoles(self string, workers []store.WorkerState) {
 	var barred []string
 	for _, w := range workers {
@@ -131,21 +130,21 @@ func (f *fleet) compareRoles(self string, workers []store.WorkerState) {
 	f.barred = barred
 }
 
-// barredRoles are the database roles whose sessions that of ours, me, cannot end.
+// barredRoles returns the database roles whose sessions ours, me, cannot end.
 func (f *fleet) barredRoles() (barred []string, me string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.barred), f.me
 }
 
-// without returns the keys that are not in others, ten at most.
+// without returns the keys that are not in others, at most ten.
 func without(keys, others []string) []string {
 	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
 	return rest[:min(len(rest), mostNamed)]
 }
 
-// clockSkew is how far our clock is ahead of the database's; 0 if that is not
-// much, or not known.
+// clockSkew returns how far our clock is ahead of the database's; 0 if it is within maxSkew or not
+// known.
 func (f *fleet) clockSkew() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

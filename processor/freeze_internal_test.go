@@ -13,9 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Contract 5.9. A frozen process cannot be told to continue between two of its
-// instructions, so the session's last heartbeat is moved to the past instead: the
-// fence's timer is as late as after a freeze.
+// Contract 5.9. A test cannot suspend and resume the process between two given instructions. It
+// moves the session's last heartbeat to the past instead, so the fence's timer is as late as after
+// a suspension.
 func TestNoCallBeginsOnceTheHeartbeatIsTooOld(t *testing.T) {
 	calls := 0
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { calls++; return nil })

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// commitGate is a pool in which a test may take the commits of accepts in hand.
+// commitGate is a connection pool in which a test can intercept the commits of accepts.
 type commitGate struct {
 	*sql.DB
 
@@ -22,7 +22,7 @@ type commitGate struct {
 	next []func(tx *sql.Tx) error
 }
 
-// gated is the database behind a commitGate.
+// gated returns the database opened through a commitGate.
 func gated(t *testing.T, d *inboxtest.Database) (*gorm.DB, *commitGate) {
 	t.Helper()
 	pool, err := d.DB.DB()
@@ -33,7 +33,7 @@ func gated(t *testing.T, d *inboxtest.Database) (*gorm.DB, *commitGate) {
 	return db, g
 }
 
-// take lets the next commit of an accept be done by that function.
+// take makes the next accept commit by calling how.
 func (g *commitGate) take(how func(tx *sql.Tx) error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,12 +42,12 @@ func (g *commitGate) take(how func(tx *sql.Tx) error) {
 
 var errLost = errors.New("the answer is lost")
 
-// lose commits the next accept, which is told of a failure.
+// lose commits the next accept but reports a failure to it.
 func (g *commitGate) lose() {
 	g.take(func(tx *sql.Tx) error { return errors.Join(tx.Commit(), errLost) })
 }
 
-// hold commits the next accept, which learns of it when open is called.
+// hold commits the next accept, which gets its response only when open is called.
 func (g *commitGate) hold() (committed <-chan struct{}, open func()) {
 	done, opened := make(chan struct{}), make(chan struct{})
 	g.take(func(tx *sql.Tx) error {

@@ -12,33 +12,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Reservation is the promise to run statuses that one accept inserts, claimed
-// for this worker: they take their slots from now on. Exactly one of Deliver
-// and Abandon must end it, whatever becomes of the accept. It is for one
-// goroutine.
+// Reservation is a promise of slots to one accept, which inserts its statuses as claimed by this
+// worker. The statuses take their slots from now on. The accept must end it with exactly one of
+// Deliver and Abandon, whatever its result. It is not safe for concurrent use.
 type Reservation struct {
 	loop  *loop
 	grant *scheduler.Grant[*task] // nil if the worker must not claim
-	until time.Time               // when it lapses
+	until time.Time               // when the slots become free for claims again
 }
 
-// reservationLife is how long a reservation keeps its slots free. An accept
-// takes a few milliseconds; one that waits for a lock, which somebody's open
-// transaction holds, must not keep slots idle that could run what is due.
+// reservationLife is how long a reservation keeps slots from claims. An accept takes a few
+// milliseconds. One that waits for a lock held by another transaction must not keep slots idle that
+// could run due messages.
 const reservationLife = 100 * time.Millisecond
 
-// Reserve asks for room for so many new statuses, by handler key (contract
-// 5.17). It returns nil unless the processor is started and has a session.
-// It is quick whatever the handlers and the database are doing, and safe for
-// concurrent use.
+// Reserve reserves slots for new statuses, whose number is given by handler key (contract 5.17). It
+// returns nil unless the processor is started and has a session. It never waits for handlers or for
+// the database, and is safe for concurrent use.
 //
-// Room is in slots that nothing else is going to take, and for a handler below
-// its fair share beyond those. There is none for handlers that are paused, that
-// are ordered (a claim has to judge the lane), that have legacy keys (a claim
-// has to look for siblings), whose circuit breaker is not closed or whose calls
-// do not return; none for those that may have older statuses due in the
-// database, unless these are known to be few, and have slots set aside; and
-// none at all while the worker must not claim.
+// It grants slots that nothing else is going to take; a handler below its fair share gets more than
+// those. It grants none to handlers that are paused, that are ordered (a claim has to judge the
+// lane), that have legacy keys (a claim has to look for siblings), whose circuit breaker is not
+// closed or that have too many calls that do not return. It grants none to handlers that may have
+// older due statuses in the database either, unless their number is known; then slots are kept free
+// for these. It grants nothing at all while the worker must not claim.
 func (p *Processor) Reserve(wanted map[string]int) *Reservation {
 	if l := p.loop.Load(); l != nil {
 		return l.reserve(wanted)
@@ -70,17 +67,18 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 	return r
 }
 
-// mayHandOff: in Exclusive mode only in a term that the loop works in. While
-// lost claims are looked for, or are about to be, none may be on their way.
+// mayHandOff reports whether accepts may dispatch statuses locally. In Exclusive mode they may only
+// in a term of the lock that the loop works in. They may not while claims are reconciled or are
+// about to be, because reconciling requires that no claims are on their way.
 func (l *loop) mayHandOff() bool {
 	term := l.session.work()
 	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && !l.lookDue()
 }
 
-// Worker is for whom the statuses must be claimed.
+// Worker returns the ID of the worker that must claim the statuses.
 func (r *Reservation) Worker() string { return r.loop.session.id }
 
-// Granted is how many statuses of a handler may be claimed.
+// Granted returns how many statuses of a handler may be inserted as claimed.
 func (r *Reservation) Granted(handlerKey string) int {
 	h, known := r.loop.p.registry.Lookup(handlerKey)
 	if !known {
@@ -89,15 +87,15 @@ func (r *Reservation) Granted(handlerKey string) int {
 	return r.grant.Messages(h.Key())
 }
 
-// Deliver runs claims that are committed, and learns how many statuses, by
-// handler key, were accepted for anybody to claim. If the worker has ended
-// since Reserve, the claims are given back before it returns; if that fails
-// they are recovered like those of any worker that is gone.
+// Deliver queues claims that are committed, to be run. unclaimed is the number of statuses, by
+// handler key, that were stored for any worker to claim. If the worker has ended since Reserve,
+// Deliver releases the claims before it returns; if that fails they are recovered like the claims
+// of any dead worker.
 func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	l := r.loop
 	attempts := make([]*task, 0, len(claims))
 	for _, c := range claims {
-		h, _ := l.p.registry.Lookup(c.HandlerKey) // else it was not granted
+		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
 		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
 	}
 	if !l.take(r, claims, attempts, unclaimed) {
@@ -132,9 +130,9 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 	return true
 }
 
-// Abandon ends the reservation of an accept that committed nothing; or of
-// which, if the answer was lost, nobody knows: claims that this worker does not
-// know of are then looked for (contract 5.9).
+// Abandon ends the reservation of an accept that committed nothing. lost says that the accept's
+// response was lost, so it is not known whether it committed; the worker's claims are then
+// reconciled (contract 5.9).
 func (r *Reservation) Abandon(lost bool) {
 	l := r.loop
 	l.mu.Lock()
@@ -150,10 +148,10 @@ func (r *Reservation) Abandon(lost bool) {
 			l.noteLost()
 		}
 	}
-	l.p.wakeup.notify() // there are slots to claim for
+	l.p.wakeup.notify() // the freed slots can be claimed for
 }
 
-// free gives the slots back.
+// free returns the slots.
 func (r *Reservation) free() {
 	if r.grant.Empty() {
 		return
@@ -163,7 +161,7 @@ func (r *Reservation) free() {
 	l.promised = slices.DeleteFunc(l.promised, func(other *Reservation) bool { return other == r })
 }
 
-// lapse frees, for claims, the slots of reservations that have grown old.
+// lapse lets claims use the slots of reservations that have expired.
 func (l *loop) lapse() {
 	now := time.Now()
 	for _, r := range l.promised {
@@ -173,7 +171,7 @@ func (l *loop) lapse() {
 	}
 }
 
-// nextLapse is when the next reservation lapses; zero if there is none.
+// nextLapse returns when the next reservation expires; zero if there is none.
 func (l *loop) nextLapse() time.Time {
 	for _, r := range l.promised {
 		if !r.grant.Expired() {
@@ -183,8 +181,8 @@ func (l *loop) nextLapse() time.Time {
 	return time.Time{}
 }
 
-// noteLost begins to doubt if an accept's answer was lost. No claim is under
-// way, whose goroutine the claimer belongs to then.
+// noteLost schedules reconciling if an accept's response was lost. Call it only while no claim is
+// running, because the claim's goroutine owns the claimer.
 func (l *loop) noteLost() {
 	if l.lost {
 		l.lost = false
@@ -193,8 +191,8 @@ func (l *loop) noteLost() {
 	l.doubt = l.act.claimer.nextLook()
 }
 
-// giveBackLate gives claims back that were delivered when their loop was over.
-// The completer may be, too.
+// giveBackLate releases claims that were delivered after their loop had ended. It writes them
+// directly, because the completer may have ended, too.
 func (l *loop) giveBackLate(attempts []*task) {
 	if len(attempts) == 0 {
 		return

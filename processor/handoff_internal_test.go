@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// A round of claims that begins before the look for lost claims is due must not
-// let accepts through until the next one, in whose way they would be: under load
-// there would never be a round without accepts under way (contract 5.9, 5.17).
+// Once reconciling is due, accepts must not reserve slots even if a round of claiming without
+// reconciling is running. Otherwise, under load, there would never be a round without running
+// accepts, and claims would never be reconciled (contract 5.9, 5.17).
 func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
 	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
 		Handler: handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })}})

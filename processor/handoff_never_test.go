@@ -14,13 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// also is a channel of its own for a handler, beside channel "c".
+// also adds a channel of its own for a handler, beside channel "c".
 func also(h *inbox.HandlerSpec) inbox.Option {
 	return inbox.Channel("also", inbox.On("t", h))
 }
 
-// acceptAlso accepts on both channels at once; what the first handler gets is
-// handed off.
+// acceptAlso accepts on both channels at once; the first handler's messages are dispatched locally.
 func acceptAlso(t *testing.T, ib *inbox.Inbox, i int) (id string) {
 	t.Helper()
 	id = fmt.Sprintf("also %d", i)
@@ -61,7 +60,7 @@ func TestPausedHandlerIsNotHandedOff(t *testing.T) {
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		require.NoError(t, ib.Pause(context.Background(), "paused"))
-		for range 2 { // the first may have read what was paused before
+		for range 2 { // the first heartbeat may have read the pauses before
 			after := lastBeat(t, d)
 			inboxtest.Eventually(t, func() bool { return lastBeat(t, d).After(after) }, "a heartbeat")
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// acceptMeanwhile accepts one message and tells when that is over.
+// acceptMeanwhile accepts one message in the background; the channel receives the result.
 func acceptMeanwhile(ib *inbox.Inbox, id string) <-chan error {
 	over := make(chan error, 1)
 	go func() {
@@ -27,8 +27,8 @@ func acceptMeanwhile(ib *inbox.Inbox, id string) <-chan error {
 	return over
 }
 
-// heldAccept has an accept committed, with its status claimed, whose answer
-// open lets through. The inbox hands off.
+// heldAccept starts an accept that commits, with its status claimed, and whose response arrives
+// only when open is called. The inbox must dispatch locally.
 func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (over <-chan error, open func()) {
 	t.Helper()
 	committed, open := gate.hold()
@@ -55,7 +55,7 @@ func TestStopWaitsForAnAcceptThatHandsOffAndGivesItsClaimsBack(t *testing.T) {
 		stopped := make(chan error, 1)
 		go func() { stopped <- ib.Stop(context.Background()) }()
 		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.Running }, "the stop has begun")
-		pause(t, 50*time.Millisecond) // what must not happen has no signal
+		pause(t, 50*time.Millisecond) // there is no signal for what must not happen
 		require.Empty(t, stopped)
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
@@ -130,7 +130,7 @@ func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		over, open := heldAccept(t, ib, gate, "1")
-		// Another worker has it, and keeps it.
+		// Another worker holds the lock, and keeps it.
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'",
 			vanishing)
 		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.HoldsLock }, "it has lost the lock")
@@ -206,7 +206,7 @@ func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
-		for i := 0; ; i++ { // more often than the statement's timeout
+		for i := 0; ; i++ { // at shorter intervals than StatementTimeout
 			gate.lose()
 			_, err := ib.Accept(context.Background(), inboxtest.Message(fmt.Sprint(i)))
 			require.ErrorIs(t, err, errLost)
@@ -235,7 +235,7 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		_, err := ib.Accept(context.Background(), inboxtest.Message("lost"))
 		require.ErrorIs(t, err, errLost)
 		over, open := heldAccept(t, ib, gate, "late")
-		pause(t, timeout+300*time.Millisecond) // the look is due
+		pause(t, timeout+300*time.Millisecond) // reconciling is due now
 		before := ib.Counters().HandedOff
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Equal(t, before, ib.Counters().HandedOff, "nothing is handed off until the look has taken place")

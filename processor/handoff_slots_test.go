@@ -57,7 +57,7 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff(t *testing.T) {
 			return n
 		}
 		require.Equal(t, 3, waiting())
-		for range 4 { // fewer slots than a claim for an unknown number waits for
+		for range 4 { // fewer slots than a claim of an unknown number of messages waits for
 			one()
 		}
 		for i := range 20 {
@@ -71,7 +71,7 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff(t *testing.T) {
 }
 
 func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
-	// SQLite's accepts wait before they reserve anything for long
+	// Not on SQLite: its accepts do their waiting before they reserve anything.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = inboxtest.Patience
@@ -79,7 +79,7 @@ func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
-		tx := d.DB.Begin() // somebody's transaction that takes its time
+		tx := d.DB.Begin() // a long transaction of another connection
 		defer tx.Rollback()
 		_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("x"))
 		require.NoError(t, err)

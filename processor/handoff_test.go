@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// unhurried is brisk without polls: nothing is claimed but for a reason.
+// unhurried returns brisk options without polls, so that every claim has another reason.
 func unhurried() inbox.Option {
 	return inbox.Configure(func(o *inbox.Options) {
 		inboxtest.Defaults(o)
@@ -25,7 +25,8 @@ func unhurried() inbox.Option {
 	})
 }
 
-// settleDown accepts probes until the inbox hands off, and waits for them.
+// settleDown accepts probes until the inbox dispatches locally, and waits until the probes have
+// ended.
 func settleDown(t *testing.T, ib *inbox.Inbox) {
 	t.Helper()
 	probe(t, ib, "c")
@@ -49,8 +50,8 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 			return left == 0
 		}, "the probe is completed")
 		if ib.Counters().HandedOff > before {
-			// The result may be stored before the loop learns that the
-			// slot is free, which no one can see.
+			// The result may be stored before the loop knows that the slot is free, which a test
+			// cannot observe.
 			pause(t, 50*time.Millisecond)
 			return
 		}
@@ -58,7 +59,7 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 	}
 }
 
-// isProbe tells a handler that the message is settleDown's.
+// isProbe reports whether the message is one of settleDown's.
 func isProbe(m inboxtest.Bytes) bool { return strings.HasPrefix(m.ID, "probe ") }
 
 func TestHandedOffStatusRunsWithoutAClaim(t *testing.T) {
@@ -66,7 +67,7 @@ func TestHandedOffStatusRunsWithoutAClaim(t *testing.T) {
 		ran := newLedger()
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(
 			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error {
-				var stored int64 // of another connection: it is committed
+				var stored int64 // read by another connection, so it is committed
 				if err := d.DB.Model(&models.HandlerStatus{}).Where("message_id = ? AND handler_key = 'a'",
 					m.ID).Count(&stored).Error; err != nil || stored != 1 {
 					return fmt.Errorf("%d stored: %w", stored, err)

@@ -7,7 +7,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/condition"
 )
 
-// health gathers what is wrong at the moment.
+// health holds the conditions of a processor and its stuck calls.
 type health struct {
 	conditions []*condition.Condition
 
@@ -25,45 +25,43 @@ func (h *health) stuck(handlers map[string]int) {
 type Health struct {
 	// Running is true between Start and Stop.
 	Running bool
-	// Mode is Exclusive or Competing; HoldsLock is true in a started processor
-	// that processes in Exclusive mode, and false in one that stands by, which
-	// is as healthy (contract 5.3).
+	// Mode is Exclusive or Competing. HoldsLock is true if the processor is started in Exclusive
+	// mode and holds the lock. A processor that stands by is as healthy (contract 5.3).
 	Mode      Mode
 	HoldsLock bool
-	// WorkerID is that of the started processor at this moment; empty before its
-	// first heartbeat.
+	// WorkerID is the started processor's worker ID at this moment. It is empty until the first
+	// session of a start exists.
 	WorkerID string
-	// Busy is how many attempts run, and ProgressAt when one last came to its end:
-	// completed, failed, poisoned or snoozed; zero if none has. Both by this
-	// processor, started or by ProcessPending.
+	// Busy is how many attempts are running. ProgressAt is when an attempt last completed, failed,
+	// was poisoned or snoozed; zero if none has. Both count this processor's attempts, whether it
+	// is started or runs ProcessPending.
 	Busy       int
 	ProgressAt time.Time
-	// Queued is how many statuses the started processor has claimed that do not
-	// run: they wait for a slot, or for their result to be stored.
+	// Queued is how many claimed statuses of the started processor are not running: they wait for a
+	// slot, or for their result to be stored.
 	Queued int
-	// Conditions are the errors that last, by what fails.
+	// Conditions are the lasting errors, by the name of what fails.
 	Conditions map[string]error
-	// Stuck counts, by handler key, calls that ignore their cancelled context.
+	// Stuck is the number of calls that ignore their cancelled context, by handler key.
 	Stuck map[string]int
-	// OpenCircuits are the keys of handlers whose circuit breaker is open, or
-	// that try a probe at this moment.
+	// OpenCircuits are the keys of handlers whose circuit breaker is open or has a probe running.
 	OpenCircuits []string
-	// ClockSkew is how far this worker's clock is ahead of the database's, if
-	// that is more than a minute; negative if it is behind. Always 0 on SQLite.
+	// ClockSkew is how far this worker's clock is ahead of the database's, if the difference is
+	// more than a minute; negative if it is behind. It is always 0 on SQLite.
 	ClockSkew time.Duration
-	// BarredRoles are the PostgreSQL roles of other workers whose sessions DatabaseRole,
-	// this worker's, can neither see nor end.
+	// BarredRoles are the PostgreSQL roles of other workers whose sessions this worker's role,
+	// DatabaseRole, can neither see nor end.
 	BarredRoles  []string
 	DatabaseRole string
 }
 
-// Degraded is true if anything is wrong.
+// Degraded reports whether anything is wrong.
 func (h Health) Degraded() bool {
 	return len(h.Conditions) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 ||
 		len(h.BarredRoles) > 0
 }
 
-// Health tells how the processor is (contract 5.15).
+// Health returns the processor's present state (contract 5.15).
 func (p *Processor) Health() Health {
 	p.mu.Lock()
 	now := p.now

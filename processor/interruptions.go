@@ -11,13 +11,13 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// interruptions counts how often in a row the database cut a status's attempts
-// short. Nothing is charged for that, so no row counts it: each repeat waits twice
-// as long as the one before, up to MaxRetryDelay, and it is logged and part of the
-// health for as long as a status is affected (contract 5.7).
+// interruptions counts how many attempts of a status in a row the database interrupted. No row
+// counts them, because nothing is charged for them. Each repeat waits twice as long as the one
+// before, up to MaxRetryDelay. While any status is affected, the condition is logged and part of
+// the health.
 //
-// The counts are of this process alone. A status that another worker goes on with
-// is forgotten some time after its repeat was due.
+// The counts are of this process only. If another worker takes over a status, it is forgotten here
+// some time after its repeat was due.
 type interruptions struct {
 	condition *condition.Condition
 	maxDelay  time.Duration
@@ -32,12 +32,11 @@ type interruption struct {
 	expires time.Time
 }
 
-// forgetAfter is how long after its repeat was due a status is remembered. Another
-// worker may have claimed it, and then nobody says here what became of it.
+// forgetAfter is how long a status is remembered after its repeat was due. If another worker has
+// claimed it, this process never learns the result.
 const forgetAfter = time.Minute
 
-// again notes one more interruption of a status and returns how long its repeat
-// has to wait.
+// again counts one more interruption of a status and returns how long its repeat must wait.
 func (i *interruptions) again(t *task, reason error) time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -53,7 +52,7 @@ func (i *interruptions) again(t *task, reason error) time.Duration {
 	return delay
 }
 
-// over notes that an attempt of the status came to its end.
+// over forgets a status, because an attempt of it has ended.
 func (i *interruptions) over(statusID string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -63,7 +62,7 @@ func (i *interruptions) over(statusID string) {
 	}
 }
 
-// check ends the condition if the last status concerned was forgotten.
+// check ends the condition if the last affected status has expired.
 func (i *interruptions) check() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

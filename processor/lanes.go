@@ -14,27 +14,27 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// lanes lets the next row of a lane go when one before it has ended
-// (contract 5.12). The claims' side of it is in the store: see AdvanceLanes.
+// lanes lets the next row of a lane run when one before it has ended. The store marks the waiting
+// rows when it claims: see AdvanceLanes.
 type lanes struct {
 	store    store.Lanes
 	registry *handler.Registry
 	policies map[*handler.Handler]*policy
-	timeout  time.Duration // of a statement
+	timeout  time.Duration // of each statement
 	now      func() time.Time
 	log      *zap.Logger
-	// wake is told of handlers whose rows came free.
+	// wake is called with the handlers whose rows may run now.
 	wake func(handlerKeys ...string)
 
 	mu      sync.Mutex
-	checked time.Time // when all lanes were looked after; zero if that is due
+	checked time.Time // when all lanes were checked last; zero if a check is due
 }
 
-// laneInterval is how often all lanes are looked after although nothing tells
-// that a look is missing: a process without a worker may have died.
+// laneInterval is how often all lanes are checked although no advance is known to be missing. A
+// process that has no worker may have died before it advanced a lane.
 const laneInterval = time.Minute
 
-// doubt makes the next sweep look after all lanes.
+// doubt makes the next sweep check all lanes.
 func (l *lanes) doubt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,8 +51,8 @@ func (l *lanes) checkDue() bool {
 	return true
 }
 
-// advance looks after the lanes of claims that have ended, whatever became of
-// them; their ends are committed. A look that fails is made up for by a sweep.
+// advance advances the lanes of claims that have ended, whatever their result. Their ends must be
+// committed. If it fails, the next sweep checks all lanes instead.
 func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
 	var turns []store.LaneTurn
 	for _, r := range ended {
@@ -92,13 +92,13 @@ func (l *lanes) free(keys []string) {
 	}
 }
 
-// lanePage is how many lanes one statement of a check looks after.
+// lanePage is how many lanes one statement of a check covers.
 const lanePage = 500
 
-// check makes up for looks that never took place, because a process died
-// between the commit and the look: it walks all lanes with waiting rows. Those
-// of handlers that are not ordered any more need no order, so their rows are
-// let go; those of names nobody goes by any more are looked after as they are.
+// check advances lanes whose advance is missing because a process died between the commit and the
+// advance. It checks all lanes with waiting rows. Waiting rows of handlers that are no longer
+// ordered are released, because they need no order. Lanes whose name no handler has any more are
+// checked, too.
 func (l *lanes) check(ctx context.Context) error {
 	err := l.checkAll(ctx)
 	if err != nil {
@@ -137,7 +137,8 @@ func (l *lanes) checkAll(ctx context.Context) error {
 	}
 	for _, name := range waiting {
 		if !known[name] {
-			// Letting go is harmless, whatever the rule is: claims judge anew.
+			// Releasing a row is harmless whatever the lane's rule is, because claims judge it
+			// again.
 			problems = append(problems, l.walk(ctx, store.LaneRule{Handlers: []int64{name}, SkipPoisoned: true}))
 		}
 	}

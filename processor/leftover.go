@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// leftover are groups that go on running after their loop has ended. The zero
-// value is empty.
+// leftover is the set of groups that are still running after their loop has ended. The zero value
+// is empty.
 type leftover struct {
 	mu     sync.Mutex
 	groups map[*group]bool
@@ -37,7 +37,7 @@ func (l *leftover) count() int {
 	return len(l.groups)
 }
 
-// mostNamed bounds how many messages names lists.
+// mostNamed is the number of messages that names lists at most.
 const mostNamed = 10
 
 // names lists the handler keys and message IDs of the groups, for an error.

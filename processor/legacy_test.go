@@ -35,8 +35,8 @@ func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
 	})
 }
 
-// both accepts messages so that each has a row under the new and the old key,
-// as a rolling rename leaves them.
+// both accepts messages so that each has a row under the new key and one under the old key, as
+// after a rolling rename.
 func both(t *testing.T, renamed, old *inbox.Inbox, ids ...string) {
 	t.Helper()
 	inboxtest.Accept(t, renamed, ids...)

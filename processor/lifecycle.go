@@ -19,19 +19,18 @@ type activity struct {
 	claimer   *claimer
 	crew      *crew
 
-	stop   context.CancelFunc // ends claiming; running handlers go on
-	giveUp chan struct{}      // closed: wait no longer for those
+	stop   context.CancelFunc // ends claiming; running handlers continue
+	giveUp chan struct{}      // closed when the loop must not wait for running handlers any longer
 	done   chan struct{}      // closed when the supervisor has returned
-	// left are the groups whose loop has ended before they have: at its
-	// stop, or when a session before this one did.
+	// left are the groups that outlived their loop, at a stop or when an earlier session ended.
 	left leftover
 
-	endStoring context.CancelFunc // of results as they come; then flush stores the rest
-	storing    chan struct{}      // closed when it has ended
-	hard       context.Context    // no statement of the completer goes on after it
+	endStoring context.CancelFunc // ends storing of results as they come; flushLast stores the rest
+	storing    chan struct{}      // closed when that has ended
+	hard       context.Context    // bounds all statements of the completer
 	endHard    context.CancelFunc
 
-	endServices context.CancelFunc // heartbeats and sweeps, last of all
+	endServices context.CancelFunc // ends heartbeats and sweeps, at the end of a stop
 	services    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -50,10 +49,9 @@ func (a *activity) current() *session {
 	return a.session
 }
 
-// Start begins processing in the background and returns at once; the
-// database need not be reachable yet. Starting twice does nothing; a stopped
-// processor can be started again. The processor has a context of its own, so
-// the end of ctx does not end it.
+// Start begins processing in the background and returns at once. The database need not be reachable
+// yet. Starting twice does nothing; a stopped processor can be started again. The processor has a
+// context of its own, so it does not end with the context passed here.
 func (p *Processor) Start(context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
@@ -76,7 +74,7 @@ func (p *Processor) Start(context.Context) error {
 			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
 				p.storing.Begin(nil, err)
 				routine.Sleep(storing, p.opts.restartDelay())
-				completer.arrived.Notify() // the signal for what is queued may be used up
+				completer.arrived.Notify() // the signal for the queued results may have been consumed
 			}
 		}
 	}()
@@ -98,16 +96,16 @@ func (p *Processor) Start(context.Context) error {
 	return nil
 }
 
-// supervise runs one session after the other until work ends: a new one when
-// the worker was fenced or its loop crashed (contract 5.9, 5.15).
+// supervise runs one session after the other until work ends. A new session begins when the worker
+// was fenced or its loop crashed.
 func (p *Processor) supervise(work, alive context.Context, a *activity) {
 	for work.Err() == nil {
 		s := newSession(alive, p.opts.WorkerTimeout)
 		s.lock = p.sessionLock(s)
 		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beating, p.setPaused,
 			func() { p.wakeup.wake() })
-		// Known before its first heartbeat: that may be stored although a stop
-		// cuts it short, and then the stop has to mark the worker, too.
+		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although
+		// it gets stored, and must be able to mark the worker as stopped then.
 		a.use(s)
 		if !p.register(work, h, s) {
 			s.end(errStopping)
@@ -142,21 +140,22 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		}
 		if work.Err() != nil {
 			context.AfterFunc(alive, end)
-			return // the heart goes on beating while Stop stores the last results
+			return // heartbeats continue while Stop stores the last results
 		}
 		end()
 		over := make(chan struct{})
 		go func() { ended.Wait(); close(over) }()
 		select {
 		case <-over:
-		case <-a.giveUp: // a hook ignores its context
+		case <-a.giveUp: // for the case that a hook ignores its context
 		}
 		s.end(errFenced)
 		p.leaveLock(work, alive, a, s)
 	}
 }
 
-// register sends a session's first heartbeat, however long that takes.
+// register sends a session's first heartbeat, and retries until it succeeds. It returns false if
+// work ends before that.
 func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 	for {
 		var err error

@@ -10,10 +10,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// listen wakes the loop with what other processes announce, until ctx ends
-// (contract 4.7). Polling goes on beside it, so nothing depends on a
-// notification: while it cannot listen, the log says so now and then and health all
-// the time.
+// listen wakes the loop when other processes notify of new statuses, until ctx ends. Polling
+// continues, so nothing depends on a notification. While listening fails, the log says so from time
+// to time, and health shows it.
 func (p *Processor) listen(ctx context.Context) {
 	first := max(p.opts.restartDelay()/50, time.Millisecond)
 	longest := 12 * p.opts.restartDelay()
@@ -36,8 +35,8 @@ func (p *Processor) listen(ctx context.Context) {
 	}
 }
 
-// hear listens on one connection until that fails. A connection that died
-// without a word is noticed within two thirds of WorkerTimeout.
+// hear listens on one connection until that fails. It notices within two thirds of WorkerTimeout
+// that a connection died silently.
 func (p *Processor) hear(ctx context.Context) error {
 	connecting, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	l, err := p.store.Listen(connecting)
@@ -47,8 +46,8 @@ func (p *Processor) hear(ctx context.Context) error {
 	}
 	defer l.Close()
 	p.listening.End(nil)
-	// What was announced before it listened is not repeated. It looks after it
-	// has begun to listen, so that what commits after the look is heard.
+	// Notifications from before we listened are lost, so poll once. Poll after listening has begun,
+	// so that what commits after the poll is notified.
 	p.wakeup.wake()
 	for {
 		keys, err := l.Next(ctx, p.opts.WorkerTimeout/3)
@@ -59,8 +58,8 @@ func (p *Processor) hear(ctx context.Context) error {
 	}
 }
 
-// wakeAnnounced wakes those handlers of the keys that are registered here, by
-// whichever of their keys; all if there are no keys.
+// wakeAnnounced wakes the handlers that are registered here under any of the keys, or all handlers
+// if there are no keys.
 func (p *Processor) wakeAnnounced(keys []string) {
 	if len(keys) == 0 {
 		p.wakeup.wake()
@@ -77,8 +76,8 @@ func (p *Processor) wakeAnnounced(keys []string) {
 	}
 }
 
-// announceReleased tells the other workers of claims that this one has given
-// back at its stop: they are due now, and it will not run them.
+// announceReleased notifies the other workers that this one released claims during its stop: they
+// are due now, and this worker will not run them.
 func (p *Processor) announceReleased(hard context.Context) {
 	if !p.opts.Listen || !p.released.Swap(false) {
 		return

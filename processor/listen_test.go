@@ -19,7 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// listening are the options of a worker that polls hardly ever.
+// listening returns the options of a worker that listens and hardly ever polls.
 func listening(more ...inbox.Option) []inbox.Option {
 	return append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 		o.Processor.Listen = true
@@ -33,7 +33,7 @@ func listens(t *testing.T, db *gorm.DB) bool {
 	return len(listeners(t, db)) > 0
 }
 
-// listeners are the server's processes of connections that began to listen.
+// listeners returns the server's processes for connections that began to listen.
 func listeners(t *testing.T, db *gorm.DB) (pids []int) {
 	t.Helper()
 	require.NoError(t,
@@ -41,10 +41,10 @@ func listeners(t *testing.T, db *gorm.DB) (pids []int) {
 	return pids
 }
 
-// awaitListening waits until a worker hears what other accepts.
+// awaitListening waits until a worker is notified of what the other inbox accepts.
 func awaitListening(t *testing.T, other *inbox.Inbox, got <-chan string) {
 	t.Helper()
-	// The first may be found by the look at the start, the second may not.
+	// The first may be found by the poll at the start; the second may not.
 	for _, id := range []string{"at the start", "heard"} {
 		inboxtest.Accept(t, other, id)
 		require.Equal(t, id, inboxtest.Receive(t, got, "what is accepted while it listens"))
@@ -98,7 +98,7 @@ func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
 	})
 }
 
-// Notifications sent while nobody listens are lost.
+// Notifications sent while no worker listens are lost, so a worker polls once it listens again.
 func TestWorkerLooksOnceItListensAgain(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		observe, logs := inboxtest.Observe()
@@ -134,8 +134,8 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 		handler, got := arrivals()
 		proxy := pgproxy.New(t, d.DSN())
 		const workerTimeout = 3 * time.Second
-		// A connection that is only being made when the partition begins is given up
-		// after StatementTimeout.
+		// A connection attempt that is running when the partition begins is given up after
+		// StatementTimeout.
 		worker := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), listening(inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = workerTimeout
 			o.Processor.StatementTimeout = inboxtest.Patience / 10
@@ -146,7 +146,7 @@ func TestDeadConnectionOfTheListenerIsNoticed(t *testing.T) {
 		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		inboxtest.Eventually(t, func() bool { return listens(t, d.DB) }, "it listens")
 		awaitListening(t, other, got)
-		proxy.Partition() // which neither end hears of
+		proxy.Partition() // neither end notices
 		inboxtest.Eventually(t, func() bool { return listeningFails(worker) != nil }, "the silence is noticed")
 		inboxtest.Accept(t, other, "1")
 		proxy.Heal()
@@ -171,7 +171,7 @@ func TestStopDoesNotWaitForTheListener(t *testing.T) {
 	})
 }
 
-// Contract 5.8: who takes over what a stop releases need not wait for a poll.
+// Contract 5.8: other workers need not wait for a poll to take over what a stop releases.
 func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		running := make(chan string, 1)
@@ -220,7 +220,7 @@ func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 	})
 }
 
-// veiled is a driver that hides pgx.
+// veiled is a driver that hides pgx from type assertions.
 type veiled struct{ driver.Driver }
 
 type veil struct{ driver.Conn }

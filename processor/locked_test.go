@@ -34,7 +34,7 @@ func TestLockedStatusHoldsUpNoOtherAndIsStoredWhenFree(t *testing.T) {
 		require.NoError(t, other.Exec("SELECT 1 FROM inbox_handler_statuses WHERE message_id = 'locked' FOR UPDATE").Error)
 		close(release)
 		completed := func(id string) bool { return inboxtest.Status(t, ib, id, "h").CompletedAt != nil }
-		for _, id := range many(30) { // steady traffic must not put the locked one off for ever
+		for _, id := range many(30) { // steady traffic must not postpone the locked one again and again
 			inboxtest.Accept(t, ib, id)
 			inboxtest.Eventually(t, func() bool { return completed(id) }, "another message completed")
 		}

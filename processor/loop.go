@@ -12,33 +12,33 @@ import (
 	"go.uber.org/zap"
 )
 
-// loop is one session's scheduling (contract 5.1): claim what is due, start
-// it, and wait for a wake-up, the next due time or the poll. Claims and
-// attempts run in goroutines of their own and report by events; accepts that
-// hand off (see Reserve) look at its state and change it between two of its
-// rounds: it holds mu unless it waits. It never blocks on the database.
-// Attempts hand their results to the completer themselves, so nothing is lost
-// when they outlive the loop.
+// loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the
+// next due time or the poll. It never blocks on the database: claims and attempts run in goroutines
+// of their own and report by events. Attempts pass their results to the completer themselves, so
+// nothing is lost when they outlive the loop.
+//
+// Accepts that dispatch locally (see Reserve) read and change its state from their own goroutines.
+// So the loop holds mu all the time except while it waits.
 type loop struct {
 	mu sync.Mutex
 	pool
 
 	act     *activity
 	session *session
-	term    context.Context // under which it works, see obeyLock
+	term    context.Context // the lock's term that it works in, see obeyLock
 
 	claiming  bool
-	notBefore time.Time // no claim before this: the last one failed
-	poll      time.Time // the next look whatever is known
-	nextDue   time.Time // zero if none is known
-	doubt     time.Time // when to wake for the look for own claims that nothing runs; zero until a claim has ended
-	lookAt    time.Time // the claimer's doubt when that was last at rest, see lookDue
+	notBefore time.Time // no claim before this, because the last one failed
+	poll      time.Time // when to poll at the latest
+	nextDue   time.Time // the earliest known due time; zero if none
+	doubt     time.Time // when to wake up to reconcile; zero until a claim has ended
+	lookAt    time.Time // copy of the claimer's doubt, see lookDue
 
-	stopping    context.Context // ends with a stop
-	promised    []*Reservation  // of accepts under way that may bring claims, oldest first
-	lost        bool            // the answer of one was lost during the claim under way
-	reconciling bool            // the claim under way looks for lost claims
-	over        bool            // it takes nothing any more
+	stopping    context.Context // ends at a stop
+	promised    []*Reservation  // of running accepts that may bring claims, oldest first
+	lost        bool            // the response of an accept was lost during the running claim
+	reconciling bool            // the running claim reconciles
+	over        bool            // it accepts no more work
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
@@ -51,9 +51,9 @@ func newLoop(p *Processor, a *activity, s *session) *loop {
 	return l
 }
 
-// run works until ctx ends (a stop) or the session is fenced, and then until
-// every attempt has ended or is known to ignore its cancellation, or giveUp
-// is closed. Handlers that still run then count as left until they return.
+// run works until ctx ends (a stop) or the session is fenced. Then it waits until every attempt has
+// ended or is known to ignore its cancellation, or giveUp is closed. Handlers that still run are
+// counted as left until they return.
 func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.stopping = ctx
 	l.mu.Lock()
@@ -65,7 +65,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		l.close()
 	}()
 	defer l.p.health.stuck(nil)
-	defer l.releaseQueued() // also if this panics: nobody else knows of them
+	defer l.releaseQueued() // also after a panic, because no other code knows of the queued tasks
 	look, lapse := time.NewTimer(0), time.NewTimer(time.Hour)
 	defer look.Stop()
 	defer lapse.Stop()
@@ -76,9 +76,9 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		l.lapse()
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
-			// A stop waits for accepts that may bring claims, so that these are
-			// given back before the process ends; not for ever, though, and a
-			// new session must not wait for them at all.
+			// A stop waits for accepts that may bring claims, so that these are released before the
+			// process ends. It waits within its budget only, and a new session does not wait for
+			// them at all.
 			if !l.claiming && (len(l.promised) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
@@ -126,7 +126,8 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	}
 }
 
-// look looks for work: something comes due, or it is time for the poll.
+// look makes the next claims ask for every handler. It runs when a status may be due, when
+// reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
 func (l *loop) look() {
 	now := time.Now()
 	poll := !now.Before(l.poll)
@@ -137,13 +138,14 @@ func (l *loop) look() {
 	l.nextDue, l.doubt = time.Time{}, time.Time{}
 }
 
-// lookAnew forgets what is known of the database and makes every handler ask.
+// lookAnew forgets what is known of the database and makes every handler claim.
 func (l *loop) lookAnew() {
 	l.nextDue, l.doubt = time.Time{}, time.Time{}
 	l.sched.Refresh()
 }
 
-// runNoMore: nobody is left to run what an event brings.
+// runNoMore handles an event that comes after the loop has ended: it releases what the event
+// brings.
 func (l *loop) runNoMore(e event) {
 	switch {
 	case e.finished != nil:
@@ -154,7 +156,7 @@ func (l *loop) runNoMore(e event) {
 	}
 }
 
-// noteOpened logs whose circuit breaker has opened.
+// noteOpened logs that these handlers' circuit breakers have opened.
 func (l *loop) noteOpened(opened []*handler.Handler) {
 	for _, h := range opened {
 		l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while",
@@ -184,9 +186,8 @@ func (l *loop) stuckHandlers() map[string]int {
 	return stuck
 }
 
-// untilNextLook is the real time until the next due status or the poll. The
-// wait for a due time is measured by the injected clock and never longer than
-// PollingInterval, should that clock jump.
+// untilNextLook returns the real time until look must run. The wait for a due time is measured by
+// the injected clock. It never exceeds PollingInterval, in case that clock jumps.
 func (l *loop) untilNextLook() time.Duration {
 	l.noteDue(l.p.wakeup.takeDue())
 	wait := time.Until(l.poll)

@@ -18,14 +18,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// noRoutineLook leaves it to the lost answer that lost claims are looked for.
+// noRoutineLook disables the routine reconciliation, so that only a lost response causes one.
 var noRoutineLook = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 
 func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		const lost = 600 // more than one look takes
+		const lost = 600 // more than one page of a reconciliation
 		db, gate := gated(t, d)
-		// The look comes when the worker has lived for twice its timeout: no other follows.
+		// The reconciliation comes when the response has been lost for two WorkerTimeouts, so no
+		// other follows.
 		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = 11 * time.Second
 			o.Processor.Prefetch = lost
@@ -48,7 +49,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	})
 }
 
-// Contract 5.9: nothing tells the worker that it has to look.
+// Contract 5.9: no lost response makes the worker reconcile, only the routine.
 func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
@@ -72,9 +73,12 @@ func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 	})
 }
 
-// The failure of an attempt is stored and its answer lost; while that is asked for
-// again the status comes due, and the claim's answer is lost as well. The look for
-// lost claims finds a status that the worker still holds, by the claim before.
+// The status is claimed twice, and both times a response is lost:
+//
+//  1. An attempt fails. The failure is stored, but the response is lost.
+//  2. While the completer tries to read the status back, the status comes due and is claimed again.
+//  3. The response of that claim is lost, too.
+//  4. Reconciling finds a status that the worker still holds, but by the earlier claim.
 func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
@@ -95,7 +99,7 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 	}
 	storing.Store(true)
 	proxy.Lose(pgproxy.AnswerLost, 1, while(&storing, "error_count = c.error_count"))
-	// as the answer is asked for again
+	// this is how the completer reads the result back
 	proxy.Lose(pgproxy.RequestLost, 1000, while(&storing, "error_count = c.error_count", "SKIP LOCKED"))
 	proxy.Lose(pgproxy.AnswerLost, 1000, while(&claiming, "WITH worker AS MATERIALIZED"))
 	inboxtest.Start(t, ib)
@@ -125,8 +129,8 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 	storing.Store(false)
 }
 
-// The client's connection is lost while the server is at the claim, which goes on
-// for longer than the client looks for it at first.
+// The client's connection is lost while the server runs the claim, which takes longer than the
+// first reconciliation waits.
 func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
@@ -182,6 +186,6 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	}
 	inboxtest.Eventually(t, func() bool { return claimed() == 1 }, "it is claimed")
 	claiming.Store(false)
-	inboxtest.Accept(t, ib, "2", "3", "4") // they take the slot, and the room for more
+	inboxtest.Accept(t, ib, "2", "3", "4") // they take the slot and the prefetch
 	inboxtest.Eventually(t, func() bool { return claimed() == 0 }, "it is released")
 }

@@ -18,9 +18,9 @@ import (
 
 const good = "good"
 
-// misused runs a transactional handler of each kind for a message per way, named
-// by it, and for one more that is good. The handler writes an item, goes the
-// message's way, and returns nil whatever comes of it. It returns the statuses.
+// misused runs a transactional handler of each kind for one message per way, named after it, and
+// for one more message that is good. The handler writes an item, does what the message's way says,
+// and returns nil whatever the result. misused returns the errors of the statuses.
 func misused(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.DB) error) (errors map[string]string) {
 	inboxtest.Items(t, d)
 	one := func(kind string) func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
@@ -86,7 +86,8 @@ func TestHandlerCannotEndItsTransaction(t *testing.T) {
 	})
 }
 
-// What a savepoint has undone is forgiven, whichever way it failed (contract 5.11).
+// A failed write that a savepoint has undone does not count, whatever way it failed (contract
+// 5.11).
 func TestFailedWriteThatASavepointUndidIsForgiven(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
@@ -103,12 +104,12 @@ func TestFailedWriteThatASavepointUndidIsForgiven(t *testing.T) {
 	})
 }
 
-// SQLite can roll the whole transaction back when a statement fails. What the
-// handler writes after that must not be committed by itself.
+// SQLite can roll back the whole transaction when a statement fails. What the handler writes after
+// that must not be committed on its own.
 func TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		if d.Dialect != "sqlite" {
-			return // PostgreSQL has nothing of the kind
+			return // PostgreSQL has no such statement
 		}
 		ways := map[string]func(tx *gorm.DB) error{}
 		for name, text := range map[string]string{"Exec": "INSERT OR ROLLBACK INTO items (name) VALUES ('taken')",
@@ -132,8 +133,8 @@ func TestNothingIsWrittenAfterAStatementThatRolledTheTransactionBack(t *testing.
 	})
 }
 
-// Whatever a handler's transaction comes to, a database that does not answer holds
-// up none of the inbox's statements for ever.
+// A database that does not answer blocks no statement of the inbox without a limit, however a
+// handler's transaction ends.
 func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
 	t.Parallel()
 	d, endless := inboxtest.OnEndless(t)
@@ -160,7 +161,7 @@ func TestEveryStatementOfAnAttemptHasAnEnd(t *testing.T) {
 	}))
 }
 
-// What a handler reads through the watch is what it would read without it.
+// A handler reads the same through the watched connection as without the watch.
 func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		blob := "blob"
@@ -213,7 +214,7 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 	})
 }
 
-// A handler that ends its transaction is charged, and its lane goes on.
+// A handler that ends its transaction is charged, and its lane continues.
 func TestLaneGoesOnAfterAHandlerThatEndsItsTransaction(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)

@@ -18,12 +18,12 @@ func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
 		silentFor(t, d, vanishing, 3*inboxtest.Patience)
-		// An accept whose machine has lost its power: its statement has run.
+		// An accept whose machine lost power after its statement ran.
 		tx := d.DB.Begin()
 		defer tx.Rollback()
 		require.NoError(t, tx.Exec("SELECT id FROM inbox_workers WHERE id = ? AND released_at IS NULL FOR KEY SHARE",
 			vanishing).Error)
-		// A worker that died a little later, with a claim.
+		// A worker that died a little later and had a claim.
 		const another = "0192f000-0000-7000-8000-000000000002"
 		inboxtest.Accept(t, ib, "1")
 		require.NoError(t, heartbeat(t, d, system, worker(another, "h")))

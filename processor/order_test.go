@@ -18,14 +18,14 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// step is message n of a lane; its ID says both.
+// step returns message n of a lane; its ID names both.
 func step(lane string, n int) handler.RawMessage {
 	m := inboxtest.Message(fmt.Sprintf("%s%d", lane, n))
 	m.OrderingKey = []byte(lane)
 	return m
 }
 
-// acceptSteps accepts messages 1 to n of each lane, the lanes in turns.
+// acceptSteps accepts messages 1 to n of each lane, alternating between the lanes.
 func acceptSteps(t *testing.T, ib *inbox.Inbox, n int, lanes ...string) {
 	t.Helper()
 	var messages []handler.RawMessage
@@ -38,7 +38,7 @@ func acceptSteps(t *testing.T, ib *inbox.Inbox, n int, lanes ...string) {
 	require.NoError(t, err)
 }
 
-// course is the order in which messages came through, by lane.
+// course records the order in which messages ran, by lane.
 type course struct {
 	mu  sync.Mutex
 	ids []string
@@ -62,14 +62,14 @@ func (c *course) of(lane string) string {
 	return text
 }
 
-// discard does what an operator's discard does to a row.
+// discard changes a row as an operator's discard does.
 func discard(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB,
 		`UPDATE inbox_handler_statuses SET completed_at = created_at, outcome = 'discarded', is_poisoned = false, version = version + 1 WHERE message_id = ?`, id)
 }
 
-// retry does what an operator's retry does.
+// retry changes a row as an operator's retry does.
 func retry(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB,
@@ -205,8 +205,8 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
 		first := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("old", note, handler.Ordered())))
 		acceptSteps(t, first, 3, "a")
-		// The keys in an order of which LegacyKeys warns: rows have another name
-		// for the lane than those before the rename.
+		// The keys are in an order that LegacyKeys warns about: new rows name the lane differently
+		// from those before the rename.
 		renamed := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("new", note, handler.Ordered(),
 			handler.LegacyKeys("old", "never used"))))
 		_, err := renamed.Accept(context.Background(), step("a", 4), step("a", 5))
@@ -293,7 +293,8 @@ func TestLaneWhoseProcessDiedBeforeItLookedAfterItGoesOn(t *testing.T) {
 				return nil
 			}, handler.Ordered())))
 		acceptSteps(t, ib, 4, "a")
-		// As a dead worker leaves it: the head completed, the next one not let go.
+		// The state that a dead worker leaves: the head is completed, the next row is still
+		// waiting.
 		discard(t, d, "a1")
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET is_waiting = true WHERE completed_at IS NULL")
 		inboxtest.Start(t, ib)

@@ -20,9 +20,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// behindProxy is a PostgreSQL database with a direct way to it, and a way
-// through a proxy that loses what a test wants lost. SQLite has no connection
-// to lose.
+// behindProxy returns a PostgreSQL database, once connected directly and once through a proxy that
+// loses what a test tells it to. SQLite has no connection to lose.
 func behindProxy(t *testing.T) (d *inboxtest.Database, proxy *pgproxy.Proxy, proxied *gorm.DB) {
 	t.Helper()
 	t.Parallel()
@@ -32,7 +31,7 @@ func behindProxy(t *testing.T) (d *inboxtest.Database, proxy *pgproxy.Proxy, pro
 	return d, proxy, testenv.OpenPostgres(t, proxy.DSN())
 }
 
-// lossy is an inbox behind the proxy; it finds what others accept by polls.
+// lossy returns an inbox behind the proxy, which finds by polling what others accept.
 func lossy(t *testing.T, proxied *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.Configure(func(o *inbox.Options) {
@@ -41,7 +40,7 @@ func lossy(t *testing.T, proxied *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	})}, opts...)...)
 }
 
-// slowCommits makes every commit that wrote an effect take half a second.
+// slowCommits makes every commit of a transaction that wrote an effect take half a second.
 func slowCommits(t *testing.T, d *inboxtest.Database) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB,
@@ -50,8 +49,8 @@ func slowCommits(t *testing.T, d *inboxtest.Database) {
 		`CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
 }
 
-// claimedAndSettled is the version of a status, at first 1, that was claimed
-// once and ended by that claim.
+// claimedAndSettled is the version of a status that was claimed once and ended by that claim. It
+// starts at 1.
 const claimedAndSettled = 3
 
 // Contract 5.10: a commit with unknown outcome is resolved by reading back.
@@ -59,7 +58,7 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault pgproxy.Fault
-		slow  bool // the database is still committing when it is asked
+		slow  bool // the commit is still running when it is read back
 		runs  int64
 	}{
 		{"committed, the answer is lost", pgproxy.AnswerLost, false, 1},
@@ -109,14 +108,13 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 	}
 }
 
-// Contract 4.7, 5.10: what waits for the commit of a handler's transaction, here
-// counting what it accepted and waking the processor, happens once the commit is
-// found.
+// Contract 4.7, 5.10: what waits for the commit of a handler's transaction happens once the commit
+// is found. Here that is counting what the handler accepted, and waking the processor.
 func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault pgproxy.Fault
-		slow  bool // the commit is found with the result, not at once
+		slow  bool // the commit is found when the result is stored, not at once
 		of    []handler.Option
 	}{
 		{"found at once", pgproxy.AnswerLost, false, nil},
@@ -206,7 +204,7 @@ func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
 	}
 }
 
-// Contract 5.11: what shares a transaction shares its unknown outcome.
+// Contract 5.11: attempts that share a transaction share its unknown outcome.
 func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 	for _, c := range []struct {
 		fault pgproxy.Fault
@@ -251,8 +249,7 @@ func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 	}
 }
 
-// Contract 5.10, 5.12: nor does an unknown outcome strand a lane or change its
-// order.
+// Contract 5.10, 5.12: an unknown outcome neither blocks a lane nor changes its order.
 func TestLaneGoesOnAfterACommitOfUnknownOutcome(t *testing.T) {
 	for _, c := range []struct {
 		fault pgproxy.Fault
@@ -285,7 +282,7 @@ func TestLaneGoesOnAfterACommitOfUnknownOutcome(t *testing.T) {
 			}
 			_, err := producer.Accept(context.Background(), messages...)
 			require.NoError(t, err)
-			// All lanes are looked after each minute; this must be sooner.
+			// All lanes are checked every minute; this must be sooner.
 			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
 			require.Zero(t, proxy.Left())
 			require.Equal(t, ids, written())

@@ -41,7 +41,7 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 		require.Equal(t, "paused", inboxtest.Receive(t, ran, "the resumed handler"))
 		require.Equal(t, "paused", inboxtest.Receive(t, ran, "the resumed handler"))
 
-		// Paused while it runs, obeyed within a heartbeat.
+		// Paused while it runs; the pause takes effect within a heartbeat.
 		require.NoError(t, one.Pause(ctx, "paused"))
 		after := lastBeat(t, d)
 		inboxtest.Eventually(t, func() bool { return lastBeat(t, d).After(after) }, "a heartbeat")

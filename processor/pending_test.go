@@ -133,7 +133,7 @@ func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
 			require.False(t, inboxtest.Status(t, ib, "1", "h").IsPoisoned)
 			claim(t, d, clock, "", 1, "h")
 			clock.Advance(time.Second)
-			// Nothing but the release may happen: nobody is to run it.
+			// Only the release may happen: nothing may run the status.
 			ctx := context.Background()
 			require.NoError(t, ib.Pause(ctx, "h"))
 			inboxtest.Process(t, ib)

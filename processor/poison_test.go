@@ -13,8 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// deleteMessage deletes a message and leaves its statuses, which the foreign
-// key would not allow.
+// deleteMessage deletes a message but not its statuses, which the foreign key would not allow.
 func deleteMessage(t *testing.T, d *inboxtest.Database, id string) {
 	t.Helper()
 	if d.Dialect == "postgres" {

@@ -10,16 +10,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// policy is how one handler's attempts are run and tried again: its own
-// options, else the inbox's (contract 5.13).
+// policy is how one handler's attempts run and are retried: by the handler's own options, or else
+// by the inbox's.
 type policy struct {
 	attempt.Policy
-	breaker *breaker // nil: none
+	breaker *breaker // nil if it has none
 	// groupSize is how many messages may share a call or a transaction.
 	groupSize int
-	// lanes says how its lanes run; nil if it is not ordered.
+	// lanes is the rule for the handler's lanes; nil if it is not ordered.
 	lanes *store.LaneRule
-	// redactor is the inbox's.
+	// redactor redacts error texts. It is the inbox's.
 	redactor redaction.Redactor
 }
 
@@ -42,8 +42,9 @@ func newPolicy(
 	return p
 }
 
-// rules are what the scheduler knows of the handler. Lanes' rows may wait for each other, and
-// legacy keys are claimed with quotas of their own, so such messages cannot be counted.
+// rules returns what the scheduler knows of the handler. The due messages of ordered handlers
+// cannot be counted, because rows of a lane may wait for each other. Nor can those of handlers with
+// legacy keys, because each key is claimed with a quota of its own.
 func (p *policy) rules(h *handler.Handler) scheduler.Rules {
 	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
 		len(h.LegacyKeys()) == 0}

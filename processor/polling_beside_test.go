@@ -15,10 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// elsewhere accepts n messages in another process, each after the one before
-// has run, and returns how long they waited on average: a single one may be short
-// by chance. The first two show the worker that somebody else accepts, and do not
-// count. If each waits for a poll, that is about the time between polls.
+// elsewhere accepts n messages in another process, each after the previous one has run, and returns
+// how long they waited on average; a single one may be short by chance. The first two only show the
+// worker that another process accepts and do not count. If each message waits for a poll, the
+// average is about the time between polls.
 func elsewhere(t *testing.T, other *inbox.Inbox, got <-chan string, n int) time.Duration {
 	t.Helper()
 	const shown = 2
@@ -35,14 +35,13 @@ func elsewhere(t *testing.T, other *inbox.Inbox, got <-chan string, n int) time.
 	return waited / time.Duration(n-shown)
 }
 
-// rarely sweeps so seldom that no sweep's routine look for claims finds the work
-// that a test's polls are to find.
+// rarely makes sweeps so rare that no routine reconciliation finds the work that polls must find.
 func rarely() inbox.Option {
 	return inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 }
 
-// Contract 5.1: a status that is tried again more often than the poll comes
-// does not keep the polls from coming, and from coming sooner.
+// Contract 5.1: a status that is retried more often than the polling interval neither stops the
+// polls nor keeps them from becoming more frequent.
 func TestPollsComeSoonerBesideARetry(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const interval, again, messages = 6 * time.Second, 4500 * time.Millisecond, 8
@@ -56,13 +55,13 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 			"retried")
 		inboxtest.Start(t, worker)
 		other := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-		// Looks for the retry are 4.5 s apart, polls that do not come sooner 6 s.
+		// Claims for the retry are 4.5 s apart, polls that do not become more frequent 6 s.
 		require.Less(t, elsewhere(t, other, got, messages), again/5)
 	})
 }
 
-// Contract 5.1: where due times are closer together than polls, the looks for
-// them find what another process accepts, and polls come sooner for that, too.
+// Contract 5.1: if due times are closer together than polls, the claims for them find what another
+// process accepts, and polls become more frequent then, too.
 func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const again, messages = 3 * time.Second, 8
@@ -80,8 +79,8 @@ func TestLookForADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
 	})
 }
 
-// Contract 5.1: what this process wakes itself for, all the time, tells nothing
-// of what others accept for another handler.
+// Contract 5.1: a process that keeps waking itself for one handler learns nothing about what others
+// accept for another handler.
 func TestPollsComeSoonerBesideOwnAcceptsForAnotherHandler(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one writer at a time
 		const interval, messages = 4 * time.Second, 8

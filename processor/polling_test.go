@@ -12,14 +12,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// arrivals is a handler that tells what it gets.
+// arrivals returns a handler and a channel that receives the IDs of its messages.
 func arrivals() (*inbox.HandlerSpec, <-chan string) {
 	got := make(chan string, 1000)
 	return inboxtest.Do("a", func(_ context.Context, m inboxtest.Bytes) error { got <- m.ID; return nil }), got
 }
 
-// Contract 4.7: what another process accepts is found by the poll, and while
-// more of it comes, soon.
+// Contract 4.7: the poll finds what another process accepts, and while more comes, polls are
+// frequent.
 func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const interval = 5 * time.Second
@@ -37,8 +37,8 @@ func TestPollsComeSoonerWhileAnotherProcessAccepts(t *testing.T) {
 			inboxtest.Accept(t, other, id)
 			require.Equal(t, id, inboxtest.Receive(t, got, "the poll"))
 		}
-		// All waits together: a single one may be short by chance, where the claim that
-		// follows a poll finds the next message.
+		// All waits are added up: a single one may be short by chance, if the claim after a poll
+		// finds the next message.
 		const more = 5
 		var waited time.Duration
 		for i := range more {

@@ -53,8 +53,8 @@ func (w *pool) start() {
 			h.Ended()
 			continue
 		}
-		// The circuit may have opened, or somebody else's probe be out, since
-		// the last look.
+		// Since the last check the circuit may have opened, or another group's probe may have
+		// started.
 		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
 		if len(g.tasks) == 0 {
 			h.Ended()
@@ -125,10 +125,10 @@ func (w *pool) enqueue(tasks []*task, front bool) {
 	}
 }
 
-// noteOverdue replaces the slot of a handler that ignores its cancelled
-// context; its claims stay until it returns or the grace ends (contract 5.4).
+// noteOverdue replaces the slot of a handler that ignores its cancelled context. Its claims stay
+// until it returns or StuckHandlerGrace ends.
 func (w *pool) noteOverdue(g *group) {
-	if g.overdue { // an earlier call of the same group was
+	if g.overdue { // an earlier call of the same group was overdue
 		return
 	}
 	g.overdue = true

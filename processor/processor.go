@@ -1,7 +1,8 @@
-// Package processor runs handlers: it claims due statuses, runs them on a
-// bounded pool, stores their results, and recovers what other workers left
-// behind (contract 5). One file per service: claim, task (an attempt and its status),
-// completer, session (heartbeat and fencing), sweeper; loop ties them together.
+// Package processor runs handlers: it claims due statuses, runs them on a bounded pool, stores
+// their results, and recovers the claims of dead workers (contract 5).
+//
+// There is one file per service: claim, task (an attempt and its status), completer, session
+// (heartbeat and fencing) and sweeper. The loop ties them together.
 package processor
 
 import (
@@ -36,7 +37,7 @@ type Processor struct {
 	log      *zap.Logger
 	counters *telemetry.Counters
 	reports  attempt.Reports
-	report   func() string // what Config.Health says; never nil
+	report   func() string // Config.Health; never nil
 
 	policies   map[*handler.Handler]*policy
 	runner     *runner
@@ -52,28 +53,28 @@ type Processor struct {
 	locking    *condition.Condition
 	listening  *condition.Condition
 	cutting    *condition.Condition
-	released   atomic.Bool // claims, since the last stop
+	released   atomic.Bool // whether claims were released since the last stop
 
-	progress atomic.Int64 // when an attempt last came to its end, by the clock, in nanoseconds; 0 if none has
+	progress atomic.Int64 // when an attempt last ended, by the injected clock, in nanoseconds; 0 if none has
 
-	loop atomic.Pointer[loop] // the one that accepts may hand off to; nil while there is none
+	loop atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
 
-	lockFreed routine.Signal // a ProcessPending of this process has given the lock up
+	lockFreed routine.Signal // set when a ProcessPending of this process has released the lock
 
 	pauseMu sync.Mutex
 	paused  map[string]bool
 
-	lifecycle sync.Mutex // held by Start and Stop throughout
+	lifecycle sync.Mutex // held by Start and Stop from begin to end
 	mu        sync.Mutex
 	now       *activity       // nil unless started
-	drained   time.Time       // when a drain's row was written last
+	drained   time.Time       // when a drain last wrote its row
 	warned    map[string]bool // unknown handler keys that drains have warned of
 }
 
-// Config is what a Processor works with; Running, Hooks, Instruments, Middleware,
-// Backoff and Redactor may be left out.
+// Config is what a Processor works with. Running, Health, Hooks, Instruments, Middleware, Backoff
+// and Redactor are optional.
 type Config struct {
-	// DB is where handlers get their sessions and transactions from.
+	// DB is the database in which handlers get their sessions and transactions.
 	DB       *gorm.DB
 	Store    store.Store
 	Registry *handler.Registry
@@ -81,24 +82,24 @@ type Config struct {
 	Clock    clock.Clock
 	Logger   *zap.Logger
 	Counters *telemetry.Counters
-	// Running knows the calls under way.
+	// Running tracks the running calls.
 	Running *attempt.Running
 	Hooks   handler.Hooks
-	// Health returns what keeps the process from being healthy, as a JSON array; each
-	// heartbeat stores it for operators (contract 11.5). Nil stores none.
+	// Health returns the reasons why the process is not healthy, as a JSON array. Each heartbeat
+	// stores them for operators (contract 11.5). Nil stores none.
 	Health func() string
-	// Instruments measure and trace; nil does neither.
+	// Instruments measure and trace; nil disables both.
 	Instruments *telemetry.Instruments
-	// Middleware runs around every handler's calls, outside its own.
+	// Middleware runs around every call of every handler, outside the handler's own middleware.
 	Middleware []handler.Middleware
-	// Backoff replaces the exponential backoff of handlers without one of
-	// their own, see handler.Backoff.
+	// Backoff replaces the exponential backoff of handlers that have none of their own, see
+	// handler.Backoff.
 	Backoff func(errorCount int) time.Duration
 	// Redactor redacts errors before they are stored.
 	Redactor redaction.Redactor
 }
 
-// New makes a Processor. It fails only on invalid options, joined.
+// New makes a Processor. It fails only if options are invalid, and joins their errors.
 func New(cfg Config) (*Processor, error) {
 	if problems := cfg.Options.Validate(); len(problems) > 0 {
 		return nil, errors.Join(problems...)
@@ -154,9 +155,8 @@ func New(cfg Config) (*Processor, error) {
 	return p, nil
 }
 
-// Wake makes the processor look for due statuses now, of these handler keys,
-// or of all without arguments. It never blocks and does nothing while the
-// processor is not started (contract 4.7).
+// Wake makes the processor claim due statuses of these handlers now, or of all handlers without
+// arguments. It never blocks, and does nothing while the processor is not started (contract 4.7).
 func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
 
 func (p *Processor) newCompleter(h *held) *completer {
@@ -173,8 +173,8 @@ func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 
-// resultsOf judges those tasks of a group whose attempt has come to its end, and reports
-// to the circuit breaker. It ends the spans of all.
+// resultsOf returns the results of a group's finished tasks and reports them to the circuit
+// breaker. Tasks that run again have no result. It ends the spans of all tasks.
 func (p *Processor) resultsOf(g *group) []result {
 	results := make([]result, 0, len(g.tasks))
 	for _, t := range g.tasks {
@@ -189,15 +189,15 @@ func (p *Processor) resultsOf(g *group) []result {
 		t.Came(r.outcome, r.failure)
 		results = append(results, r)
 	}
-	for _, t := range g.tasks { // a call may have been for several
+	for _, t := range g.tasks { // after the loop above, because a call may have been for several tasks
 		t.EndSpan()
 	}
 	g.note(results)
 	return results
 }
 
-// resultOf judges one task. A panic, of the application's clock or redaction say, is the
-// attempt's failure: it must not end the process.
+// resultOf returns the result of one task. A panic in here, such as one of the application's clock
+// or redaction, fails the attempt and does not end the process.
 func (p *Processor) resultOf(t *task) (r result) {
 	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
 	defer func() {
@@ -214,8 +214,7 @@ func (p *Processor) reportOverdue(g *group) {
 		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
 }
 
-// settled counts a result that has reached the database, or that turned out
-// to be stale, and tells the hooks.
+// settled counts a result that was stored, or that turned out to be stale, and calls the hooks.
 func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	if r.outcome != handler.AttemptReleased || !applied {
 		p.runner.interruptions.over(r.claim.StatusID)
@@ -229,7 +228,7 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	switch {
 	case !r.next.IsZero():
 		p.wakeup.at(r.next)
-	case r.outcome == handler.AttemptReleased: // due now, perhaps for a later session of this very worker
+	case r.outcome == handler.AttemptReleased: // due now, perhaps for a later session of this same worker
 		p.released.Store(true)
 		p.wakeup.wake(r.Handler.Key())
 	}
@@ -248,14 +247,14 @@ func (p *Processor) settled(ctx context.Context, r result, applied bool) {
 	p.reports.Ended(ctx, r.event(), r.Delivery.Transport, r.Cause)
 }
 
-// fields name the attempt in the log.
+// fields returns the log fields that name the attempt.
 func (r *result) fields(more ...zap.Field) []zap.Field {
 	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
 		zap.String(telemetry.FieldMessageID, r.claim.MessageID),
 		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
 }
 
-// event is what the hooks get.
+// event returns what the hooks receive.
 func (r *result) event() handler.AttemptEvent {
 	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.number(),
 		Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}
@@ -280,17 +279,17 @@ func (p *Processor) setPaused(keys []string) {
 	}
 }
 
-// Paused reports whether operators have paused the handler, under any of its keys:
-// a pause from before a rename stays. It knows what the last heartbeat read, or
-// TakePaused since (contract 5.13).
+// Paused reports whether operators have paused the handler under any of its keys, so that a pause
+// from before a rename stays in force. It returns what the last heartbeat, or a later TakePaused,
+// has read (contract 5.13).
 func (p *Processor) Paused(h *handler.Handler) bool {
 	p.pauseMu.Lock()
 	defer p.pauseMu.Unlock()
 	return p.paused[h.Key()] || slices.ContainsFunc(h.LegacyKeys(), func(key string) bool { return p.paused[key] })
 }
 
-// TakePaused obeys what operators have paused by now, which otherwise is taken
-// over with the next heartbeat (contract 5.13).
+// TakePaused reads which handlers operators have paused, and applies it without waiting for the
+// next heartbeat (contract 5.13).
 func (p *Processor) TakePaused(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()
@@ -301,11 +300,11 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 	return err
 }
 
-// mostPlaces is how many functions an error of protect names.
+// mostPlaces is the number of functions that an error of protect names.
 const mostPlaces = 8
 
-// protect turns a panic of ours into an error of one line that says where it was, the
-// innermost function first.
+// protect runs f and turns a panic into an error of one line. The error names where the panic
+// happened, the innermost function first.
 func protect(f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// hasty sweeps often. It takes nobody for dead who is not made silent (see
+// hasty makes sweeps frequent. It declares only those workers dead that a test makes silent (see
 // silentFor), unless the test sets WorkerTimeout.
 func hasty() inbox.Option {
 	return inbox.Configure(func(o *inbox.Options) {
@@ -209,8 +209,8 @@ func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 1 }, "the worker registered")
 		self := workers(t, d)
 		inboxtest.Accept(t, ib, "1", "2")
-		// A claim of this worker that it does not know of; and then a claim
-		// statement that fails, which makes it look.
+		// A claim of this worker that it does not know of, then a claim statement that fails, which
+		// makes the worker reconcile.
 		claim(t, d, system, self[0].ID, 1, "h")
 		hide, show := "ALTER TABLE inbox_messages RENAME TO hidden", "ALTER TABLE hidden RENAME TO inbox_messages"
 		inboxtest.Exec(t, d.DB, hide)
@@ -257,8 +257,7 @@ func TestRowsOfDeadWorkersArePruned(t *testing.T) {
 	})
 }
 
-// markReleased declares a worker dead, as soon as no heartbeat of its is under
-// way.
+// markReleased declares a worker dead, at a moment when none of its heartbeats is running.
 func markReleased(t *testing.T, d *inboxtest.Database, workerID string) {
 	t.Helper()
 	inboxtest.Eventually(t, func() bool {

@@ -7,9 +7,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// refuse makes the database refuse writes of rows for which condition (over OLD
-// and NEW, over NEW alone for inserts) holds, until the returned function is
-// called.
+// refuse makes the database refuse writes of rows for which condition holds, until allow is called.
+// The condition refers to OLD and NEW; for inserts to NEW only.
 func refuse(t *testing.T, d *inboxtest.Database, events, table, condition string) (allow func()) {
 	t.Helper()
 	if d.Dialect == "postgres" {
@@ -25,14 +24,13 @@ func refuse(t *testing.T, d *inboxtest.Database, events, table, condition string
 	return func() { t.Helper(); inboxtest.Exec(t, d.DB, fmt.Sprintf("DROP TRIGGER %s_refused", table)) }
 }
 
-// refuseHeartbeats leaves everything else to workers.
+// refuseHeartbeats makes the database refuse heartbeats and nothing else.
 func refuseHeartbeats(t *testing.T, d *inboxtest.Database) (allow func()) {
 	t.Helper()
 	return refuse(t, d, "INSERT", "inbox_workers", "NEW.id IS NOT NULL")
 }
 
-// refuseResults refuses results of attempts of statuses that the condition
-// holds for.
+// refuseResults makes the database refuse the results of statuses for which the condition holds.
 func refuseResults(t *testing.T, d *inboxtest.Database, condition string) (allow func()) {
 	t.Helper()
 	return refuse(t, d, "UPDATE", "inbox_handler_statuses",

@@ -7,29 +7,28 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// event is what reaches the owner of a pool from other goroutines; one field is set.
+// event is what other goroutines send to the owner of a pool. Exactly one field is set.
 type event struct {
 	finished *group
 	overdue  *group
-	returned *handler.Handler // a call that was given up as stuck
+	returned *handler.Handler // whose call, given up as stuck, has returned
 	claimed  *claimed
 }
 
-// reports are the events that the owner has not handled yet. Who brings one does
-// not wait until they are taken, and the owner takes all at once: handlers that
-// need microseconds finish by the dozen.
+// reports is the queue of events that the owner has not handled yet. Senders never wait. The owner
+// takes all events at once, because handlers that need microseconds finish by the dozen.
 type reports struct {
-	arrived routine.Signal // holds one token while there may be some
+	arrived routine.Signal // set while there may be events
 
 	mu     sync.Mutex
 	events []event
-	spare  []event // the loop's last ones: room for the next
+	spare  []event // the events last taken; their memory is reused
 	closed bool
 }
 
 func newReports() reports { return reports{arrived: routine.NewSignal()} }
 
-// add reports whether the event was taken; it is not once the loop is gone.
+// add queues an event and reports whether it was taken. It is not taken after close.
 func (r *reports) add(e event) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,7 +42,7 @@ func (r *reports) add(e event) bool {
 	return true
 }
 
-// take returns what has arrived, in order, until the next take.
+// take returns the queued events in order. The slice is valid until the next take.
 func (r *reports) take() []event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +52,7 @@ func (r *reports) take() []event {
 	return taken
 }
 
-// close returns what was not taken; no more is.
+// close returns the queued events and makes add refuse further ones.
 func (r *reports) close() []event {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// The loop waits for arrived alone: an event without a token would be handled
-// when something else happens to.
+// The loop waits for arrived only. An event without a signal would be handled only when some other
+// event arrives.
 func TestReportsAreTakenOnceEachAndNoneIsLost(t *testing.T) {
 	const senders, each = 8, 2_000
 	r := newReports()
-	for range 2 { // one that comes alone, and one after it
+	for range 2 { // first an event that comes alone, then one after it
 		r.add(event{})
 		require.Len(t, r.arrived, 1)
 		<-r.arrived

@@ -13,14 +13,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// result is a finished attempt with its verdict, on its way to the database.
+// result is a finished attempt with its verdict, to be stored.
 type result struct {
 	*task
 	verdict
-	// tried: an earlier write of it returned an error, and may yet have been
-	// committed.
+	// tried says that an earlier write returned an error. That write may have been committed all
+	// the same.
 	tried bool
-	// found: its commit had no answer and was found by reading back.
+	// found says that the attempt's commit got no response and was found by reading back.
 	found bool
 }
 
@@ -29,18 +29,17 @@ func (r result) ended() bool {
 	return r.outcome == handler.AttemptCompleted || r.outcome == superseded || r.outcome == handler.AttemptPoisoned
 }
 
-// mayHaveCommitted: its transaction was sent to commit, and had not when the
-// status was read back.
+// mayHaveCommitted reports whether the commit of the attempt's transaction got no response and was
+// not visible when the status was read back. It may still have committed later.
 func (r result) mayHaveCommitted() bool {
 	var cut *attempt.Uncharged
 	return errors.As(r.failure, &cut) && cut.Unknown
 }
 
-// writeGroup stores a batch together or, if the database refuses that, each
-// result alone: what it refuses of one status (a damaged page, a trigger of
-// the application's) must not strand the others (contract 5.10). left are
-// those to put aside, refused of them not for a lock's sake; an error says that
-// nothing is known of any.
+// writeGroup stores a batch together or, if the database refuses that, each result alone: a status
+// that the database refuses (a damaged page, a trigger of the application) must not block the
+// others. left are the results to put aside; refused is how many of them are refused rather than
+// locked. An error means that the outcome of the whole batch is unknown.
 func (c *completer) writeGroup(
 	ctx context.Context, batch []result, careful bool,
 ) (left []result, refused int, err error) {
@@ -48,7 +47,7 @@ func (c *completer) writeGroup(
 	if err == nil || store.IsTransient(err) {
 		return left, 0, err
 	}
-	for i := range batch { // one of its two statements may have passed
+	for i := range batch { // one of the two statements may have been committed
 		batch[i].tried = true
 	}
 	for i, r := range batch {
@@ -57,7 +56,7 @@ func (c *completer) writeGroup(
 		case err == nil:
 			left = append(left, waiting...)
 			continue
-		case store.IsTransient(err): // and so it would be for the others
+		case store.IsTransient(err): // the same would happen to the others
 			c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)-i))
 			return append(left, batch[i:]...), refused + len(batch) - i, nil
 		}
@@ -68,9 +67,8 @@ func (c *completer) writeGroup(
 	return left, refused, nil
 }
 
-// write stores one batch: completions in one statement, everything else in
-// another. Careful, it passes over rows that others have locked and returns
-// their results.
+// write stores one batch: the completions in one statement, everything else in another. If careful,
+// it skips rows that others have locked and returns their results.
 func (c *completer) write(ctx context.Context, batch []result, careful bool) (left []result, err error) {
 	locked := store.AwaitLocked
 	if careful {
@@ -132,7 +130,7 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 			left = append(left, r)
 			continue
 		}
-		if r.found { // now that nothing waits for what the application's hooks do
+		if r.found { // only now, so that nothing waits for the application's hooks
 			r.NotifyCommitted()
 		}
 		c.settled(ctx, r, applied[i])
@@ -140,14 +138,13 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	return left, nil
 }
 
-// readBack looks at the rows that were not changed before they are called
-// stale. A row that a careful write passed over and that still is at the
-// claim's version is locked: waiting. And if an earlier try of the result
-// returned an error it may have been committed although its answer was lost:
-// a row one version ahead of the claim, in the state we wrote, is then taken
-// for our own writing. So is a completed one if the attempt's commit was still
-// under way when it was asked for: only a claim's own holder can complete it at
-// that version, so the commit has won and the attempt has completed.
+// readBack reads the rows that the write did not change, before they are counted as stale:
+//
+//   - A row that a careful write skipped and that still has the claim's version is locked: waiting.
+//   - If an earlier write of the result returned an error, it may have committed without a response. So
+//     a row that is one version ahead of the claim, in the state we wrote, counts as our own write.
+//   - If the attempt's own commit had no response, a row completed at the next version counts as
+//     completed by the attempt: only the holder of the claim can complete it at that version.
 func (c *completer) readBack(
 	ctx context.Context, batch []result, applied []bool, careful bool,
 ) (waiting []bool, err error) {

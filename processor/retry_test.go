@@ -22,7 +22,7 @@ var errBoom = errors.New("boom")
 
 func boom(context.Context, inboxtest.Bytes) error { return errBoom }
 
-// many makes n message IDs.
+// many returns n message IDs.
 func many(n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
@@ -90,7 +90,7 @@ func TestHistoryOfFailuresStaysAfterSuccess(t *testing.T) {
 	})
 }
 
-// delays fails n messages once and returns how long each waits then.
+// delays fails each message once and returns how long each must wait for its retry.
 func delays(t *testing.T, ib *inbox.Inbox, clock *fxtest.Clock, want int) []time.Duration {
 	t.Helper()
 	drained := inboxtest.Process(t, ib)

@@ -20,13 +20,13 @@ func worker(id string, keys ...string) store.Worker {
 	return store.Worker{ID: id, Host: "elsewhere", PID: 1, HandlerKeys: keys}
 }
 
-// heartbeat is a sign of life of a worker in another process.
+// heartbeat sends the heartbeat of a worker in another process.
 func heartbeat(t *testing.T, d *inboxtest.Database, clock clock.Clock, w store.Worker) error {
 	t.Helper()
 	return inboxtest.Store(t, d.DB).Heartbeat(context.Background(), w, clock.Now())
 }
 
-// claim claims as another process would: for a worker, or for nobody.
+// claim claims as another process would, for a worker or, if the ID is empty, without one.
 func claim(
 	t *testing.T, d *inboxtest.Database, clock clock.Clock, workerID string, limit int, keys ...string,
 ) []store.Claim {
@@ -49,7 +49,7 @@ func completionsOf(claims []store.Claim) (completions []store.Completion) {
 	return completions
 }
 
-// workers reads all worker rows, oldest first.
+// workers returns all worker rows, oldest first.
 func workers(t *testing.T, d *inboxtest.Database) []models.Worker {
 	t.Helper()
 	var rows []models.Worker
@@ -57,7 +57,7 @@ func workers(t *testing.T, d *inboxtest.Database) []models.Worker {
 	return rows
 }
 
-// lastBeat is when the last worker gave a sign of life.
+// lastBeat returns the time of the newest heartbeat.
 func lastBeat(t *testing.T, d *inboxtest.Database) time.Time {
 	t.Helper()
 	var last time.Time

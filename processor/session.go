@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// session is one worker ID's life: from its registration to the stop, or to
-// the moment the worker must take itself for dead (contract 5.9).
+// session is the life of one worker ID: from its registration to the stop, or to the moment when
+// the worker must assume that others take it for dead.
 type session struct {
 	id            string
 	workerTimeout time.Duration
@@ -24,8 +24,8 @@ type session struct {
 	lock     *lock // nil in Competing mode
 
 	mu    sync.Mutex
-	last  time.Time   // of the last successful heartbeat, monotonic
-	fence *time.Timer // cancels everything when that is WorkerTimeout ago
+	last  time.Time   // when the last successful heartbeat was sent, monotonic
+	fence *time.Timer // cancels everything once last is WorkerTimeout ago
 }
 
 func newSession(parent context.Context, workerTimeout time.Duration) *session {
@@ -34,10 +34,9 @@ func newSession(parent context.Context, workerTimeout time.Duration) *session {
 		last: time.Now()}
 }
 
-// beat notes a successful heartbeat sent at that time and reports whether the
-// worker may claim again because of it. The fence is a timer of its own:
-// whatever a later heartbeat hangs on, it comes in time, and if the process
-// was stopped meanwhile, it comes first thing when that is continued.
+// beat records a successful heartbeat that was sent at that time. It reports whether the worker may
+// claim again because of it. The fence is a timer of its own, so it fires in time even if a later
+// heartbeat hangs. If the process is suspended meanwhile, the timer fires when it resumes.
 func (s *session) beat(at time.Time) (back bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,11 +49,11 @@ func (s *session) beat(at time.Time) (back bool) {
 	return back
 }
 
-// mayStart returns an error if the worker must take itself for dead: then others
-// may have released its claims, and a call that starts now could run beside theirs,
-// or after their successors in a lane. The fence ends everything at that moment.
-// But if the whole process was frozen, an attempt that was about to start may go on
-// before the fence's timer fires, so each call asks here first.
+// mayStart returns an error if the worker must assume that others take it for dead. They may have
+// released its claims then, and a call that starts now could run beside theirs, or after later
+// messages of its lane. Usually the fence has cancelled everything by that moment. But after the
+// whole process was suspended an attempt may continue before the fence's timer fires, so each call
+// checks here first.
 func (s *session) mayStart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +67,7 @@ func (s *session) mayStart(ctx context.Context) error {
 	return barred(ctx)
 }
 
-// barred returns why others may have the claims, if the context has ended for that.
+// barred returns the context's cause if that means that other workers may have the claims.
 func barred(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errFenced) || errors.Is(cause, errLockLost) {
 		return cause
@@ -76,7 +75,7 @@ func barred(ctx context.Context) error {
 	return nil
 }
 
-// end cancels everything under this ID, for cause.
+// end cancels everything under this ID with a cause.
 func (s *session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,32 +85,32 @@ func (s *session) end(cause error) {
 	s.cancel(cause)
 }
 
-// mayClaim: a worker without a heartbeat stops claiming early, so that no
-// claim of its is younger than the silence the others judge it by.
+// mayClaim reports whether the worker may claim. It may not once its last heartbeat is two thirds
+// of WorkerTimeout old, so that its latest claim is well before the others take it for dead.
 func (s *session) mayClaim() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.attempts.Err() == nil && time.Since(s.last) < s.workerTimeout*2/3 && s.holdsLock()
 }
 
-// heartbeatStore is what a heart needs of an inbox's store.
+// heartbeatStore is the part of an inbox's store that a heart needs.
 type heartbeatStore interface {
 	store.Workers
 	Paused(ctx context.Context) ([]string, error)
 	SingleWriter() bool
 }
 
-// heart keeps a worker alive in the database and fences it when that fails.
+// heart sends a worker's heartbeats and fences its session when they fail.
 type heart struct {
 	store   heartbeatStore
 	opts    Options
 	keys    []string
-	report  func() string // the process's health
+	report  func() string // returns the process's health
 	now     func() time.Time
 	beating *condition.Condition
 	host    string
 	onPause func(keys []string)
-	onBack  func() // it may claim again
+	onBack  func() // called when the worker may claim again
 }
 
 func newHeart(st heartbeatStore, opts Options, keys []string, report func() string, now func() time.Time,
@@ -129,9 +128,9 @@ func hostname() string {
 	return host
 }
 
-// beat sends one heartbeat and reads what operators paused. The moment that
-// counts is the one before the statement: had the answer taken long, the
-// database would have seen us earlier than we saw its answer.
+// beat sends one heartbeat and reads which handlers operators have paused. The heartbeat counts
+// from the moment before the statement. If the response took long, the database saw us earlier than
+// we saw the response.
 func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
@@ -152,7 +151,8 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	return nil
 }
 
-// look is what is left to a worker that cannot write at the moment.
+// look replaces a heartbeat while the worker cannot write: it reads the worker's row, and counts as
+// a heartbeat if the row says that the worker lives.
 func (h *heart) look(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/6))
 	defer cancel()
@@ -170,23 +170,21 @@ func (h *heart) look(ctx context.Context, s *session) error {
 	return nil
 }
 
-// keep beats until ctx ends or the session must be taken for dead: when the
-// others have declared it so, or when its fence has fallen because no
-// heartbeat succeeded for WorkerTimeout. Its handlers are then cancelled; their
-// claims are no longer this worker's, whatever they still write is judged by
-// the version.
+// keep sends heartbeats until ctx ends or the session is over: because other workers have declared
+// it dead, or because its fence fired after WorkerTimeout without a heartbeat. Its handlers are
+// cancelled then. Their claims are no longer this worker's, and the version decides whether what
+// they still write has an effect.
 //
-// Waiting in vain for a SQLite file does not count as silence: while somebody
-// holds its only write lock (a long transactional handler, perhaps our own),
-// nobody else can declare this worker dead either. But somebody may have done
-// so between two times that the file was busy. Reading waits for nobody, so
-// then the worker looks at its row, and what it sees was so at that moment:
-// others that declare it dead now find it silent on two sweeps, each after a
-// heartbeat of their own, and it beats in between; should it fail again and
-// again to be the one whose turn to write comes, its next look shows it.
+// On SQLite, waiting in vain for the file does not count as silence. While another transaction
+// holds the only write lock (such as that of a long handler, perhaps our own), no worker can
+// declare us dead either. But a worker may have done so between two moments at which the file was
+// busy. Reading does not wait for the lock, so the worker then reads its own row. If the row says
+// that it lives, it lived at that moment. A worker that declares us dead later must find us silent
+// in two sweeps, with a heartbeat of its own before each; our next heartbeat comes in between. If
+// that heartbeat again fails to get the lock, reading the row shows whether we were declared dead.
 //
-// A driver may wait longer for the file than the heartbeat's deadline, and
-// than WorkerTimeout. So the worker also looks while a heartbeat is under way.
+// A driver may wait for the file for longer than the heartbeat's deadline, and for longer than
+// WorkerTimeout. So the worker also reads its row while a heartbeat is running.
 func (h *heart) keep(ctx context.Context, s *session) {
 	ticker := time.NewTicker(h.opts.HeartbeatInterval)
 	defer ticker.Stop()
@@ -218,7 +216,7 @@ func (h *heart) keep(ctx context.Context, s *session) {
 				}()
 				continue
 			}
-			err = context.DeadlineExceeded // or will be
+			err = context.DeadlineExceeded // or will be exceeded
 			if !h.store.SingleWriter() {
 				continue
 			}

@@ -13,18 +13,18 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// resolveSiblings keeps a renamed handler from running one message twice. A
-// rolling rename can leave a row under the new key and one under the old one:
-// one of them runs, the other is completed as superseded (contract 4.2).
+// resolveSiblings keeps a renamed handler from running one message twice. A rolling rename can
+// leave a row under the new key and one under the old key. One of them runs, the other is completed
+// as superseded.
 //
-// The old program knows nothing of the new key, so the row under the legacy
-// key decides: before a row runs, its pending siblings are completed
-// conditionally on their version. If the old program claims such a sibling
-// first, the completion finds another version, changes nothing, and our row is
-// put off until the sibling's fate is known; if it comes second, there is
-// nothing left to claim. Two new programs that hold one row each both see the
-// other's as processing and put theirs off by random times, until one of them
-// claims alone.
+// The old program does not know the new key, so the row under the legacy key decides. Before a row
+// runs, its pending siblings are completed under their versions:
+//
+//   - If the old program claims a sibling first, our completion finds another version and changes
+//     nothing. Our row is postponed until the sibling's result is known.
+//   - If our completion comes first, the old program finds nothing left to claim.
+//   - If two new programs hold one row each, each sees that the other row is processing. Both postpone
+//     theirs by random times, until one program claims alone.
 func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*task, error) {
 	var numbers []int64
 	var keys []string
@@ -57,7 +57,7 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*tas
 	chosen := map[pair]bool{}
 	kept := attempts[:0]
 	for _, a := range attempts {
-		if a.claim.Message == nil { // deleted, and its statuses with it
+		if a.claim.Message == nil { // the message was deleted, and its statuses with it
 			kept = append(kept, a)
 			continue
 		}
@@ -80,16 +80,16 @@ type pair struct {
 
 // choose decides whether a runs, given all rows of its message and handler.
 //
-// A row that an operator has retried is the one to run: he has decided for it,
-// and nothing would be left to decide about if it ended unrun. So a sibling that
-// was discarded says nothing about it, and a poisoned one is superseded by it. If
-// that one is retried meanwhile it has another version, and ours is put off.
+// A row that an operator has retried runs: the operator decided so, and if it ended without a run
+// there would be nothing left to retry. So a discarded sibling does not stop it, and a poisoned
+// sibling is superseded by it. If an operator retries that sibling meanwhile, its version differs
+// and our row is postponed.
 func (c *claimer) choose(
 	ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
 ) (run bool, err error) {
 	this := pair{int64(a.claim.Message.Number), a.Handler}
 	retried := a.claim.RequeuedCount > 0
-	if chosen[this] { // both rows came in this very claim
+	if chosen[this] { // both rows were claimed together
 		c.settle(result{task: a, verdict: verdict{outcome: superseded}})
 		return false, nil
 	}
@@ -103,7 +103,7 @@ func (c *claimer) choose(
 			c.settle(result{task: a, verdict: verdict{outcome: superseded}})
 			return false, nil
 		case own[s.StatusID]:
-			// It came in this claim too and will find this one chosen.
+			// It was claimed together with this row and will find this one chosen.
 		case s.Processing:
 			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
 		default:
@@ -126,8 +126,8 @@ func (c *claimer) choose(
 	return true, nil
 }
 
-// giveBack releases claims that cannot run now; random delays keep two
-// programs from meeting over the same message again and again.
+// giveBack releases claims that cannot run now. Random delays keep two programs from colliding over
+// the same message again and again.
 func (c *claimer) giveBack(attempts []*task, reason error) {
 	for _, a := range attempts {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)

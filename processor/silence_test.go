@@ -13,9 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// silence sets a worker's timeout, and sweeps of that interval. Heartbeats are as
-// rare as they may be: on SQLite a worker whose heartbeat is under way from one
-// tick to the next looks at its row instead, and is alive.
+// silence sets WorkerTimeout and SweepInterval, and makes heartbeats as rare as possible: on SQLite
+// a worker whose heartbeat takes from one tick to the next reads its row instead, and counts as
+// alive.
 func silence(timeout, sweeps time.Duration) inbox.Option {
 	return inbox.Configure(func(o *inbox.Options) {
 		inboxtest.Defaults(o)
@@ -62,7 +62,7 @@ func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
 			return len(cancelled) > 0
 		}, "its handlers are cancelled")
 		inboxtest.Accept(t, ib, "after that")
-		pause(t, 300*time.Millisecond) // it tries to return and cannot
+		pause(t, 300*time.Millisecond) // it tries to come back and cannot
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "after that", "h").Version, "it claims nothing")
 		allow()
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
@@ -87,8 +87,8 @@ func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
 	})
 }
 
-// Contract 5.9, 4.7: nobody has declared the worker dead, so it goes on as it
-// is, and what it left unclaimed does not wait for the poll.
+// Contract 5.9, 4.7: no other worker has declared the worker dead, so it keeps its ID, and what it
+// left unclaimed does not wait for the poll.
 func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 6 * time.Second
@@ -112,7 +112,7 @@ func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
 	})
 }
 
-// Contract 5.9: dead is who is silent on two sweeps in a row.
+// Contract 5.9: a worker is dead if two sweeps in a row find it silent.
 func TestWorkerIsNotDeclaredDeadByOneLook(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = time.Second
@@ -130,8 +130,8 @@ func TestWorkerIsNotDeclaredDeadByOneLook(t *testing.T) {
 	})
 }
 
-// Contract 5.9: each look counts only after the sweeper's own heartbeat: who is
-// cut off itself must not judge others by what it cannot see.
+// Contract 5.9: a sweep counts only after the sweeper's own heartbeat: a worker that is cut off
+// itself must not judge others by what it cannot see.
 func TestWorkerThatCannotHeartbeatDeclaresNobodyDead(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = 700 * time.Millisecond
@@ -153,14 +153,14 @@ func TestWorkerThatCannotHeartbeatDeclaresNobodyDead(t *testing.T) {
 	})
 }
 
-// silentFor makes a worker's last sign of life that long ago.
+// silentFor moves a worker's last heartbeat that far into the past.
 func silentFor(t *testing.T, d *inboxtest.Database, workerID string, since time.Duration) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET heartbeat_at = ? WHERE id = ?", time.Now().UTC().Add(-since),
 		workerID)
 }
 
-// A handler that returns after its session was lost does not still run.
+// A handler that has returned after its session was lost does not count as running.
 func TestStopForgetsHandlersOfALostSessionThatHaveReturned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan struct{}, 10), make(chan struct{})

@@ -9,13 +9,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// Stop ends processing (contract 5.8): claiming stops at once, running
-// handlers have StopBudget to return and are cancelled then, all results are
-// stored. What was interrupted is released uncharged. Stop returns by ctx's
-// deadline; within it, time is kept for the cancellation and for storing. It
-// returns an error if handlers still run, which it names, or if results could
-// not be stored: other workers recover those claims. Stopping twice, or before
-// Start, does nothing.
+// Stop ends processing (contract 5.8). Claiming stops at once. Running handlers have StopBudget to
+// return and are then cancelled. All results are stored, and interrupted attempts are released
+// uncharged. Stop returns by ctx's deadline; within it, time is reserved for cancelling and
+// storing.
+//
+// It returns an error that names the handlers that still run, or says that results could not be
+// stored. Other workers recover these claims. Stopping twice, or before Start, does nothing.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
@@ -39,8 +39,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 			<-a.done
 		}
 	}
-	// Everything that will have a result has it in the completer's queue.
-	// Should a hook hang in the completer's goroutine, it is left behind.
+	// Everything that will have a result has it in the completer's queue now. If a hook hangs in
+	// the completer's goroutine, that goroutine is abandoned.
 	a.endStoring()
 	unstored := a.completer.backlog()
 	if waitFor(a.storing, budget.flush) {
@@ -49,7 +49,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 		select {
 		case unstored = <-last:
 		case <-time.After(time.Until(budget.flush) + 200*time.Millisecond):
-			unstored++ // a hook hangs: at least its own result's fate is not known
+			unstored++ // a hook hangs, so at least the result that it was called for is not known to be stored
 		}
 	}
 	p.announceReleased(a.hard)
@@ -63,7 +63,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 	a.endHard()
 	a.endServices()
-	// A hook that ignores its context must not hold up the stop.
+	// A hook that ignores its context must not delay the stop.
 	ended := make(chan struct{})
 	go func() { a.services.Wait(); close(ended) }()
 	waitFor(ended, time.Now().Add(max(time.Until(budget.flush), time.Second)))
@@ -79,7 +79,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// farewell marks the worker as stopped; if that fails its silence tells.
+// farewell marks the worker as stopped. If that fails, the others notice that it is silent.
 func (p *Processor) farewell(hard context.Context, s *session) {
 	stmt, cancel := context.WithTimeout(hard, p.opts.StatementTimeout)
 	defer cancel()
@@ -88,13 +88,13 @@ func (p *Processor) farewell(hard context.Context, s *session) {
 	}
 }
 
-// stopBudget divides the time of a stop: the last fifth is for storing
-// results, the fifth before for handlers to notice their cancellation.
+// stopBudget divides the time of a stop. The last fifth is for storing results. The fifth before it
+// is for handlers to notice that they are cancelled.
 type stopBudget struct{ soft, cancel, flush time.Time }
 
 func newStopBudget(ctx context.Context, opts Options) stopBudget {
 	now := time.Now()
-	// A short budget for handlers must not cut the time for storing short.
+	// A short budget for handlers must not shorten the time for storing.
 	end := now.Add(opts.StopBudget*5/3 + opts.StatementTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
 		end = deadline

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// stop stops with a deadline, and returns the error.
+// stop calls Stop with a deadline and returns its error.
 func stop(t *testing.T, ib *inbox.Inbox, within time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -20,7 +20,7 @@ func stop(t *testing.T, ib *inbox.Inbox, within time.Duration) error {
 	return stopIn(ctx, t, ib)
 }
 
-// stopIn stops and fails where Stop waits for what may never end.
+// stopIn calls Stop, and fails the test if Stop waits for what may never end.
 func stopIn(ctx context.Context, t *testing.T, ib *inbox.Inbox) error {
 	t.Helper()
 	stopped := make(chan error, 1)
@@ -73,8 +73,8 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 				return nil
 			}),
 		))
-		// Before the start, so that one claim takes all three: on SQLite a transactional
-		// handler that runs keeps every claim waiting.
+		// Accepted before the start, so that one claim takes all three: on SQLite a running
+		// transactional handler keeps every claim waiting.
 		inboxtest.Accept(t, ib, "1")
 		require.NoError(t, ib.Start(context.Background()))
 		for range 3 {
@@ -145,7 +145,7 @@ func TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery(t *testing
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Receive(t, running, "a handler")
 		inboxtest.Receive(t, running, "a handler")
-		// It waits for four fifths of that; what returns has all of it to be stored.
+		// Stop waits for handlers for four fifths of that; the rest is left to store what returns.
 		err := stop(t, ib, 5*time.Second)
 		require.ErrorContains(t, err, "1 handlers still run, their claims are recovered by another worker")
 		require.ErrorContains(t, err, `handler "deaf" with message "1"`)

@@ -12,19 +12,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// sweepBatch bounds how many claims one recovery statement takes.
+// sweepBatch is the number of claims that one recovery statement takes at most.
 const sweepBatch = 500
 
-// sweeperStore is what a sweeper needs of an inbox's store.
+// sweeperStore is the part of an inbox's store that a sweeper needs.
 type sweeperStore interface {
 	store.Recoverer
 	Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error)
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
-// sweeper recovers what others left behind: claims of dead workers, claims of
-// nobody, statuses of handlers that no longer exist (contract 5.7, 5.9). Any
-// number of workers sweep at once; the versions make that harmless.
+// sweeper recovers claims of dead workers, stuck claims without a worker, and statuses of handlers
+// that no longer exist. Any number of workers may sweep concurrently; the versions make that
+// harmless.
 type sweeper struct {
 	store    sweeperStore
 	opts     Options
@@ -33,13 +33,13 @@ type sweeper struct {
 	counters *telemetry.Counters
 	known    []string
 	lanes    *lanes
-	// recovered wakes the loop: released claims come due.
+	// recovered is called when a released claim comes due, to wake the loop.
 	recovered func(next time.Time)
-	// poisoned is told of each status the sweep poisons.
+	// poisoned is called for each status that the sweep poisons.
 	poisoned func(ctx context.Context, r result)
 
-	suspects  map[string]int       // silent workers: sweeps in a row
-	unknown   map[string]time.Time // unknown keys: first seen, monotonic
+	suspects  map[string]int       // silent workers, and for how many sweeps in a row
+	unknown   map[string]time.Time // unknown keys, and when they were first seen, monotonic
 	lastStuck time.Time
 }
 
@@ -52,8 +52,8 @@ func newSweeper(st sweeperStore, opts Options, known []string, now func() time.T
 		suspects: map[string]int{}, unknown: map[string]time.Time{}}
 }
 
-// sweep looks once. The caller's own heartbeat has just succeeded: a worker
-// cut off from the database must not judge others by what it cannot see.
+// sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
+// off from the database must not judge others by what it cannot see.
 func (s *sweeper) sweep(
 	ctx context.Context, self string, look func(workers []store.WorkerState, asked time.Time),
 ) error {
@@ -63,12 +63,12 @@ func (s *sweeper) sweep(
 		return err
 	}
 	look(workers, asked)
-	var problems []error // one dead worker's trouble must not keep the others' claims
+	var problems []error // an error with one dead worker must not keep the others' claims from being released
 	seen := map[string]bool{}
 	for _, w := range workers {
 		seen[w.ID] = true
 		if w.ID == self || w.Released || w.Drains || (w.Stopped && w.SilentFor < 2*s.opts.WorkerTimeout) {
-			continue // one that took its leave has no claims to be released soon
+			continue // a worker that stopped in order has no claims that must be released soon
 		}
 		if w.SilentFor < s.opts.WorkerTimeout {
 			delete(s.suspects, w.ID)
@@ -86,8 +86,8 @@ func (s *sweeper) sweep(
 		}
 	}
 	problems = append(problems, s.prune(ctx, workers))
-	// The look for claims without a worker reads all pending statuses, so it
-	// is not repeated more often than its threshold can matter.
+	// Finding claims without a worker reads all pending statuses, so do it only as often as the
+	// threshold requires.
 	if time.Since(s.lastStuck) >= s.opts.StuckMessageThreshold/2 {
 		s.lastStuck = time.Now()
 		problems = append(problems, s.releaseStuck(ctx))
@@ -109,13 +109,12 @@ func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
 	return workers, nil
 }
 
-// bury releases a dead worker's claims. It is marked released only when it
-// has none left and has been silent for twice the timeout: a claim statement
-// it sent with its last breath may reach the database after the first look,
-// and a transactional handler of its may still hold its row's lock.
+// bury releases a dead worker's claims. The worker is marked as released only when it has no claims
+// left and has been silent for twice WorkerTimeout. Until then a claim statement that it sent last
+// may still reach the database, and its transactional handlers may still lock their rows.
 func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	if s.suspects[w.ID] == 2 {
-		s.lanes.doubt() // it may have died before it looked after lanes
+		s.lanes.doubt() // the worker may have died before it advanced its lanes
 	}
 	left, err := s.releaseClaimsOf(ctx, w.ID)
 	if err != nil {
@@ -130,9 +129,9 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	if w.SilentFor < 2*s.opts.WorkerTimeout {
 		return nil
 	}
-	s.lanes.doubt() // a last time: nothing of it can follow
+	s.lanes.doubt() // for the last time: nothing of this worker can follow
 	err = s.store.MarkReleased(stmt, w.ID, s.now())
-	if errors.Is(err, store.ErrWorkerBusy) { // an accept of its, with claims that nobody sees yet
+	if errors.Is(err, store.ErrWorkerBusy) { // one of its accepts is open, with claims that are not visible yet
 		s.evict(stmt, w)
 		return nil
 	}
@@ -142,12 +141,12 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	return nil
 }
 
-// evict ends what a partitioned worker has left open, or one whose machine lost
-// its power: the server may hold a transaction open until TCP gives up, hours
-// later. The next sweep finds the rows free.
+// evict ends the open transactions of a dead worker. If the worker was cut off, or its machine lost
+// power, the server may keep a transaction open until TCP gives up, hours later. The next sweep
+// finds the rows unlocked.
 func (s *sweeper) evict(stmt context.Context, w store.WorkerState) {
 	ended, err := s.store.EvictWorker(stmt, w.ID)
-	if err != nil { // the database's user may not be allowed to
+	if err != nil { // the database role may lack the permission
 		s.log.Warn("inbox: transactions that a dead worker left open cannot be ended, their statuses wait for the server to give them up",
 			zap.String(telemetry.FieldWorker, w.ID), zap.Error(err))
 	}
@@ -180,8 +179,8 @@ func (s *sweeper) releaseStuck(ctx context.Context) error {
 	return nil
 }
 
-// release gives back what find finds, batch by batch, and reports whether
-// some could not be (their rows are locked, or changed meanwhile).
+// release releases what find returns, batch by batch. It reports whether some could not be
+// released, because their rows are locked or changed meanwhile.
 func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Ref, time.Time) store.Settlement,
 	find func(context.Context) ([]store.Ref, error),
 ) (left bool, err error) {
@@ -200,7 +199,7 @@ func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Re
 	}
 }
 
-// settle gives one batch of found statuses the state that to says.
+// settle writes the state that to returns for each status of one batch.
 func (s *sweeper) settle(
 	ctx context.Context, find func(context.Context) ([]store.Ref, error), to func(store.Ref) store.Settlement,
 ) (found, applied int, err error) {
@@ -248,14 +247,14 @@ func (s *sweeper) settle(
 	return len(refs), applied, nil
 }
 
-// prune removes the rows of dead workers when their keys no longer count.
+// prune deletes the rows of dead workers, and of drains, once their keys no longer count.
 func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error {
 	var ids []string
 	for _, w := range workers {
 		if (w.Released || w.Drains) && !s.opts.listsKeys(w) {
 			ids = append(ids, w.ID)
-			// Once more, now that it can claim nothing any more: a claim that
-			// was under way when it was marked came after the last look.
+			// Release its claims once more, now that it can claim nothing: a claim that was running
+			// when the worker was marked as released came after the last release.
 			if _, err := s.releaseClaimsOf(ctx, w.ID); err != nil {
 				return err
 			}

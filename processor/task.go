@@ -16,15 +16,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// task is a claimed status on its way through this process: what its attempts need, and
-// what the last one came to.
+// task is a claimed status in this process: what its attempts need, and the result of the last one.
 type task struct {
 	attempt.Attempt
 
 	claim  store.Claim
 	policy *policy
-	report func(error) // reports to the circuit breaker that has let it run
-	waited bool        // how long it was due is measured
+	report func(error) // reports to the circuit breaker that admitted it
+	waited bool        // whether its wait since it became due was measured
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
@@ -34,7 +33,7 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 		claim: c, policy: p}
 }
 
-// number counts the attempts of the status from 1.
+// number returns the number of the present attempt, counted from 1.
 func (t *task) number() int { return t.claim.ErrorCount + t.claim.AbandonedCount + 1 }
 
 // runner runs the attempts of groups.
@@ -45,7 +44,7 @@ type runner struct {
 	measure       *telemetry.Instruments
 	interruptions *interruptions
 
-	busy atomic.Int64 // attempts that run
+	busy atomic.Int64 // running attempts
 }
 
 // run runs a group to its end.
@@ -66,21 +65,21 @@ func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
 	}
 }
 
-// noteWaits measures how long attempts were due before they begin.
+// noteWaits measures how long the tasks were due before their first attempt in this process.
 func (r *runner) noteWaits(ctx context.Context, g *group) {
 	if !r.measure.TimesWaits(ctx) {
 		return
 	}
 	now := r.now()
 	for _, t := range g.tasks {
-		if !t.waited { // else it runs again, for others' sake
+		if !t.waited { // otherwise it runs again because of others in its group
 			t.waited = true
 			r.measure.Waited(ctx, t.claim.HandlerKey, now.Sub(t.claim.Due))
 		}
 	}
 }
 
-// deliverable makes the input of each attempt and returns those that have one; the
+// deliverable builds the handler's input for each task and returns the attempts that have one. The
 // others have failed for good.
 func (g *group) deliverable() []*attempt.Attempt {
 	attempts := make([]*attempt.Attempt, 0, len(g.tasks))
@@ -94,8 +93,8 @@ func (g *group) deliverable() []*attempt.Attempt {
 	return attempts
 }
 
-// deliver makes the handler's input of what is stored. An error means that no attempt
-// can ever succeed.
+// deliver builds the handler's input from the stored message. An error means that no attempt can
+// ever succeed.
 func (t *task) deliver() error {
 	m := t.claim.Message
 	if m == nil {
@@ -116,9 +115,9 @@ func (t *task) deliver() error {
 	return nil
 }
 
-// steps complete the statuses of a group in the transaction of their handler (contract
-// 5.11): a stale claim is found before the handler runs, and while it runs the locks of
-// the rows keep recovery away from them.
+// steps returns the steps that complete a group's statuses inside the handler's transaction. A
+// stale claim is found before the handler runs. While the handler runs, the row locks keep recovery
+// away.
 func (r *runner) steps(g *group) *attempt.Steps {
 	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt,
 		do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
@@ -156,7 +155,8 @@ func (r *runner) steps(g *group) *attempt.Steps {
 	}
 }
 
-// completions are those of some attempts of the group, which are in its order.
+// completions returns the completions of some attempts of the group, which must be in the group's
+// order.
 func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
 	completions := make([]store.Completion, 0, len(attempts))
 	for _, t := range g.tasks {
@@ -171,14 +171,14 @@ func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
 // StuckHandlerGrace. The handler may still be running.
 var ErrStuck = attempt.ErrStuck
 
-// PanicError is the failure of an attempt whose handler panicked, or something else that
-// ran for it.
+// PanicError is the failure of an attempt during which the handler, or other code that ran for it,
+// panicked.
 type PanicError = attempt.PanicError
 
-// unknownDelay is how long an attempt waits whose commit was not answered.
+// unknownDelay is how long an attempt waits for its repeat if its commit got no response.
 const unknownDelay = time.Second
 
-// note says how long an attempt that was cut short has to wait for its repeat.
+// note sets how long an interrupted attempt must wait for its repeat.
 func (i *interruptions) note(t *task) {
 	if t.Err == nil {
 		return

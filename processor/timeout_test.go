@@ -17,10 +17,10 @@ import (
 
 const soon = 30 * time.Millisecond
 
-// enough is a handler's timeout that statements meet on a busy machine.
+// enough is a handler timeout within which statements succeed even on a busy machine.
 const enough = 5 * time.Second
 
-// untilCancelled is a handler that honours its context.
+// untilCancelled is a handler that returns when its context is cancelled.
 func untilCancelled(ctx context.Context, _ inboxtest.Bytes) error {
 	<-ctx.Done()
 	return ctx.Err()

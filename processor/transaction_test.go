@@ -16,7 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// effects is a table of the application's with a row per effect.
+// effects creates a table of the application with one row per effect, and returns a function that
+// reads it.
 func effects(t *testing.T, d *inboxtest.Database) func() []string {
 	t.Helper()
 	inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(200))")
@@ -85,7 +86,7 @@ func TestStaleClaimOfATransactionalHandlerChangesNothing(t *testing.T) {
 			o.Processor.Prefetch = 1
 		}),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-				// Whatever else is claimed is taken over by somebody meanwhile.
+				// Another worker takes over everything else that is claimed.
 				return errors.Join(tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id <> ?",
 					m.ID).Error, write(tx, m.ID))
 			})))
@@ -108,11 +109,12 @@ func TestStaleClaimOfATransactionalHandlerChangesNothing(t *testing.T) {
 }
 
 func TestClaimTakenOverWhileItsHandlerRunsRollsBack(t *testing.T) {
-	// Not on SQLite, with its one writer: while the handler's transaction is open nobody can take over.
+	// Not on SQLite, which has one writer: no worker can take over while the handler's transaction
+	// is open.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
-		// The completion's row lock keeps a take-over away until the commit:
-		// it waits, and then finds another version.
+		// The completion's row lock delays a take-over until the commit. The take-over then finds
+		// another version.
 		taken := make(chan int64, 1)
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h",
 			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {

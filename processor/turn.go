@@ -12,14 +12,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// turn is a ProcessPending's right to run handlers.
+// turn is the right of a ProcessPending to run handlers.
 type turn struct {
 	term  context.Context
 	held  func() bool // whether the lock is held at this moment; nil in Competing mode
 	leave func()
 }
 
-// lost returns the error of a turn that has ended before its time.
+// lost returns an error if the turn has ended early: the lock was lost, or the processor that
+// shared it was stopped.
 func (t *turn) lost() error {
 	if t.term.Err() == nil {
 		return nil
@@ -30,8 +31,8 @@ func (t *turn) lost() error {
 // longestTry is the longest pause between two tries for the lock.
 const longestTry = time.Second
 
-// takeTurn waits for the lock in Exclusive mode, up to lockPatience. If
-// this very processor runs and holds it, it is joined.
+// takeTurn waits for the lock in Exclusive mode, for at most lockPatience. If this very processor
+// is started and holds the lock, the turn shares it.
 func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 	if p.opts.Mode != ModeExclusive {
 		return &turn{term: context.Background(), leave: func() {}}, nil
@@ -39,7 +40,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 	own := p.newLock(context.WithoutCancel(ctx), uuid.Must(uuid.NewV7()).String(), func() {})
 	deadline := time.NewTimer(p.opts.lockPatience())
 	defer deadline.Stop()
-	refused := false // by the database, at least once
+	refused := false // the database has refused the lock at least once
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, longestTry, p.opts.WorkerTimeout/3) {
 		if t := p.joinLock(ctx); t != nil {
 			p.giveUpLock(ctx, own.leave)
@@ -56,12 +57,12 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 				continue
 			case <-deadline.C:
 				err = fmt.Errorf("waited for %s", p.opts.lockPatience())
-				refused = true // by a busy file, if by nothing else
+				refused = true // if nothing else refused it, a busy file did
 			case <-ctx.Done():
 				err = ctx.Err()
 			}
 		}
-		p.giveUpLock(ctx, own.leave) // a lost answer may have been a yes
+		p.giveUpLock(ctx, own.leave) // a lost response may have granted the lock
 		if refused {
 			err = fmt.Errorf("%w: %w", ErrLockHeld, err)
 		}
@@ -85,7 +86,7 @@ func (p *Processor) joinLock(ctx context.Context) *turn {
 	}}
 }
 
-// ownTurn keeps the lock until it is left.
+// ownTurn returns a turn that keeps renewing the lock until leave is called.
 func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 	keep, end := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
@@ -102,11 +103,11 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)
-		p.lockFreed.Notify() // for this process's own worker
+		p.lockFreed.Notify() // wakes this process's own worker, which may wait for the lock
 	}}
 }
 
-// giveUpLock gives it up also when ctx has ended.
+// giveUpLock releases the lock, even if ctx has ended.
 func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
 	if err := leave(context.WithoutCancel(ctx), true); err != nil {
 		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// takeLock makes another process hold the lock.
+// takeLock acquires the lock for another process.
 func takeLock(t *testing.T, d *inboxtest.Database, ttl time.Duration) (taken bool) {
 	t.Helper()
 	taken, err := inboxtest.Store(t, d.DB).AcquireLease(context.Background(), lockName, vanishing, ttl, system.Now())

@@ -19,8 +19,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// On PostgreSQL a member's savepoint travels with its handler's first statement,
-// so these handlers, unlike company's, begin as they like.
+// On PostgreSQL a member's savepoint is sent together with its handler's first statement, so these
+// handlers, unlike those of company, differ in how they begin.
 
 func members(t *testing.T, d *inboxtest.Database, clock inbox.Clock,
 	fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option,
@@ -39,7 +39,7 @@ func members(t *testing.T, d *inboxtest.Database, clock inbox.Clock,
 	return ib, &seen
 }
 
-// effect is a row that GORM creates; on PostgreSQL it has its number returned.
+// effect is a row that GORM creates; on PostgreSQL the insert returns its number.
 type effect struct {
 	Number int64 `gorm:"primaryKey;autoIncrement"`
 	ID     string
@@ -127,7 +127,7 @@ func TestHandlersThatWriteNothingShareATransaction(t *testing.T) {
 	})
 }
 
-// valueless cannot be an argument.
+// valueless is a value that the driver cannot send as an argument.
 type valueless struct{ panics bool }
 
 func (v valueless) Value() (driver.Value, error) {
@@ -181,7 +181,7 @@ func writeValue(tx *gorm.DB, id any) error {
 	return tx.Exec("INSERT INTO effects VALUES (?)", id).Error
 }
 
-// endedThenBoom goes on as if nothing had happened: nothing has got to the database.
+// endedThenBoom continues as if nothing had happened: nothing has reached the database.
 func endedThenBoom(tx *gorm.DB, err error) error {
 	if !errors.Is(err, context.Canceled) {
 		return nil
@@ -217,7 +217,7 @@ func TestFirstStatementSaysWhatItAffectedAndWhyItFailed(t *testing.T) {
 		require.Len(t, failures, 2)
 		for _, err := range failures {
 			require.True(t, store.IsUniqueViolation(err))
-			if d.Dialect == "postgres" { // this driver for SQLite translates none
+			if d.Dialect == "postgres" { // this SQLite driver translates no errors
 				require.ErrorIs(t, err, gorm.ErrDuplicatedKey)
 			}
 		}
@@ -285,7 +285,7 @@ func TestHandlerThatMeddlesWithTheGroupsTransactionChargesNobodyElse(t *testing.
 			func(tx *gorm.DB) error { _ = tx.Raw("SELECT 1 / 0").Row().Scan(new(int)); return nil },
 			"1234", processor.Drained{Picked: 4, Completed: 3, Failed: 1}, []string{"1", "3", "4"},
 		},
-		"it rolls back to the savepoint": { // which undoes its own, as it has asked for
+		"it rolls back to the savepoint": { // which undoes its own work, as it asked for
 			func(tx *gorm.DB) error { return tx.Exec("ROLLBACK TO SAVEPOINT inbox_member").Error },
 			"1234", processor.Drained{Picked: 4, Completed: 4}, []string{"1", "3", "4"},
 		},

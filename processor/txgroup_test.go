@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// company runs one transactional handler with TxGroup for messages "1" to "4"
-// by hand, in one slot, and returns what was called.
+// company runs one transactional handler with TxGroup for messages "1" to "4" through
+// ProcessPending, in one slot, and returns what was called.
 func company(t *testing.T, d *inboxtest.Database, clock inbox.Clock,
 	fn func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error, opts ...handler.Option,
 ) (*inbox.Inbox, *calls) {
@@ -96,7 +96,7 @@ func TestOneMembersFailureIsUndoneAlone(t *testing.T) {
 	}
 }
 
-// requireUncharged is for all but the culprit.
+// requireUncharged checks that every message but the culprit is uncharged.
 func requireUncharged(t *testing.T, ib *inbox.Inbox, culprit string) {
 	t.Helper()
 	for _, s := range inboxtest.Statuses(t, ib) {
@@ -176,7 +176,7 @@ func TestLostConnectionRepeatsAllAlone(t *testing.T) {
 }
 
 func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
-	// Not on SQLite: one writer has nobody to deadlock with.
+	// Not on SQLite: a single writer cannot deadlock.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		once := true
 		effects(t, d)
@@ -204,7 +204,7 @@ func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
 		}), inboxtest.Handlers(
 			inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 				seen.note(m.ID)
-				if m.ID == "1" { // somebody takes "6" over, which is claimed and waits for the slot
+				if m.ID == "1" { // another worker takes over "6", which is claimed and waits for the slot
 					inboxtest.Exec(t, tx, "UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '6'")
 				}
 				return write(tx, m.ID)
@@ -225,7 +225,7 @@ func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
 			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
-				if m.ID == "1" { // only who is in the transaction can: the rows are locked
+				if m.ID == "1" { // only this transaction can: the rows are locked
 					return tx.Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = '3'").Error
 				}
 				return nil
@@ -312,7 +312,7 @@ func TestStopKeepsWhatPassedAndReleasesTheRest(t *testing.T) {
 				if err := write(tx, m.ID); err != nil {
 					return err
 				}
-				if m.ID == "2" { // it is cancelled and completes in spite of it
+				if m.ID == "2" { // it is cancelled and completes nevertheless
 					running <- m.ID
 					<-ctx.Done()
 				}

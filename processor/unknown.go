@@ -15,8 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// listsKeys reports whether the handler keys of a worker's row count as known.
-// Those of stopped and dead workers do for UnknownKeyGrace.
+// listsKeys reports whether the handler keys of a worker's row count as known. Keys of stopped and
+// dead workers count for UnknownKeyGrace; keys of drains for at least store.DrainKept.
 func (o Options) listsKeys(w store.WorkerState) bool {
 	grace := o.UnknownKeyGrace
 	if w.Drains {
@@ -25,8 +25,7 @@ func (o Options) listsKeys(w store.WorkerState) bool {
 	return w.SilentFor <= o.WorkerTimeout+grace
 }
 
-// unknownKeys returns the pending handler keys that are not in known and that
-// no row lists.
+// unknownKeys returns the pending handler keys that neither known nor any worker's row lists.
 func (o Options) unknownKeys(pending, known []string, workers []store.WorkerState) []string {
 	return slices.DeleteFunc(slices.Clone(pending), func(key string) bool {
 		return slices.Contains(known, key) || slices.ContainsFunc(workers, func(w store.WorkerState) bool {
@@ -35,10 +34,9 @@ func (o Options) unknownKeys(pending, known []string, workers []store.WorkerStat
 	})
 }
 
-// poisonUnknown poisons pending statuses whose handler key no worker lists. A
-// key must have been missing for UnknownKeyGrace before this worker acts on it:
-// in a rolling deploy a message can be accepted just before the worker that
-// knows its handler registers (contract 5.7).
+// poisonUnknown poisons pending statuses whose handler key no worker lists. A key must have been
+// unknown for UnknownKeyGrace before this worker poisons: in a rolling deploy a message can be
+// accepted just before the worker that knows its handler registers.
 func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState) error {
 	grace := s.opts.UnknownKeyGrace
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
@@ -95,11 +93,10 @@ func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 	}
 }
 
-// notePrograms lets the workers of other programs know which handler keys this
-// program drains, and warns of pending keys that no program lists. A drain
-// leaves those alone: whoever knows them may drain as rarely as this one
-// (contract 5.7). While the processor is started its heartbeats and sweeps do
-// both.
+// notePrograms records which handler keys this program drains, for the workers of other programs.
+// It also warns of pending keys that no program lists. A drain does not poison those: the program
+// that knows them may drain as rarely as this one. While the processor is started its heartbeats
+// and sweeps do both, so notePrograms does nothing.
 func (p *Processor) notePrograms(ctx context.Context) error {
 	p.mu.Lock()
 	started := p.now != nil
@@ -142,8 +139,8 @@ func (p *Processor) notePrograms(ctx context.Context) error {
 	return nil
 }
 
-// drainRow is the row of all programs that drain the same handler keys. One for
-// each process would fill the table: a cron job is a new process each time.
+// drainRow returns the row that all programs share that drain the same handler keys. One row per
+// process would fill the table, because each run of a cron job is a new process.
 func (p *Processor) drainRow() store.Worker {
 	keys := p.registry.Keys()
 	id := uuid.NewSHA1(uuid.Nil, []byte(strings.Join(slices.Sorted(slices.Values(keys)), "\x00")))

@@ -33,15 +33,15 @@ func TestDrainLeavesKeysItDoesNotRegisterAndNamesThem(t *testing.T) {
 	})
 }
 
-// Contract 5.7: a program that drains now and then, a cron job perhaps, is known
-// by the row that its drains leave.
+// Contract 5.7: a program that drains now and then, such as a cron job, is known by the row that
+// its drains leave.
 func TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		cron := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("cron", inboxtest.Nothing)))
 		inboxtest.Process(t, cron)
 		inboxtest.Accept(t, cron, "1")
 		drainedAt(t, d, 23)
-		// A key that no program lists shows when sweeps have judged.
+		// When a key that no program lists is poisoned, sweeps have checked the other keys, too.
 		lost := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("lost", inboxtest.Nothing)))
 		inboxtest.Accept(t, lost, "2")
 		worker := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -76,7 +76,7 @@ func TestProgramThatNoLongerDrainsIsForgottenAfterADay(t *testing.T) {
 	})
 }
 
-// drainedAt moves the only drain there was so many hours back.
+// drainedAt moves the only drain's row that many hours into the past.
 func drainedAt(t *testing.T, d *inboxtest.Database, hoursAgo time.Duration) {
 	t.Helper()
 	require.Len(t, workers(t, d), 1)
@@ -84,7 +84,7 @@ func drainedAt(t *testing.T, d *inboxtest.Database, hoursAgo time.Duration) {
 	inboxtest.Exec(t, d.DB, "UPDATE inbox_workers SET started_at = ?, heartbeat_at = ?, stopped_at = ?", at, at, at)
 }
 
-// Contract 5.14: all that a drain picked it accounts for.
+// Contract 5.14: the counts of a drain add up to what it picked.
 func TestDrainedAddsUp(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)

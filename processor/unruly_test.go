@@ -17,9 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// probing is an inbox whose handler "shaky" has failed once, which opened its
-// circuit, and whose calls from then on do not return until letGo is closed;
-// "sound" is another one.
+// probing returns an inbox with two handlers. "shaky" has failed once, which opened its circuit;
+// from then on its calls do not return until letGo is closed. "sound" works.
 func probing(
 	t *testing.T, d *inboxtest.Database, opts ...handler.Option,
 ) (ib *inbox.Inbox, calls *atomic.Int64, letGo chan bool) {
@@ -45,7 +44,7 @@ func probing(
 	return ib, calls, letGo
 }
 
-// requireSound: the other handler goes on.
+// requireSound checks that the handler "sound" still runs messages.
 func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
 	t.Helper()
 	inboxtest.Accept(t, ib, id)
@@ -54,8 +53,7 @@ func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
 	}, "the other handler goes on")
 }
 
-// Contract 5.2, 5.4, 5.8: a probe that does not return is that handler's
-// trouble alone.
+// Contract 5.2, 5.4, 5.8: a probe that does not return affects its own handler only.
 func TestProbeThatDoesNotReturnHoldsUpNobodyAndNoStop(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d, handler.Timeout(soon))
@@ -122,7 +120,7 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 		}), inboxtest.Handlers(
 			inbox.Batch("h", 10, func(_ context.Context, batch []inboxtest.Bytes) error {
 				calls++
-				if calls == 2 { // some passed: the service is there
+				if calls == 2 { // some messages passed, so the service is reachable
 					return handler.BatchResult(append(make([]error, len(batch)-1), errBoom)...)
 				}
 				return errBoom
@@ -168,7 +166,7 @@ func TestWhatAStuckHandlerCannotRunIsLeftToOthers(t *testing.T) {
 }
 
 func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
-	// Not on SQLite: one transaction at a time is one call.
+	// Not on SQLite: with one transaction at a time there is one call at a time.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var inside atomic.Int64
@@ -188,15 +186,15 @@ func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
 		inboxtest.Eventually(t, func() bool {
 			return ib.Health().Processor.Stuck["h"] >= 2 && claimed(t, ib) == 0
 		}, "both slots' calls are given up")
-		// Where one was given up before the other was found overdue, a member of
-		// its group had the slot meanwhile.
+		// If one call was given up before the other was found overdue, a member of its group had
+		// the slot meanwhile.
 		require.LessOrEqual(t, inside.Load(), int64(3))
 		close(letGo)
 		inboxtest.Eventually(t, func() bool { return inside.Load() == 0 }, "they returned")
 	})
 }
 
-// Contract 5.13: a pause is obeyed within a heartbeat, also for what is queued.
+// Contract 5.13: a pause takes effect within a heartbeat, also for what is queued.
 func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran atomic.Int64
@@ -221,8 +219,8 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 	})
 }
 
-// Contract 5.4, 5.11: a statement that heeds no cancellation costs its own
-// message the attempt and nobody else theirs.
+// Contract 5.4, 5.11: a statement that ignores its cancellation costs only its own message an
+// attempt.
 func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
 	// Not on SQLite: its transaction would hold the only write lock.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {

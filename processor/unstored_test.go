@@ -20,14 +20,14 @@ func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
 	return n
 }
 
-// Contract 5.1, 5.9: a worker that lives keeps what it has done until it can be
-// stored, however long that takes.
+// Contract 5.1, 5.9: a living worker keeps its results until they can be stored, however long that
+// takes.
 func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 4 * time.Second
 		const messages, batch, concurrency = 150, 5, 2
-		// Claiming stops when this many results wait; one claim may be under
-		// way then, and its catch runs.
+		// Claiming stops when this many results wait. One claim may be running then, and what it
+		// claims still runs.
 		const bound = 2*batch + concurrency + 2*(batch+concurrency)
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
@@ -69,8 +69,8 @@ func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T)
 	})
 }
 
-// Contract 5.1, 5.9: a worker that was silent too long takes its results into
-// its new life, and stores them before it looks for claims of the dead.
+// Contract 5.1, 5.9: a worker that was silent for too long keeps its results under its new ID, and
+// stores them before it releases claims of dead workers.
 func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
@@ -80,7 +80,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 					select {
 					case <-ctx.Done():
 						fenced <- struct{}{}
-					case <-fell: // begun after it
+					case <-fell: // the message began after the fence fell
 					}
 					return nil
 				})))
@@ -91,8 +91,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 		inboxtest.Eventually(t, func() bool {
 			return ib.Health().Processor.Conditions["storing results"] != nil
 		}, "health tells")
-		// Only now: a worker that is fenced before it has run anything has no
-		// results to store.
+		// Only now: a worker that is fenced before it has run anything has no results to store.
 		allowHeartbeats := refuseHeartbeats(t, d)
 		inboxtest.Receive(t, fenced, "its fence, behind which it cannot return")
 		close(fell)
@@ -106,8 +105,8 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 	})
 }
 
-// Contract 5.10: what the database refuses of one status (a damaged page, a
-// trigger of the application's) strands no other.
+// Contract 5.10: a status whose result the database refuses (a damaged page, a trigger of the
+// application) does not block others.
 func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 40
@@ -128,7 +127,7 @@ func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 		}
 		inboxtest.Eventually(t, func() bool { return ended() == 2*messages }, "the others' results are stored")
 		require.ErrorContains(t, ib.Health().Degraded(), "refused by the test")
-		pause(t, 1500*time.Millisecond) // it is tried again each second
+		pause(t, 1500*time.Millisecond) // the refused result is tried again each second
 		require.EqualValues(t, 2*messages, ended())
 		require.Error(t, ib.Health().Degraded(), "the others' success hides nothing")
 		allow()
@@ -140,7 +139,7 @@ func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 	})
 }
 
-// Contract 5.8: a stop says what it leaves, and another worker takes it up.
+// Contract 5.8: a stop reports what it leaves, and another worker recovers that.
 func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		first := newLedger()

@@ -10,26 +10,26 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// superseded ends a status without an attempt.
+// superseded is the outcome of a status that ends without an attempt.
 const superseded handler.AttemptOutcome = "superseded"
 
-// verdict is what one attempt does to its status.
+// verdict is the effect of one attempt on its status.
 type verdict struct {
 	outcome handler.AttemptOutcome
 	failure error
-	// settlement is what to store unless the outcome is completed.
+	// settlement is what to store, unless the outcome is completed or superseded.
 	settlement store.Settlement
 	next       time.Time
 }
 
-// Causes with which the processor interrupts an attempt.
+// Causes for which the processor interrupts an attempt.
 var (
 	errStopping = attempt.NewInterruption("inbox is stopping")
 	errFenced   = attempt.NewInterruption("worker lost its heartbeat")
 	errLockLost = attempt.NewInterruption("worker lost the lock of the inbox")
 )
 
-// Why a claim is given back without an attempt.
+// Causes for which a claim is released without an attempt.
 var (
 	errPaused     = attempt.NewInterruption("its handler is paused")
 	errCircuit    = attempt.NewInterruption("its handler's circuit breaker is open")
@@ -37,9 +37,9 @@ var (
 	errLate       = attempt.NewInterruption("its claim waited too long behind others")
 )
 
-// judge says what the attempt's verdict does to the status. What is due again is due a
-// microsecond ahead at least: a drain with a clock that stands still never meets the
-// status again.
+// judge returns the effect of the attempt's verdict on the status. A status that is due again is
+// due at least one microsecond later: otherwise a drain whose clock stands still would claim it
+// again and again.
 func (t *task) judge(now time.Time) verdict {
 	v := t.Verdict()
 	if v.Outcome == handler.AttemptCompleted {
@@ -73,8 +73,8 @@ func (t *task) judge(now time.Time) verdict {
 	return verdict{outcome: v.Outcome, failure: v.Err, settlement: settle, next: next}
 }
 
-// lastError is an error's text as the status keeps it: redacted before it is cut, so
-// that no half of a secret is left (contract 3.6, 11.6).
+// lastError returns an error's text as the status keeps it. It is redacted before it is cut, so
+// that no half of a secret remains.
 func (t *task) lastError(err error) *string {
 	about := redact.Value{HandlerKey: t.claim.HandlerKey, MessageID: t.claim.MessageID}
 	if t.claim.Message != nil {
@@ -89,15 +89,15 @@ func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: settle}
 }
 
-// notRun gives back a claim that was never run, and says why.
+// notRun returns the result of a claim that is released without an attempt, and why.
 func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 	t.Err, t.Cause = why, why
 	return result{task: t, verdict: t.judge(now)}
 }
 
-// abandon is what recovery does to a claim whose worker vanished: released
-// with a backoff of its own, so that suspects drift apart, or poisoned when it
-// took too many workers with it (contract 5.9).
+// abandon returns what recovery does to a claim whose worker vanished. The claim is released with a
+// backoff, so that suspects drift apart, or poisoned when too many workers have vanished while
+// running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	s := store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount,
 		AbandonedCount: r.AbandonedCount + 1}
@@ -111,9 +111,9 @@ func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	return s
 }
 
-// abandonStuck is abandon for a claim without a worker, a drain's. The first
-// time it is due at once: it has waited for StuckMessageThreshold already, and
-// a program that is ended in the middle of a drain is no suspect's doing.
+// abandonStuck is abandon for a drain's claim, which has no worker. The first time the status is
+// due at once: it has waited for StuckMessageThreshold already, and a program that is killed during
+// a drain is usually not the message's fault.
 func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
 	s := o.abandon(r, now)
 	if s.NextAttemptAt != nil && r.AbandonedCount == 0 {

@@ -7,8 +7,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// wakeup gathers reasons to look for work. Signals coalesce and never block
-// their sender (contract 4.7).
+// wakeup collects reasons to claim. Signals coalesce and never block the sender.
 type wakeup struct {
 	signal routine.Signal
 
@@ -20,7 +19,7 @@ type wakeup struct {
 
 func newWakeup() *wakeup { return &wakeup{signal: routine.NewSignal(), keys: map[string]bool{}} }
 
-// wake says that these handlers have new due statuses; none means any may.
+// wake says that these handlers may have new due statuses; without keys, that any handler may.
 func (w *wakeup) wake(keys ...string) {
 	w.mu.Lock()
 	w.all = w.all || len(keys) == 0
@@ -41,7 +40,7 @@ func (w *wakeup) at(due time.Time) {
 	w.signal.Notify()
 }
 
-// notify has the loop look for work of which it knows.
+// notify makes the loop run another round, without news about due statuses.
 func (w *wakeup) notify() { w.signal.Notify() }
 
 func (w *wakeup) take() (keys map[string]bool, all bool) {

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// ledger counts runs of (message ID, handler key).
+// ledger counts the runs of each (message ID, handler key).
 type ledger struct {
 	mu   sync.Mutex
 	runs map[string]int
@@ -100,7 +100,7 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		take := func(ctx context.Context, m inboxtest.Bytes, end error) error {
-			// Somebody takes the claim over while the handler runs.
+			// Another worker takes over the claim while the handler runs.
 			if err := handler.DB(ctx).Exec("UPDATE inbox_handler_statuses SET version = version + 1 WHERE message_id = ? AND handler_key = ?", m.ID, m.HandlerKey).Error; err != nil {
 				return err
 			}

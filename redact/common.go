@@ -6,24 +6,23 @@ import (
 	"github.com/gorm-inbox/inbox/internal/secrets"
 )
 
-// Mask is what Common puts in the place of a secret.
+// Mask replaces a secret in the result of Common.
 const Mask = "[redacted]"
 
-// Common is a Hook that replaces what is a secret in most applications by Mask:
+// Common is a Hook that replaces with Mask what is secret in most applications:
 //
-//   - card numbers of the usual networks that pass the Luhn check: whole, in groups
-//     with spaces or dashes, or as fmt prints a float64 (4.111111111111111e+15);
-//   - the value of each header, attribute, JSON or XML member, form field and
-//     "name=value" or "name: value" whose name, in any case of letters, ends in
-//     password, secret, token, apikey, authorization, cookie and the like, with or
-//     without dashes and underscores;
+//   - card numbers of the usual networks that pass the Luhn check: unspaced, in groups with spaces or
+//     dashes, or as fmt prints a float64 (4.111111111111111e+15);
+//   - the value of each header, attribute, JSON or XML member, form field and "name=value" or
+//     "name: value" whose name, in upper or lower case, ends in password, secret, token, apikey,
+//     authorization, cookie and the like, with or without dashes and underscores;
 //   - tokens after Bearer and Basic, and JSON Web Tokens;
 //   - passwords in URLs, by xxxxx.
 //
-// UUIDs, times, offsets and most other numbers stay: one number in ten that begins
-// like a card's passes the Luhn check. It returns v.Bytes itself if it finds nothing.
-// Do not rely on it for what only the application knows to be secret, such as names
-// and addresses, nor for payloads that are compressed or encoded.
+// UUIDs, times, offsets and most other numbers stay, but one number in ten that begins like a
+// card's passes the Luhn check. It returns v.Bytes itself if it finds nothing. Do not rely on it
+// for what only the application knows to be secret, such as names and addresses, nor for payloads
+// that are compressed or encoded.
 func Common(v Value) []byte {
 	if len(v.Bytes) > 0 && isSecret([]byte(v.Name)) {
 		return []byte(Mask)
@@ -42,14 +41,14 @@ func Common(v Value) []byte {
 type scanner struct {
 	text   []byte
 	out    []byte // nil until the first secret
-	copied int    // how much of text is in out, or replaced there
+	copied int    // how much of text has been copied to out or replaced
 }
 
 func (s *scanner) scan() []byte {
 	for i := 0; i < len(s.text); {
 		c := s.text[i]
 		switch {
-		case c == '\\' && i+1 < len(s.text): // the letter of \n is no part of a word
+		case c == '\\' && i+1 < len(s.text): // the letter of \n is not part of a word
 			i += 2
 		case escaped(s.text[i:]):
 			i += 3
@@ -69,15 +68,15 @@ func (s *scanner) scan() []byte {
 	return append(s.out, s.text[s.copied:]...)
 }
 
-// replace puts Mask in the place of text[from:to] and returns to.
+// replace replaces text[from:to] with Mask and returns to.
 func (s *scanner) replace(from, to int) int {
 	s.out = append(append(s.out, s.text[s.copied:from]...), Mask...)
 	s.copied = to
 	return to
 }
 
-// word looks at the word text[from:to], which may begin or name a secret, and returns
-// where to go on.
+// word checks the word text[from:to], which may be a secret or name one, and returns where to
+// continue.
 func (s *scanner) word(from, to int) int {
 	if begin, end := s.namedValue(from, to); end > begin {
 		s.cards(from, to)
@@ -100,8 +99,8 @@ func (s *scanner) word(from, to int) int {
 	return s.cards(from, to)
 }
 
-// cards replaces the card numbers that begin in the word text[from:to]. Groups of a
-// card number are words of their own if spaces are between them.
+// cards replaces the card numbers that begin in the word text[from:to]. If a card number has spaces
+// between its groups, each group is a word.
 func (s *scanner) cards(from, to int) int {
 	for i := from; i < to; {
 		if !isDigit(s.text[i]) {
@@ -121,8 +120,8 @@ func (s *scanner) cards(from, to int) int {
 	return to
 }
 
-// namedValue returns where the value is whose name is the word text[from:to], if it
-// is a secret's.
+// namedValue returns the position of the value that the word text[from:to] names, if it is a
+// secret's name.
 func (s *scanner) namedValue(from, to int) (begin, end int) {
 	text, i := s.text, to
 	if i < len(text) && text[i] == '\\' {
@@ -155,8 +154,8 @@ func (s *scanner) namedValue(from, to int) (begin, end int) {
 	return valueAt(text, i, lined(text[from:to]))
 }
 
-// valueAt returns where the value is that begins at i. wholeLine says that it may hold
-// spaces though it is not quoted.
+// valueAt returns the position of the value that begins at i. wholeLine says that the value may
+// contain spaces without being quoted.
 func valueAt(text []byte, i int, wholeLine bool) (begin, end int) {
 	rest := text[i:]
 	if len(rest) == 0 {
@@ -213,7 +212,7 @@ func valueAt(text []byte, i int, wholeLine bool) (begin, end int) {
 	return i, i + length
 }
 
-// secretEnds are what names of secrets end in, without dashes, underscores and dots.
+// secretEnds are the endings of names of secrets, without dashes, underscores and dots.
 var secretEnds = [][]byte{
 	[]byte("authorization"), []byte("cookie"), []byte("password"), []byte("passwd"), []byte("passphrase"),
 	[]byte("pwd"), []byte("secret"),
@@ -223,7 +222,7 @@ var secretEnds = [][]byte{
 	[]byte("cvc"),
 }
 
-// longestName bounds what is looked at of a name, from its end.
+// longestName is how many characters of a name are checked, from its end.
 const longestName = 64
 
 // isSecret reports whether a value of this name is a secret.
@@ -249,18 +248,18 @@ func isSecret(name []byte) bool {
 	return false
 }
 
-// lined reports whether values of a header of this name hold spaces.
+// lined reports whether values of a header of this name may contain spaces.
 func lined(name []byte) bool {
 	lower := bytes.ToLower(name)
 	return bytes.HasSuffix(lower, []byte("authorization")) || bytes.HasSuffix(lower, []byte("cookie"))
 }
 
-// scheme reports whether a word says that the next one is a token.
+// scheme reports whether the word is an authentication scheme, so that a token follows.
 func scheme(word []byte) bool {
 	return bytes.EqualFold(word, []byte("bearer")) || bytes.EqualFold(word, []byte("basic"))
 }
 
-// looksRandom tells a token from a word of English.
+// looksRandom reports whether the text is a token rather than an English word.
 func looksRandom(token []byte) bool {
 	if len(token) < 8 {
 		return false
@@ -283,9 +282,9 @@ func card(text []byte, at int) int {
 	}
 	var digits [19]byte
 	var lengths [6]int
-	groups := lengths[:0] // of digits, that are complete
+	groups := lengths[:0] // lengths of the complete groups of digits
 	n, group, end := 0, 0, at
-	var between []byte // what is between groups
+	var between []byte // the separator between groups
 	best := 0
 	for {
 		for end < len(text) && isDigit(text[end]) && n < len(digits) {
@@ -309,7 +308,7 @@ func card(text []byte, at int) int {
 	}
 }
 
-// cardAsFloat is card for a number as Go prints it once JSON has made a float64 of it:
+// cardAsFloat is card for a number that JSON has decoded into a float64, as Go prints it:
 // 4.111111111111111e+15.
 func cardAsFloat(text []byte, at int) int {
 	const fewest = 10 // digits before the zeros at the end, which are not printed
@@ -344,8 +343,7 @@ func afterEscape(text []byte, at int) bool {
 	return at > 1 && text[at-2] == '\\' && !isDigit(text[at-1]) || at > 2 && escaped(text[at-3:])
 }
 
-// separatorAt returns what stands between groups of a card number, if text begins
-// with it.
+// separatorAt returns the separator between groups of a card number that text begins with, if any.
 func separatorAt(text []byte) []byte {
 	for _, separator := range []string{" ", "-", "+", "%20", "\u00a0"} {
 		if bytes.HasPrefix(text, []byte(separator)) {
@@ -373,7 +371,7 @@ func grouped(groups []int) bool {
 	return false
 }
 
-// issued reports whether a network issues numbers of this length that begin so.
+// issued reports whether a network issues card numbers of this length with this beginning.
 func issued(digits []byte) bool {
 	n := len(digits)
 	if n < 13 {
@@ -417,7 +415,7 @@ func luhn(digits []byte) bool {
 	return sum%10 == 0
 }
 
-// escaped reports whether text begins with a character as URLs encode it.
+// escaped reports whether text begins with a percent-encoded character.
 func escaped(text []byte) bool {
 	return len(text) > 2 && text[0] == '%' && isHex(text[1]) && isHex(text[2])
 }
@@ -432,7 +430,7 @@ func isLetterOrDigit(c byte) bool {
 
 func isHex(c byte) bool { return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' }
 
-// isWord tells the characters of names, which those of tokens include.
+// isWord reports whether c can be part of a name. Tokens may have further characters, see isToken.
 func isWord(c byte) bool { return isLetterOrDigit(c) || c == '_' || c == '-' || c == '.' }
 
 func isToken(c byte) bool { return isWord(c) || c == '+' || c == '/' || c == '=' || c == '~' }

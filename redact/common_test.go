@@ -51,7 +51,7 @@ func TestCommonHidesCardNumbers(t *testing.T) {
 	}
 }
 
-// Contract 11.6: fmt prints a number of a JSON document so.
+// Contract 11.6: fmt prints numbers of a decoded JSON document in this form.
 func TestCommonHidesCardNumbersThatBecameFloats(t *testing.T) {
 	for _, c := range cards {
 		n, err := strconv.ParseFloat(c, 64)
@@ -107,7 +107,7 @@ func TestCommonHidesWhatIsNamedASecret(t *testing.T) {
 	}
 }
 
-// What operators need to find a message, and to tell failures apart.
+// Common keeps what operators need to find a message and to tell failures apart.
 func TestCommonLeavesEverythingElse(t *testing.T) {
 	for _, text := range []string{
 		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150", "4.111111111111111e-15",

@@ -1,8 +1,8 @@
-// Package redact hides card numbers, credentials and the like in what an inbox
-// stores, logs, traces, publishes and shows (contract 11.6).
+// Package redact hides card numbers, credentials and the like in what an inbox stores, logs,
+// traces, publishes and shows (contract 11.6).
 //
-// A Hook is declared once, by inbox.Options.Redact. Common is one that is ready to use;
-// a hook of the application's own can call it:
+// Declare a Hook with the option Redact of inbox.Options. Common is a Hook that is ready to use; a hook of the
+// application's own can call it:
 //
 //	o.Redact = func(v redact.Value) []byte {
 //		v.Bytes = customerNumber.ReplaceAll(v.Bytes, []byte("[customer]"))
@@ -10,11 +10,10 @@
 //	}
 package redact
 
-// Part says what a Value is.
+// Part is the kind of a Value.
 type Part string
 
-// What is stored, logged or shown of messages and records beside names, numbers
-// and times.
+// Parts of messages and records that are stored, logged or shown, besides names, numbers and times.
 const (
 	// PartPayload is a message's content or a rejected record's value.
 	PartPayload Part = "payload"
@@ -29,8 +28,8 @@ const (
 	PartError Part = "error"
 )
 
-// Value is one value before anybody sees it. What is not known is empty: lists know
-// neither headers nor channels, logs not every message.
+// Value is one value before it is redacted. What is not known is empty: lists know neither headers
+// nor channels, and logs do not know every message.
 type Value struct {
 	Part       Part
 	MessageID  string // or the rejected message's ID
@@ -41,9 +40,8 @@ type Value struct {
 	Bytes      []byte
 }
 
-// Hook returns what is used in place of a value; nil shows nothing of it. It must not
-// change v.Bytes. It must be safe for concurrent use and quick: it runs for every
-// error, and for every row of an operator's search. It must leave alone what it
-// has returned once: a stored error passes it again when it is shown. If it
-// panics, a note that says so takes the value's place.
+// Hook returns what is used in place of a value; nil shows nothing of it. It must not change
+// v.Bytes. It must be safe for concurrent use and quick: it runs for every error, and for every row
+// of an operator's search. It must leave its own results unchanged, because a stored error is
+// passed again when it is shown. If it panics, a note that says so replaces the value.
 type Hook func(v Value) []byte

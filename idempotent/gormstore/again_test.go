@@ -21,8 +21,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// raise adds 1 to what it has read, which loses updates unless the isolation
-// forbids it. Both runs read before one writes.
+// raise adds 1 to a value that it has read, which loses updates unless the isolation forbids it.
+// Both runs read before one writes.
 func (r *rig) raise(s *gormstore.Store, both *sync.WaitGroup, calls *atomic.Int32, id string) outcome {
 	var o outcome
 	first := true
@@ -45,7 +45,7 @@ func (r *rig) raise(s *gormstore.Store, both *sync.WaitGroup, calls *atomic.Int3
 	return o
 }
 
-// Isolation levels and deadlocks are PostgreSQL's.
+// Isolation levels and deadlocks exist on PostgreSQL only.
 func TestRunThatGotInAnothersWayBeginsAgain(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -138,7 +138,7 @@ func TestDeadlockOfTwoBodiesIsRunAgain(t *testing.T) {
 	})
 }
 
-// The way to the database is cut, which SQLite has none of.
+// The connection to the database is cut; SQLite has none.
 func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -161,7 +161,7 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 		}
 		r.have("answer lost", "answer silent")
 
-		// It never heard of it.
+		// It never got the commit.
 		proxy.LoseCommits(pgproxy.RequestLost, 1)
 		calls := 0
 		counted := func(ctx context.Context) error { calls++; return effect("unheard", nil)(ctx) }
@@ -172,7 +172,7 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 		r.have("answer lost", "answer silent")
 		r.handled(s, "unheard")
 
-		// It has, but cannot be asked.
+		// It has committed, but cannot be asked.
 		proxy.LoseCommits(pgproxy.AnswerLost, 1)
 		proxy.Lose(pgproxy.RequestLost, 1_000_000, pgproxy.Containing("SELECT 1 FROM"))
 		duplicate, err = s.Run(t.Context(), run("unasked"), effect("unasked", nil))
@@ -204,7 +204,7 @@ func TestStatementsThatAreNotAnsweredEnd(t *testing.T) {
 		_, err = s.Cleanup(t.Context(), time.Now())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		proxy.Mend()
-		inboxtest.Eventually(t, func() bool { // what was left behind is rolled back
+		inboxtest.Eventually(t, func() bool { // the abandoned transaction is rolled back
 			_, err := s.Run(t.Context(), run("1"), effect("1", nil))
 			return err == nil
 		}, "it runs")

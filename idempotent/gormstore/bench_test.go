@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// naive is what is usually written: look whether it was done, do it, note that
-// it was done. All in one transaction, which is the better kind.
+// naive is the usual implementation: check whether it was done, do it, record that it was done. All
+// of it is in one transaction, which is the better variant.
 func naive(ctx context.Context, db *gorm.DB, id string) error {
 	return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		marker := models.Marker{MessageID: id, HandlerKey: "naive"}
@@ -51,8 +51,8 @@ func benched(b *testing.B) (db *gorm.DB, ours func(ctx context.Context, id strin
 	}
 }
 
-// BenchmarkBesideCheckThenAct takes turns with the naive way on PostgreSQL, so
-// that whatever else the machine does meets both: compare within one run.
+// BenchmarkBesideCheckThenAct alternates with the naive implementation on PostgreSQL, so that other
+// load of the machine affects both: compare within one run.
 func BenchmarkBesideCheckThenAct(b *testing.B) {
 	for name, id := range map[string]func(i int) string{
 		"new":       func(i int) string { return fmt.Sprint(i) },
@@ -79,8 +79,8 @@ func BenchmarkBesideCheckThenAct(b *testing.B) {
 	}
 }
 
-// BenchmarkDoubledEffects delivers each message to four consumers at once and
-// counts the effects that are there more than once.
+// BenchmarkDoubledEffects delivers each message to four consumers at once and counts the effects
+// that happened more than once.
 func BenchmarkDoubledEffects(b *testing.B) {
 	db, ours := benched(b)
 	for name, handle := range map[string]func(ctx context.Context, id string) error{

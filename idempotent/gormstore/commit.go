@@ -9,11 +9,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// afterCommitError finds out what a failed commit did. If the database
-// answered, it did not commit. If the connection was lost nobody knows; the
-// marker tells, because it is part of the transaction. It may be another run's,
-// which waited for ours to be rolled back: the message is processed then, too.
-// If it is not there, the server may still be working on the commit.
+// afterCommitError returns nil if a failed commit has committed after all. If the database
+// responded with an error, it did not commit. If the connection was lost the outcome is unknown;
+// the marker shows it, because it is part of the transaction. The marker may be another run's that
+// waited for ours to be rolled back: the message is processed then, too. If there is no marker, the
+// server may still be working on the commit.
 func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) error {
 	err := fmt.Errorf("commit: %w", commitErr)
 	if !store.OutcomeUnknown(commitErr) {
@@ -32,7 +32,7 @@ func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) e
 	return nil
 }
 
-// lookAgain is Processed, tried for as long as a statement may take.
+// lookAgain is Processed, with transient errors retried until StatementTimeout is over.
 func (s *Store) lookAgain(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()

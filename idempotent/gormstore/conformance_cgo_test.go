@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// The driver in C, which GORM's SQLite driver uses by default.
+// This is the driver in C, which GORM's SQLite driver uses by default.
 func TestConformanceOnSQLiteInC(t *testing.T) {
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
 		dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +

@@ -25,19 +25,19 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// doomed is set where this program is a process that is to be killed: the
-// dialect, the DSN and the message ID it runs.
+// doomed is the environment variable of a process that is to be killed. It has the dialect, the DSN
+// and the message ID that the process runs.
 const doomed = "GORMSTORE_TEST_DOOMED"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(doomed) != "" {
 		die()
 	}
-	// GORM never ends the goroutine that looks after its prepared statements.
+	// GORM never ends the goroutine of its cache of prepared statements.
 	testenv.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
 
-// die runs a message, says so from within its body, and waits to be killed.
+// die runs a message, prints that it is within the body, and waits to be killed.
 func die() {
 	dialector := postgres.Open(os.Getenv(doomed + "_DSN"))
 	if os.Getenv(doomed) == "sqlite" {
@@ -112,14 +112,14 @@ func TestConformanceOnPostgres(t *testing.T) {
 	})
 }
 
-// As with GORM's own cache of prepared statements.
+// This is what GORM's own cache of prepared statements does.
 func TestConformanceOnPostgresByPreparedStatements(t *testing.T) {
 	conform(t, "postgres", func(t *testing.T) (*gorm.DB, string) {
 		return testenv.Open(t, postgres.Open(testenv.PostgresDSN(t)), gorm.Config{PrepareStmt: true}), ""
 	})
 }
 
-// As behind a transaction pooler, which keeps no prepared statements.
+// This is how a client uses a transaction pooler, which keeps no prepared statements.
 func TestConformanceOnPostgresBySimpleProtocol(t *testing.T) {
 	conform(t, "postgres", func(t *testing.T) (*gorm.DB, string) {
 		return testenv.Open(t, bySimpleProtocol(testenv.PostgresDSN(t)), gorm.Config{}), ""
@@ -133,8 +133,8 @@ func TestConformanceOnSQLite(t *testing.T) {
 	})
 }
 
-// As where nobody has asked for immediate transactions: the marker, which is
-// the first statement, is what waits for its turn.
+// Without immediate transactions the marker, which is the first statement, waits for the write
+// lock.
 func TestConformanceOnSQLiteByDeferredTransactions(t *testing.T) {
 	conform(t, "sqlite", func(t *testing.T) (*gorm.DB, string) {
 		dsn, _ := strings.CutSuffix(testenv.BusyTimeout(testenv.SQLiteDSN(t), 5*time.Second), "&_txlock=immediate")

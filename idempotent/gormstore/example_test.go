@@ -15,16 +15,16 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Placed is a message of whichever transport.
+// Placed is a message of any transport.
 type Placed struct {
 	ID     string
 	Amount int
 }
 
-// MessageID is what it is known by when it comes again.
+// MessageID returns the ID by which a repeated delivery is recognised.
 func (p Placed) MessageID() string { return p.ID }
 
-// Account is the application's.
+// Account is a table of the application.
 type Account struct{ Balance int }
 
 func Example() {
@@ -68,7 +68,7 @@ func charging(ctx context.Context, db *gorm.DB) error {
 	return nil
 }
 
-// exampleDB is an SQLite file with the tables and an account.
+// exampleDB opens an SQLite file with the tables and an account.
 func exampleDB() (db *gorm.DB, closeDB func(), err error) {
 	directory, err := os.MkdirTemp("", "inbox")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// Each message comes three times at once, and all bodies change one row: above READ
-// COMMITTED only one of them could at a time.
+// Each message is delivered three times at once, and all bodies change one row. Above READ
+// COMMITTED only one of them could succeed at a time.
 func TestNoBodyRunsAgainWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		const messages, copies = 20, 3

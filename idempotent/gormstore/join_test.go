@@ -20,8 +20,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// within runs the message in a transaction of the caller's, which ends as end
-// says whatever came of the run.
+// within runs the message in a transaction of the caller, which ends as end says, whatever the
+// result of the run.
 func (r *rig) within(end error, messageID string, body func(ctx context.Context) error) (duplicate bool, err error) {
 	r.Helper()
 	ended := r.DB.Transaction(func(tx *gorm.DB) error {
@@ -118,8 +118,7 @@ func TestPanicOrEndOfTheGoroutineLeavesNothingInACallersTransaction(t *testing.T
 	})
 }
 
-// Rows that are still open are in the savepoint's way, and would not be in the
-// commit's.
+// Rows that are still open prevent the rollback to the savepoint, and would not prevent the commit.
 func TestWhatCannotBeUndoneTakesTheWholeTransactionWithIt(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -129,7 +128,7 @@ func TestWhatCannotBeUndoneTakesTheWholeTransactionWithIt(t *testing.T) {
 			require.NoError(t, effect("1", nil)(ctx))
 			rows, err := handler.DB(ctx).Raw(`SELECT n FROM generate_series(1, 1000000) n`).Rows()
 			require.NoError(t, err)
-			require.True(t, rows.Next()) // and is left open
+			require.True(t, rows.Next()) // and stays open
 			return errBody
 		})
 		require.ErrorIs(t, err, errBody)
@@ -138,7 +137,7 @@ func TestWhatCannotBeUndoneTakesTheWholeTransactionWithIt(t *testing.T) {
 		r.have()
 		r.handled(r.store, "1")
 
-		// Without a transaction of the caller's it is undone in any case.
+		// Without a transaction of the caller it is undone in any case.
 		_, err = r.store.Run(t.Context(), run("2"), func(ctx context.Context) error {
 			require.NoError(t, effect("2", nil)(ctx))
 			rows, err := handler.DB(ctx).Raw(`SELECT n FROM generate_series(1, 1000000) n`).Rows()
@@ -198,7 +197,7 @@ func effectsOf(t *testing.T, tx *gorm.DB) (found []string) {
 	return found
 }
 
-// GORM prepares the statements of a transaction, too.
+// With PrepareStmt GORM prepares the statements of a transaction, too.
 func TestCallersTransactionOfPreparedStatementsIsJoined(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -226,7 +225,7 @@ func TestCallersTransactionOfPreparedStatementsIsJoined(t *testing.T) {
 	})
 }
 
-// Locks and isolation levels are PostgreSQL's.
+// Locks and isolation levels exist on PostgreSQL only.
 func TestConflictInACallersTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -272,7 +271,7 @@ func TestConflictInACallersTransaction(t *testing.T) {
 	})
 }
 
-// A transaction that has read can never write once somebody else has.
+// On SQLite a transaction that has read can no longer write once another one has written.
 func TestConflictInACallersTransactionOnSQLite(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
@@ -339,8 +338,8 @@ func TestMarkIsTheMarkerAlone(t *testing.T) {
 	})
 }
 
-// All joined runs name their savepoint alike. PostgreSQL lets nobody go on in
-// the transaction after a failure.
+// All joined runs use the same name for their savepoint. After a failure PostgreSQL refuses further
+// statements in the transaction.
 func TestReleasedSavepointIsNotTakenForTheOneThatIsUndone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)})

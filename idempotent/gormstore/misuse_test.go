@@ -13,9 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// misusing runs a wrapped handler for each way: it has an effect, goes the way,
-// and returns nil whatever comes of it. None may leave anything, in a transaction
-// of the store's own or in a caller's, who commits it.
+// misusing runs a wrapped handler for each way: it has an effect, does what the way says, and
+// returns nil whatever the result. None may leave anything, neither in a transaction of the store
+// nor in a transaction of the caller, who commits it.
 func misusing(t *testing.T, d *inboxtest.Database, ways map[string]func(tx *gorm.DB) error, want string) {
 	r := newRig(t, d)
 	inboxtest.Items(t, d)
@@ -51,7 +51,7 @@ func TestWrappedHandlerThatIgnoresAFailedWriteIsNotAcknowledged(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		want := "handler swallowed an error of its transaction"
 		if d.Dialect == "postgres" {
-			want = "" // the commit, or the savepoint's release, says so
+			want = "" // the error comes from the commit, or from releasing the savepoint
 		}
 		misusing(t, d, inboxtest.FailedWrites(), want)
 	})
@@ -64,8 +64,8 @@ func TestWrappedHandlerCannotEndItsTransaction(t *testing.T) {
 	})
 }
 
-// Whatever a body's statements come to, a database that does not answer holds up
-// none of the store's for ever.
+// A database that does not answer blocks no statement of the store without a limit, whatever the
+// body's statements did.
 func TestEveryStatementOfTheStoreHasAnEnd(t *testing.T) {
 	t.Parallel()
 	d, endless := inboxtest.OnEndless(t)

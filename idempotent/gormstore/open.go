@@ -13,10 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// open begins a transaction and adds the marker to it. On SQLite both wait for
-// the one writer, as long as the connection is told to (busy_timeout), which
-// may be less than LockTimeout: then again. A pool's only connection is waited
-// for in the same way.
+// open begins a transaction and adds the marker to it. On SQLite both wait for the one writer, for
+// as long as the connection's busy_timeout. That may be shorter than LockTimeout, so open tries
+// again. It waits for the only connection of a pool in the same way.
 func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool, err error) {
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -30,8 +29,8 @@ func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool,
 	}
 }
 
-// inProgress says that the key may be another's. The driver may have overlooked
-// that ctx has ended.
+// inProgress returns an error which says that the key may be another run's. It adds ctx's error,
+// because the driver may not have noticed that ctx ended.
 func inProgress(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -47,7 +46,7 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handl
 	defer cancel()
 	tx, err := handlertx.BeginUntil(begin, s.db, s.opts.StatementTimeout, s.opts.Isolation)
 	if err != nil {
-		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // begin was given up, not by the caller
+		if ctx.Err() == nil && errors.Is(err, context.Canceled) { // the begin was given up, but not by the caller
 			limit := "StatementTimeout of " + s.opts.StatementTimeout.String()
 			if begin.Err() != nil {
 				limit = "LockTimeout of " + s.opts.LockTimeout.String()
@@ -64,17 +63,17 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handl
 	return tx, added, nil
 }
 
-// waited: the file's one writer, or the pool's connection, was not free in time.
+// waited reports whether the file's one writer, or the pool's connection, was not free in time.
 func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
 
-// add adds the marker, waiting for others no longer than wait. It gives up
-// before ctx ends: a statement that is cut short costs the connection.
+// add adds the marker, and waits for others for at most wait. It gives up before ctx ends, because
+// cancelling a statement costs the connection.
 func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
 	if w.unmarked {
 		return true, nil
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/10*9) // which cannot overflow
+		wait = min(wait, time.Until(deadline)/10*9) // divide first, so that it cannot overflow
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait+s.opts.StatementTimeout)
 	defer cancel()

@@ -19,8 +19,8 @@ import (
 
 var errBody = errors.New("the body failed")
 
-// rig is a store on a database of the test's own, with a table for what bodies
-// do: an effect can be there twice.
+// rig is a store on a database of the test's own, with a table of the effects of bodies. An effect
+// can be in it twice.
 type rig struct {
 	*testing.T
 	*inboxtest.Database
@@ -47,7 +47,7 @@ func run(messageID string) idempotent.Run {
 		Retention: time.Hour}
 }
 
-// effect is a body that has one effect and returns err.
+// effect returns a body that has one effect and returns err.
 func effect(messageID string, err error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if failed := handler.DB(ctx).Exec(`INSERT INTO effects VALUES (?)`, messageID).Error; failed != nil {
@@ -57,7 +57,7 @@ func effect(messageID string, err error) func(context.Context) error {
 	}
 }
 
-// effects are the message IDs of all effects that are there.
+// effects returns the message IDs of all effects.
 func (r *rig) effects() []string {
 	r.Helper()
 	found := []string{}
@@ -72,7 +72,7 @@ func (r *rig) markers() []string {
 	return found
 }
 
-// have says which messages left both marker and effect, and no other left any.
+// have checks that exactly these messages have left both a marker and an effect.
 func (r *rig) have(messageIDs ...string) {
 	r.Helper()
 	expected := append([]string{}, messageIDs...)
@@ -94,14 +94,13 @@ func (r *rig) skipped(s *gormstore.Store, messageID string) {
 	require.True(r, duplicate)
 }
 
-// outcome is what a call of Run came to.
+// outcome is the result of a call of Run.
 type outcome struct {
 	duplicate bool
 	err       error
 }
 
-// underway is a call whose body has had its effect and waits to be told how to
-// end.
+// underway is a call whose body has had its effect and waits until the test says how to end.
 type underway struct {
 	tell chan error
 	done chan outcome
@@ -134,7 +133,7 @@ func (u underway) end(t testing.TB, err error) outcome {
 	return inboxtest.Receive(t, u.done, "the end of the call under way")
 }
 
-// beside makes a call beside the test.
+// beside makes a call in the background.
 func (r *rig) beside(s *gormstore.Store, messageID string) chan outcome {
 	done := make(chan outcome, 1)
 	go func() {

@@ -67,7 +67,7 @@ func TestBodyFindsItsTransaction(t *testing.T) {
 	})
 }
 
-// Two processes, and the effects are looked at, not the calls.
+// There are two processes, and the test counts effects, not calls.
 func TestFiftyDuplicatesInTwoProcessesHaveOneEffect(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, gormstore.LockTimeout(time.Minute))
@@ -89,7 +89,7 @@ func TestFiftyDuplicatesInTwoProcessesHaveOneEffect(t *testing.T) {
 	})
 }
 
-// On SQLite nobody can be seen waiting.
+// On SQLite a test cannot observe that a connection waits.
 func TestDuplicateWaitsInTheIndexForTheFirst(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -127,7 +127,7 @@ func TestWaitForTheFirstEndsWithLockTimeout(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		hasty := open(t, d.Another(t), gormstore.LockTimeout(300*time.Millisecond), gormstore.StatementTimeout(24*time.Hour))
-		if d.Dialect == "sqlite" { // whose driver waits as long as it is told to
+		if d.Dialect == "sqlite" { // its driver waits as long as busy_timeout says
 			hasty = open(t, testenv.OpenSQLite(t, testenv.BusyTimeout(d.DSN(), 20*time.Millisecond)),
 				gormstore.LockTimeout(300*time.Millisecond))
 		}
@@ -149,12 +149,12 @@ func TestWaitForTheFirstEndsWithLockTimeout(t *testing.T) {
 	})
 }
 
-// The statement is not cut short, which would cost the connection.
+// The statement is not cancelled, which would cost the connection.
 func TestWaitForTheFirstEndsBeforeTheContextDoes(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		first := r.begin(r.store, "1")
-		// A tenth of it is for the answer, which a busy machine must not miss.
+		// A tenth of it is left for the response, which must suffice on a busy machine.
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 		defer cancel()
 		_, err := r.store.Run(ctx, run("1"), effect("1", nil))
@@ -180,7 +180,7 @@ func TestLongestTimeoutsAndFarDeadlinesAreKept(t *testing.T) {
 	})
 }
 
-// Who raises the other one would wait no longer.
+// Raising the other option would not make the wait any longer.
 func TestWaitForAConnectionNamesTheOptionThatEndedIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)},
@@ -213,7 +213,7 @@ func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {
 	r.have("1")
 }
 
-// The setting is the transaction's, and SQLite has none.
+// The setting is the transaction's; SQLite has none.
 func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -279,8 +279,8 @@ func TestUniqueViolationInTheBodyIsItsOwnFailure(t *testing.T) {
 	})
 }
 
-// contexts are one without and one with a transaction of the caller's, which
-// he commits whatever comes of the run.
+// contexts returns one context without and one with a transaction of the caller, which the caller
+// commits whatever the result of the run.
 func (r *rig) contexts() map[string]context.Context {
 	r.Helper()
 	tx := r.DB.Begin()
@@ -306,7 +306,7 @@ func TestSwallowedFailureOfAStatementIsNotCommitted(t *testing.T) {
 			if err := effect("1", nil)(ctx); err != nil {
 				return err
 			}
-			// One that is undone is forgiven.
+			// A failure that is undone does not count.
 			_ = handler.DB(ctx).Transaction(func(tx *gorm.DB) error { return tx.Exec(`INSERT INTO nowhere VALUES (1)`).Error })
 			return nil
 		})
@@ -315,7 +315,7 @@ func TestSwallowedFailureOfAStatementIsNotCommitted(t *testing.T) {
 	})
 }
 
-// A statement that fails while its rows are read is not seen to fail.
+// If a statement fails while its rows are read, the test's handler does not notice.
 func TestAbortedTransactionIsNoSuccess(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -341,8 +341,7 @@ func TestAbortedTransactionIsNoSuccess(t *testing.T) {
 	})
 }
 
-// A deferred constraint refuses the commit; nothing may stay behind on the
-// connection.
+// A deferred constraint refuses the commit; nothing may remain on the connection.
 func TestRefusedCommitIsAFailure(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -376,7 +375,7 @@ func TestBodyMustNotEndItsTransaction(t *testing.T) {
 	})
 }
 
-// With a single connection everybody waits for it.
+// With a single connection all calls wait for it.
 func TestPoolOfOneConnectionIsEnough(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)

@@ -1,19 +1,16 @@
-// Package gormstore remembers which messages have been processed in a table of
-// the application's own GORM database, in the very transaction that handles
-// them (contract 8.2): the effects that a body has through that transaction
-// happen exactly once, whatever crashes, and however often and however many at
-// a time a message is delivered.
+// Package gormstore remembers processed messages in a table of the application's own GORM database,
+// in the same transaction that handles them (contract 8.2). The effects that a body has through
+// that transaction happen exactly once, despite crashes and however often, or concurrently, a
+// message is delivered.
 //
-// The marker of a message is written first. A duplicate that arrives while the
-// first is at work meets it in the unique index and waits there until the first
-// commits, and is skipped, or rolls back, and runs.
+// The marker of a message is written first. A duplicate that arrives meanwhile waits at the unique
+// index. If the first run commits, the duplicate is skipped; if it rolls back, the duplicate runs.
 //
-// Only what the body writes through its transaction is covered: mails, calls of
-// other services and writes through other connections are not undone when it
-// fails, and happen again.
+// Only what the body writes through its transaction is covered. Mails, calls of other services and
+// writes through other connections are not undone when the body fails, and happen again.
 //
-// The table is inbox_markers, one of an inbox's tables; an inbox that shares it
-// can sweep it. Without one, make the tables by models.Migrate:
+// The table is inbox_markers, one of an inbox's tables; an inbox that shares it can sweep it.
+// Without an inbox, create the tables with models.Migrate:
 //
 //	err := models.Migrate(ctx, db, models.Naming{}, "")
 //	store, err := gormstore.New(db)
@@ -48,9 +45,9 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a store on db, which is PostgreSQL or SQLite and stays the
-// caller's to close. It reads nothing: call Check at start. The error names the
-// dialect if it is another, and options with values that are not allowed.
+// New returns a store on db, a PostgreSQL or SQLite database that the caller closes. It does not
+// use the database: call Check at start. It returns an error for other dialects and for options out
+// of range.
 func New(db *gorm.DB, options ...Option) (*Store, error) {
 	cfg := &config{options: DefaultOptions(), clock: clock.System{}}
 	for _, option := range options {
@@ -71,9 +68,9 @@ func New(db *gorm.DB, options ...Option) (*Store, error) {
 	return s, nil
 }
 
-// Check returns nil if the tables are there and as new as this module needs.
-// Errors wrap models.ErrSchemaMissing or models.ErrSchemaOld and say what to
-// run. Call it at start, so that it is not the first message that finds out.
+// Check returns nil if the tables exist and are as new as this module needs. Errors wrap
+// models.ErrSchemaMissing or models.ErrSchemaOld and say what to run. Call it at start, so that a
+// missing table is found before the first message.
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
@@ -83,9 +80,9 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// Processed reports whether the key has been processed: whether its marker is
-// there and committed, on a synchronous standby too if PostgreSQL has one. It is
-// asked of the primary, outside the caller's transaction.
+// Processed reports whether the key has been processed: whether its marker exists and is committed,
+// also on a synchronous standby if PostgreSQL has one. It asks the primary, outside of the caller's
+// transaction.
 func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
@@ -96,11 +93,10 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return found, nil
 }
 
-// Cleanup deletes the markers whose retention ended before olderThan, a batch
-// of BatchSize after the other, each in a transaction of its own, and returns
-// how many. Those that another transaction has locked stay until the next time.
-// Any number of processes may call it at once. After an error the count says
-// what was deleted before.
+// Cleanup deletes the markers whose retention ended before olderThan and returns how many. It
+// deletes batches of BatchSize, each in a transaction of its own. Markers that another transaction
+// has locked stay until the next time. Any number of processes may call it at once. With an error
+// it returns how many were deleted before.
 //
 // A message that is delivered again after its marker was deleted runs again.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (int64, error) {
@@ -123,9 +119,8 @@ func (s *Store) cleanBatch(ctx context.Context, olderThan time.Time) (int64, err
 	return s.markers.DeleteMarkers(ctx, olderThan, s.opts.BatchSize)
 }
 
-// marker is what a run leaves behind. Its times are those of the run's begin: a
-// body that takes longer than Retention leaves a marker that the next sweep
-// deletes.
+// marker returns a run's marker. Its times are those of the run's begin: if a body takes longer
+// than Retention, the next sweep deletes its marker.
 func (s *Store) marker(run idempotent.Run) models.Marker {
 	now := s.clock.Now()
 	if run.Retention == 0 {
@@ -136,7 +131,7 @@ func (s *Store) marker(run idempotent.Run) models.Marker {
 		ProcessedAt: now, ExpiresAt: now.Add(run.Retention)}
 }
 
-// naming says whose error it is.
+// naming adds the key to an error.
 func naming(key idempotent.Key, err error) error {
 	return fmt.Errorf("gormstore: message %q, handler key %q: %w", key.MessageID, key.HandlerKey, err)
 }

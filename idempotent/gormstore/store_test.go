@@ -60,7 +60,7 @@ func TestTablesAreCheckedAtStart(t *testing.T) {
 		require.ErrorIs(t, err, models.ErrSchemaMissing)
 		require.ErrorContains(t, err, `table prefix "orders_"`)
 		require.ErrorContains(t, err, "models.Migrate")
-		// An inbox's tables, whatever its name.
+		// The tables of an inbox, whatever its name is.
 		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{Prefix: "orders_"}, "orders"))
 		require.NoError(t, s.Check(t.Context()))
 		duplicate, err := s.Run(t.Context(), run("1"), func(context.Context) error { return nil })

@@ -11,19 +11,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/keyless"
 )
 
-// Wrap wraps one handler that writes through tx, the transaction that holds the
-// message's marker (contract 8.1):
+// Wrap wraps one handler that writes through tx, the transaction that contains the message's marker
+// (contract 8.1):
 //
 //	handle, err := gormstore.Wrap(store, "orders-ship", func(ctx context.Context, tx *gorm.DB, o Order) error {
 //		return tx.Create(&Shipment{OrderID: o.ID}).Error
 //	})
 //	err = handle(ctx, order) // nil: acknowledge it
 //
-// Options and what handle returns are those of idempotent.Wrap; what becomes of
-// the transaction says Store.Run. tx is bound to ctx, and fn must not end it.
-// With WithTx it is the caller's. A message without ID, where AllowMissingID
-// lets it pass, has a transaction of the same kind, but no marker. Do not wrap
-// handlers that are registered with an inbox: it remembers by itself.
+// Options and the results of handle are those of idempotent.Wrap; Store.Run describes the
+// transaction. tx is bound to ctx, and fn must not end it. With WithTx it is the caller's
+// transaction. A message without an ID, if AllowMissingID lets it pass, has a transaction of the
+// same kind without a marker. Do not wrap handlers that are registered with an inbox: the inbox
+// remembers by itself.
 func Wrap[T any](
 	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -34,11 +34,10 @@ func Wrap[T any](
 	return fresh(handle), err
 }
 
-// Handle wraps one handler of a receiver that was made with s, see
-// idempotent.Handle, and is otherwise Wrap. A receiver without store, or with
-// another *Store, is an error: nothing would remember what tx has committed. A
-// store of another type may have s in it; where it has not, each message with an
-// ID is an error, and fn is not called.
+// Handle wraps one handler of a receiver that was made with s, see idempotent.Handle, and is
+// otherwise like Wrap. A receiver without a store, or with another *Store, is an error: nothing
+// would remember what tx has committed. A store of another type may contain s. If it does not, each
+// message with an ID is an error, and fn is not called.
 func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string,
 	fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -63,8 +62,8 @@ func check(s *Store, noFn bool) error {
 	return nil
 }
 
-// errOtherStore: what commits with a marker elsewhere, or with none, is done
-// again when the message comes again.
+// errOtherStore refuses receivers of another store: work that commits without this store's marker
+// is done again when the message is delivered again.
 var errOtherStore = errors.New("the receiver was not made with this *gormstore.Store, which would not remember what its transactions do")
 
 func checkReceiver(r *idempotent.Receiver, s *Store) error {
@@ -76,20 +75,20 @@ func checkReceiver(r *idempotent.Receiver, s *Store) error {
 			return errOtherStore
 		}
 	}
-	return nil // other types may have s in them: the first message tells
+	return nil // other types may contain s, which the first message shows
 }
 
-// bodyKey is where a body's context carries what it runs in.
+// bodyKey is the context key of the transaction that a body runs in.
 type bodyKey struct{}
 
-// running is the transaction that a store calls a body in.
+// running is the transaction in which a store calls a body.
 type running struct {
 	store   *Store
 	session *gorm.DB
 }
 
-// inBody gives fn the session of the body it is called in. A message without ID
-// is no body of a run, and gets a transaction here. No other does: it would have
+// inBody calls fn with the session of the body that it runs in. A message without an ID has no run,
+// so it gets a transaction here. Any other call outside of s's body is refused: it would have
 // effects without a marker.
 func inBody[T any](
 	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error,
@@ -112,7 +111,7 @@ func inBody[T any](
 	}
 }
 
-// fresh hides the session of a body that the call is made in.
+// fresh hides the session of an outer body in which the call is made.
 func fresh[T any](handle func(ctx context.Context, message T) error) func(ctx context.Context, message T) error {
 	if handle == nil {
 		return nil

@@ -23,7 +23,7 @@ type order struct{ ID string }
 func (o order) MessageID() string   { return o.ID }
 func (o order) MessageType() string { return "order.placed" }
 
-// ship has one effect through its transaction and returns err.
+// ship returns a handler that has one effect through its transaction and returns err.
 func ship(err error) func(ctx context.Context, tx *gorm.DB, o order) error {
 	return func(ctx context.Context, tx *gorm.DB, o order) error {
 		if tx.Statement.Context != ctx {
@@ -105,7 +105,7 @@ func TestMessageWithoutIDHasATransactionToo(t *testing.T) {
 	})
 }
 
-// Beside each other, which SQLite's one writer cannot have.
+// The two transactions are open at once, which SQLite's single writer does not allow.
 func TestWrappedHandlerWithinABodyHasItsOwnTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -146,10 +146,10 @@ func TestUnusableWrappersAreErrors(t *testing.T) {
 	require.Nil(t, handle)
 }
 
-// wrapping is a store with another one in it, to count or to trace.
+// wrapping is a store that contains another one, as for counting or tracing.
 type wrapping struct{ idempotent.Store }
 
-// What a process forgets with its end it would do again.
+// What a store in memory forgets at the end of the process would be done again.
 func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
@@ -173,7 +173,8 @@ func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 			"another store on the same tables may be of another database as well")
 		r.have()
 
-		// A message without ID has effects, but not those of what its handler calls.
+		// A message without an ID has effects, but not those of the handlers that its handler
+		// calls.
 		require.NoError(t, other(t.Context(), order{}))
 		require.Equal(t, []string{""}, r.effects())
 		var inner error

@@ -16,13 +16,13 @@ import (
 
 const callers = 50
 
-// outcome is what one call of Run came to.
+// outcome is the result of one call of Run.
 type outcome struct {
 	duplicate bool
 	err       error
 }
 
-// atOnce makes calls of the run at the same time and returns what came of them.
+// atOnce makes concurrent calls of the run and returns their results.
 func atOnce(ctx context.Context, f Fixture, r idempotent.Run, body func(context.Context) error) []outcome {
 	outcomes := make([]outcome, callers)
 	var ready, done sync.WaitGroup
@@ -43,16 +43,16 @@ func atOnce(ctx context.Context, f Fixture, r idempotent.Run, body func(context.
 	return outcomes
 }
 
-// moment is how long the suite looks whether something happens that must not.
+// moment is how long the suite waits for something that must not happen.
 const moment = 50 * time.Millisecond
 
-// bodies are the calls of one body, which must come one at a time.
+// bodies counts the calls of one body, which must not overlap.
 type bodies struct {
 	calls, running, overlaps atomic.Int32
 	first                    error // the first call's result
 }
 
-// call counts. The first one gives the others a moment to come too.
+// call counts a call. The first one takes a moment, so that others can come.
 func (b *bodies) call(context.Context) error {
 	n := b.calls.Add(1)
 	if b.running.Add(1) > 1 {
@@ -87,7 +87,7 @@ var concurrent = []promise{
 	{"of 50 calls at the same time another handles the message that the first failed", func(t *testing.T, f Fixture) {
 		r, b := run("m1", "handler"), &bodies{first: errBody}
 		var failed, handled int
-		for deadline := time.Now().Add(patience); handled == 0; { // those that do not wait come again
+		for deadline := time.Now().Add(patience); handled == 0; { // calls that did not wait are made again
 			require.True(t, time.Now().Before(deadline), "waited in vain until the message was handled")
 			for _, o := range atOnce(t.Context(), f, r, b.call) {
 				switch {
@@ -114,7 +114,7 @@ var concurrent = []promise{
 				go func() {
 					defer done.Done()
 					r := run(fmt.Sprintf("m%d", i), handlerKey)
-					for again := true; again; { // a store may have one writer at a time, and say so
+					for again := true; again; { // a store may allow one writer at a time and return ErrInProgress
 						_, err := f.Store.Run(t.Context(), r, func(context.Context) error {
 							mu.Lock()
 							defer mu.Unlock()
@@ -142,7 +142,7 @@ var concurrent = []promise{
 		r := run("m1", "handler")
 		first := begin(t, f, r)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		is, _ := f.Store.Processed(ctx, r.Key) // it may fail, being busy, but not say that it is
+		is, _ := f.Store.Processed(ctx, r.Key) // it may fail because the store is busy, but must not return true
 		require.False(t, is)
 		second, calls := make(chan outcome, 1), 0
 		go func() {
@@ -173,7 +173,7 @@ var concurrent = []promise{
 	}},
 }
 
-// underway is a call whose body waits to be told how to end.
+// underway is a call whose body waits until the test says how to end.
 type underway struct {
 	tell chan error
 	done chan outcome
@@ -183,7 +183,7 @@ type underway struct {
 func begin(t *testing.T, f Fixture, r idempotent.Run) underway {
 	t.Helper()
 	u := underway{make(chan error, 1), make(chan outcome, 1)}
-	t.Cleanup(func() { // however the test ends, the body does
+	t.Cleanup(func() { // end the body however the test ends
 		select {
 		case u.tell <- errBody:
 		default:
@@ -202,7 +202,7 @@ func begin(t *testing.T, f Fixture, r idempotent.Run) underway {
 	return u
 }
 
-// end lets the body return err and returns what Run returns then.
+// end makes the body return err, and returns the result of Run.
 func (u underway) end(t *testing.T, err error) error {
 	t.Helper()
 	u.tell <- err

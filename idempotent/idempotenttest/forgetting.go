@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// slack is more than clocks of the test and of the store may differ by.
+// slack is more than the clocks of the test and of the store may differ by.
 const slack = 10 * time.Minute
 
 var forgetting = []promise{
@@ -72,7 +72,7 @@ var forgetting = []promise{
 type capability struct {
 	promise
 	applies func(Fixture) bool
-	without string // why it is not tried where it does not apply
+	without string // why it is not tried if it does not apply
 }
 
 var capabilities = []capability{
@@ -83,7 +83,7 @@ var capabilities = []capability{
 		if f.Advance != nil {
 			f.Advance(slack)
 		} else {
-			<-time.After(20 * time.Millisecond) // there is nothing that would tell
+			<-time.After(20 * time.Millisecond) // there is no signal to wait for
 		}
 		require.True(t, processed(t, f, r.Key), "the marker's presence decides, not its expiry")
 		skipped(t, f, r)
@@ -138,7 +138,7 @@ var capabilities = []capability{
 		cancel()
 		cancelled := time.Now()
 		o := wait(t, second, "the second call's end")
-		if f.Waits >= 3*time.Second { // else it may have waited for as long as it does
+		if f.Waits >= 3*time.Second { // otherwise it may have waited for all of Waits
 			require.Less(t, time.Since(cancelled), cmp.Or(f.Notices, f.Waits*8/10), "it has not noticed")
 		}
 		require.Error(t, o.err)
@@ -185,7 +185,7 @@ var capabilities = []capability{
 
 func waits(f Fixture) bool { return f.Waits > 0 }
 
-// waiting makes a call beside one that is under way, and sees it wait.
+// waiting makes a call while another is in progress, and checks that it waits.
 func waiting(
 	ctx context.Context, t *testing.T, f Fixture, r idempotent.Run, long time.Duration,
 ) (ended chan outcome, calls *int) {

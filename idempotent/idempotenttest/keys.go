@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// keys are told apart character by character, whatever is in them.
+// keys checks that keys are distinguished character by character, whatever they contain.
 var keys = []promise{
 	{"keys of 200 characters of several bytes work and differ by their last", func(t *testing.T, f Fixture) {
 		for _, character := range []string{"x", "é", "語", "🙂"} {
@@ -27,7 +27,7 @@ var keys = []promise{
 			"{", "}", "\"", "'", "1:"} {
 			separate(t, f, idempotent.Key{MessageID: "a" + s + "b", HandlerKey: "c"},
 				idempotent.Key{MessageID: "a", HandlerKey: "b" + s + "c"})
-			// the handler first
+			// the same for a store that puts the handler first
 			separate(t, f, idempotent.Key{MessageID: "c", HandlerKey: "a" + s + "b"},
 				idempotent.Key{MessageID: "b" + s + "c", HandlerKey: "a"})
 			separate(t, f, idempotent.Key{MessageID: "y", HandlerKey: "x" + s},
@@ -63,8 +63,8 @@ var keys = []promise{
 	}},
 }
 
-// separate sees to it that handling one of the keys leaves those after it
-// unhandled. Keys of former calls may be among them.
+// separate checks that handling one of the keys does not mark those after it as processed. Keys of
+// earlier calls may be among them.
 func separate(t *testing.T, f Fixture, keys ...idempotent.Key) {
 	t.Helper()
 	for i, key := range keys {

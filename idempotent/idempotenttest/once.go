@@ -13,7 +13,7 @@ import (
 
 var errBody = errors.New("the body failed")
 
-// counting is a body that counts its calls and returns err.
+// counting returns a body that counts its calls and returns err.
 func counting(calls *int, err error) func(context.Context) error {
 	return func(context.Context) error {
 		*calls++
@@ -21,7 +21,7 @@ func counting(calls *int, err error) func(context.Context) error {
 	}
 }
 
-// handled sees to it that the run's body is called once now and succeeds.
+// handled checks that the run's body is called once now and succeeds.
 func handled(t *testing.T, f Fixture, r idempotent.Run) {
 	t.Helper()
 	calls := 0
@@ -31,7 +31,7 @@ func handled(t *testing.T, f Fixture, r idempotent.Run) {
 	require.Equal(t, 1, calls)
 }
 
-// skipped sees to it that the run is a duplicate now.
+// skipped checks that the run is a duplicate now.
 func skipped(t *testing.T, f Fixture, r idempotent.Run) {
 	t.Helper()
 	calls := 0
@@ -76,8 +76,8 @@ var onceForAKey = []promise{
 	}},
 }
 
-// nothingLeft are the runs that leave no marker (contract 8.4): the message
-// that is delivered again is handled.
+// nothingLeft are runs that leave no marker (contract 8.4), so the message is handled when it is
+// delivered again.
 var nothingLeft = []promise{
 	{"a body's failure leaves no marker", func(t *testing.T, f Fixture) {
 		r, calls := run("m1", "handler"), 0
@@ -128,8 +128,8 @@ var nothingLeft = []promise{
 		require.False(t, processed(t, f, r.Key))
 		handled(t, f, r)
 	}},
-	// Which of the two it is is up to the store: a transaction of a cancelled
-	// context cannot be committed, what is done elsewhere is done.
+	// The store decides which of the two: a transaction of a cancelled context cannot be committed,
+	// but an effect elsewhere has happened.
 	{"a body that succeeds after its context was cancelled is processed if no error says otherwise",
 		func(t *testing.T, f Fixture) {
 			r := run("m1", "handler")

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
 )
 
-// What a store of the default bound takes when it is full of UUIDs of one
+// BenchmarkFullStore measures the memory of a store with the default bound, full of UUIDs of one
 // handler: the figure at Options.MaxKeys.
 func BenchmarkFullStore(b *testing.B) {
 	for b.Loop() {
@@ -26,16 +26,16 @@ func BenchmarkFullStore(b *testing.B) {
 			require.NoError(b, err)
 		}
 		held := float64(heap() - before)
-		require.Equal(b, keys, s.Len()) // and the store is alive until here
+		require.Equal(b, keys, s.Len()) // also keeps the store reachable until here
 		b.ReportMetric(held/1e6, "MB")
 		b.ReportMetric(held/float64(keys), "B/key")
 	}
 }
 
-// heap is what is reachable.
+// heap returns the size of the reachable memory.
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // what pools had is gone after two
+	runtime.GC() // the contents of pools are collected after two cycles
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

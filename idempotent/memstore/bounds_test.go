@@ -17,7 +17,7 @@ import (
 
 func key(id string) idempotent.Key { return idempotent.Key{MessageID: id, HandlerKey: "handler"} }
 
-// kept sees to it that a message is handled now, and remembered for the time given.
+// kept checks that a message is handled now, and makes the store remember it for the given time.
 func kept(t *testing.T, s *memstore.Store, id string, retention time.Duration) {
 	t.Helper()
 	duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key(id), Retention: retention},
@@ -83,7 +83,7 @@ func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
 	}
 	refused()
 	clock.Advance(time.Hour)
-	refused() // its hour is over, but not past
+	refused() // exactly one hour has passed, so it has not expired yet
 	clock.Advance(time.Microsecond)
 	duplicate, err := s.Run(t.Context(), idempotent.Run{Key: key("short")},
 		func(context.Context) error { panic("called") })
@@ -126,7 +126,7 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 				err       error
 			}
 			second, calls := make(chan outcome, 1), 0
-			// The second has begun to wait when it has asked its context for its end.
+			// The second call waits as soon as it has asked its context for Done.
 			ctx := inboxtest.Watch(t.Context())
 			go func() {
 				duplicate, err := s.Run(ctx, idempotent.Run{Key: key("m1"), Retention: time.Hour}, func(context.Context) error {
@@ -157,7 +157,7 @@ func TestCallThatWaitsTooLongIsToldSo(t *testing.T) {
 			require.ErrorIs(t, err, idempotent.ErrInProgress)
 			require.ErrorContains(t, err, c.message)
 			require.GreaterOrEqual(t, time.Since(began), c.wait)
-			kept(t, s, "m2", time.Hour) // others need not wait
+			kept(t, s, "m2", time.Hour) // other keys need not wait
 			require.NoError(t, first.end(t, nil))
 		})
 	}

@@ -15,7 +15,7 @@ type marker struct {
 	expiresAt time.Time
 }
 
-// expiry is a heap of markers.
+// expiry is a heap of markers, by when they expire.
 type expiry []*marker
 
 func (e expiry) Len() int           { return len(e) }
@@ -30,7 +30,8 @@ func (e *expiry) Pop() any {
 	return m
 }
 
-// remember needs s.mu, as do the others here but for Cleanup and Len.
+// remember adds a marker for the run's key. Callers of the functions in this file, except Cleanup,
+// forgetBatch and Len, hold s.mu.
 func (s *Store) remember(run idempotent.Run) {
 	if run.Retention == 0 {
 		run.Retention = idempotent.DefaultRetention
@@ -40,8 +41,8 @@ func (s *Store) remember(run idempotent.Run) {
 	heap.Push(&s.expiry, m)
 }
 
-// makeRoom for one key more, and say whether there is any. It forgets nothing
-// that it need not: what has expired is a duplicate as long as it is there.
+// makeRoom makes room for one more key and reports whether there is any. It forgets a key only if
+// it must: an expired key counts as a duplicate as long as it is stored.
 func (s *Store) makeRoom() bool {
 	if len(s.running)+len(s.markers) < s.cfg.MaxKeys {
 		return true
@@ -49,7 +50,8 @@ func (s *Store) makeRoom() bool {
 	return s.forget(s.cfg.clock.Now())
 }
 
-// forget the key that expires first if it has expired before the given time.
+// forget forgets the key that expires first, if it expired before the given time. It reports
+// whether it did.
 func (s *Store) forget(before time.Time) bool {
 	if len(s.expiry) == 0 || !s.expiry[0].expiresAt.Before(before) {
 		return false
@@ -58,12 +60,11 @@ func (s *Store) forget(before time.Time) bool {
 	return true
 }
 
-// cleanupBatch bounds how many keys are forgotten while calls wait for the lock.
+// cleanupBatch is how many keys are forgotten at once, while other calls wait for the lock.
 const cleanupBatch = 1_000
 
-// Cleanup forgets keys whose retention ended before olderThan, and returns how
-// many. When ctx ends before it is done it returns those it has forgotten with
-// the error.
+// Cleanup forgets keys whose retention ended before olderThan, and returns how many. If ctx ends
+// before it is done, it returns the number so far with the error.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (forgotten int64, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -86,8 +87,7 @@ func (s *Store) forgetBatch(before time.Time) (n int64) {
 	return n
 }
 
-// Len is how many keys are remembered or being handled, for a look at how near
-// MaxKeys is.
+// Len returns how many keys are remembered or being handled, to compare it with MaxKeys.
 func (s *Store) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
 )
 
-// Random calls beside a plain map.
+// Random calls are compared with a plain map.
 func TestStoreIsAMapWithExpiryTimes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -58,14 +58,14 @@ func TestStoreIsAMapWithExpiryTimes(t *testing.T) {
 					return
 				}
 				require.Equal(rt, result, err)
-				if len(model) == limit { // the longest expired made room
+				if len(model) == limit { // the longest expired key made room
 					var first idempotent.Key
 					for k, at := range model {
 						if first == (idempotent.Key{}) || at.Before(model[first]) {
 							first = k
 						}
 					}
-					for k, at := range model { // of several that expired together any one may go
+					for k, at := range model { // if several expired at the same time any of them may go
 						if is, _ := s.Processed(context.Background(), k); !is {
 							require.Equal(rt, model[first], at)
 							first = k

@@ -1,5 +1,5 @@
-// Package memstore remembers processed keys in the process's memory: for tests,
-// and where a restart may repeat what was handled before.
+// Package memstore remembers processed keys in the memory of the process. It is for tests, and for
+// handlers that may repeat messages after a restart.
 package memstore
 
 import (
@@ -13,33 +13,31 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// ErrFull says that the store remembers or handles as many keys as MaxKeys
-// allows and none of them has expired. The body was not called; the message must
-// not be acknowledged.
+// ErrFull says that the store remembers or handles as many keys as MaxKeys allows and none of them
+// has expired. The body was not called; the message must not be acknowledged.
 var ErrFull = errors.New("the memory store is full")
 
-// Store is an idempotent.Store in memory (contract 8.2). Do not use it where
-// several processes handle the same messages, or where a message may come again
-// after a restart: it knows of neither.
+// Store is an idempotent.Store in memory (contract 8.2). Do not use it if several processes handle
+// the same messages, or if a message that was handled before a restart must not run again: it knows
+// nothing of other processes or earlier runs.
 //
-// A call for a key that is being handled waits for that call, within its context
-// and WaitTimeout. It is bounded by MaxKeys, and never forgets a key before its
-// retention has passed: when it is full it forgets the keys that have expired,
-// the longest expired first, as many as it needs room for, and else returns
-// ErrFull. A body that succeeds after its context has ended is remembered: what it
-// did is done.
+// A call for a key that is being handled waits for that call, within its context and WaitTimeout.
+// The store is bounded by MaxKeys, and never forgets a key before its retention is over. When it is
+// full it forgets as many expired keys as it needs room for, the longest expired first; if there
+// are none it returns ErrFull. A body that succeeds after its context has ended is remembered,
+// because its effects have happened.
 type Store struct {
 	cfg config
 
 	mu      sync.Mutex
 	running map[idempotent.Key]chan struct{} // closed when the call has ended
 	markers map[idempotent.Key]*marker
-	expiry  expiry // the same markers, that which expires first in front
+	expiry  expiry // the same markers as a heap, the one that expires first in front
 }
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New makes a Store. The error joins every option that is out of range.
+// New returns a Store. The error joins all options that are out of range.
 func New(opts ...Option) (*Store, error) {
 	s := &Store{
 		cfg:     config{Options: DefaultOptions(), clock: clock.System{}},
@@ -59,8 +57,8 @@ func New(opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-// Run calls body unless the key has been processed, see idempotent.Store. It
-// returns ErrFull when there is no room to remember the key.
+// Run calls body unless the key has been processed, see idempotent.Store. It returns ErrFull if
+// there is no room to remember the key.
 func (s *Store) Run(
 	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
 ) (duplicate bool, err error) {
@@ -69,7 +67,7 @@ func (s *Store) Run(
 		return duplicate, err
 	}
 	succeeded := false
-	// Also when body panics or ends its goroutine.
+	// Also if body panics or ends its goroutine.
 	defer func() { s.end(run, ended, succeeded) }()
 	err = body(ctx)
 	succeeded = err == nil
@@ -84,7 +82,7 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struc
 	if err := ctx.Err(); err != nil {
 		return fail(err)
 	}
-	var timeout <-chan time.Time // of all waiting together: others may come first several times
+	var timeout <-chan time.Time // for all waits together: others may get the key first several times
 	for {
 		ended, other, duplicate, err := s.look(key)
 		switch {
@@ -107,15 +105,14 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struc
 		case <-ctx.Done():
 			return fail(fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err()))
 		}
-		// When the other's end and that of the context come together, either may
-		// have been chosen.
+		// If the other call and the context end at the same time, the select may choose either.
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
 	}
 }
 
-// look claims the key if nobody else has it: other is the call to wait for.
+// look claims the key if it is free. Otherwise other is closed at the end of the call to wait for.
 func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +122,7 @@ func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate 
 	if other = s.running[key]; other != nil {
 		return nil, other, false, nil
 	}
-	// The place is kept from here on, so that success can be remembered.
+	// The key's place is reserved from here on, so that success can be remembered.
 	if !s.makeRoom() {
 		return nil, nil, false, fmt.Errorf("%w: option MaxKeys is %d and none of its keys has expired", ErrFull,
 			s.cfg.MaxKeys)
@@ -135,8 +132,7 @@ func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate 
 	return ended, nil, false, nil
 }
 
-// end gives the key free, remembered if its body has succeeded, and wakes those
-// that wait for it.
+// end frees the key, remembers it if its body has succeeded, and wakes the calls that wait for it.
 func (s *Store) end(run idempotent.Run, ended chan struct{}, succeeded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 var errLine = errors.New("the line is dead")
 
-// line is the way to the server: it can lose commands and answers.
+// line is the connection to the server: it can lose commands and responses.
 type line func(ctx context.Context, cmd redis.Cmder, send func() error) error
 
 func (l line) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -41,7 +41,7 @@ func (l line) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	return next
 }
 
-// on returns a store behind such a line.
+// on returns a store that uses such a line.
 func (r rig) on(t *testing.T, l line, opts ...redisstore.Option) *redisstore.Store {
 	t.Helper()
 	client := r.another(t)
@@ -49,12 +49,12 @@ func (r rig) on(t *testing.T, l line, opts ...redisstore.Option) *redisstore.Sto
 	return r.storeOn(t, client, opts...)
 }
 
-// finalises tells a finalise by its third argument, the marker.
+// finalises reports whether the command is a finalise, by its third argument, the marker.
 func finalises(cmd redis.Cmder) bool {
 	return slices.ContainsFunc(cmd.Args(), func(a any) bool { return strings.HasPrefix(fmt.Sprint(a), "processed ") })
 }
 
-// releases tells a release: the one script with a single argument.
+// releases reports whether the command is a release, the only script with a single argument.
 func releases(cmd redis.Cmder) bool {
 	return strings.HasPrefix(cmd.Name(), "eval") && len(cmd.Args()) == 5
 }
@@ -134,7 +134,7 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	r := newRig(t)
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		if cmd.Name() == "set" {
-			_ = send() // its answer is lost on the way
+			_ = send() // its response is lost
 		}
 		return send()
 	}, redisstore.WaitTimeout(0))
@@ -147,7 +147,7 @@ func TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree(t *testing.T) 
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		switch cmd.Name() {
 		case "set":
-			_ = send() // its answer is lost on the way
+			_ = send() // its response is lost
 		case "get":
 			return errLine
 		}
@@ -166,7 +166,7 @@ func TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree(t *testing.T) 
 
 func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 	t.Parallel()
-	const lease = 6 * time.Second // a sixth of which is the time to be told
+	const lease = 6 * time.Second // a sixth of it is the margin
 	for name, c := range map[string]struct {
 		late time.Duration
 		cold bool // the claim is renewed before the body is called
@@ -200,7 +200,7 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 				}
 				require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
 				require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still stand when the body is told")
-				dead.Store(false) // all would be well again, but the body has been stopped
+				dead.Store(false) // the server works again, but the body has been stopped
 				return nil
 			})
 			require.ErrorIs(t, err, idempotent.ErrLost)
@@ -305,7 +305,7 @@ func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
 
 	broken.Store("nothing")
 	_, err = store.Run(t.Context(), run(payment), func(ctx context.Context) error {
-		broken.Store("eval") // renewals, on a goroutine that no caller is on
+		broken.Store("eval") // breaks renewals, which run on a goroutine without a caller
 		select {
 		case <-ctx.Done():
 		case <-time.After(patience):

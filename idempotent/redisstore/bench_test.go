@@ -14,9 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// What a message costs beside the two commands that any answer to the question
-// needs: look, run, write. That one protects nobody from a concurrent duplicate,
-// nor from its own late write.
+// BenchmarkMessage compares the cost of a message with the two commands of the simplest
+// implementation: check, run, write. That one protects neither from a concurrent duplicate nor from
+// a late write of its own.
 func BenchmarkMessage(b *testing.B) {
 	url, prefix := testenv.Redis(b)
 	options, err := redis.ParseURL(url)

@@ -11,23 +11,23 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// claim is one call's hold on a key.
+// claim is one call's claim on a key.
 type claim struct {
 	key, token string
-	// until is the end of the lease by our monotonic clock, counted from before
-	// the command was sent: Redis lets it run out later than that.
+	// until is the end of the lease by our monotonic clock, counted from before the command was
+	// sent: in Redis the lease ends later than that.
 	until time.Time
 }
 
-// Pauses between two looks at a claim of another call.
+// Pauses between two checks of another call's claim.
 const (
 	firstPause = 10 * time.Millisecond
 	maxPause   = 500 * time.Millisecond
 )
 
-// claim takes the key, or says that it has been processed. A live claim of
-// another call is waited for; one that has ended, by release or with its lease,
-// is free for whoever comes first.
+// claim claims the key, or reports that it has been processed. It waits for a live claim of another
+// call. If that claim has ended, by release or with its lease, the first call to set the key gets
+// it.
 func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplicate bool, err error) {
 	c = &claim{key: s.key(key), token: newToken()}
 	waitUntil := time.Now().Add(s.options.WaitTimeout)
@@ -41,13 +41,12 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplic
 		value := ""
 		if !ours {
 			if value, err = s.get(ctx, c.key); err != nil {
-				s.forget(ctx, c) // it may be ours: see below
+				s.forget(ctx, c) // the claim may be ours: see below
 				return nil, false, fmt.Errorf("look at the claim: %w", err)
 			}
 		}
 		switch {
-		// The value is our own if the client repeated the command after it
-		// had lost the answer.
+		// The value is our own if the client repeated the command after the response was lost.
 		case ours || value == claimedValue(c.token):
 			c.until = sent.Add(s.options.Lease)
 			return c, false, nil
@@ -62,8 +61,8 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplic
 	}
 }
 
-// wait waits for about the pause, not beyond the moment until which waiting is
-// allowed: waiters that came together do not ask together for ever.
+// wait waits for about the pause, but not beyond until. The pause is random, so that calls that
+// began together do not keep asking together.
 func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) error {
 	left := time.Until(until)
 	if left <= 0 {
@@ -76,9 +75,9 @@ func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) 
 	return nil
 }
 
-// giveUp releases a claim whose body has not succeeded, so that the message need
-// not wait for the lease's end; also when ctx has ended, which may be the reason.
-// It returns ErrLost if the claim has become another call's.
+// giveUp releases a claim whose body has not succeeded, so that the message need not wait for the
+// end of the lease. It does so even if ctx has ended, which may be why the body failed. It returns
+// ErrLost if the claim has become another call's.
 func (s *Store) giveUp(ctx context.Context, c *claim) error {
 	switch released, err := s.script(context.WithoutCancel(ctx), releaseScript, c); {
 	case err != nil:
@@ -86,20 +85,20 @@ func (s *Store) giveUp(ctx context.Context, c *claim) error {
 	case released < 0:
 		return fmt.Errorf("%w: its lease ran out, and another call has claimed it", idempotent.ErrLost)
 	}
-	return nil // released, or nothing was left to release
+	return nil // released, or there was nothing to release
 }
 
-// forget releases a claim that may have been made though the command failed: its
-// answer may be lost, or the command arrive yet. Should this fail too, or be
-// overtaken, the key waits for the lease's end. The caller has the error of the
+// forget releases a claim that may have been made although the command failed: its response may be
+// lost, or the command may arrive late. If releasing fails too, or comes before the late command,
+// the key waits for the end of the lease. The error is dropped, because the caller has that of the
 // claim, which says more.
 func (s *Store) forget(ctx context.Context, c *claim) { _ = s.giveUp(ctx, c) }
 
-// finalise replaces the claim by the marker, also when ctx has ended: the body
-// has succeeded. What failed is asked for again until the lease's end (once, if
-// ctx has ended), for each time that the marker is missed the body runs twice;
-// but not what the server refuses for good, as nobody is served by the wait.
-// The claim is not released: a command that is late can still write the marker.
+// finalise replaces the claim by the marker, even if ctx has ended, because the body has succeeded.
+// If that fails it is tried again until the end of the lease (once, if ctx has ended): each time
+// the marker is missing the body runs twice. What the server refuses permanently is not tried
+// again, because waiting would not help. The claim is not released, so a command that arrives late
+// can still write the marker.
 func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention time.Duration) error {
 	for attempt := 1; ; attempt++ {
 		kept, err := s.script(context.WithoutCancel(ctx), finaliseScript, c, marker, milliseconds(retention))

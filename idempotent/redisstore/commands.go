@@ -14,9 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// The scripts act only if the claim, their first argument, is still the key's
-// value; each is atomic. All are safe to repeat, as the client does by itself
-// when a connection breaks.
+// Each script is atomic and acts only if the claim, its first argument, is still the key's value.
+// All are safe to repeat, which the client does by itself when a connection breaks.
 var (
 	renewScript = redis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -24,7 +23,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0`)
 
-	// A finalise that is repeated finds its own marker.
+	// A repeated finalise finds its own marker.
 	finaliseScript = redis.NewScript(`
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] then
@@ -47,9 +46,9 @@ end
 return 0`)
 )
 
-// do runs one command, for at most OperationTimeout. Clients obey a context only
-// if they were told to (ContextTimeoutEnabled), and then only its deadline; so
-// it runs on a goroutine, which Close waits for should the command outlast us.
+// do runs one command, for at most OperationTimeout. Clients respect a context only if they are
+// configured to (ContextTimeoutEnabled), and then only its deadline. So the command runs on a
+// goroutine of its own; if it outlasts do, Close waits for it.
 func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -72,7 +71,7 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 	case <-bounded.Done():
 	}
 	select {
-	case a := <-answers: // came at the same moment
+	case a := <-answers: // it came at the same moment
 		return a.value, a.err
 	default:
 	}
@@ -83,9 +82,9 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 	return none, fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
 }
 
-// recovered makes a panic of the client, of one of its hooks mostly, the error
-// of its command: no caller could recover it on our goroutine, and renewals have
-// no caller at all. Deferred.
+// recovered turns a panic of the client, usually of one of its hooks, into the error of its
+// command. No caller could recover it on our goroutine, and renewals have no caller at all. It must
+// be deferred.
 func (s *Store) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the client panicked: %v", p)
@@ -93,14 +92,14 @@ func (s *Store) recovered(err *error) {
 	}
 }
 
-// setIfFree makes the claim unless the key has a value.
+// setIfFree makes the claim, unless the key has a value.
 func (s *Store) setIfFree(ctx context.Context, c *claim) (bool, error) {
 	return do(ctx, s, func(ctx context.Context) (bool, error) {
 		return s.client.SetNX(ctx, c.key, claimedValue(c.token), s.options.Lease).Result()
 	})
 }
 
-// get returns "" if the key has no value.
+// get returns the key's value; "" if it has none.
 func (s *Store) get(ctx context.Context, key string) (string, error) {
 	value, err := do(ctx, s, func(ctx context.Context) (string, error) { return s.client.Get(ctx, key).Result() })
 	if errors.Is(err, redis.Nil) {
@@ -109,8 +108,7 @@ func (s *Store) get(ctx context.Context, key string) (string, error) {
 	return value, err
 }
 
-// script runs one by its digest, and by its text where the server does not know
-// it (any more).
+// script runs a script by its digest, or by its text if the server does not know it (any more).
 func (s *Store) script(ctx context.Context, script *redis.Script, c *claim, arguments ...any) (int, error) {
 	arguments = append([]any{claimedValue(c.token)}, arguments...)
 	return do(ctx, s, func(ctx context.Context) (int, error) {
@@ -118,22 +116,22 @@ func (s *Store) script(ctx context.Context, script *redis.Script, c *claim, argu
 	})
 }
 
-// forGood are in the answers that repeating a command does not change: the key
-// holds no string, the user may not run the command, the TTL is no TTL. Not the
-// beginning of an answer, as Redis 6 puts words of its own before the errors of
-// scripts; those that pass (LOADING, READONLY, OOM, CLUSTERDOWN …) are not here.
+// forGood are parts of responses that repeating a command does not change: the key holds no string,
+// the user may not run the command, the TTL is invalid. They need not be at the beginning of a
+// response, because Redis 6 puts text of its own before the errors of scripts. Transient errors
+// (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
 var forGood = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
 
-// refusedForGood tells the server's own answers of that kind from all that may
-// be another the next time.
+// refusedForGood reports whether the server has permanently refused a command. Any other error may
+// change the next time.
 func refusedForGood(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) &&
 		slices.ContainsFunc(forGood, func(part string) bool { return strings.Contains(answer.Error(), part) })
 }
 
-// milliseconds rounds up: nothing is forgotten early. It does not overflow: a
-// retention of math.MaxInt64 is how one says "for ever".
+// milliseconds rounds up, so that nothing is forgotten early. It does not overflow, even for a
+// retention of math.MaxInt64, which stands for "forever".
 func milliseconds(d time.Duration) int64 {
 	n := d.Milliseconds()
 	if d%time.Millisecond > 0 {

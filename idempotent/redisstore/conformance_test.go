@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// crash returns when the dead process's lease has run out.
+// crash returns when the lease of the dead process has ended.
 func (r rig) crash(t *testing.T, run idempotent.Run) {
 	e := startElsewhere(t, order{r.url, r.prefix, time.Second, run})
 	require.NoError(t, e.command.Process.Kill())

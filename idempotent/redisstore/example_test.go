@@ -15,7 +15,7 @@ type Payment struct {
 	Cents     int
 }
 
-// A store on the client that the application has, for all handlers of a channel.
+// This store uses the application's client, for all handlers of a channel.
 func Example() {
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}})
 	defer func() { _ = client.Close() }()
@@ -25,7 +25,7 @@ func Example() {
 	}
 	defer func() { _ = store.Close() }()
 	charge, err := idempotent.Wrap(store, "charge", func(ctx context.Context, p Payment) error {
-		return nil // charge, and look at ctx: it ends when the claim is lost
+		return nil // charge, and watch ctx: it ends when the claim is lost
 	}, idempotent.KeyBy(func(p Payment) (string, error) { return p.Reference, nil }))
 	if err != nil {
 		panic(err)

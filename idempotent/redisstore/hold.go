@@ -9,16 +9,16 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// Parts of the lease.
+// Fractions of the lease.
 const (
 	renewalsPerLease = 3
-	retriesPerLease  = 30 // of a renewal or a finalise that failed
-	marginsPerLease  = 6  // before its end a claim that was not renewed counts as lost
+	retriesPerLease  = 30 // pauses after a renewal or a finalise that failed
+	marginsPerLease  = 6  // this long before its end a claim that was not renewed counts as lost
 )
 
-// hold renews the claim until end is called, also when ctx has ended: the body
-// may need a while to notice. The body's context is cancelled when the claim is
-// lost; end tells whether it was, and returns when the renewal has ended.
+// hold renews the claim until end is called, even if ctx has ended, because the body may take a
+// while to notice. The body's context, held, is cancelled when the claim is lost. end returns why
+// the claim was lost, if it was, after the renewal has ended.
 func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end func() (lost error)) {
 	held, cancel := context.WithCancelCause(ctx)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -38,12 +38,11 @@ func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end f
 	}
 }
 
-// keep renews the claim every third of its lease, oftener after a failure, and
-// returns why it was lost, or nil when ctx ends.
+// keep renews the claim every third of its lease, more often after a failure. It returns why the
+// claim was lost, or nil when ctx ends.
 //
-// Until the margin before the lease's end, by our own clock, nobody else can
-// have the claim. Then the body has to know: when it has stopped, another call
-// may already have begun.
+// By our own clock no other call can have the claim before the margin at the end of the lease. From
+// then on the body must be cancelled: by the time it stops, another call may have begun.
 func (s *Store) keep(ctx context.Context, c *claim) error {
 	margin := s.options.Lease / marginsPerLease
 	timer := time.NewTimer(time.Until(c.until) - s.options.Lease + s.options.Lease/renewalsPerLease)
@@ -60,15 +59,15 @@ func (s *Store) keep(ctx context.Context, c *claim) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && (failed == nil || !errors.Is(err, context.DeadlineExceeded)):
-			failed = err // the last that says more than that time was up
+			failed = err // keep the last error that says more than that the time was up
 		case err != nil:
 		case !renewed:
 			return fmt.Errorf("%w: its lease had run out when it was to be renewed", idempotent.ErrLost)
 		default:
 			failed, pause = nil, s.options.Lease/renewalsPerLease
 		}
-		// A process that was frozen while the command was under way gets a yes
-		// that is out of date: it has lost the claim nevertheless.
+		// If the process was suspended while the command was running, a positive response is out of
+		// date: the claim is lost nevertheless.
 		left := time.Until(c.until) - margin
 		if left <= 0 {
 			if failed == nil {
@@ -80,7 +79,7 @@ func (s *Store) keep(ctx context.Context, c *claim) error {
 	}
 }
 
-// renew lets the lease begin anew, unless the claim is not ours any more.
+// renew restarts the lease. It returns false if the claim is not ours any more.
 func (s *Store) renew(ctx context.Context, c *claim, deadline time.Time) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// Beginnings of the values.
+// Prefixes of the values.
 const (
 	claimedPrefix   = "claimed "
 	processedPrefix = "processed "
@@ -17,10 +17,9 @@ const (
 
 var errForeignValue = errors.New("its key in Redis holds something that is no claim and no marker: give the store a KeyPrefix of its own")
 
-// escaped are the characters that have a meaning in a key. With them encoded
-// the last "{" ends the prefix, whatever that holds, and each ":" behind it ends one
-// of handler key, message ID and, if there is one, namespace: no two keys are the
-// same, of other prefixes neither.
+// escaped encodes the characters that have a meaning in a key. Then the last "{" ends the prefix,
+// whatever the prefix contains, and each ":" after it ends the handler key or the message ID. So no
+// two keys are the same, not even with different prefixes.
 var escaped = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
 func (s *Store) key(key idempotent.Key) string {
@@ -31,19 +30,19 @@ func (s *Store) key(key idempotent.Key) string {
 	return s.options.KeyPrefix + ":{" + of + "}"
 }
 
-// newToken is unique to a call: a call must not take another's claim of the same
-// process for its own.
+// newToken returns a token that is unique to a call: a call must not take another call's claim for
+// its own, not even one of the same process.
 func newToken() string { return rand.Text() }
 
 func claimedValue(token string) string { return claimedPrefix + token }
 
-// processedValue has the token, so that a finalise whose answer was lost is
-// recognised when it is asked for again.
+// processedValue returns the value of a marker. It contains the token, so that a finalise whose
+// response was lost recognises it when it is repeated.
 func processedValue(token string, at time.Time, messageType string) string {
 	return processedPrefix + token + " " + at.UTC().Format(time.RFC3339Nano) + " " + messageType
 }
 
-// known tells values of a store, and none, from what others have put there.
+// known reports whether a value, or its absence, is a store's own and not of another program.
 func known(value string) bool {
 	return value == "" || strings.HasPrefix(value, claimedPrefix) || strings.HasPrefix(value, processedPrefix)
 }

@@ -102,7 +102,7 @@ func TestLeaseIsRenewedWhileTheBodyRuns(t *testing.T) {
 			_, err := other.Run(t.Context(), run(payment), succeed)
 			require.ErrorIs(t, err, idempotent.ErrInProgress, "after %s", time.Since(began))
 			if time.Since(began) > 3*lease/2 {
-				cancel() // a caller that gives up does not end the body's protection
+				cancel() // a caller that gives up does not end the protection of the body
 			}
 		}
 		return nil
@@ -149,7 +149,7 @@ func TestBodyWhoseClaimIsGoneIsCancelledAndNotAcknowledged(t *testing.T) {
 	}
 }
 
-// replace does what happens when a lease runs out, and another call comes.
+// replace changes the store as if a lease had ended and another call had come.
 func (r rig) replace(t *testing.T, value string) {
 	t.Helper()
 	require.NoError(t, r.client.Del(t.Context(), r.key()).Err())
@@ -188,8 +188,8 @@ func TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither(t *testing.T) {
 	}
 }
 
-// The whole process stands still: neither its clock nor its renewal can tell it
-// anything, and what it wakes up with is success.
+// The whole process is suspended: neither its clock nor its renewal can notice, and it resumes with
+// a success.
 func TestProcessThatStoodStillBeyondItsLeaseIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -199,7 +199,7 @@ func TestProcessThatStoodStillBeyondItsLeaseIsRefused(t *testing.T) {
 	store := r.store(t, redisstore.WaitTimeout(patience))
 	duplicate, err := store.Run(t.Context(), run(payment), func(context.Context) error {
 		calls++
-		_, err := e.input.Write([]byte("x")) // its body returns as soon as it wakes up
+		_, err := e.input.Write([]byte("x")) // its body returns as soon as the process resumes
 		require.NoError(t, err)
 		require.NoError(t, e.command.Process.Signal(syscall.SIGCONT))
 		require.Equal(t, "duplicate false lost true nil false\n", e.line(t))

@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// otherEnv makes this test binary another process that handles one message.
+// otherEnv makes this test binary act as another process that handles one message.
 const otherEnv = "INBOX_TEST_REDISSTORE_OTHER"
 
 // patience is how long tests wait for what must happen.
@@ -46,7 +46,7 @@ func newRig(t *testing.T) rig {
 	url, prefix := testenv.Redis(t)
 	client := redis.NewClient(parse(t, url))
 	t.Cleanup(func() {
-		// Not t.Context(): it has ended when cleanups run.
+		// Not t.Context(), which has ended when cleanups run.
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		keys := client.Scan(ctx, 0, prefix+":*", 10_000).Iterator()
@@ -59,7 +59,7 @@ func newRig(t *testing.T) rig {
 	return rig{url, prefix, client}
 }
 
-// store is one more store of the test, as another process would have it.
+// store returns one more store of the test, as another process would have.
 func (r rig) store(t *testing.T, opts ...redisstore.Option) *redisstore.Store {
 	t.Helper()
 	return r.storeOn(t, r.client, opts...)
@@ -73,7 +73,7 @@ func (r rig) storeOn(t *testing.T, client redis.UniversalClient, opts ...redisst
 	return store
 }
 
-// another is a client of its own, for hooks.
+// another returns a separate client, for hooks.
 func (r rig) another(t *testing.T) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(parse(t, r.url))
@@ -91,7 +91,7 @@ func parse(t *testing.T, url string) *redis.Options {
 
 var payment = idempotent.Key{MessageID: "m1", HandlerKey: "billing"}
 
-// key is what the documentation says the payment's key is.
+// key returns the payment's key as documented.
 func (r rig) key() string { return r.prefix + ":{billing:m1}" }
 
 func (r rig) value(t *testing.T) string {
@@ -110,7 +110,7 @@ func run(key idempotent.Key) idempotent.Run {
 
 func succeed(context.Context) error { return nil }
 
-// handled sees to it that the payment is handled now.
+// handled checks that the payment is handled now.
 func handled(t *testing.T, store idempotent.Store) {
 	t.Helper()
 	calls := 0
@@ -120,8 +120,8 @@ func handled(t *testing.T, store idempotent.Store) {
 	require.Equal(t, 1, calls)
 }
 
-// warm lets a new store handle something else: before its first body a store
-// tries a script, which renews that claim, and hides what lease it was made with.
+// warm makes a new store handle another key. Before its first body a store tries a script, which
+// renews that claim and so hides the lease that it was made with.
 func warm(t *testing.T, store idempotent.Store) {
 	t.Helper()
 	duplicate, err := store.Run(t.Context(), run(warmUp()), succeed)
@@ -129,7 +129,7 @@ func warm(t *testing.T, store idempotent.Store) {
 	require.False(t, duplicate)
 }
 
-// warmUp is a key that no other process and no other store has.
+// warmUp returns a key that no other process and no other store uses.
 func warmUp() idempotent.Key {
 	return idempotent.Key{MessageID: fmt.Sprintf("warm-up-%d-%d", os.Getpid(), time.Now().UnixNano()),
 		HandlerKey: "warming"}
@@ -142,22 +142,22 @@ func processed(t *testing.T, store idempotent.Store) bool {
 	return is
 }
 
-// order is what another process is to handle.
+// order says what another process must handle.
 type order struct {
 	URL, Prefix string
 	Lease       time.Duration
 	Run         idempotent.Run
 }
 
-// elsewhere is another process in its body.
+// elsewhere is another process that is in its body.
 type elsewhere struct {
 	command *exec.Cmd
 	input   io.WriteCloser
 	output  *bufio.Reader
 }
 
-// startElsewhere returns when the body of the other process has been called. It
-// returns nil as soon as it is told to go on.
+// startElsewhere returns when the body of the other process has been called. That body returns nil
+// as soon as it gets input.
 func startElsewhere(t *testing.T, o order) elsewhere {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -172,7 +172,7 @@ func startElsewhere(t *testing.T, o order) elsewhere {
 	require.NoError(t, command.Start())
 	e := elsewhere{command, input, bufio.NewReader(output)}
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // has ended, if all is well
+		_ = command.Process.Kill() // it has ended if the test succeeded
 		_ = command.Wait()
 	})
 	require.Equal(t, "in the body\n", e.line(t))
@@ -186,7 +186,7 @@ func (e elsewhere) line(t *testing.T) string {
 	return line
 }
 
-// handleElsewhere is the other process.
+// handleElsewhere runs as the other process.
 func handleElsewhere(text string) {
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -202,7 +202,7 @@ func handleElsewhere(text string) {
 	}
 	duplicate, err := store.Run(context.Background(), o.Run, func(context.Context) error {
 		fmt.Println("in the body")
-		_, _ = os.Stdin.Read(make([]byte, 1)) // its end tells as well
+		_, _ = os.Stdin.Read(make([]byte, 1)) // the end of the input counts as well
 		return nil
 	})
 	fmt.Println("duplicate", duplicate, "lost", errors.Is(err, idempotent.ErrLost), "nil", err == nil)

@@ -18,10 +18,9 @@ import (
 // for a server that may evict markers or does not say whether it may.
 var ErrMayEvict = errors.New("server may evict markers: its maxmemory-policy must be noeviction")
 
-// CheckEviction asks the server whether it may evict markers, and each master of
-// a cluster. ErrMayEvict says that it may, or did not say; any other error that
-// it could not be asked. Call it at start to fail early; with RequireNoEviction
-// Run asks by itself.
+// CheckEviction asks the server, or each master of a cluster, whether it may evict markers.
+// ErrMayEvict says that it may, or that it does not tell; any other error says that it could not be
+// asked. Call it at start to fail early; with RequireNoEviction Run checks by itself.
 func (s *Store) CheckEviction(ctx context.Context) error {
 	if err := s.checkEviction(ctx); err != nil {
 		return fmt.Errorf("redisstore: %w", err)
@@ -30,7 +29,7 @@ func (s *Store) CheckEviction(ctx context.Context) error {
 }
 
 func (s *Store) checkEviction(ctx context.Context) error {
-	// INFO is asked, not CONFIG GET, which managed servers refuse.
+	// Use INFO, not CONFIG GET, which managed servers refuse.
 	check := func(ctx context.Context, client redis.Cmdable) error {
 		memory, err := client.Info(ctx, "memory").Result()
 		var refused redis.Error
@@ -60,8 +59,8 @@ func (s *Store) checkEviction(ctx context.Context) error {
 	return err
 }
 
-// requireNoEviction is checkEviction for Run, once per Lease: the server's
-// settings can change, and a replica that takes over may have others.
+// requireNoEviction is checkEviction for Run, at most once per Lease: the server's settings can
+// change, and a replica that takes over may have others.
 func (s *Store) requireNoEviction(ctx context.Context) error {
 	if !s.options.RequireNoEviction {
 		return nil
@@ -77,9 +76,9 @@ func (s *Store) requireNoEviction(ctx context.Context) error {
 	return nil
 }
 
-// makeReady tries a script on the store's first claim, before its body: a user
-// without the right to run scripts could not finalise, and every body would run
-// again. And it says once what the server may do to the markers.
+// makeReady tries a script on the store's first claim, before its body runs. A user without the
+// right to run scripts could not finalise, and every body would run again. It also logs once
+// whether the server may evict markers.
 func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	if s.ready.Load() {
 		return nil
@@ -98,8 +97,8 @@ func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	return nil
 }
 
-// lookAtEviction warns if the server may evict markers before their TTL. In a
-// cluster it asks one node.
+// lookAtEviction warns if the server may evict markers before their TTL ends. In a cluster it asks
+// one node.
 func (s *Store) lookAtEviction(ctx context.Context) {
 	memory, err := do(ctx, s, func(ctx context.Context) (string, error) { return s.client.Info(ctx, "memory").Result() })
 	policy, limit := evictionIn(memory)
@@ -112,8 +111,7 @@ func (s *Store) lookAtEviction(ctx context.Context) {
 	}
 }
 
-// evictionIn reads the two settings from what INFO memory says; "" if they are
-// not there.
+// evictionIn extracts the two settings from the output of INFO memory; "" if they are missing.
 func evictionIn(memory string) (policy, limit string) {
 	for line := range strings.Lines(memory) {
 		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {

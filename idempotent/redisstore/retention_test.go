@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/redisstore"
 )
 
-// Nobody means 292 years by it, but that is what it must be: a TTL that does not
-// fit would be refused after each success, and the body would run each time.
+// A retention of 292 years stands for "forever", and must work: a TTL that does not fit would be
+// refused after each success, and the body would run each time.
 func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
 	r := newRig(t)
 	store := r.store(t, redisstore.Retention(math.MaxInt64))
@@ -22,7 +22,7 @@ func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
 		key := idempotent.Key{MessageID: name, HandlerKey: "billing"}
 		_, err := store.Run(t.Context(), idempotent.Run{Key: key, Retention: retention}, succeed)
 		require.NoError(t, err)
-		// no Duration: the client's would overflow
+		// not a Duration: the client's would overflow
 		left, err := r.client.Do(t.Context(), "PTTL", r.prefix+":{billing:"+name+"}").Int64()
 		require.NoError(t, err)
 		longest := time.Duration(math.MaxInt64).Milliseconds()
@@ -54,8 +54,7 @@ func TestMarkerThatIsRefusedForGoodIsNotTriedForALease(t *testing.T) {
 	require.Equal(t, []int{1, 1}, []int{finalised, refused})
 }
 
-// What an application configures is a wrapper, which must not put its own
-// default before the store's.
+// An application configures a wrapper, whose own default must not replace the store's.
 func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
 	for name, c := range map[string]struct {
 		store []redisstore.Option

@@ -17,29 +17,27 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Store is an idempotent.Store in Redis: see the package on what it promises. It
-// is safe for concurrent use, and any number of stores and processes may share a
-// database.
+// Store is an idempotent.Store in Redis; the package documentation says what it promises. It is
+// safe for concurrent use, and any number of stores and processes may share a database.
 type Store struct {
 	client  redis.UniversalClient
-	owned   bool // made by Open
+	owned   bool // whether Open made the client
 	options Options
 	log     *zap.Logger
 
 	made            time.Time
-	looked          atomic.Bool  // at whether the server may evict markers
+	looked          atomic.Bool  // whether lookAtEviction was called
 	evictionChecked atomic.Int64 // when, since made, the server was last found not to evict; 0 if never
-	ready           atomic.Bool  // a script has been tried
+	ready           atomic.Bool  // whether a script was tried
 	commands        sync.WaitGroup
 }
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a store that uses client, in the client's database: a
-// *redis.Client (with Sentinel too), a *redis.ClusterClient, or what wraps one
-// of them. A *redis.Ring is refused. The client stays the caller's to close.
-// Nothing is sent yet. The error names the option that is out of range, its
-// value and what is allowed.
+// New returns a store that uses client, in the client's database: a *redis.Client (also with
+// Sentinel), a *redis.ClusterClient, or a wrapper of one of them. A *redis.Ring is refused. The
+// caller closes the client. Nothing is sent yet. The error names an option that is out of range,
+// its value and what is allowed.
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
@@ -55,14 +53,14 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	return &Store{client: client, options: c.options, log: c.log, made: time.Now()}, nil
 }
 
-// checkClient refuses clients with which keys would not stay where they are. A
-// ring asks another server for the keys of one that does not answer: the claims
-// and markers there count as missing, and messages are handled again.
+// checkClient refuses clients with which keys do not stay on their server. If a server does not
+// respond, a ring asks another one for its keys: the claims and markers there count as missing, and
+// messages are handled again.
 func checkClient(client redis.UniversalClient) error {
 	if client == nil {
 		return errors.New("redisstore: client is nil")
 	}
-	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() { // a constructor's error overlooked
+	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() { // the error of its constructor was ignored
 		return fmt.Errorf("redisstore: client is a nil %T", client)
 	}
 	if _, ring := client.(*redis.Ring); ring {
@@ -71,11 +69,11 @@ func checkClient(client redis.UniversalClient) error {
 	return nil
 }
 
-// Open returns a store with a client of its own, which Close closes. The address
-// is a URL: redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a
-// socket; go-redis' ParseURL says what else it may hold. For clusters, Sentinel
-// or credentials that change make a client and use New. Nothing is sent yet. No
-// error shows the address: it may hold a password.
+// Open returns a store with a client of its own, which Close closes. The address is a URL:
+// redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a socket; go-redis' ParseURL
+// documents what else it may contain. For clusters, Sentinel or credentials that change, make a
+// client and use New. Nothing is sent yet. No error shows the address, because it may contain a
+// password.
 func Open(address string, opts ...Option) (*Store, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -88,13 +86,13 @@ func Open(address string, opts ...Option) (*Store, error) {
 	return &Store{client: redis.NewClient(found), owned: true, options: c.options, log: c.log, made: time.Now()}, nil
 }
 
-// Close waits for commands that timed out and are still under way, which the
-// client's own timeouts bound, and closes the client if Open made it. Call it
-// when every call has returned. It is safe to call twice.
+// Close waits for commands that have timed out and are still running, which the client's own
+// timeouts bound, and closes the client if Open made it. Call it after every call has returned. It
+// may be called twice.
 func (s *Store) Close() error {
 	var err error
 	if s.owned {
-		err = s.client.Close() // ends those commands
+		err = s.client.Close() // this ends those commands
 	}
 	s.commands.Wait()
 	if err != nil && !errors.Is(err, redis.ErrClosed) {
@@ -103,14 +101,14 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Run calls body unless the key has been processed, effectively once (contract
-// 8.2). A live claim of another call is waited for, up to WaitTimeout, and then
-// idempotent.ErrInProgress is returned. Body's context is cancelled, with
-// idempotent.ErrLost as its cause, once the claim is lost or could not be
-// renewed until shortly before the end of its lease; the error is ErrLost then,
-// whatever body returned. It is ErrLost, too, if body succeeded and it cannot be
-// said that this is remembered. A body that succeeds though ctx has been
-// cancelled is remembered. After a failure the claim is released.
+// Run calls body unless the key has been processed, effectively once (contract 8.2). It waits for a
+// live claim of another call for up to WaitTimeout, and then returns idempotent.ErrInProgress.
+//
+// body's context is cancelled, with idempotent.ErrLost as its cause, once the claim is lost or
+// could not be renewed until shortly before the end of its lease. Run then returns ErrLost,
+// whatever body returned. It also returns ErrLost if body succeeded and it is unknown whether that
+// is remembered. A body that succeeds although ctx was cancelled is remembered. After a failure the
+// claim is released.
 func (s *Store) Run(
 	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
 ) (duplicate bool, err error) {
@@ -129,8 +127,8 @@ func (s *Store) Run(
 	case lost != nil && bodyErr != nil:
 		return false, failed(fmt.Errorf("%w; the body failed: %w", lost, bodyErr))
 	case lost != nil:
-		// A body may return nil because its context ended. Nothing is
-		// finalised, even if the claim should still be ours.
+		// A body may return nil because its context ended. So nothing is finalised, even if the
+		// claim should still be ours.
 		return false, failed(lost)
 	case bodyErr != nil:
 		if err := s.giveUp(ctx, c); err != nil {
@@ -144,7 +142,7 @@ func (s *Store) Run(
 	return false, nil
 }
 
-// begin claims the key, unless it has been processed, so that the body may run.
+// begin claims the key, unless it has been processed, and makes the store ready for the body.
 func (s *Store) begin(ctx context.Context, run idempotent.Run) (c *claim, duplicate bool, err error) {
 	if r := s.retention(run); r < time.Millisecond {
 		return nil, false, fmt.Errorf("retention is %s, allowed is 1ms or more, or 0 for the store's", r)
@@ -169,8 +167,8 @@ func (s *Store) retention(run idempotent.Run) time.Duration {
 	return run.Retention
 }
 
-// call calls body while it renews the claim. A panic, or the end of the
-// goroutine, goes on to the caller, the claim being released.
+// call calls body and renews the claim meanwhile. If body panics or ends its goroutine, that is not
+// recovered, but the claim is released.
 func (s *Store) call(
 	ctx context.Context, c *claim, body func(ctx context.Context) error,
 ) (returned time.Time, err, lost error) {
@@ -181,9 +179,9 @@ func (s *Store) call(
 			return
 		}
 		if end() != nil {
-			return // not ours any more
+			return // the claim is not ours any more
 		}
-		if err := s.giveUp(ctx, c); err != nil { // nobody else gets to hear of it
+		if err := s.giveUp(ctx, c); err != nil { // no caller gets this error
 			s.log.Warn("claim not released after a panic: the message waits for the lease's end",
 				zap.String(telemetry.FieldKey, c.key), zap.Error(err))
 		}
@@ -193,8 +191,8 @@ func (s *Store) call(
 	return time.Now(), err, end()
 }
 
-// Processed reports whether the key has been processed; while it is being
-// handled it has not.
+// Processed reports whether the key has been processed. It returns false while the key is being
+// handled.
 func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
 	value, err := s.get(ctx, s.key(key))
 	if err == nil && !known(value) {
@@ -206,6 +204,5 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return strings.HasPrefix(value, processedPrefix), nil
 }
 
-// Cleanup does nothing and returns 0: Redis forgets by itself what is past its
-// retention.
+// Cleanup does nothing and returns 0: Redis deletes by itself what is past its retention.
 func (s *Store) Cleanup(context.Context, time.Time) (int64, error) { return 0, nil }

@@ -1,8 +1,9 @@
-// Package attempt runs handlers. An attempt is one run of one handler for one message:
-// the call with all that may go wrong in it, its deadline, the transaction around it,
-// and what its error means for the message. The processor, which runs what an inbox
-// stores, and package synchronous, which runs what a transport holds, use it; no
-// other package calls a handler.
+// Package attempt runs handlers. An attempt is one run of one handler for one message: the call and
+// everything that may go wrong in it, its deadline, the transaction around it, and what its error
+// means for the message.
+//
+// Two packages use it: processor runs what an inbox has stored, synchronous runs what a transport
+// is waiting for. No other package calls a handler.
 package attempt
 
 import (
@@ -13,49 +14,47 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Attempt is one run of one handler for one message. One goroutine at a time uses it.
+// Attempt is one run of one handler for one message. It must not be used concurrently.
 type Attempt struct {
 	Handler  *handler.Handler
 	Policy   Policy
 	Delivery handler.Delivery
 	// Failures is how many failed attempts have been charged so far.
 	Failures int
-	// Timeout limits the call, see Policy.Timeout; 0: none.
+	// Timeout limits the call, see Policy.Timeout; 0 means no limit.
 	Timeout time.Duration
 	// Alone keeps the attempt from sharing a call or a transaction with others.
 	Alone bool
 
-	// Run sets the rest. Again says that the attempt has no result and is to run once
-	// more at once: others were why it did not come to its end, or its transaction
-	// collided with another.
+	// Run sets the fields below. Again says that the attempt has no result and must run once more
+	// at once, because others kept it from ending or its transaction collided with another one.
 	Again bool
-	// Err is what the attempt came to; nil: the handler returned nil.
+	// Err is the attempt's error; nil if the handler returned nil.
 	Err error
-	// Cause is why the handler's context had ended; nil if it had not.
+	// Cause is why the handler's context ended; nil if it had not ended.
 	Cause error
 	// Stored says that what Steps.Write wrote for it is committed.
 	Stored bool
-	// Stale says that Steps.Write or Steps.Check refused it: nothing has run, or all is
-	// rolled back.
+	// Stale says that Steps.Write or Steps.Check refused the attempt: nothing ran, or everything
+	// was rolled back.
 	Stale    bool
 	Duration time.Duration
 
-	// watched is the transaction that the handler wrote in last. Others of a batch share
-	// it.
+	// watched is the transaction that the handler last wrote in. A batch shares it.
 	watched *handlertx.WatchedTx
-	// unanswered is the last transaction whose commit was not answered.
+	// unanswered is the last transaction whose commit got no response.
 	unanswered *handlertx.WatchedTx
-	collisions int                // how often it ran again because its transaction collided
-	span       *telemetry.Attempt // of its call, which others may share; nil if that is not traced
+	collisions int                // how often the attempt ran again after a collision
+	span       *telemetry.Attempt // the span of its call, which others may share; nil if not traced
 }
 
-// Reset readies an attempt that is to run again.
+// Reset prepares an attempt to run again.
 func (a *Attempt) Reset() {
 	a.Again, a.Err, a.Cause, a.Duration = false, nil, nil, 0
 }
 
-// NotifyCommitted calls what waits for the commit of the attempt's transaction, of
-// which it was found out later that it was made.
+// NotifyCommitted calls what waits for the commit of the attempt's transaction. It is for a commit
+// that got no response and was found to be made later.
 func (a *Attempt) NotifyCommitted() {
 	if a.unanswered != nil {
 		a.unanswered.Committed()
@@ -63,7 +62,7 @@ func (a *Attempt) NotifyCommitted() {
 	}
 }
 
-// Came notes in the span of the attempt's call what it came to.
+// Came records the outcome of the attempt in the span of its call.
 func (a *Attempt) Came(outcome handler.AttemptOutcome, err error) {
 	a.span.Came(string(outcome), ErrorType(err, a.Cause), err)
 }

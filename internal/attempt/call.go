@@ -12,17 +12,16 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// ErrStuck is the failure of an attempt whose handler ignored its cancelled
-// context until it was given up. The handler may still be running.
+// ErrStuck is the failure of an attempt whose handler ignored its cancelled context until we gave
+// it up. The handler may still be running.
 var ErrStuck = errors.New("handler ignores its cancelled context")
 
 var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
 
-// ErrTimeout is the cause of a context that ended because an attempt may not
-// take longer.
+// ErrTimeout is the cause of a context that ended because the attempt's time was over.
 var ErrTimeout = errors.New("handler timeout")
 
-// limited applies an attempt's timeout; 0 is none.
+// limited applies an attempt's timeout to ctx; 0 means no limit.
 func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout <= 0 {
 		return ctx, func() {}
@@ -30,27 +29,26 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 }
 
-// patience is what to do about a handler that ignores its cancelled context
-// (contract 5.4). The functions are called from the call's goroutines.
+// patience says what to do about a handler that ignores its cancelled context. The functions are
+// called from the call's goroutines.
 type patience struct {
-	// Grace is how long it is waited for once it is overdue.
+	// Grace is how long to wait for the handler once it is overdue.
 	Grace time.Duration
 	// GiveUp, if not nil, ends the grace early.
 	GiveUp <-chan struct{}
-	// Overdue: it did not return within a second.
+	// Overdue is called when the handler has not returned a second after its context ended.
 	Overdue func()
-	// Returned: it did so at last, after it was given up.
+	// Returned is called when the handler returns after it was given up.
 	Returned func()
 }
 
-// overdueTolerance is how long a handler may take to return once its context
-// is cancelled before it is reported as ignoring it.
+// overdueTolerance is how long a handler may take to return after its context was cancelled. After
+// that it is reported as ignoring its context.
 const overdueTolerance = time.Second
 
-// call runs the handler's own code in a goroutine of its own: neither Goexit
-// nor a handler that never returns can be recovered from in ours. Running, which
-// may be nil, knows the call until it returns. The results are aligned with the
-// deliveries.
+// call runs the handler's own code in a new goroutine, because Goexit, or a handler that never
+// returns, would end or block ours. running, which may be nil, tracks the call until it returns.
+// The results are in the order of the deliveries.
 func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running,
 	p patience, deliveries ...handler.Delivery,
 ) []error {
@@ -91,14 +89,14 @@ func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.
 	case <-p.GiveUp:
 		waited = time.Since(began)
 	}
-	go func() { // ends when the handler does
+	go func() { // ends when the handler returns
 		<-results
 		p.Returned()
 	}()
 	return slices.Repeat([]error{fmt.Errorf("%w for %s", ErrStuck, waited)}, len(deliveries))
 }
 
-// call runs the handler's own code. The errors are aligned with the attempts.
+// call runs the handler's own code. The errors are in the order of the attempts.
 func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attempt, c Call) []error {
 	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))
@@ -118,9 +116,8 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	return errs
 }
 
-// sound returns the error, or a failure in its place if it cannot be used: it is the
-// application's code, and a nil pointer in an error's clothes panics when it is asked for
-// its text, or for what is in it.
+// sound returns err, or a failure in its place if err is unusable. An error is application code: a
+// nil pointer stored as an error, for example, may panic in Error or Unwrap.
 func sound(err error) (checked error) {
 	defer func() {
 		if v := recover(); v != nil {

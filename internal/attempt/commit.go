@@ -11,13 +11,13 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// commit ends the transaction and reports whether it was committed; if not, err says
-// what that means for its attempts.
+// commit ends the transaction and reports whether it was committed. If not, err says what that
+// means for its attempts.
 //
-// If the database answered, it did not commit, and the handler is to blame (a swallowed
-// SQL error, a deferred constraint). If the connection was lost, the outcome is unknown: what
-// Steps.Write has written tells, because it is part of the transaction (contract 5.10),
-// and what is there of one attempt tells for all that share it.
+// If the database responded with an error it did not commit, and the handler is to blame (a
+// swallowed SQL error, a deferred constraint). If the connection was lost the outcome is unknown.
+// Then commit reads back what Steps.Write has written: that is part of the transaction, and what is
+// found for one attempt holds for all that share it.
 func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
 	commitErr := t.Commit()
 	if commitErr == nil {
@@ -27,9 +27,9 @@ func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, 
 	if !store.OutcomeUnknown(commitErr) {
 		return false, err
 	}
-	// Between the lost commit and this reading the server may still be working on the
-	// commit. If it is not there yet, what follows carries the version of the claim, or
-	// writes the same marker: if the commit wins the race, that finds it.
+	// The server may still be working on the commit while we read. If the commit is not visible
+	// yet, what follows carries the version of the claim, or writes the same marker. So if the
+	// commit succeeds after all, that conflict reveals it.
 	if c.Steps != nil && c.Steps.Committed != nil {
 		there, readErr := r.readBack(ctx, c.Steps, group[0])
 		if there {
@@ -43,7 +43,7 @@ func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, 
 	return false, &Uncharged{Reason: err, Unknown: true}
 }
 
-// readBack asks for as long as a statement may take.
+// readBack calls Steps.Committed, and retries transient errors until StatementTimeout is over.
 func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.StatementTimeout)
 	defer cancel()
@@ -58,7 +58,7 @@ func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, erro
 	}
 }
 
-// done ends the transaction in which Steps.Write found that the message was processed.
+// done commits the transaction in which Steps.Write found that the message was processed before.
 func (r *Runner) done(t *handlertx.Tx, group []*Attempt, err error) {
 	if failed := t.Commit(); failed != nil {
 		r.cutShort(group, fmt.Errorf("commit handler transaction: %w", failed))

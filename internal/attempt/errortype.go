@@ -7,10 +7,10 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// ErrorType is the class of an attempt's failure, for metrics and spans: one of a
-// handful, and "" if there is none. cause is what its context ended with.
+// ErrorType returns the class of an attempt's failure, for metrics and spans: one of a few names,
+// or "" if there is no failure. cause is the cause with which its context ended.
 func ErrorType(err, cause error) string {
-	if err == nil { // as it mostly is, and what follows allocates
+	if err == nil { // the usual case: skip what follows, which allocates
 		return ""
 	}
 	var (
@@ -29,12 +29,12 @@ func ErrorType(err, cause error) string {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "canceled"
 	default:
-		return "_OTHER" // as OpenTelemetry's conventions call the rest
+		return "_OTHER" // OpenTelemetry's name for all other errors
 	}
 }
 
-// decided reports whether a handler's error says what is to become of the message,
-// whatever led to it: Poison and Snooze do.
+// decided reports whether the handler's error fixes the message's outcome whatever led to it, as
+// Poison and Snooze do.
 func decided(err error) bool {
 	var (
 		poison *handler.PoisonError

@@ -10,11 +10,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// databaseFault returns the failure of a statement of the handler's transaction for
-// which the database is to blame (contract 5.7); nil if there is none. Then the
-// handler's errors say nothing about the handler, whatever they are: it may have wrapped
-// the failure, returned another one, or ignored it. The exceptions are a call that may
-// still be running, and a handler that poisoned or snoozed its message.
+// databaseFault returns the failed statement's error if the database is to blame for a failure in
+// the handler's transaction; nil otherwise. The handler's errors then say nothing about the
+// handler: it may have wrapped the failure, returned another error, or ignored it. There are two
+// exceptions: a call that may still be running, and a handler that poisoned or snoozed its message.
 func databaseFault(watched *handlertx.WatchedTx, errs []error) error {
 	for _, err := range errs {
 		if errors.Is(err, ErrStuck) || len(errs) == 1 && decided(err) {
@@ -24,12 +23,12 @@ func databaseFault(watched *handlertx.WatchedTx, errs []error) error {
 	return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)
 }
 
-// maxCollisions is how often an attempt is repeated at once because its transaction
-// collided with another. Then it waits, as after any other failure of the database.
+// maxCollisions is how often an attempt is repeated at once after its transaction collided with
+// another. After that it waits, as after any other database failure.
 const maxCollisions = 5
 
-// cutShort ends attempts that the database cut short: nothing is charged. They run again
-// at once after a deadlock or a serialization failure, else after a while.
+// cutShort ends attempts that the database interrupted; nothing is charged. They run again at once
+// after a deadlock or a serialization failure, and otherwise after a while.
 func (r *Runner) cutShort(group []*Attempt, reason error) {
 	for _, a := range group {
 		if store.IsSerialization(reason) && a.Cause == nil && a.collisions < maxCollisions {
@@ -41,8 +40,8 @@ func (r *Runner) cutShort(group []*Attempt, reason error) {
 	}
 }
 
-// cutCallShort is cutShort for a call that the handler has returned from: it may have
-// said how long to wait.
+// cutCallShort is cutShort for a call that has returned: the handler may have said how long to
+// wait.
 func (r *Runner) cutCallShort(group []*Attempt, errs []error, fault error) {
 	r.cutShort(group, fmt.Errorf("the database failed in the handler transaction: %w", fault))
 	for i, a := range group {
@@ -56,8 +55,8 @@ func (r *Runner) cutCallShort(group []*Attempt, errs []error, fault error) {
 	}
 }
 
-// stepFailed ends attempts of which a step failed: the database's own failures are not
-// the handler's.
+// stepFailed ends attempts whose step failed. Failures of the database are not charged to the
+// handler.
 func (r *Runner) stepFailed(group []*Attempt, err error) {
 	if !isUncharged(err) && store.IsTransient(err) {
 		r.cutShort(group, err)

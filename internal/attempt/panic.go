@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// PanicError is the failure of an attempt whose handler panicked, or something else that
-// ran for it: a driver, a plugin, the application's clock. Its text, with the stack, is
-// kept as last error.
+// PanicError is the failure of an attempt during which the handler panicked, or other code that ran
+// for it: a driver, a plugin, the application's clock. Its text, with the stack, becomes the last
+// error.
 type PanicError struct {
 	Value any
-	// Stack begins where it panicked. It ends before the library's frames, unless there
+	// Stack begins where the panic happened. It ends before the library's own frames, unless there
 	// are no others.
 	Stack []byte
 }
 
-// Recovered makes the failure of what recover returned. Only a deferred function
-// may call it, while the stack of the panic is still there.
+// Recovered returns the failure for a value that recover returned. Only a deferred function may
+// call it, while the stack of the panic still exists.
 func Recovered(value any) *PanicError { return &PanicError{Value: value, Stack: panicStack()} }
 
-// Error gives the value and the stack.
+// Error returns the value and the stack.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("handler panicked: %v\n\n%s", e.Value, e.Stack)
 }
 
-// Trace returns the stack, for whoever keeps it apart from the rest of the text.
+// Trace returns the stack, for callers that keep it apart from the text.
 func (e *PanicError) Trace() []byte { return e.Stack }
 
 // Unwrap returns the value if it is an error.
@@ -36,15 +36,15 @@ func (e *PanicError) Unwrap() error {
 
 const (
 	mostFrames = 64
-	// callers are the packages that call handlers; frames from there on say nothing
+	// callers is the prefix of the functions that call handlers. Frames from there on say nothing
 	// about the application.
 	callers = "github.com/gorm-inbox/inbox/handler."
 )
 
-// panicStack returns the frames of the panic under way that belong to the
-// application, or all below the panic if none does. The last error keeps 2,000
-// characters and a failure group goes by the first frame: frames of the runtime
-// and of this library would push the application's own out of both.
+// panicStack returns the frames of the current panic that belong to the application, or all frames
+// below the panic if none does. The last error keeps 2,000 characters, and failure groups use the
+// first frame. Frames of the runtime and of this library would push the application's own out of
+// both.
 func panicStack() []byte {
 	pcs := make([]uintptr, mostFrames)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])

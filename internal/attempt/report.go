@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Reports counts and measures attempts that have come to their end, and calls the hooks.
+// Reports counts and measures attempts that have ended, and calls the hooks.
 type Reports struct {
 	Counters    *telemetry.Counters
 	Instruments *telemetry.Instruments
@@ -17,7 +17,7 @@ type Reports struct {
 	Log         *zap.Logger
 }
 
-// counted are the counters that an outcome raises.
+// counted is the counters that each outcome raises.
 var counted = map[handler.AttemptOutcome][]telemetry.Event{
 	handler.AttemptCompleted: {telemetry.Processed},
 	handler.AttemptFailed:    {telemetry.Failed},
@@ -26,9 +26,9 @@ var counted = map[handler.AttemptOutcome][]telemetry.Event{
 	handler.AttemptReleased:  {telemetry.Released},
 }
 
-// Ended reports one attempt. Transport is that of its message, and cause what its
-// handler's context ended with. An attempt that has taken no time has not run, and is
-// not measured.
+// Ended reports one attempt. transport is the transport of its message, and cause is the cause with
+// which the handler's context ended. An attempt without a duration did not run, and is not
+// measured.
 func (r *Reports) Ended(ctx context.Context, e handler.AttemptEvent, transport string, cause error) {
 	for _, c := range counted[e.Outcome] {
 		r.Counters.OfHandler(c, e.HandlerKey, 1)
@@ -39,8 +39,8 @@ func (r *Reports) Ended(ctx context.Context, e handler.AttemptEvent, transport s
 	r.CallHooks(ctx, e)
 }
 
-// CallHooks calls the hooks for an attempt and nothing else; ctx ends when they can be
-// waited for no longer.
+// CallHooks calls the hooks for an attempt, without counting it. ctx ends when the hooks must
+// return.
 func (r *Reports) CallHooks(ctx context.Context, e handler.AttemptEvent) {
 	if err := handler.CallHook(ctx, r.Hooks.OnAttempt, e); err != nil {
 		r.Log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))

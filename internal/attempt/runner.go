@@ -17,65 +17,66 @@ import (
 
 // Runner runs attempts. It is safe for concurrent use.
 type Runner struct {
-	// DB is where handlers get their sessions and transactions from.
+	// DB is the database in which handlers get their sessions and transactions.
 	DB               *gorm.DB
 	StatementTimeout time.Duration
-	// TxIsolation is that of handlers' transactions; sql.LevelDefault is READ COMMITTED.
+	// TxIsolation is the isolation level of handlers' transactions; sql.LevelDefault means READ
+	// COMMITTED.
 	TxIsolation sql.IsolationLevel
-	// StuckGrace is how long a handler that ignores its cancelled context is waited for.
+	// StuckGrace is how long to wait for a handler that ignores its cancelled context.
 	StuckGrace time.Duration
 	Middleware []handler.Middleware
-	// Running knows the calls under way; nil: they are not tracked.
+	// Running tracks the running calls; nil tracks none.
 	Running *Running
-	// Instruments trace each call; nil: whoever runs attempts does, see StartSpan.
+	// Instruments trace each call. If nil, the caller traces, see StartSpan.
 	Instruments *telemetry.Instruments
 }
 
-// Call is how a group of attempts is run.
+// Call says how to run a group of attempts.
 type Call struct {
-	// Steps, if not nil, has the attempts run in a transaction, whatever their handler's
-	// kind: a plain one finds it by handler.DB.
+	// Steps, if not nil, makes the attempts run in a transaction, whatever their handler's kind. A
+	// plain handler finds it by handler.DB.
 	Steps *Steps
-	// MayStart is asked right before each call of the handler, with the handler's
-	// context. With its error the attempt ends without a call.
+	// MayStart is called right before each call of the handler, with the handler's context. If it
+	// returns an error, the attempt ends with that error and the handler is not called.
 	MayStart func(ctx context.Context) error
-	// Until, if not nil, ends when there is no more time for handlers. Then no begin and
-	// no rollback is waited for, nor a call that ignores its cancelled context.
+	// Until, if not nil, ends when there is no more time for handlers. From then on we wait for no
+	// begin, no rollback, and no call that ignores its cancelled context.
 	Until context.Context
-	// Overdue is called when the handler has not returned a second after its context had
-	// ended; Returned, when it did so after it was given up. Both are called from
-	// goroutines of the call.
+	// Overdue is called when the handler has not returned a second after its context ended.
+	// Returned is called when it returns after it was given up. Both are called from goroutines of
+	// the call.
 	Overdue, Returned func()
 }
 
-// Steps are what a transaction does beside the handler's own writes: what says that the
-// message is handled is committed together with them, or neither is. Each gets the
-// transaction and attempts that share it.
+// Steps are what a transaction does besides the handler's own writes: they record that the message
+// is handled, so that either both are committed or neither is. Each step gets the transaction and
+// the attempts that share it.
 type Steps struct {
-	// Write writes that the attempts are done, and returns those that may be; the others
-	// are stale. It comes before the handler runs, except in a group of several calls,
-	// where it comes last. Its error cuts the attempts short; with ErrDone, for a single
-	// attempt, the transaction is committed and the handler is not called.
+	// Write records that the attempts are done, and returns those it accepted; the others are
+	// stale. It runs before the handler, except in a group of several calls, where it runs last. If
+	// it returns an error the attempts end. With ErrDone, which is for a single attempt, the
+	// transaction is committed and the handler is not called.
 	Write func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
-	// Check comes first in a group of several calls: it returns those that may run.
+	// Check runs first in a group of several calls. It returns the attempts that may run.
 	Check func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
-	// Committed reports whether what Write has written for the attempt is there, after a
-	// commit that was not answered. Nil: only the next attempt finds out.
+	// Committed reports whether what Write wrote for the attempt is in the database, after a commit
+	// that got no response. If Committed is nil, only the next attempt finds out.
 	Committed func(ctx context.Context, a *Attempt) (bool, error)
 }
 
-// ErrDone is what Steps.Write returns if the handler has processed the message before.
-// What it has read may be stored on this server alone; the commit waits until a
-// synchronous standby has it, too, if Write has written or locked something.
+// ErrDone is returned by Steps.Write if the handler has processed the message before. The row that
+// Write read may be stored on this server only. If Write has written or locked something, the
+// commit waits until a synchronous standby has it, too.
 var ErrDone = errors.New("the handler has processed the message before")
 
-// Run runs attempts of one handler to their end: one, the messages of one call of a
-// batch handler, or those that share a transaction (contract 5.11). It returns whatever
-// the handler does: panics and runtime.Goexit are failures, and a handler that does not
-// return is given up StuckGrace after its context has ended.
+// Run runs attempts of one handler to their end: a single one, the messages of one batch call, or
+// those that share a transaction (contract 5.11). It returns whatever the handler does: panics and
+// runtime.Goexit are failures, and a handler that does not return is given up StuckGrace after it
+// was reported as overdue.
 //
-// A panic that is not the handler's (a driver's, a plugin's) is its failure, too: it
-// must not end the process.
+// A panic of other code that runs for the attempt (a driver, a plugin) is the attempt's failure,
+// too: it must not end the process.
 func (r *Runner) Run(ctx context.Context, group []*Attempt, c Call) {
 	started := time.Now()
 	r.runProtected(ctx, group, c)
@@ -126,11 +127,11 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 	}
 }
 
-// runTx makes one call in a transaction (contract 5.11): for one message, or for a
-// batch. The steps come first: a stale claim or a duplicate is found before the handler
-// runs, and the locks of what was written keep others away while it runs. What fails is
-// rolled back as a whole. If only some messages of a batch failed, the others run again
-// without them, so that nothing a failed message wrote is ever committed.
+// runTx makes one call in a transaction, for one message or for a batch. The steps run first: a
+// stale claim or a duplicate is found before the handler runs, and the locks of what was written
+// keep others away while it runs. If anything fails, the whole transaction is rolled back. If only
+// some messages of a batch failed, the others run again without them, so that nothing a failed
+// message wrote is committed.
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
@@ -181,7 +182,7 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	case store.IsDatabaseFault(err):
 		r.cutShort(current, err)
 		return
-	case len(current) > 1: // a deferred constraint does not say whose row it was
+	case len(current) > 1: // a deferred constraint does not say which message's row violated it
 		repeatAlone(current)
 		return
 	}
@@ -204,7 +205,7 @@ func (c Call) until() context.Context {
 	return c.Until
 }
 
-// markStale marks those of a group that are not current. Both are in one order.
+// markStale marks the attempts of group that are not in current. Both are in the same order.
 func markStale(group, current []*Attempt) {
 	for _, a := range group {
 		if a.Stale = len(current) == 0 || a != current[0]; !a.Stale {
@@ -213,8 +214,8 @@ func markStale(group, current []*Attempt) {
 	}
 }
 
-// undecided reports whether a batch's call failed as a whole, which does not say which
-// message is to blame. All was rolled back, so each can run alone; but not beside a call
+// undecided reports whether a batch's call failed as a whole, so that it is unknown which message
+// is to blame. Everything was rolled back, so each message can run alone; but not beside a call
 // that may still be running.
 func undecided(errs []error, swallowed error) bool {
 	failed := 0
@@ -229,8 +230,8 @@ func undecided(errs []error, swallowed error) bool {
 	return failed == len(errs) || failed == 0 && swallowed != nil
 }
 
-// anyFailed gives the attempts of one call their errors and reports whether there are
-// any. Those without are to run again then, without the others.
+// anyFailed assigns the errors of one call to its attempts and reports whether there are any. If
+// there are, the attempts without an error run again without the others.
 func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
 	failed := slices.ContainsFunc(errs, func(err error) bool { return err != nil })
 	if !failed && swallowed != nil {
@@ -248,8 +249,8 @@ func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
 	return true
 }
 
-// StartSpan begins the span of a call of some attempts; EndSpan ends it, when it is known
-// what they have come to.
+// StartSpan starts the span of a call of some attempts. EndSpan ends it, once their outcome is
+// known.
 func StartSpan(ctx context.Context, instruments *telemetry.Instruments, group ...*Attempt) context.Context {
 	if !instruments.Traces() {
 		return ctx
@@ -260,7 +261,7 @@ func StartSpan(ctx context.Context, instruments *telemetry.Instruments, group ..
 	}
 	ctx, span := instruments.StartAttempt(ctx, group[0].Handler.Key(), messages...)
 	for _, a := range group {
-		a.span.End() // an earlier call of the same attempt
+		a.span.End() // ends the span of an earlier call of the same attempt
 		a.span = span
 	}
 	return ctx

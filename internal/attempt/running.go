@@ -11,15 +11,15 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Running knows the calls of handlers that have not returned, those included that
-// were given up as stuck (contract 5.4). The processor and all synchronous channels
-// of an inbox share one. It is safe for concurrent use; a nil one notes nothing.
+// Running tracks the calls of handlers that have not returned, including those that were given up
+// as stuck (contract 5.4). The processor and all synchronous channels of an inbox share one. It is
+// safe for concurrent use. A nil Running tracks nothing.
 type Running struct {
 	now func() time.Time
 
 	mu    sync.Mutex
-	last  uint64                 // the number of the call that began last
-	calls map[uint64]RunningCall // by number, and not by reference: a call costs no allocation
+	last  uint64                 // the number of the latest call
+	calls map[uint64]RunningCall // by number, so that a call costs no allocation
 }
 
 // RunningCall is a call of a handler that has not returned.
@@ -27,15 +27,15 @@ type RunningCall struct {
 	Handler *handler.Handler
 	Since   time.Time // when it began, by the inbox's clock
 
-	deliveries []handler.Delivery // nobody writes to them
+	deliveries []handler.Delivery // read-only
 }
 
-// NewRunning makes a Running that knows none yet; now is the inbox's clock.
+// NewRunning returns a Running without calls; now is the inbox's clock.
 func NewRunning(now func() time.Time) *Running {
 	return &Running{now: now, calls: map[uint64]RunningCall{}}
 }
 
-// MessageIDs are of the messages that the call handles: several of a batch handler.
+// MessageIDs returns the IDs of the messages that the call handles: several for a batch handler.
 func (c RunningCall) MessageIDs() []string {
 	ids := make([]string, len(c.deliveries))
 	for i, d := range c.deliveries {
@@ -44,7 +44,7 @@ func (c RunningCall) MessageIDs() []string {
 	return ids
 }
 
-// begin notes a call and returns its number. It is running until end is called.
+// begin records a call and returns its number. The call is running until end is called with it.
 func (r *Running) begin(h *handler.Handler, deliveries []handler.Delivery) uint64 {
 	if r == nil {
 		return 0
@@ -66,7 +66,7 @@ func (r *Running) end(call uint64) {
 	delete(r.calls, call)
 }
 
-// Calls returns the calls that run, the longest first.
+// Calls returns the running calls, the longest first.
 func (r *Running) Calls() []RunningCall {
 	r.mu.Lock()
 	calls := slices.Collect(maps.Values(r.calls))

@@ -9,22 +9,21 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// runTxGroup runs a transactional handler for several messages, one call after the
-// other, in one transaction (contract 5.11). Steps.Check looks at their claims first,
-// all in one statement: a stale one is found before its handler runs. Each call has a
-// savepoint of its own: what fails is undone alone. Those that passed are written in one
-// statement before the commit. Until then no row of theirs is locked: a handler that
-// hangs holds up only itself. If another worker has taken one over meanwhile, all is
-// undone, and each runs alone.
+// runTxGroup runs a transactional handler for several messages, one call after the other, in one
+// transaction. Steps.Check first checks their claims, all in one statement: a stale claim is found
+// before its handler runs. Each call has a savepoint of its own, so a failure is undone alone. The
+// attempts that passed are written in one statement right before the commit. Until then none of
+// their rows is locked: a handler that hangs delays only itself. If another worker has taken over a
+// claim meanwhile, everything is undone and each runs alone.
 //
-// The savepoint of a call is released when the next one's begins: with it go those that
-// the handler has set, so that no call can roll back to a savepoint of another. Both
-// travel with the first statement of the next handler.
+// The savepoint of a call is released when the next call's savepoint begins. Savepoints that the
+// handler has set go with it, so no call can roll back to a savepoint of another. The release and
+// the new savepoint are sent together with the first statement of the next handler.
 //
-// What hurts the transaction itself, or may be due to the company, decides nothing: a
-// timeout, a cancellation (it may have cost the connection), a lost connection, a
-// deadlock, a commit that is refused (a deferred constraint does not say whose row it
-// was). All then run again alone, uncharged, and the culprit fails there.
+// A failure that affects the transaction itself, or that may be due to the sharing, decides
+// nothing: a timeout, a cancellation (it may have cost the connection), a lost connection, a
+// deadlock, a refused commit (a deferred constraint does not say whose row violated it). All then
+// run again alone, uncharged, and the one at fault fails there.
 func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
@@ -40,13 +39,13 @@ func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 	markStale(all, group)
 	passed := make([]*Attempt, 0, len(group))
 	for i, a := range group {
-		if ctx.Err() != nil { // what has passed is kept
+		if ctx.Err() != nil { // the calls that passed are kept
 			repeatAlone(group[i:])
 			break
 		}
 		switch err := r.runMember(ctx, t, i == 0, a, c); {
 		case errors.Is(err, ErrStuck):
-			// It may still be running: not again beside itself.
+			// The handler may still be running, so do not run it again beside itself.
 			a.Err = err
 			repeatAlone(group[:i], group[i+1:])
 			return
@@ -62,7 +61,7 @@ func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 		return
 	}
 	if current, err := c.Steps.Write(ctx, t, passed); err != nil || len(current) < len(passed) {
-		repeatAlone(passed) // whose claim was taken over finds out alone
+		repeatAlone(passed) // the one whose claim was taken over is found when it runs alone
 		return
 	}
 	committed, err := r.commit(ctx, t, passed, c)
@@ -79,8 +78,8 @@ func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 	}
 }
 
-// runMember makes one call, which has a savepoint of its own. The error is what ends the
-// whole group; the attempt's own failure, undone, is in its Err.
+// runMember makes one call with a savepoint of its own. It returns an error that ends the whole
+// group. The attempt's own failure is undone and set in its Err.
 func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *Attempt, c Call) error {
 	defer func(started time.Time) { a.Duration = time.Since(started) }(time.Now())
 	begin := []string{"RELEASE SAVEPOINT inbox_member", "SAVEPOINT inbox_member"}
@@ -109,7 +108,7 @@ func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *
 	case errors.Is(err, ErrStuck) || isInterruption(err) || ctx.Err() != nil || store.IsTransient(err):
 		return err
 	}
-	if err := handlertx.Steered(t.DB); err != nil { // not the handler's fault
+	if err := handlertx.Steered(t.DB); err != nil { // this is not the handler's fault
 		return err
 	}
 	a.Err = err

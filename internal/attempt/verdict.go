@@ -8,27 +8,26 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Verdict is what becomes of a message for its handler after an attempt.
+// Verdict is the outcome of an attempt for a message and its handler.
 type Verdict struct {
 	Outcome handler.AttemptOutcome
-	// Err is what the attempt failed with, or was cut short by.
+	// Err is the error that failed or interrupted the attempt.
 	Err error
 	// Charged says that the attempt counts as a failure.
 	Charged bool
-	// Delay is how long the next attempt has to wait; of a message that was released,
-	// what Cut says.
+	// Delay is how long the next attempt must wait. If the message was released, it is Cut's delay.
 	Delay time.Duration
-	// Cut, of a message that was released, is why it is not charged; nil if the inbox
-	// itself interrupted the attempt.
+	// Cut is why a released message is not charged; nil if the inbox itself interrupted the
+	// attempt.
 	Cut *Uncharged
 }
 
-// Verdict decides what becomes of the message (contract 5.5, 5.7, 5.8, 7.6): it is the
-// one place that says what a handler's error means.
+// Verdict returns the outcome of the attempt (contract 5.5, 5.7, 5.8, 7.6). It is the only place
+// that decides what a handler's error means.
 //
-// A handler that returned nil has done its part, even in spite of an ended context.
-// When the inbox interrupted the attempt, an error is taken for the interruption's echo
-// and nothing is charged, unless the handler poisoned or snoozed.
+// A handler that returned nil has completed, even if its context had ended. If the inbox
+// interrupted the attempt, an error counts as a consequence of that: nothing is charged, unless the
+// handler poisoned or snoozed.
 func (a *Attempt) Verdict() (v Verdict) {
 	if a.Err == nil {
 		return Verdict{Outcome: handler.AttemptCompleted}
@@ -78,8 +77,8 @@ func (a *Attempt) failed(err error) Verdict {
 	return v
 }
 
-// Unrecoverable marks a failure that lies in what is stored, not in the handler: no
-// attempt can ever succeed (contract 5.7).
+// Unrecoverable marks a failure that lies in what is stored, not in the handler: no attempt can
+// ever succeed (contract 5.7).
 type Unrecoverable struct{ Reason error }
 
 func (e *Unrecoverable) Error() string { return e.Reason.Error() }
@@ -87,15 +86,15 @@ func (e *Unrecoverable) Error() string { return e.Reason.Error() }
 // Unwrap returns the reason.
 func (e *Unrecoverable) Unwrap() error { return e.Reason }
 
-// Uncharged marks an attempt that was cut short before or after the handler's own part:
-// it is repeated after a while.
+// Uncharged marks an attempt that was interrupted before or after the handler's own part. It is
+// repeated after a while.
 type Uncharged struct {
 	Reason error
 	// Delay is how long the repeat waits at least; 0 leaves that to the caller.
 	Delay time.Duration
 	// Database says that the database is to blame.
 	Database bool
-	// Unknown says that the attempt's transaction may yet be committed.
+	// Unknown says that the attempt's transaction may still be committed.
 	Unknown bool
 }
 
@@ -109,11 +108,12 @@ func isUncharged(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// Interruption is why the inbox itself ends an attempt, such as a stop: the cause of
-// the handler's context, or the error of Call.MayStart. Each is told by its address.
+// Interruption is why the inbox itself ends an attempt, for example a stop. It is the cause of the
+// handler's context, or the error of Call.MayStart. Interruptions are distinguished by their
+// address.
 type Interruption struct{ reason string }
 
-// NewInterruption makes one that is unlike all others.
+// NewInterruption returns an Interruption that differs from all others.
 func NewInterruption(reason string) *Interruption { return &Interruption{reason} }
 
 func (i *Interruption) Error() string { return i.reason }

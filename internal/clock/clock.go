@@ -1,10 +1,10 @@
-// Package clock is where the module gets its time from, so that tests own it.
+// Package clock is the module's source of time, which tests can replace.
 package clock
 
 import "time"
 
-// Clock tells the time that due times, backoff and thresholds are judged by
-// (contract 3.5). Implementations are safe for concurrent use.
+// Clock returns the time for due times, backoff and thresholds (contract 3.5). Implementations must
+// be safe for concurrent use.
 type Clock interface {
 	Now() time.Time
 }
@@ -12,19 +12,18 @@ type Clock interface {
 // System is the machine's clock, in UTC.
 type System struct{}
 
-// Now returns the current time in UTC, cut to the microseconds databases keep.
+// Now returns the current time in UTC, truncated to the microseconds that databases keep.
 func (System) Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// Offset is the clock of a machine that is wrong by a fixed time, for tests of
-// workers that disagree about it.
+// Offset is the clock of a machine that is wrong by a fixed time. It is for tests of workers whose
+// clocks differ.
 type Offset time.Duration
 
 // Now returns the wrong time.
 func (o Offset) Now() time.Time { return System{}.Now().Add(time.Duration(o)) }
 
-// IsTest reports whether a clock is a test's own. That of a machine is the
-// database's but for an error, which bounds what it says; a test's stands
-// wherever the test has set it.
+// IsTest reports whether a clock belongs to a test. A machine's clock differs from the database's
+// by a bounded error; a test's clock shows whatever the test has set.
 func IsTest(c Clock) bool {
 	switch c.(type) {
 	case System, Offset:

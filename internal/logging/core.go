@@ -14,13 +14,13 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// core passes lines on as far as the limiter admits them, with their errors redacted:
-// it is the one place that all of an inbox's lines pass (contract 11.6).
+// core passes the lines that the limiter admits, with redacted errors, to the application's core.
+// All lines of an inbox pass through it.
 type core struct {
 	zapcore.Core
 	limiter  *Limiter
 	redactor redaction.Redactor
-	bound    kind // what its fields say of the lines' kind
+	bound    kind // the lines' kind as far as bound fields say
 }
 
 // With implements zapcore.Core.
@@ -29,8 +29,8 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 	return &core{Core: c.Core.With(c.redacted(bound, fields)), limiter: c.limiter, redactor: c.redactor, bound: bound}
 }
 
-// Check implements zapcore.Core. What the application's core leaves out by
-// itself, a sampler perhaps, it does when the line is passed on.
+// Check implements zapcore.Core. The application's core decides about the line, for instance by
+// sampling, when the line is passed to it.
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(entry.Level) {
 		return checked.AddCore(entry, c)
@@ -56,10 +56,10 @@ func (c *core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// failures is where zap says by default that a line cannot be written.
+// failures is where zap reports by default that a line cannot be written.
 var failures = zapcore.Lock(os.Stderr)
 
-// pass writes to the application's core, as its logger would.
+// pass writes to the application's core, as the application's logger would.
 func (c *core) pass(entry zapcore.Entry, fields []zapcore.Field) {
 	if checked := c.Core.Check(entry, nil); checked != nil {
 		checked.ErrorOutput = failures
@@ -67,8 +67,8 @@ func (c *core) pass(entry zapcore.Entry, fields []zapcore.Field) {
 	}
 }
 
-// redacted are the fields with what errors say replaced; fields itself if nothing is.
-// An error that says nothing to hide stays the application's own.
+// redacted returns the fields with redacted errors. If no error changes it returns fields itself,
+// so that unchanged errors stay the application's own.
 func (c *core) redacted(of kind, fields []zapcore.Field) []zapcore.Field {
 	about := redact.Value{HandlerKey: of.handlerKey, Channel: of.channel}
 	for _, f := range fields {
@@ -97,8 +97,8 @@ func (c *core) redacted(of kind, fields []zapcore.Field) []zapcore.Field {
 	return replaced
 }
 
-// texts are what zap writes of an error: its text and, if it formats itself, its
-// details. The error is the application's: its methods may panic.
+// texts returns what zap writes of an error: its text and, if it formats itself, its details. The
+// error is application code, so its methods may panic.
 func texts(of any) (text, details string) {
 	defer func() {
 		if recover() != nil {
@@ -116,12 +116,12 @@ func texts(of any) (text, details string) {
 	return text, details
 }
 
-// said is an error of which nothing is left but its redacted texts.
+// said is an error reduced to its redacted texts.
 type said struct{ text, details string }
 
 func (s said) Error() string { return s.text }
 
-// Format implements fmt.Formatter, by which zap finds the details.
+// Format implements fmt.Formatter, which zap uses to get the details.
 func (s said) Format(f fmt.State, _ rune) {
 	if f.Flag('+') && s.details != "" {
 		_, _ = io.WriteString(f, s.details)
@@ -130,7 +130,7 @@ func (s said) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, s.text)
 }
 
-// with is the kind of a line with these fields.
+// with returns the kind of a line with these fields.
 func (k kind) with(fields []zapcore.Field) kind {
 	for _, f := range fields {
 		switch f.Key {
@@ -143,7 +143,7 @@ func (k kind) with(fields []zapcore.Field) kind {
 	return k
 }
 
-// named are the fields of a kind that its core does not have.
+// named returns the fields of a kind that its core does not have bound.
 func (k kind) named(bound kind) (fields []zapcore.Field) {
 	if k.handlerKey != bound.handlerKey {
 		fields = append(fields, zap.String(telemetry.FieldHandlerKey, k.handlerKey))

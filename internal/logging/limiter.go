@@ -1,5 +1,5 @@
-// Package logging bounds what an inbox writes to the application's log: ten
-// thousand poisoned messages are no reason for ten thousand lines (contract 12).
+// Package logging limits what an inbox writes to the application's log: ten thousand poisoned
+// messages must not produce ten thousand lines (contract 12).
 package logging
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Of one kind of warning or error, lines are written as they come until there
-// are this many within the window. The others are counted in a line at its end.
+// Warnings and errors of one kind are written at once until there are so many within the window.
+// The others are counted, and a line at the end of the window reports their number.
 const (
 	lines  = 10
 	window = 10 * time.Second
 )
 
-// WithoutStacks returns log, or one that writes nothing for nil, without the
-// stacks that zap adds to errors: they would show this module's frames.
+// WithoutStacks returns log without the stacks that zap adds to errors: they would show this
+// module's frames. For nil it returns a logger that writes nothing.
 func WithoutStacks(log *zap.Logger) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
@@ -31,9 +31,8 @@ func WithoutStacks(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.AddStacktrace(zapcore.FatalLevel + 1))
 }
 
-// Limiter sums up the warnings and errors of a logger. Lines are of one kind if
-// they have the same text, handler key and channel. It is safe for concurrent
-// use.
+// Limiter limits the warnings and errors of a logger. Lines are of one kind if they have the same
+// text, handler key and channel. It is safe for concurrent use.
 type Limiter struct {
 	mu    sync.Mutex
 	kinds map[kind]*count
@@ -42,7 +41,7 @@ type Limiter struct {
 
 type kind struct{ message, handlerKey, channel string }
 
-// count is what has come of one kind since a window began.
+// count counts the lines of one kind since its window began.
 type count struct {
 	kind
 	began   time.Time
@@ -52,7 +51,7 @@ type count struct {
 	core    *core
 }
 
-// Limit returns log without stacks, with its lines summed up by the Limiter, and errors
+// Limit returns log without stacks, with its lines limited by the returned Limiter and its errors
 // redacted.
 func Limit(log *zap.Logger, redactor redaction.Redactor) (*zap.Logger, *Limiter) {
 	l := &Limiter{kinds: map[kind]*count{}, now: time.Now}
@@ -61,7 +60,7 @@ func Limit(log *zap.Logger, redactor redaction.Redactor) (*zap.Logger, *Limiter)
 	})), l
 }
 
-// Run writes what was counted at the end of each window, until ctx ends.
+// Run reports the lines left out at the end of each window, until ctx ends.
 func (l *Limiter) Run(ctx context.Context) {
 	ticker := time.NewTicker(window)
 	defer ticker.Stop()
@@ -75,10 +74,10 @@ func (l *Limiter) Run(ctx context.Context) {
 	}
 }
 
-// Flush writes what was counted until now.
+// Flush reports the lines left out so far.
 func (l *Limiter) Flush() { l.sum(func(*count) bool { return true }) }
 
-// sum ends the windows that are over.
+// sum ends the windows that are over and reports the lines that they left out.
 func (l *Limiter) sum(over func(*count) bool) {
 	l.mu.Lock()
 	var ended []*count
@@ -95,7 +94,7 @@ func (l *Limiter) sum(over func(*count) bool) {
 	}
 }
 
-// write says how many lines were left out.
+// write logs how many lines were left out.
 func (c *count) write(now time.Time) {
 	if c.left == 0 {
 		return
@@ -106,8 +105,8 @@ func (c *count) write(now time.Time) {
 		zap.Duration(telemetry.FieldAfter, now.Sub(c.began))))
 }
 
-// admit counts a line. It reports whether to write it, and returns the window
-// that the line has ended, if there is one.
+// admit counts a line. It reports whether to write it, and returns the window that the line ended,
+// if any.
 func (l *Limiter) admit(c *core, k kind, entry zapcore.Entry) (write bool, ended *count) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

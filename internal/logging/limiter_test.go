@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// clock is zap's.
+// clock is a zapcore.Clock that a test sets.
 type clock struct{ now time.Time }
 
 func (c *clock) Now() time.Time                         { return c.now }
@@ -84,13 +84,13 @@ func TestNoLoggerWritesNothing(t *testing.T) {
 	limiter.Flush()
 }
 
-// detailed is an error as those with a stack are: it has more to say than its text.
+// detailed is an error with details beyond its text, like errors that have a stack.
 type detailed struct{ text string }
 
 func (d detailed) Error() string                 { return d.text }
 func (d detailed) Format(f fmt.State, verb rune) { fmt.Fprintf(f, "%s at %s", d.text, d.text) }
 
-// pointed panics when it is asked for its text and is nil.
+// pointed is an error whose Error panics if it is a nil pointer.
 type pointed struct{ text string }
 
 func (p *pointed) Error() string { return p.text }

@@ -1,5 +1,4 @@
-// Package problems keeps what is wrong with a declaration as a list, so that
-// each part of a joined error can name where it belongs.
+// Package problems treats joined errors as lists, so that each part can name where it belongs.
 package problems
 
 import (
@@ -7,9 +6,8 @@ import (
 	"fmt"
 )
 
-// Prefix puts prefix before each part of err: errors.Join prints one part per
-// line, and a prefix of the whole would stand on the first line only. It
-// returns nil for nil.
+// Prefix puts prefix before each part of err. errors.Join prints one part per line, so a prefix of
+// the whole error would be on the first line only. It returns nil for nil.
 func Prefix(prefix string, err error) error {
 	parts := Parts(err)
 	for i, part := range parts {
@@ -18,15 +16,15 @@ func Prefix(prefix string, err error) error {
 	return errors.Join(parts...)
 }
 
-// Parts returns what errors.Join has joined, nested joins included; an error
-// that joins nothing is its own only part, and nil has none.
+// Parts returns the errors that errors.Join has joined, including those of nested joins. An error
+// that joins nothing is its own only part; nil has no parts.
 func Parts(err error) []error {
 	if err == nil {
 		return nil
 	}
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || err.Error() != errors.Join(joined.Unwrap()...).Error() {
-		return []error{err} // fmt.Errorf with several %w has words of its own
+		return []error{err} // fmt.Errorf with several %w adds text of its own
 	}
 	var parts []error
 	for _, part := range joined.Unwrap() {

@@ -1,5 +1,5 @@
-// Package redaction applies an inbox's redaction hook. All that hides something before
-// it is stored, logged, traced, published or shown does so here.
+// Package redaction applies an inbox's redaction hook. All code that redacts values before they are
+// stored, logged, traced, published or shown uses it.
 package redaction
 
 import (
@@ -7,19 +7,19 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Note takes the place of what the hook panicked on.
+// Note replaces a value on which the hook panicked.
 const Note = "[not shown: the redaction hook panicked]"
 
 // Redactor applies a hook; the zero Redactor has none. It is safe for concurrent use.
 type Redactor struct{ hook redact.Hook }
 
-// New makes a Redactor of a hook, which may be nil.
+// New returns a Redactor with a hook, which may be nil.
 func New(hook redact.Hook) Redactor { return Redactor{hook} }
 
-// Hook returns the hook, nil if there is none.
+// Hook returns the hook; nil if there is none.
 func (r Redactor) Hook() redact.Hook { return r.hook }
 
-// Then returns a Redactor that applies next to what r leaves of a value.
+// Then returns a Redactor that applies next to the result of r.
 func (r Redactor) Then(next redact.Hook) Redactor {
 	first := r.hook
 	switch {
@@ -36,8 +36,8 @@ func (r Redactor) Then(next redact.Hook) Redactor {
 	}}
 }
 
-// Bytes returns what is to be seen of a value; of none, nothing. A hook that panics
-// must neither fail what was to be stored nor show it.
+// Bytes returns the redacted value; a nil value stays nil. If the hook panics the result is Note:
+// the panic must neither prevent the value from being stored nor show it.
 func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	if r.hook == nil || v.Bytes == nil {
 		return v.Bytes
@@ -50,9 +50,9 @@ func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	return r.hook(v)
 }
 
-// Error returns what is to be seen of an error's text, about which of says what is
-// known. Passwords of URLs and DSNs are masked with a hook and without. It sees the
-// text whole: cut it afterwards.
+// Error returns the redacted text of an error. of describes what is known about the error.
+// Passwords in URLs and DSNs are masked with or without a hook. Pass the whole text, and cut the
+// result afterwards.
 func (r Redactor) Error(of redact.Value, text string) string {
 	text = secrets.Mask(text)
 	if r.hook == nil || text == "" {

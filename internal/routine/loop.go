@@ -1,5 +1,5 @@
-// Package routine has what goroutines need: an owner that stops them and starts them again,
-// a sleep that a context ends, a signal, a panic as an error.
+// Package routine has helpers for goroutines: a Loop that can be stopped and started again, a sleep
+// that a context ends, a Signal, and Protect, which turns a panic into an error.
 package routine
 
 import (
@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// Loop is one goroutine at a time. The zero value is ready. It is safe for
-// concurrent use.
+// Loop runs at most one goroutine at a time. The zero value is ready. It is safe for concurrent
+// use.
 type Loop struct {
 	mu   sync.Mutex
-	last *turn // nil when nothing has been started, or its end was waited for
+	last *turn // nil if nothing was started, or its end was waited for
 }
 
 type turn struct {
 	stop    context.CancelFunc
 	stopped bool
-	done    chan struct{} // closed when it has ended
+	done    chan struct{} // closed when run has returned
 }
 
-// Start runs run in a goroutine until Stop, which ends its context. Starting
-// twice does nothing. While one that was stopped has not ended yet, run begins
-// after that: never beside it.
+// Start runs run in a goroutine until Stop, which ends its context. Starting twice does nothing. If
+// an earlier run was stopped and has not ended yet, the new one begins after its end, never beside
+// it.
 func (l *Loop) Start(run func(ctx context.Context)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,9 +44,9 @@ func (l *Loop) Start(run func(ctx context.Context)) {
 	}()
 }
 
-// Stop ends the context of what runs and waits for its end, but no longer than
-// ctx: then it returns ctx's error. Until that end every other Stop waits in the
-// same way; after it, and before Start, Stop does nothing.
+// Stop ends the context of the running goroutine and waits for its end, at most until ctx ends;
+// then it returns ctx's error. Until the goroutine has ended, every further Stop waits in the same
+// way. After that, and before Start, Stop does nothing.
 func (l *Loop) Stop(ctx context.Context) error {
 	t := l.cancel()
 	if t == nil {
@@ -56,14 +56,14 @@ func (l *Loop) Stop(ctx context.Context) error {
 	case <-t.done:
 	case <-ctx.Done():
 		select {
-		case <-t.done: // both came together
+		case <-t.done: // both were ready
 		default:
 			return ctx.Err()
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last == t { // no other has been started meanwhile
+	if l.last == t { // no other run was started meanwhile
 		l.last = nil
 	}
 	return nil

@@ -33,7 +33,7 @@ func TestLoopThatIsStartedAgainNeverRunsBesideTheOneBefore(t *testing.T) {
 		require.Fail(t, "it runs beside the one before")
 	default:
 	}
-	end <- struct{}{} // the first ends
+	end <- struct{}{} // the first run ends
 	require.Equal(t, 3, <-began)
 	close(end)
 	require.NoError(t, loop.Stop(t.Context()))

@@ -2,8 +2,8 @@ package routine
 
 import "fmt"
 
-// Protect runs f and returns its error, or its panic as one that says what panicked: code
-// of the application must not end the process. It catches nothing of goroutines that f
+// Protect runs f and returns its error. It turns a panic into an error that names what panicked,
+// because application code must not end the process. It does not catch panics of goroutines that f
 // starts.
 func Protect(what string, f func() error) (err error) {
 	defer func() {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Sleep waits for d and reports true, or false at once when ctx ends. It is false whenever
-// ctx has ended.
+// Sleep waits for d and returns true. It returns false as soon as ctx ends, and whenever ctx has
+// ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -18,14 +18,14 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Signal wakes its receiver. Notifications that have not been received yet are one, and
-// Notify never waits. Make it by NewSignal.
+// Signal wakes its receiver. Notifications that have not been received yet coalesce into one, and
+// Notify never waits. Make it with NewSignal.
 type Signal chan struct{}
 
 // NewSignal returns a signal without a notification.
 func NewSignal() Signal { return make(Signal, 1) }
 
-// Notify wakes the receiver, or the next one.
+// Notify wakes the present receiver or, if there is none, the next one.
 func (s Signal) Notify() {
 	select {
 	case s <- struct{}{}:

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// message waits for a slot in these tests.
+// message is the Task of these tests.
 type message struct {
 	id    int
 	alone bool
@@ -23,7 +23,7 @@ func messages(n int) []message {
 	return all
 }
 
-// rig is a Scheduler whose handlers have been told that there is work, unless idle.
+// rig returns a Scheduler whose handlers may have work, unless idle.
 func rig(limits Limits, rules ...Rules) *Scheduler[message] {
 	for i := range rules {
 		rules[i].GroupSize = max(rules[i].GroupSize, 1)

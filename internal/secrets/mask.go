@@ -1,4 +1,4 @@
-// Package secrets hides passwords in texts for people.
+// Package secrets masks passwords in texts for people.
 package secrets
 
 import (
@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// The user part of a URL ends at its last @, which a password that nobody encoded
-// may hold.
+// The user part of a URL ends at its last @, because an unencoded password may contain one.
 var (
 	urlPassword   = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s:@/]*):[^\s]*@`)
 	namedPassword = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&"'` + "`" + `]+)`)
@@ -15,8 +14,8 @@ var (
 
 const mask = "xxxxx"
 
-// Mask returns text with what may be a password in it masked: errors quote DSNs
-// and URLs, also mistyped ones.
+// Mask returns text with everything masked that may be a password: errors quote DSNs and URLs,
+// including mistyped ones.
 func Mask(text string) string {
 	if strings.Contains(text, "://") {
 		text = urlPassword.ReplaceAllString(text, "${1}:"+mask+"@")

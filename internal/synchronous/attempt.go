@@ -19,7 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// run is one attempt under way.
+// run is one running attempt.
 type run struct {
 	*Runner
 	*task
@@ -28,8 +28,8 @@ type run struct {
 	skipped bool            // the handler has processed the message before
 }
 
-// try makes one attempt and notes in the task what came of it. The error says that there
-// was no time to begin it, or that ctx has ended before it was over.
+// try makes one attempt and records its result in the task. It returns an error if there was no
+// time to begin the attempt, or if ctx ended before the attempt did.
 func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition, t *task) error {
 	if !r.enter(ctx, stopping, at) {
 		return envelope.ErrInterrupted
@@ -46,13 +46,13 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	return a.settle(ctx, time.Since(started))
 }
 
-// enter waits until an attempt may begin and takes a slot for it, or reports false when
-// stopping is closed or ctx has ended first.
+// enter waits until an attempt may begin, and takes a slot for it. It returns false if stopping is
+// closed or ctx ends first.
 //
-// Both are looked at again once there is a slot, and so are stuck calls: while this one
-// waited, the call that had the slot may have been given up as stuck. It is counted as
-// left behind before it gives its slot back, so whoever gets that slot sees it. Then the
-// slot is given back: no waiter may hold it beside a stuck call.
+// Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call
+// that had the slot may have been given up as stuck. That call is recorded as left behind before it
+// returns its slot, so the next owner of the slot sees it. enter then returns the slot, because no
+// waiter may hold one while a stuck call blocks it.
 func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for r.stuck.await(ctx, stopping, at) {
 		select {
@@ -70,8 +70,8 @@ func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partiti
 	return false
 }
 
-// protected takes a panic that is not the handler's (of a function that finds the ID) for
-// the attempt's failure: it must not end the process.
+// protected makes the attempt and turns a panic of other code than the handler, such as a function
+// that finds the ID, into the attempt's failure: it must not end the process.
 func (a *run) protected(ctx context.Context) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -84,7 +84,7 @@ func (a *run) protected(ctx context.Context) (err error) {
 	return a.call(ctx, nil)
 }
 
-// call runs the handler, again at once after a collision of its transaction.
+// call runs the handler. It runs it again at once after a collision of its transaction.
 func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	for again := true; again; again = a.Again {
 		a.Reset()
@@ -105,9 +105,9 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	return a.Err
 }
 
-// ownCopy copies what a call may change in place: the message belongs to the handler, but
-// other handlers get it, too, and the raw record, whose memory it is, may have to be kept.
-// A call that was given up as stuck may even change it while another reads it.
+// ownCopy copies what a call may change in place. The handler owns its message, but other handlers
+// get the same message, and the raw record, which shares its memory, may have to be kept. A call
+// that was given up as stuck may even change the message while another call reads it.
 func ownCopy(d handler.Delivery) handler.Delivery {
 	d.Content, d.OrderingKey = bytes.Clone(d.Content), bytes.Clone(d.OrderingKey)
 	d.Properties.Attributes = maps.Clone(d.Properties.Attributes)
@@ -123,15 +123,14 @@ func ownCopy(d handler.Delivery) handler.Delivery {
 	return d
 }
 
-// Pauses after an attempt that charged nothing: they double.
+// Bounds of the pause after an attempt that charged nothing. The pause doubles each time.
 const (
 	cutFirst = 50 * time.Millisecond
 	cutMost  = 5 * time.Second
 )
 
-// settle does what the verdict says (contract 5.5, 5.7, 7.6), counts and notifies. Once
-// ctx has ended, every error is taken for the echo of that, and the record is delivered
-// again.
+// settle carries out the verdict, counts the attempt and calls the hooks. Once ctx has ended, every
+// error counts as a consequence of that, and the transport delivers the record again.
 func (a *run) settle(ctx context.Context, took time.Duration) error {
 	v := a.Verdict()
 	if ctx.Err() != nil && v.Outcome != handler.AttemptCompleted {
@@ -153,7 +152,7 @@ func (a *run) settle(ctx context.Context, took time.Duration) error {
 			a.Came(skipped, nil)
 			return nil
 		}
-	case handler.AttemptPoisoned: // the record is bad when the other handlers have come to their end
+	case handler.AttemptPoisoned: // the record is bad once the other handlers have ended
 		a.over, a.failure = true, v.Err
 		a.log.Error("inbox: handler gave a message up", append(a.fields(), zap.Error(v.Err))...)
 	default:
@@ -167,10 +166,10 @@ func (a *run) settle(ctx context.Context, took time.Duration) error {
 	return nil
 }
 
-// skipped is the outcome of spans alone: the handler has processed the message before.
+// skipped is an outcome used in spans only: the handler has processed the message before.
 const skipped handler.AttemptOutcome = "skipped"
 
-// putOff repeats an uncharged attempt after a pause.
+// putOff schedules the repeat of an uncharged attempt.
 func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	delay := cutMost
 	if a.cut < 10 {
@@ -181,10 +180,10 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 	a.due = time.Now().Add(delay)
 	if errors.Is(err, idempotent.ErrInProgress) {
 		a.outage.End(a.task)
-		return // another process makes the attempt
+		return // another process is making the attempt
 	}
 	if store.IsSerialization(err) {
-		a.outage.End(a.task) // it was another transaction
+		a.outage.End(a.task) // another transaction was the cause, not the database
 	} else {
 		a.outage.Begin(a.task, err, a.fields()...)
 	}

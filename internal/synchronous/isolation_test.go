@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Handlers of several partitions change one row: above READ COMMITTED only one of them
-// could at a time.
+// Handlers of several partitions change one row. Above READ COMMITTED only one of them could
+// succeed at a time.
 func TestNoAttemptIsRepeatedWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		const partitions, records = 5, 10
@@ -66,7 +66,7 @@ func TestTransactionInPlaceHasTheIsolationOfTheOption(t *testing.T) {
 	})
 }
 
-// Each of the two reads what the other writes, which PostgreSQL finds out at a COMMIT.
+// Each of the two transactions reads what the other writes; PostgreSQL detects that at the commit.
 func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE duties (name text PRIMARY KEY, present boolean NOT NULL)")
@@ -74,7 +74,7 @@ func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T)
 		var calls atomic.Int64
 		var both sync.WaitGroup
 		both.Add(2)
-		var met [2]sync.Once // by each, at its first call
+		var met [2]sync.Once // passed by each at its first call
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
 			c.MaxRetries, c.TxIsolation = 1, sql.LevelSerializable
 		},

@@ -24,13 +24,13 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// inline is a runner of one handler that remembers.
+// inline is a runner of one handler that remembers its messages.
 type inline struct {
 	*synchronous.Runner
 	counters *telemetry.Counters
 }
 
-// newInline runs one handler for type "t" once per message.
+// newInline returns a runner that runs one handler for type "t", once per message.
 func newInline(t *testing.T, db *gorm.DB, store idempotent.Store, h *handler.Handler) inline {
 	t.Helper()
 	r, counters := newRunner(t, db, func(c *synchronous.Config) {
@@ -56,7 +56,8 @@ func tables(t *testing.T, db *gorm.DB) *gormstore.Store {
 	return store
 }
 
-// countedEffects makes a table that takes each message any number of times, and counts.
+// countedEffects creates a table that accepts each message any number of times, and returns a
+// function that counts its rows.
 func countedEffects(t *testing.T, db *gorm.DB) func() int64 {
 	t.Helper()
 	inboxtest.Exec(t, db, "CREATE TABLE effects (message_id varchar(200))")
@@ -66,8 +67,8 @@ func countedEffects(t *testing.T, db *gorm.DB) func() int64 {
 	}
 }
 
-// Contract 8.2: a commit whose answer was lost is found by its marker, or was
-// none. SQLite has no connection to lose.
+// Contract 8.2: if the response of a commit is lost, the marker shows whether it was committed.
+// SQLite has no connection to lose.
 func TestLostCommitHasItsEffectOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault pgproxy.Fault
@@ -100,8 +101,8 @@ func TestLostCommitHasItsEffectOnce(t *testing.T) {
 	}
 }
 
-// Contract 8.2: a handler that makes no statement of its own would not be told
-// that its transaction is refused everything since the marker was.
+// Contract 8.2: after a failed marker the transaction refuses every statement. A handler that makes
+// no statement of its own would not notice, so it must not run.
 func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		store := tables(t, d.DB)
@@ -126,8 +127,8 @@ func TestMessageWhoseMarkerCannotBeWrittenDoesNotRun(t *testing.T) {
 	})
 }
 
-// Contract 8.2: a rename that is rolled out over running workers leaves no moment
-// in which a message runs under both keys.
+// Contract 8.2: while a rename is rolled out over running workers, a message never runs under both
+// keys.
 func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := countedEffects(t, d.DB)
@@ -158,8 +159,8 @@ func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 	})
 }
 
-// Contract 8.2: whatever keeps the markers, of many duplicates at once one has
-// its effect; where the marker shares the transaction, also if attempts fail.
+// Contract 8.2: with any store, one of many concurrent duplicates has its effect. If the marker
+// shares the transaction, that holds even if attempts fail.
 func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		t.Run(map[bool]string{true: "shared transaction", false: "memory"}[shared], func(t *testing.T) {

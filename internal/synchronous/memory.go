@@ -19,26 +19,25 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Memory remembers which messages of an Inline channel one handler has processed
-// (contract 8). It is safe for concurrent use.
+// Memory remembers which messages of an Inline channel one handler has processed (contract 8). It
+// is safe for concurrent use.
 type Memory struct {
 	id    *idempotent.Identifier[handler.Delivery]
-	store idempotent.Store // nil: nothing is remembered
-	marks marker           // the store, if its markers can be in the handler's transaction
+	store idempotent.Store // nil if nothing is remembered
+	marks marker           // the store, if it can write its markers in the handler's transaction; otherwise nil
 }
 
-// marker is a store whose markers can be written in a transaction of the handlers'
-// database; *gormstore.Store is one.
+// marker is a store that can write its markers in a transaction of the handlers' database.
+// *gormstore.Store is one.
 type marker interface {
-	// Joins reports whether they can, for transactions of db.
+	// Joins reports whether it can do so in transactions of db.
 	Joins(db *gorm.DB) bool
 	Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (duplicate bool, err error)
 }
 
-// NewMemory makes the Memory of a handler; its transactions are of db. Without a store
-// the handler runs each time a message comes. Of the options, those that the handler
-// itself declares come after defaults, and own after them. The error joins all that is
-// wrong.
+// NewMemory returns the Memory of a handler, whose transactions are db's. Without a store the
+// handler runs each time a message is delivered. Options apply in this order: defaults, those that
+// the handler itself declares, own. The error joins everything that is wrong.
 func NewMemory(
 	db *gorm.DB, s idempotent.Store, h *handler.Handler, defaults, own []idempotent.Option,
 ) (*Memory, error) {
@@ -63,7 +62,7 @@ func NewMemory(
 	return m, nil
 }
 
-// remembered makes the attempt unless the handler has processed the message before.
+// remembered makes the attempt, unless the handler has processed the message before.
 func (a *run) remembered(ctx context.Context, m *Memory) error {
 	if m.store == nil {
 		return a.call(ctx, nil)
@@ -95,8 +94,9 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	return a.duplicate(m, asked)
 }
 
-// unusableID is what a message comes to that has no ID to be remembered by: it is the
-// same each time it comes, but for a codec that asks for a retry.
+// unusableID returns the error of an attempt whose message has no usable ID. It poisons, because
+// the ID is the same at each delivery, unless the body's codec failed: that error may ask for a
+// retry.
 func unusableID(err error) error {
 	var (
 		id   *idempotent.IDError
@@ -118,11 +118,11 @@ func (a *run) duplicate(m *Memory, asked idempotent.Run) error {
 	return nil
 }
 
-// marking writes the markers first in the transaction that the handler runs in: both are
-// committed, or neither. A marker for each of the handler's keys is added, the newest
-// first. While a rename is rolled out the old program marks the old key alone: whichever
-// of the two comes second waits for the first, and finds its marker. Neither waits for
-// the other with a key that the other wants, as long as all list their keys in one order.
+// marking returns the step that writes the markers at the beginning of the handler's transaction,
+// so that both are committed or neither is. It writes one marker for each of the handler's keys, in
+// the order of Keys. While a rename is rolled out, the old program marks the old key only.
+// Whichever program comes second waits for the first, and then finds its marker. They cannot
+// deadlock as long as all of them list their keys in the same order.
 func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 	return &attempt.Steps{Write: func(ctx context.Context, t *handlertx.Tx, group []*attempt.Attempt) ([]*attempt.Attempt,
 		error) {
@@ -144,15 +144,15 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 	}}
 }
 
-// around asks any other store: its claim is there before the attempt begins, and its
-// marker after the attempt's end. Only what the attempt itself came to can make a record
-// bad. What a store lacks passes, and the message must not be acknowledged before.
+// around makes the attempt with any other store, which claims the message before the attempt and
+// writes the marker after it. Only the attempt's own error can make a record bad. A failure of the
+// store is uncharged, and the message must not be acknowledged before a later attempt succeeds.
 //
-// A store that returns while the body still runs, in a goroutine of its own, is waited
-// for: else the next try would run beside this one.
+// If the store returns while the body is still running in another goroutine, around waits for the
+// body: otherwise the next attempt would run beside this one.
 func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (duplicate bool, err error) {
 	var (
-		calls  sync.Mutex // held by a call of the body
+		calls  sync.Mutex // held while the body runs
 		called bool
 		came   error = &attempt.Uncharged{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
 	)
@@ -169,7 +169,7 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		if came = a.call(ctx, nil); came != nil {
 			return &failure{came}
 		}
-		a.Cause = nil // what goes wrong from now on is not for its sake
+		a.Cause = nil // errors from here on are the store's, not the attempt's
 		return nil
 	}
 	duplicate, err = protected(m.store, func() (bool, error) {
@@ -183,7 +183,7 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		return m.store.Run(ctx, asked, body)
 	})
 	left()
-	calls.Lock() // and never unlocked: a call that comes later is refused
+	calls.Lock() // never unlocked, so that a later call of the body is refused
 	var failed *failure
 	switch {
 	case err == nil && duplicate && (!called || came == nil):
@@ -192,20 +192,20 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		return false, came
 	case errors.As(err, &failed) && !beside(err, idempotent.ErrLost):
 		return false, failed.reason
-	default: // or the claim was lost, and the handler perhaps cancelled for it
+	default: // the store failed, or the claim was lost and the handler's context cancelled for that
 		return false, &attempt.Uncharged{Reason: err}
 	}
 }
 
-// joined is a context that ends with another, too, from which it need not be derived.
+// joined returns a context derived from ctx that also ends when other does.
 func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	unlink := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { unlink(); cancel(nil) }
 }
 
-// protected takes a panic of a store's own for its error. Those of the attempt do not
-// come this far.
+// protected calls f and turns a panic of the store's own code into an error. Panics of the attempt
+// are recovered before they get here.
 func protected(s idempotent.Store, f func() (bool, error)) (duplicate bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -215,14 +215,14 @@ func protected(s idempotent.Store, f func() (bool, error)) (duplicate bool, err 
 	return f()
 }
 
-// failure is what an attempt came to, to be told from what a store adds to it.
+// failure wraps the attempt's error, to distinguish it from errors that the store adds.
 type failure struct{ reason error }
 
 func (e *failure) Error() string { return e.reason.Error() }
 func (e *failure) Unwrap() error { return e.reason }
 
-// beside reports whether a store says target, and not only the handler, which may return
-// what it likes, the cause of its context's end included.
+// beside reports whether err contains target outside of a failure. The handler's own error may
+// contain anything, including the cause of its context's end, so it does not count.
 func beside(err, target error) bool {
 	if err == target {
 		return true

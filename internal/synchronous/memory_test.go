@@ -65,7 +65,7 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 		go func() { done <- r.Deliver(context.Background(), nil, received(0, "1")) }()
 		asked := store.times()
 		inboxtest.Eventually(t, func() bool { return store.times() > asked+1 }, "it was asked for again")
-		store.set("h 1", "") // who was at it has failed
+		store.set("h 1", "") // the other process has failed
 		require.NoError(t, inboxtest.Receive(t, done, "the delivery's end"))
 		require.Equal(t, 1, inboxtest.Receive(t, attempts, "the attempt"), "nothing was charged")
 		require.Zero(t, counters.Load(telemetry.Failed))
@@ -73,8 +73,8 @@ func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.
 	})
 }
 
-// The marker is there with what the handler writes, or not at all, so that duplicates in
-// flight at the same moment have their effects once.
+// The marker is committed with the handler's writes or not at all, so concurrent duplicates have
+// their effects once.
 func TestMarkersAreCommittedWithTheHandlersWrites(t *testing.T) {
 	plain := func(fn func(db *gorm.DB, m inboxtest.Bytes) error) *handler.Handler {
 		return handler.New("h", func(ctx context.Context, m inboxtest.Bytes) error { return fn(handler.DB(ctx), m) })
@@ -147,8 +147,8 @@ func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
 	})
 }
 
-// The body is the handler's own, which may change it: what the message is remembered by
-// is found in the body as it came.
+// The handler may change its body, so the ID by which the message is remembered is found in the
+// body as it was received.
 func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for name, store := range map[string]idempotent.Store{"markers": tables(t, d.DB), "memory": newMemory()} {
@@ -168,7 +168,7 @@ func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
 	})
 }
 
-// What a handler does to its message, no other handler sees, nor its own next attempt.
+// No other handler sees what a handler changes in its message, nor does its own next attempt.
 func TestEachCallHasTheMessageToItself(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []string
@@ -193,7 +193,7 @@ func TestEachCallHasTheMessageToItself(t *testing.T) {
 	})
 }
 
-// unchained gives the body a context that has nothing to do with the one it got.
+// unchained calls the body with a context that is not derived from the one it got.
 type unchained struct{ idempotent.Store }
 
 func (unchained) Run(_ context.Context, _ idempotent.Run, body func(ctx context.Context) error) (bool, error) {
@@ -215,7 +215,7 @@ func TestContextOfAStoresOwnEndsWithTheTimeForHandlers(t *testing.T) {
 	})
 }
 
-// hasty returns when the handler has begun, which is before the body does.
+// hasty returns when the handler has begun, which is before the body returns.
 type hasty struct {
 	idempotent.Store
 	began chan struct{}

@@ -17,9 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// A commit whose answer is lost charges nothing: a transactional handler's
-// writes are there at least once, with markers exactly once.
-// SQLite has no connection to lose.
+// A commit whose response is lost charges nothing. A transactional handler's writes are there at
+// least once, with markers exactly once. SQLite has no connection to lose.
 func TestLostCommitIsRepeatedUncharged(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -62,7 +61,7 @@ func TestLostCommitIsRepeatedUncharged(t *testing.T) {
 	}
 }
 
-// A database that cannot be reached is not the handler's failure.
+// An unreachable database is not the handler's failure.
 func TestOutageOfTheDatabaseChargesNoTransactionalHandler(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)

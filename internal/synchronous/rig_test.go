@@ -22,7 +22,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// newRunner runs these handlers for type "t".
+// newRunner returns a runner of these handlers for type "t".
 func newRunner(
 	t *testing.T, db *gorm.DB, change func(*synchronous.Config), handlers ...*handler.Handler,
 ) (*synchronous.Runner, *telemetry.Counters) {
@@ -45,13 +45,13 @@ func newRunner(
 	return synchronous.New(cfg), cfg.Counters
 }
 
-// received is a record of one message.
+// received returns a record with one message.
 func received(partition int, id string) envelope.Received {
 	return envelope.Received{Record: envelope.Record{Topic: "topic", Partition: partition},
 		Messages: []handler.RawMessage{{Channel: "c", Type: "t", ID: id, Content: []byte(id)}}}
 }
 
-// deliver is a delivery that nothing interrupts.
+// deliver calls Deliver without interrupting it.
 func deliver(t *testing.T, r *synchronous.Runner, partition int, id string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), inboxtest.Patience)
@@ -59,7 +59,7 @@ func deliver(t *testing.T, r *synchronous.Runner, partition int, id string) erro
 	return r.Deliver(ctx, nil, received(partition, id))
 }
 
-// effects makes a table that takes each message once, and reads it.
+// effects creates a table that accepts each message once, and returns a function that reads it.
 func effects(t *testing.T, db *gorm.DB) func() []string {
 	t.Helper()
 	inboxtest.Exec(t, db, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
@@ -74,7 +74,7 @@ func write(db *gorm.DB, id string) error {
 	return db.Exec("INSERT INTO effects (message_id) VALUES (?)", id).Error
 }
 
-// remember has a store remember what the handlers of the channel have processed.
+// remember makes a store remember what the handlers of the channel have processed.
 func remember(t *testing.T, c *synchronous.Config, s idempotent.Store, opts ...idempotent.Option) {
 	t.Helper()
 	c.Memories = map[*handler.Handler]*synchronous.Memory{}
@@ -86,7 +86,7 @@ func remember(t *testing.T, c *synchronous.Config, s idempotent.Store, opts ...i
 	}
 }
 
-// memory is a store that keeps its markers outside the database: around the attempt.
+// memory is a store that keeps its markers outside the database.
 type memory struct {
 	idempotent.Store // which is never called
 

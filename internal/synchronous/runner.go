@@ -1,6 +1,6 @@
-// Package synchronous runs the handlers of a transport's record while the transport
-// waits, without a status row: failures are retried in place (contract 7.6). An Inline
-// channel remembers which handler has processed which message, a Direct one does not.
+// Package synchronous runs the handlers of a transport's record while the transport waits. There
+// are no status rows; failures are retried while the transport waits (contract 7.6). An Inline
+// channel remembers which handler has processed which message, a Direct channel does not.
 package synchronous
 
 import (
@@ -23,19 +23,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Config is what a Runner works with; all but Memories, Paused, Running, Backoff,
-// Middleware, Hooks and Instruments is required.
+// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks and
+// Instruments are optional.
 type Config struct {
 	Channel  string
 	Registry *handler.Registry
-	// DB is where handlers get their sessions and transactions from.
+	// DB is the database in which handlers get their sessions and transactions.
 	DB *gorm.DB
 	// Memories remember what the handlers of an Inline channel have processed.
 	Memories map[*handler.Handler]*Memory
-	// Paused reports whether operators have paused a handler; nil pauses none. The
-	// partition waits before a paused handler (contract 5.13).
+	// Paused reports whether operators have paused a handler; nil pauses none. The partition waits
+	// for a paused handler to be resumed (contract 5.13).
 	Paused func(*handler.Handler) bool
-	// Running knows the calls under way.
+	// Running tracks the running calls.
 	Running *attempt.Running
 
 	// MaxRetries is after how many failed attempts a handler gives a message up,
@@ -46,7 +46,8 @@ type Config struct {
 	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are
 	// the inbox's.
 	HandlerTimeout, MaxRetryDelay, StatementTimeout, StuckHandlerGrace time.Duration
-	// TxIsolation is that of handlers' transactions; sql.LevelDefault is READ COMMITTED.
+	// TxIsolation is the isolation level of handlers' transactions; sql.LevelDefault means READ
+	// COMMITTED.
 	TxIsolation sql.IsolationLevel
 	// Backoff replaces the exponential backoff, see handler.Backoff.
 	Backoff    func(errorCount int) time.Duration
@@ -55,29 +56,29 @@ type Config struct {
 	Clock      clock.Clock
 	Logger     *zap.Logger
 	Counters   *telemetry.Counters
-	// Instruments measure and trace; nil does neither.
+	// Instruments measure and trace; nil disables both.
 	Instruments *telemetry.Instruments
 }
 
-// Runner runs the handlers of one channel. It is safe for concurrent use, by
-// one goroutine per partition.
+// Runner runs the handlers of one channel. It is safe for concurrent use, by one goroutine per
+// partition.
 type Runner struct {
 	cfg      Config
 	log      *zap.Logger
 	policies map[*handler.Handler]attempt.Policy
 	attempts attempt.Runner
 	reports  attempt.Reports
-	// lateIDs leaves it to the handlers' memories to judge a message without ID. Else such
-	// a message makes its record bad before any handler runs, as one with an ID that cannot
-	// be used does always.
+	// lateIDs says that the handlers' memories judge messages without an ID. Otherwise such a
+	// message makes its record bad before any handler runs. A message whose ID is unusable always
+	// does.
 	lateIDs bool
 	slots   chan struct{}
 	stuck   *stuck
 	outage  *condition.Condition
-	heldAt  atomic.Int64 // when a partition last waited for a paused handler, by the clock, in nanoseconds
+	heldAt  atomic.Int64 // when a partition last waited for a paused handler, by the injected clock, in nanoseconds
 }
 
-// New makes a Runner for the handlers that the registry has for the channel.
+// New returns a Runner for the handlers that the registry has for the channel.
 func New(cfg Config) *Runner {
 	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)),
 		policies: map[*handler.Handler]attempt.Policy{},
@@ -101,8 +102,8 @@ func New(cfg Config) *Runner {
 // resumed. The check reads memory only: the heartbeat reads the database.
 const pausedPoll = 100 * time.Millisecond
 
-// FailedError is why a record is bad: handlers gave messages of it up. The
-// others have done theirs.
+// FailedError says that a record is bad because handlers gave up some of its messages. All other
+// handlers of the record have completed.
 type FailedError struct {
 	Failures []Failure
 }
@@ -134,20 +135,20 @@ func (e *FailedError) Unwrap() []error {
 	return causes
 }
 
-// Stuck counts, by handler key, calls that ignore their cancelled context, those
-// given up included (contract 5.4).
+// Stuck returns the number of calls that ignore their cancelled context, by handler key, including
+// calls that were given up (contract 5.4).
 func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
 
-// Outage says why attempts cannot be made or finished at present although nobody
-// is at fault: the database, or the store of markers, cannot be used. It is nil
-// if none was met, or the last that met it got on (contract 7.8).
+// Outage returns why attempts cannot be made or finished at present through no fault of the
+// handlers: the database or the store of markers is unusable. It is nil if no task has met an
+// outage, or if the last task that met one has made progress (contract 7.8).
 func (r *Runner) Outage() error {
 	_, err := r.outage.Current()
 	return err
 }
 
-// ExcusedUntil is when the last outage was over, now while one lasts, or when a
-// partition last waited for a paused handler: nothing owes progress before. Zero if
+// ExcusedUntil returns the time before which no progress was possible: when the last outage ended
+// (now, while one lasts), or when a partition last waited for a paused handler. It is zero if
 // neither has happened.
 func (r *Runner) ExcusedUntil() time.Time {
 	over := r.outage.Until()
@@ -157,7 +158,7 @@ func (r *Runner) ExcusedUntil() time.Time {
 	return over
 }
 
-// Unrouted returns those of a record's messages that no handler takes.
+// Unrouted returns the messages of a record that no handler takes.
 func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 	var unrouted []handler.RawMessage
 	for _, m := range received.Messages {
@@ -168,17 +169,21 @@ func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 	return unrouted
 }
 
-// Deliver runs all handlers of the record's messages until each has done its
-// part, in turn: one that fails is tried again after its backoff, without those
-// that have succeeded. It returns nil when all have, a *FailedError when all
-// have come to their end and some gave up, the first message's error if its ID
-// is unusable, and envelope.ErrInterrupted otherwise. Messages that no handler takes are
-// passed over.
+// Deliver runs all handlers of the record's messages, one after the other, until each has ended. A
+// handler that fails is tried again after its backoff, without those that have succeeded. It
+// returns
 //
-// A paused handler is waited for, and charged nothing; the others of the record run.
-// Once stopping is closed the running handler may finish, no pause and no slot
-// is waited for, and nothing is begun anew: not even the handlers of the record
-// that have not run yet. Once ctx ends, the running handler is cancelled too.
+//   - nil if all have succeeded,
+//   - a *FailedError if all have ended and some gave up,
+//   - the first message's error if that message's ID is unusable,
+//   - envelope.ErrInterrupted otherwise.
+//
+// It skips messages that no handler takes.
+//
+// It waits for a paused handler without charging it, and runs the record's other handlers
+// meanwhile. Once stopping is closed the running handler may finish, but Deliver waits for no
+// backoff and no slot, and begins nothing new: not even the record's handlers that have not run
+// yet. Once ctx ends, the running handler is cancelled, too.
 func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error {
 	tasks, err := r.tasks(received)
 	if err != nil {
@@ -211,8 +216,8 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 	}
 }
 
-// forget notes that the tasks are not delivered here any more, which does not mean
-// that an outage they met is over.
+// forget removes the tasks from the outage. Their delivery here has ended, which does not mean that
+// an outage they met is over.
 func (r *Runner) forget(tasks []*task) {
 	for _, t := range tasks {
 		r.outage.Forget(t)
@@ -220,27 +225,27 @@ func (r *Runner) forget(tasks []*task) {
 	r.outage.Clear()
 }
 
-// task is one handler's part of a record.
+// task is one handler's work on one message of a record.
 type task struct {
 	attempt.Attempt
 
-	// received is the message as it came: each call gets a copy of its own, and the ID
-	// that the handler remembers it by is found in it again for each.
+	// received is the message as it was delivered. Each call gets a copy of its own, and the ID by
+	// which the handler remembers the message is computed from received again for each attempt.
 	received handler.Delivery
-	cut      int // tries in a row that charged nothing
+	cut      int // attempts in a row that charged nothing
 	due      time.Time
 	over     bool
-	failure  error // with which it was given up
+	failure  error // the error with which the message was given up
 }
 
-// tasks makes the handlers' parts of a record, in the order of its messages
-// and of the handlers' declaration.
+// tasks returns the tasks of a record, in the order of its messages and of the handlers'
+// declaration.
 func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 	var tasks []*task
 	now := r.cfg.Clock.Now()
 	for _, m := range received.Messages {
 		handlers := r.cfg.Registry.Route(r.cfg.Channel, m.Type)
-		if len(handlers) > 0 { // routing comes before ID checks (contract 4.6)
+		if len(handlers) > 0 { // routing comes before ID checks
 			if err := r.unusable(m); err != nil {
 				return nil, err
 			}
@@ -258,7 +263,7 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 	return tasks, nil
 }
 
-// unusable says what is wrong with a message's ID.
+// unusable returns the error if a message's ID is unusable.
 func (r *Runner) unusable(m handler.RawMessage) error {
 	missing := errors.Is(m.IDErr, envelope.ErrMissingID)
 	if m.IDErr == nil || missing && r.lateIDs {
@@ -293,7 +298,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// wait waits for d and reports false at once when there is no time to.
+// wait waits for d. It returns false as soon as stopping is closed or ctx ends.
 func wait(ctx context.Context, stopping <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

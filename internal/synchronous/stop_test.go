@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// bounded ends when it is cancelled, and with the test. That it ends by itself
-// is later than anything is waited for, and so no way to pass.
+// bounded returns a context that ends when it is cancelled, and with the test. Its own deadline is
+// later than any wait of the tests, so no test can pass because of it.
 func bounded(t *testing.T) (context.Context, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*inboxtest.Patience)

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// patient databases are waited for longer than a test lasts: only the end of
-// the time for handlers can end the wait.
+// patient sets a StatementTimeout longer than a test lasts, so that only the end of the time for
+// handlers can end a wait for the database.
 func patient(c *synchronous.Config) { c.StatementTimeout = time.Hour }
 
 func TestBeginEndsWithTheTimeForHandlers(t *testing.T) {
@@ -43,7 +43,7 @@ func TestBeginEndsWithTheTimeForHandlers(t *testing.T) {
 	})
 }
 
-// slowStore takes all the time for handlers before it calls one.
+// slowStore uses up the time for handlers before it calls one.
 type slowStore struct {
 	*memory
 	end func()
@@ -56,7 +56,7 @@ func (s slowStore) Run(
 	return s.memory.Run(ctx, run, body)
 }
 
-// slowMarker takes it in the handler's transaction.
+// slowMarker uses up the time for handlers in the handler's transaction.
 type slowMarker struct {
 	*memory
 	end func()
@@ -89,9 +89,8 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 	})
 }
 
-// A statement that ignores the handler's context keeps its transaction from
-// being rolled back: nobody waits for that, and it follows. SQLite has no such
-// statement.
+// A statement that ignores the handler's context delays the rollback of its transaction. Deliver
+// does not wait for the rollback, which follows later. SQLite has no such statement.
 func TestRollbackThatOutlastsTheTimeForHandlersIsLeftBehindAndFollows(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		lock := d.Another(t).Begin()

@@ -12,22 +12,23 @@ type partition struct {
 	id    int
 }
 
-// stuck knows the calls that ignore their cancelled context (contract 5.4).
+// stuck tracks the calls that ignore their cancelled context.
 //
-// A call is given up when its grace is over or when the partition has to be
-// let go (a rebalance, a stop), and may still be running then. The partition
-// can come back to this very process at once, with the same record: the next
-// call for it waits for the old one until grace has passed since it was
-// overdue, so that no record runs beside itself sooner than the inbox would let it.
-// With limit such calls no other begins until one returns: each of them holds a
+// A call is given up when its grace is over, or when the partition must be released (a rebalance, a
+// stop). It may still be running then, and the partition can come back to this same process at
+// once, with the same record. The next call for the partition waits for the old one until grace has
+// passed since the old call became overdue. So no record runs beside itself sooner than the inbox
+// would allow.
+//
+// Once there are limit such calls, no other call begins until one returns: each of them holds a
 // goroutine, and perhaps a connection.
 type stuck struct {
 	limit int
 	grace time.Duration
 
 	mu      sync.Mutex
-	left    map[*call]bool // given up, still running
-	ignored map[string]int // by handler key: calls that are overdue, also those given up
+	left    map[*call]bool // calls that were given up and still run
+	ignored map[string]int // by handler key: calls that are overdue, including those given up
 }
 
 // call is one call of a handler.
@@ -35,10 +36,10 @@ type call struct {
 	of   *stuck
 	at   partition
 	key  string
-	done chan struct{} // closed when it returns after it was given up
+	done chan struct{} // closed when the call returns after it was given up
 
-	late  bool      // it was overdue
-	until time.Time // given up: how long it is waited for
+	late  bool      // whether it was overdue
+	until time.Time // after it was given up: until when others wait for it
 }
 
 func newStuck(limit int, grace time.Duration) *stuck {
@@ -56,13 +57,13 @@ func (c *call) overdue() {
 	c.of.ignored[c.key]++
 }
 
-// ended notes the end of the attempt; left behind, the call goes on.
+// ended records the end of the attempt. leftBehind says that the call itself goes on.
 func (c *call) ended(leftBehind bool) {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	select {
 	case <-c.done:
-		return // it returned right after it was given up
+		return // the call returned right after it was given up
 	default:
 	}
 	if leftBehind {
@@ -72,7 +73,7 @@ func (c *call) ended(leftBehind bool) {
 	}
 }
 
-// returned notes the end of a call that was given up.
+// returned records the end of a call that was given up.
 func (c *call) returned() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -87,8 +88,8 @@ func (s *stuck) forget(c *call) {
 	}
 }
 
-// await returns when a call for the partition may begin, or false when stopping
-// is closed or ctx has ended while it waited.
+// await waits until a call for the partition may begin. It returns false if stopping is closed or
+// ctx ends first.
 func (s *stuck) await(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for {
 		c, patience := s.blocking(at)
@@ -101,7 +102,8 @@ func (s *stuck) await(ctx context.Context, stopping <-chan struct{}, at partitio
 	}
 }
 
-// await waits for the call to return, but no longer than patience.
+// await waits for the call to return, at most for patience. It returns false if stopping is closed
+// or ctx ends first.
 func (c *call) await(ctx context.Context, stopping <-chan struct{}, patience time.Duration) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -121,13 +123,13 @@ func (s *stuck) blocks(at partition) bool {
 	return c != nil
 }
 
-// blocking returns a call to wait for, and how long at most; nil if none is.
+// blocking returns a call to wait for and the longest time to wait; nil if there is none.
 func (s *stuck) blocking(at partition) (*call, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.left {
 		if len(s.left) >= s.limit {
-			return c, time.Second // then whoever is left is looked at again
+			return c, time.Second // then check again which calls are left
 		}
 		if patience := time.Until(c.until); c.at == at && patience > 0 {
 			return c, patience

@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Contract 5.4: a call that ignores its timeout is a failure once its grace is
-// over, and shows until it returns. No more of them than may run at once are
-// left behind: then nothing begins until one returns.
+// Contract 5.4: a call that ignores its timeout fails once its grace is over, and is counted until
+// it returns. At most as many of them are left behind as may run at once; then nothing begins until
+// one returns.
 func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
@@ -52,8 +52,7 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 	})
 }
 
-// The bound holds also for whoever waited for the slot of the call that became
-// stuck.
+// The bound also holds for a call that waited for the slot of the stuck call.
 func TestSlotOfAStuckCallBeginsNoOther(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})

@@ -10,18 +10,17 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// carrier is where a producer's context is read from: a message's headers, else
-// its attributes (CloudEvents' extension for distributed tracing). Producers
-// spell headers as they like, so their case is not looked at.
+// carrier reads a producer's trace context from a message: from its headers, or else from its
+// attributes (CloudEvents' extension for distributed tracing). Header names are compared without
+// case, because producers spell them differently.
 type carrier handler.Properties
 
-// maxContextBytes bounds a value that a propagator gets: it reads the value at the
-// accept and again at each attempt. W3C's limits are lower: 8,192 bytes for
-// baggage, 512 for a tracestate that everybody must pass on.
+// maxContextBytes limits a value that a propagator gets, because the value is read at the accept
+// and again at each attempt. W3C's own limits are not higher: 8,192 bytes for baggage, 512 for a
+// tracestate that every participant must pass on.
 const maxContextBytes = 8 << 10
 
-// Get returns the first value of that name; one that is too long is as good as
-// missing.
+// Get returns the first value of that name. A value that is too long counts as missing.
 func (c carrier) Get(name string) string {
 	for _, h := range c.Headers {
 		if !strings.EqualFold(h.Key, name) {
@@ -38,7 +37,7 @@ func (c carrier) Get(name string) string {
 	return ""
 }
 
-// Set does nothing: a message stays as it came.
+// Set does nothing: a message is not changed.
 func (c carrier) Set(string, string) {}
 
 // Keys lists the names that Get finds.
@@ -53,16 +52,14 @@ func (c carrier) Keys() []string {
 	return names
 }
 
-// traceContext is the propagator of an inbox that was given none. The global one
-// is not asked: applications that serve HTTP mostly have it read baggage, and what
-// a producer writes into that would reach handlers as if the application had said
-// it.
+// traceContext is the propagator of an inbox without one of its own. We do not use the global
+// propagator: applications that serve HTTP usually make it read baggage, and then handlers would
+// take a producer's baggage for the application's own.
 var traceContext = propagation.TraceContext{}
 
-// produced returns ctx with what a message's producer has sent along: its span,
-// if its context can be read, and what else the application's own propagator
-// reads. What is malformed is as good as missing, and so is what that propagator
-// panics at.
+// produced returns ctx with what a message's producer has sent: its span, if its context is
+// readable, and whatever else the application's propagator reads. Malformed context counts as
+// missing, and so does context on which that propagator panics.
 func (i *Instruments) produced(
 	ctx context.Context, p handler.Properties,
 ) (with context.Context, producer trace.SpanContext) {
@@ -75,15 +72,15 @@ func (i *Instruments) produced(
 	if propagator == nil {
 		propagator = traceContext
 	}
-	// Not to be mixed up with a span of the caller's.
+	// Remove the caller's span, so that it is not taken for the producer's.
 	with = propagator.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier(p))
 	return with, trace.SpanContextFromContext(with)
 }
 
 var _ propagation.TextMapCarrier = carrier{}
 
-// traceparent is a span's context as it is stored with a message (W3C Trace
-// Context); empty unless it is sampled: nobody will look for it.
+// traceparent returns a span's context in the form stored with a message (W3C Trace Context). It is
+// empty if the span is not sampled, because such a span is never shown.
 func traceparent(of trace.SpanContext) string {
 	if !of.IsValid() || !of.IsSampled() {
 		return ""
@@ -93,7 +90,7 @@ func traceparent(of trace.SpanContext) string {
 	return written["traceparent"]
 }
 
-// parsed is the inverse of traceparent; invalid for anything else.
+// parsed is the inverse of traceparent. It returns an invalid context for anything else.
 func parsed(traceparent string) trace.SpanContext {
 	if traceparent == "" {
 		return trace.SpanContext{}

@@ -48,13 +48,13 @@ func TestProducersContextIsFoundWhereProducersPutIt(t *testing.T) {
 	}
 }
 
-// roles are a producer's headers: its span, and baggage that claims a role.
+// roles returns a producer's headers: its span, and baggage that claims a role.
 func roles(baggage string) handler.Properties {
 	return handler.Properties{Headers: []handler.Header{{Key: "traceparent", Value: []byte(producerSpan)},
 		{Key: "baggage", Value: []byte(baggage)}}}
 }
 
-// withBaggage is what applications that use baggage set.
+// withBaggage is the propagator of applications that use baggage.
 var withBaggage = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 
 // Contract 12: a producer's baggage would be taken for the application's own.
@@ -71,7 +71,7 @@ func TestOnlyTraceContextIsReadByDefault(t *testing.T) {
 	require.Equal(t, "admin", baggage.FromContext(ctx).Member("role").Value(), "which the application has asked for")
 }
 
-// Contract 12: it would be read at the accept and at each attempt.
+// Contract 12: such a value would be read at the accept and at each attempt.
 func TestOverlongContextIsNotRead(t *testing.T) {
 	i := &Instruments{cfg: Config{Propagator: withBaggage}}
 	long := roles(strings.Repeat("key=value,", 16<<20/10))

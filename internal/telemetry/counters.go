@@ -1,6 +1,5 @@
-// Package telemetry is the one place for what an inbox counts and measures, and
-// for the names it goes by: metrics and traces through OpenTelemetry's API, and
-// the fields of the log (contract 12).
+// Package telemetry holds everything that an inbox counts and measures, and the names used for it:
+// metrics and traces through OpenTelemetry's API, and the fields of the log (contract 12).
 package telemetry
 
 import (
@@ -42,18 +41,17 @@ const (
 	events
 )
 
-// Counters count what one inbox of this process did since it was made. They
-// are safe for concurrent use. They are not a ledger: after a crash they start
-// from zero, the database is the truth. The zero value counts, too, but knows no
-// handlers and no channels to tell apart.
+// Counters count what one inbox of this process has done since it was made. They are safe for
+// concurrent use. They start from zero in each process; the truth is in the database. The zero
+// value counts, too, but distinguishes no handlers and no channels.
 type Counters struct {
 	totals [events]atomic.Int64
 
 	handlers, channels           parts
-	otherHandlers, otherChannels part // what is not declared
+	otherHandlers, otherChannels part // of undeclared handlers and channels
 }
 
-// parts are the counters of what is told apart, by name. Names may share one.
+// parts are counters by handler key or channel. Several names may share one part.
 type parts map[string]*part
 
 type part struct {
@@ -61,8 +59,8 @@ type part struct {
 	counts [events]atomic.Int64
 }
 
-// NewCounters makes Counters that tell the channels apart, and the handlers,
-// each of which is known by its first key and may have others.
+// NewCounters returns Counters for these channels and handlers. Each handler is given by its keys
+// and is shown under its first one.
 func NewCounters(channels []string, handlerKeys [][]string) *Counters {
 	c := &Counters{handlers: parts{}, channels: parts{}}
 	for _, channel := range channels {
@@ -100,11 +98,11 @@ func (c *Counters) OfHandler(e Event, handlerKey string, n int) {
 // OfInbox counts n more events that are neither a channel's nor a handler's.
 func (c *Counters) OfInbox(e Event, n int) { c.totals[e].Add(int64(n)) }
 
-// Load is how many events of a kind there were.
+// Load returns how many events of a kind there were.
 func (c *Counters) Load(e Event) int64 { return c.totals[e].Load() }
 
-// each tells, in the order of their labels, how many events each channel or each
-// handler has, and those that are not declared, as Other, unless that is 0.
+// each calls tell with the number of events of each channel or each handler, in the order of their
+// names. Events of undeclared ones follow as Other, unless there are none.
 func (c *Counters) each(e Event, tell func(label string, n int64)) {
 	of, other := c.channels, &c.otherChannels
 	switch eventInstruments[e].by {
@@ -128,8 +126,8 @@ func (c *Counters) each(e Event, tell func(label string, n int64)) {
 	}
 }
 
-// ByHandler is how many events of a kind each declared handler has, by its first
-// key; what is not declared, if anything, is of Other.
+// ByHandler returns how many events of a kind each declared handler has, by its first key. Events
+// of undeclared handlers, if any, are under Other.
 func (c *Counters) ByHandler(e Event) map[string]int64 {
 	of := map[string]int64{}
 	if eventInstruments[e].by == perHandler {

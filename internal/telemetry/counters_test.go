@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// fieldOf says again which field of handler.Counts is whose.
+// fieldOf repeats which field of handler.Counts belongs to which event.
 var fieldOf = [events]string{
 	Accepted: "Accepted", Duplicates: "Duplicates", DuplicateContentDiffers: "DuplicateContentDiffers",
 	Unrouted: "Unrouted", Rejected: "Rejected",

@@ -1,7 +1,7 @@
 package telemetry
 
-// Names of the log's fields, one for each thing, in all packages that log
-// (contract 12). Errors are zap's own "error".
+// Names of the log's fields, one for each thing, for all packages that log (contract 12). Errors
+// use zap's own "error".
 const (
 	// Who and where.
 	FieldInbox      = "inbox"
@@ -55,7 +55,7 @@ const (
 	FieldTypes              = "types"
 	FieldWorkers            = "workers"
 
-	// An operator, what he did, and his request.
+	// An operator, the operator's action, and the request.
 	FieldActor      = "actor"
 	FieldAction     = "action"
 	FieldStatusID   = "status_id"

@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever reads logs by their fields relies on it: a field has one name, and only
-// fields.go says it.
+// Readers of logs rely on their fields: each field has one name, which only fields.go defines.
 func TestFieldsOfTheLogAreNamedInOnePlace(t *testing.T) {
 	literal := regexp.MustCompile(`zap\.(Any|Binary|Bool|Duration|Float64|Int|Int32|Int64|NamedError|Stack|String|Stringer|Stringp|Strings|Time|Uint64)\("`)
 	uses := 0

@@ -15,22 +15,21 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 )
 
-// Config is what Instruments work with. Each of the two providers may be nil:
-// then OpenTelemetry's global one is used, which does nothing unless the
-// application has set it. A nil Propagator reads trace context and nothing else.
+// Config configures Instruments. Each of the two providers may be nil: then OpenTelemetry's global
+// one is used, which does nothing unless the application has set it. A nil Propagator reads trace
+// context and nothing else.
 type Config struct {
 	Inbox          string
 	Counters       *Counters
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 	Propagator     propagation.TextMapPropagator
-	// Redactor redacts errors before they are part of a span.
+	// Redactor redacts errors before they become part of a span.
 	Redactor redaction.Redactor
 }
 
-// Instruments measure and trace one inbox. They are safe for concurrent use. Nil
-// measures nothing. Without a provider each call costs a look at whether there
-// is one, and allocates nothing.
+// Instruments measure and trace one inbox. They are safe for concurrent use. Nil Instruments do
+// nothing. Without a provider each call only checks whether there is one, and allocates nothing.
 type Instruments struct {
 	cfg   Config
 	meter metric.Meter
@@ -38,16 +37,16 @@ type Instruments struct {
 	accept, wait, run, cleanup metric.Float64Histogram
 
 	deleted metric.Int64Counter
-	// What measurements go with, made once.
+	// Options of measurements, made once.
 	accepted, waited map[string][]metric.RecordOption // by channel, by handler key
 	ran              map[runLabels][]metric.RecordOption
 	counts           metric.Registration
 }
 
-// runLabels tell completed attempts apart.
+// runLabels are the labels by which completed attempts differ.
 type runLabels struct{ handler, system string }
 
-// New makes an inbox's Instruments, and has its Counters observed until Close.
+// New returns an inbox's Instruments. Its Counters are observed until Close.
 func New(cfg Config) (*Instruments, error) {
 	provider := cfg.MeterProvider
 	if provider == nil {
@@ -96,7 +95,7 @@ func named(d instrument, err error) error {
 	return fmt.Errorf("instrument %q: %w", d.name, err)
 }
 
-// attributes are these and the inbox's name.
+// attributes returns the given attributes together with the inbox's name.
 func (i *Instruments) attributes(more ...attribute.KeyValue) attribute.Set {
 	return attribute.NewSet(append(more, attrInbox.String(i.cfg.Inbox))...)
 }
@@ -105,7 +104,7 @@ func (i *Instruments) record(more ...attribute.KeyValue) []metric.RecordOption {
 	return []metric.RecordOption{metric.WithAttributeSet(i.attributes(more...))}
 }
 
-// observeCounters has the counters read whenever metrics are collected.
+// observeCounters registers the counters to be read whenever metrics are collected.
 func (i *Instruments) observeCounters() error {
 	counters := make([]metric.Int64ObservableCounter, events)
 	observed := make([]metric.Observable, events)
@@ -120,9 +119,8 @@ func (i *Instruments) observeCounters() error {
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
-	// It must not hold on to more of the inbox than this: it is observed until
-	// the inbox is forgotten, so that what is collected after its stop has its
-	// last counts.
+	// The callback must not keep more of the inbox reachable than this. It stays registered until
+	// the inbox is garbage, so that what is collected after the inbox's stop shows its last counts.
 	all, inbox := i.cfg.Counters, attrInbox.String(i.cfg.Inbox)
 	var err error
 	i.counts, err = i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -146,13 +144,13 @@ func (i *Instruments) observeCounters() error {
 	return nil
 }
 
-// TimesAccepts reports whether Accepted is worth being called.
+// TimesAccepts reports whether calling Accepted has any effect.
 func (i *Instruments) TimesAccepts(ctx context.Context) bool {
 	return i != nil && i.accept.Enabled(ctx)
 }
 
-// Accepted measures one accept: how long its transaction took, and whether it
-// failed. A batch of several channels is of Other.
+// Accepted measures one accept: how long its transaction took, and whether it failed. A batch of
+// several channels counts as Other.
 func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Duration, failed bool) {
 	options, declared := i.accepted[channel]
 	if failed || !declared {
@@ -168,7 +166,7 @@ func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Du
 	i.accept.Record(ctx, took.Seconds(), options...)
 }
 
-// TimesWaits reports whether Waited is worth being called.
+// TimesWaits reports whether calling Waited has any effect.
 func (i *Instruments) TimesWaits(ctx context.Context) bool { return i != nil && i.wait.Enabled(ctx) }
 
 // Waited measures how long a status was due before its attempt began.
@@ -180,8 +178,7 @@ func (i *Instruments) Waited(ctx context.Context, handlerKey string, d time.Dura
 	i.wait.Record(ctx, max(d, 0).Seconds(), options...)
 }
 
-// Ran measures one attempt, by its outcome and, unless it has completed, the
-// class of its error.
+// Ran measures one attempt by its outcome and, unless it has completed, by the class of its error.
 func (i *Instruments) Ran(ctx context.Context, handlerKey, transport, outcome, errorType string, took time.Duration) {
 	if i == nil || !i.run.Enabled(ctx) {
 		return
@@ -223,7 +220,7 @@ func (i *Instruments) Cleaned(ctx context.Context, took time.Duration, failed bo
 	}
 }
 
-// system is the messaging system that brought a message.
+// system returns the messaging system that a message came by.
 func system(transport string) string {
 	if transport == systemKafka {
 		return systemKafka

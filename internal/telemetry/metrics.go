@@ -1,16 +1,16 @@
 package telemetry
 
-// Metric describes one instrument, for those who make dashboards and docs.
+// Metric describes one instrument, for dashboards and documentation.
 type Metric struct {
 	Name, Unit, Description string
 	// Kind is "counter", "histogram" or "gauge".
 	Kind string
-	// Counts is the field of handler.Counts that a counter shows; empty for others,
-	// and for what cleanup deleted, which Deleted tells.
+	// Counts is the field of handler.Counts that a counter shows. It is empty for other
+	// instruments, and for the counter of deleted rows, which handler.Deleted reports.
 	Counts string
 }
 
-// Metrics lists all instruments there are.
+// Metrics returns all instruments.
 func Metrics() []Metric {
 	var all []Metric
 	for _, d := range eventInstruments {

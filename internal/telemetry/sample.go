@@ -11,34 +11,32 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Sample is what gauges show: an inbox at one moment.
+// Sample is the state of an inbox at one moment, which the gauges show.
 type Sample struct {
-	// Fresh says that the database answered the last time it was asked; at At,
-	// by the inbox's clock, it did so last, which is zero if it has not yet. What
-	// it said is not shown otherwise.
+	// Fresh says that the database answered when it was last asked. If not, the values read from it
+	// are not shown. At is when it last answered, by the inbox's clock; zero if it has not yet.
 	Fresh bool
 	At    time.Time
-	// Began is since when the database has been asked.
+	// Began is when the inbox began to ask the database.
 	Began      time.Time
 	Handlers   []HandlerSample
 	Workers    int
 	Partitions []PartitionSample
-	// OldestRunning is since when the oldest running call of each handler has run,
-	// by handler key; zero if none runs. It is known without the database.
+	// OldestRunning is when the oldest running call of each handler began, by handler key; zero if
+	// none runs. It does not need the database.
 	OldestRunning map[string]time.Time
 	// Health is 0 healthy, 1 degraded, 2 unhealthy.
 	Health int
 }
 
-// HandlerSample is one handler's backlog, that of its legacy keys included.
+// HandlerSample is one handler's backlog, including that of its legacy keys.
 type HandlerSample struct {
 	HandlerKey string
-	// Due, Waiting, Processing and Poisoned count its statuses, see
-	// store.Backlog, up to a bound: Capped says that there are more.
+	// Due, Waiting, Processing and Poisoned count its statuses up to a bound, see store.Backlog.
+	// Capped says that there are more.
 	Due, Waiting, Processing, Poisoned int
 	Capped                             bool
-	// OldestDue is when the oldest of those that are due became so; zero if
-	// none is.
+	// OldestDue is when the oldest of the due statuses became due; zero if none is.
 	OldestDue time.Time
 	Paused    bool
 }
@@ -52,8 +50,8 @@ type PartitionSample struct {
 	Halted bool
 }
 
-// ObserveSamples shows the latest sample whenever metrics are collected, until
-// stop is called. latest must be quick, and so must now, the inbox's clock.
+// ObserveSamples shows the latest sample whenever metrics are collected, until stop is called.
+// latest must be quick, and so must now, which is the inbox's clock.
 func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time) (stop func() error, err error) {
 	g := gauges{Instruments: i}
 	due, waiting := g.count(backlogDue), g.count(backlogWaiting)
@@ -82,7 +80,7 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 			o.ObserveFloat64(running, ageOf(since, at), of(attrHandler.String(key)))
 		}
 		answered := s.At
-		if answered.IsZero() { // whoever is blind from the start has to be noticed, too
+		if answered.IsZero() { // a database that has never answered must be visible, too
 			answered = s.Began
 		}
 		if !answered.IsZero() {
@@ -109,7 +107,7 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 	return registration.Unregister, nil
 }
 
-// gauges makes gauges and gathers what goes wrong with it.
+// gauges creates gauges and collects the errors of doing so.
 type gauges struct {
 	*Instruments
 	all      []metric.Observable
@@ -128,7 +126,7 @@ func (g *gauges) seconds(d instrument) metric.Float64ObservableGauge {
 	return made
 }
 
-// ageOf is how long something has lasted, in seconds; 0 if nothing has.
+// ageOf returns how long something has lasted, in seconds; 0 if since is zero.
 func ageOf(since, now time.Time) float64 {
 	if since.IsZero() {
 		return 0

@@ -13,17 +13,16 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// maxText bounds, in characters, what of a text that came from outside is part of
-// a span.
+// maxText is how many characters of a text that came from outside a span gets.
 const maxText = 2000
 
-// text makes what came with a message, or from a handler, fit a span: exporters
-// refuse a whole batch of spans for one string that is no UTF-8.
+// text makes a text that came with a message, or from a handler, valid for a span. Exporters refuse
+// a whole batch of spans because of one string that is not UTF-8.
 func text(s string) string {
 	if len(s) <= maxText && utf8.ValidString(s) {
 		return s
 	}
-	// Nothing behind this can survive the cut, however large the text.
+	// Nothing after this position can remain after the cut, however large the text is.
 	if most := maxText * utf8.UTFMax; len(s) > most {
 		s = s[:most]
 	}
@@ -38,13 +37,12 @@ func text(s string) string {
 	return s
 }
 
-// stacked is an error whose text ends with a stack, after an empty line: that of a
-// handler's panic.
+// stacked is an error whose text ends with a stack after an empty line, such as that of a handler's
+// panic.
 type stacked interface{ Trace() []byte }
 
-// explain is what an error says, and apart from it the stack it carries, redacted before
-// they are cut. The error is the application's: its methods may panic, whatever they
-// have done before.
+// explain returns an error's text and, separately, the stack it carries. Both are redacted before
+// they are cut. The error is application code, so its methods may panic.
 func (i *Instruments) explain(of redact.Value, err error) (said, stack string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -60,8 +58,8 @@ func (i *Instruments) explain(of redact.Value, err error) (said, stack string) {
 	return text(i.cfg.Redactor.Error(of, said)), text(i.cfg.Redactor.Error(of, stack))
 }
 
-// fail gives a span error status, and the error as an event, as
-// trace.Span.RecordError would.
+// fail sets a span's status to error and adds the error as an event, as trace.Span.RecordError
+// would.
 func (i *Instruments) fail(span trace.Span, of redact.Value, err error, errorType string) {
 	if err == nil || !span.IsRecording() {
 		return

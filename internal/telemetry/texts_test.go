@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// exporting notes what an exporter would be given.
+// exporting records what an exporter would get.
 type exporting struct {
 	noop.TracerProvider
 	seen *[]string
@@ -68,14 +68,14 @@ func (s span) RecordError(err error, opts ...trace.EventOption) {
 	s.AddEvent("exception", append(opts, trace.WithAttributes(attribute.String("exception.message", err.Error())))...)
 }
 
-// panicked is as a handler's panic.
+// panicked is an error like that of a handler's panic.
 type panicked struct{ value, stack string }
 
 func (e *panicked) Error() string { return "handler panicked: " + e.value + "\n\n" + e.stack }
 func (e *panicked) Trace() []byte { return []byte(e.stack) }
 
-// Contract 12: whatever messages and handlers bring, exporters can send it: one
-// string that is no UTF-8 would cost them all spans of a batch.
+// Contract 12: exporters can send whatever messages and handlers bring. One string that is not
+// UTF-8 would cost them all spans of a batch.
 func TestWhateverComesWithMessagesAndErrorsIsValidAndBoundedInSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hostile := rapid.OneOf(
@@ -167,7 +167,7 @@ func TestTextsAreCutAtACharacter(t *testing.T) {
 	}
 }
 
-// As OpenTelemetry's conventions have it.
+// This follows OpenTelemetry's conventions.
 func TestOriginOfSeveralMessages(t *testing.T) {
 	kafka := func(topic string) handler.Properties {
 		return handler.Properties{Kafka: &handler.KafkaCoordinates{Topic: topic}}

@@ -17,7 +17,7 @@ import (
 // maxLinks bounds the links of one span, as OpenTelemetry's SDK does by default.
 const maxLinks = 128
 
-// provider is nil while nobody would see the spans.
+// provider returns the tracer provider; nil if no spans would be made.
 func (i *Instruments) provider() trace.TracerProvider {
 	if i == nil {
 		return nil
@@ -32,11 +32,11 @@ func (i *Instruments) provider() trace.TracerProvider {
 	return provider
 }
 
-// Traces reports whether StartAttempt is worth being called.
+// Traces reports whether calling StartAttempt has any effect.
 func (i *Instruments) Traces() bool { return i.provider() != nil }
 
-// idle tells a provider that makes no spans. The one that is global until the
-// application sets its own has no exported type; it goes by its package.
+// idle reports whether a provider makes no spans. The provider that is global until the application
+// sets its own has no exported type; it is recognized by its package.
 func idle(provider trace.TracerProvider) bool {
 	switch provider.(type) {
 	case noop.TracerProvider, *noop.TracerProvider:
@@ -49,19 +49,19 @@ func idle(provider trace.TracerProvider) bool {
 	return kind.PkgPath() == "go.opentelemetry.io/otel/internal/global"
 }
 
-// Accepting is the span of one accept. Nil is none.
+// Accepting is the span of one accept. A nil Accepting is no span.
 type Accepting struct {
 	span        trace.Span
 	instruments *Instruments
 	channel     string
-	// Traceparent is what the messages are stored with, so that their attempts
-	// can name the accept; empty if it is not sampled.
+	// Traceparent is stored with the messages, so that their attempts can link to the accept; empty
+	// if the span is not sampled.
 	Traceparent string
 }
 
-// StartAccept begins the span of an accept of messages that came together on a
-// channel. It is a child of the caller's span if there is one, else of the
-// producer's if there is one message, and links to the producers of all.
+// StartAccept starts the span of an accept of messages that came together on a channel. The span is
+// a child of the caller's span, if there is one. Otherwise, if there is a single message, it is a
+// child of the producer's span. It links to the producers of all messages.
 func (i *Instruments) StartAccept(
 	ctx context.Context, channel string, messages func(yield func(*handler.RawMessage) bool),
 ) (context.Context, *Accepting) {
@@ -85,7 +85,7 @@ func (i *Instruments) StartAccept(
 			producers = append(producers, trace.Link{SpanContext: producer})
 		}
 	}
-	channel = text(channel) // which the application need not have declared
+	channel = text(channel) // the channel may be undeclared
 	attributes := append(from.attributes(), attrInbox.String(i.cfg.Inbox), attrChannel.String(channel),
 		attrOperation.String(operationAccept), attrOperationType.String(typeReceive))
 	if from.n == 1 {
@@ -99,7 +99,7 @@ func (i *Instruments) StartAccept(
 	return ctx, &Accepting{span, i, channel, traceparent(span.SpanContext())}
 }
 
-// Stored is the traceparent to store; empty for nil.
+// Stored returns the traceparent to store; empty if a is nil.
 func (a *Accepting) Stored() string {
 	if a == nil {
 		return ""
@@ -107,7 +107,7 @@ func (a *Accepting) Stored() string {
 	return a.Traceparent
 }
 
-// End ends the span; with an error if nothing was stored.
+// End ends the span. err is the accept's error, if nothing was stored.
 func (a *Accepting) End(err error) {
 	if a == nil {
 		return
@@ -116,18 +116,18 @@ func (a *Accepting) End(err error) {
 	a.span.End()
 }
 
-// Attempt is the span of one call of a handler. Nil is none.
+// Attempt is the span of one call of a handler. A nil Attempt is no span.
 type Attempt struct {
 	span        trace.Span
 	instruments *Instruments
 	handlerKey  string
 }
 
-// StartAttempt begins the span of a call of a handler with these messages. A call
-// with one message goes on in its producer's trace, or in the accept's if the
-// producer sent none; one with several has a trace of its own. It is linked to the
-// accepts of all, as far as they were traced, and else to the producers. The
-// context is for the handler: its spans hang below.
+// StartAttempt starts the span of a call of a handler with these messages. A call with one message
+// continues the producer's trace, or the accept's if the producer sent none. A call with several
+// messages has a trace of its own. The span links to the accepts of all messages, or to the
+// producer of a message whose accept was not traced. Use the returned context for the handler, so
+// that its spans are children.
 func (i *Instruments) StartAttempt(
 	ctx context.Context, handlerKey string, messages ...handler.Metadata,
 ) (context.Context, *Attempt) {
@@ -168,7 +168,7 @@ func (i *Instruments) StartAttempt(
 
 func (i *Instruments) links(ctx context.Context, messages []handler.Metadata) []trace.Link {
 	var links []trace.Link
-	seen := map[trace.SpanID]bool{} // messages accepted together have one span
+	seen := map[trace.SpanID]bool{} // messages accepted together share one span
 	for _, m := range messages {
 		if len(links) == maxLinks {
 			break
@@ -185,8 +185,8 @@ func (i *Instruments) links(ctx context.Context, messages []handler.Metadata) []
 	return links
 }
 
-// Came notes what one of the call's messages has come to. errorType is the class
-// of a failure, err the failure.
+// Came records the outcome of one of the call's messages. errorType is the class of a failure, err
+// the failure.
 func (a *Attempt) Came(outcome, errorType string, err error) {
 	if a == nil {
 		return
@@ -197,14 +197,14 @@ func (a *Attempt) Came(outcome, errorType string, err error) {
 	}
 }
 
-// End ends the span, once if it is called again.
+// End ends the span. Calling it again does nothing.
 func (a *Attempt) End() {
 	if a != nil {
 		a.span.End()
 	}
 }
 
-// about are the attributes of one message, but for where it came from.
+// about returns the attributes of one message, except where it came from.
 func about(id, messageType string, p handler.Properties) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{attrMessageID.String(text(id)), attrType.String(text(messageType))}
 	if k := p.Kafka; k != nil {
@@ -213,12 +213,12 @@ func about(id, messageType string, p handler.Properties) []attribute.KeyValue {
 	return attributes
 }
 
-// origin is where messages came from: their system, which is ours if they are of
-// several, and their destination, if they have the same.
+// origin is where messages came from. Their system is the inbox if they are of several systems.
+// Their destination is set only if they share it.
 type origin struct {
 	n                   int
 	system, destination string
-	several             bool // destinations
+	several             bool // there are several destinations
 }
 
 func (o *origin) add(transport, channel string, p handler.Properties) {
