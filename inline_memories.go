@@ -44,9 +44,13 @@ func (ib *Inbox) newMemories(naming models.Naming) (memories, error) {
 func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Handler]*synchronous.Memory, error) {
 	store := c.inline.store
 	if !c.inline.ownStore {
-		own, err := gormstore.New(ib.db, gormstore.Schema(naming.Schema), gormstore.TablePrefix(naming.Prefix),
-			gormstore.WithClock(ib.cfg.clock),
-			gormstore.StatementTimeout(ib.cfg.options.Processor.StatementTimeout), gormstore.LockTimeout(markerWait))
+		own, err := gormstore.New(ib.db, func(o *gormstore.Options) {
+			o.Schema = naming.Schema
+			o.TablePrefix = naming.Prefix
+			o.Clock = ib.cfg.clock
+			o.StatementTimeout = ib.cfg.options.Processor.StatementTimeout
+			o.LockTimeout = markerWait
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -76,10 +80,13 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 
 // inlineDefaults are the options of a channel's handlers.
 func (ib *Inbox) inlineDefaults(c *channel) []idempotent.Option {
-	opts := []idempotent.Option{idempotent.Channel(c.name), idempotent.IDNamespace(c.idNamespace()),
-		idempotent.WithLogger(ib.log)}
+	opts := []idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
+		o.Channel = c.name
+		o.IDNamespace = c.idNamespace()
+		o.Logger = ib.log
+	})}
 	if c.allowsMissingID() {
-		opts = append(opts, idempotent.AllowMissingID())
+		opts = append(opts, idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true }))
 	}
 	return append(opts, c.inline.defaults...)
 }

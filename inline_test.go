@@ -62,9 +62,11 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 			[]string{`channel "events": inbox.InlineHandler: the channel has no handler "b"`}},
 		"key twice": {declaring(inbox.InlineHandler("a", nil), inbox.InlineHandler("a", memory)),
 			[]string{`channel "events": inbox.InlineHandler is declared twice for handler "a"`}},
-		"bad option": {declaring(inbox.InlineDefaults(idempotent.Retention(-1))),
+		"bad option": {declaring(inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) { o.Retention = -1 }))),
 			[]string{`inbox "orders": channel "events": `, "option Retention is -1ns, allowed is 0 (the store's) or more"}},
-		"handler's option": {declaring(inbox.InlineHandler("a", nil, idempotent.Duplicates("often"))),
+		"handler's option": {declaring(inbox.InlineHandler("a", nil, idempotent.Configure(func(o *idempotent.Options) {
+			o.Duplicates = "often"
+		}))),
 			[]string{`channel "events": idempotent handler "a": option Duplicates is "often"`}},
 		"selector of another type": {declaring(inbox.InlineDefaults(idempotent.KeyBy(func(string) (string, error) {
 			return "",
@@ -77,7 +79,10 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 			[]string{`channel "events": `, "the store is a nil *memstore.Store"}},
 		"handler's store overlooked": {declaring(inbox.InlineHandler("a", overlooked)),
 			[]string{`channel "events": idempotent handler "a": the store is a nil *memstore.Store`}},
-		"store required": {declaring(inbox.InlineStore(nil), inbox.InlineDefaults(idempotent.RequireStore())),
+		"store required": {declaring(inbox.InlineStore(nil),
+			inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
+				o.RequireStore = true
+			}))),
 			[]string{`channel "events": `, idempotent.ErrNoStore.Error()}},
 		"required inbox": {append(declaring(), must), []string{
 			`inbox "orders": channel "events" consumes in Inline mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
@@ -114,8 +119,12 @@ func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
 	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),
 		handler.Retention(time.Hour), handler.IdempotencyKey(byContent))
 	tx := inbox.Tx("c", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }, handler.TxGroup(1))
-	options := []inbox.InlineOption{nil, inbox.InlineDefaults(idempotent.Retention(time.Minute),
-		idempotent.CompositeID("")), inbox.InlineHandler("c", memory, idempotent.AllowMissingID())}
+	options := []inbox.InlineOption{nil, inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
+		o.Retention = time.Minute
+	}),
+		idempotent.CompositeID("")), inbox.InlineHandler("c", memory, idempotent.Configure(func(o *idempotent.Options) {
+		o.AllowMissingID = true
+	}))}
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = r

@@ -127,7 +127,10 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 			BatchRecords: -1, SASL: kafkaconsumer.SASL{Mechanism: "x", Username: "u"}})),
 		inbox.Channel("direct", inbox.Direct(), inbox.On("t", nothing("c", handler.Ordered()))),
 		inbox.Channel("inline", inbox.Inline(inbox.InlineHandler("nobody", nil),
-			inbox.InlineDefaults(idempotent.Retention(-1), idempotent.Duplicates("x"))), inbox.Kafka(somewhere),
+			inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
+				o.Retention = -1
+				o.Duplicates = "x"
+			}))), inbox.Kafka(somewhere),
 			inbox.On("t", nothing("d"))),
 	}
 	wants := []string{

@@ -27,7 +27,8 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		err  error
 		want []string // all of them
 	}{
-		{"all is well", wrapping(t, "billing", nothing[message], nil, idempotent.WithOptions(defaults)), nil},
+		{"all is well", wrapping(t, "billing", nothing[message], nil,
+			idempotent.Configure(func(o *idempotent.Options) { *o = defaults })), nil},
 		{"empty key", wrapping(t, "", nothing[message]), []string{`idempotent handler ""`, "handler key is empty"}},
 		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]),
 			[]string{"handler key of 201 characters, allowed are 1 to 200"}},
@@ -35,16 +36,23 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		{"key with NUL", wrapping(t, "a\x00", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"nil function", wrapping[message](t, "billing", nil),
 			[]string{`idempotent handler "billing"`, "its function is nil"}},
-		{"zero options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(idempotent.Options{})),
+		{"zero options", wrapping(t, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
+			*o = idempotent.Options{}
+		})),
 			[]string{"start from idempotent.DefaultOptions()"}},
-		{"options", wrapping(t, "billing", nothing[message], idempotent.WithOptions(bad)),
+		{"options", wrapping(t, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) { *o = bad })),
 			[]string{"option Retention is -1s, allowed is 0 (the store's) or more",
 				`option Duplicates is "twice", allowed are skip, log and fail`}},
-		{"the store's retention", wrapping(t, "billing", nothing[message], idempotent.Retention(0)), nil},
-		{"nowhere to log", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates)),
-			[]string{`option Duplicates is "log", but there is no logger: set WithLogger`}},
-		{"nil to log to", wrapping(t, "billing", nothing[message], idempotent.Duplicates(idempotent.LogDuplicates),
-			idempotent.WithLogger(nil)), []string{"there is no logger"}},
+		{"the store's retention", wrapping(t, "billing", nothing[message],
+			idempotent.Configure(func(o *idempotent.Options) { o.Retention = 0 })), nil},
+		{"nowhere to log", wrapping(t, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
+			o.Duplicates = idempotent.LogDuplicates
+		})),
+			[]string{`option Duplicates is "log", but there is no logger: set option Logger`}},
+		{"nil to log to", wrapping(t, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
+			o.Duplicates = idempotent.LogDuplicates
+			o.Logger = nil
+		})), []string{"there is no logger"}},
 		{"payload without ID", wrapping(t, "billing", nothing[order]),
 			[]string{"idempotent_test.order, which has no ID: use KeyBy"}},
 		{"payload without headers", wrapping(t, "billing", nothing[order], idempotent.IDFrom(envelope.HeaderID())),
@@ -76,14 +84,19 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 }
 
 func TestStoreMayBeRequired(t *testing.T) {
-	_, err := idempotent.New(nil, idempotent.RequireStore())
+	_, err := idempotent.New(nil, idempotent.Configure(func(o *idempotent.Options) { o.RequireStore = true }))
 	require.ErrorIs(t, err, idempotent.ErrNoStore)
-	_, err = idempotent.Wrap(nil, "billing", nothing[message], idempotent.RequireStore())
+	_, err = idempotent.Wrap(nil, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
+		o.RequireStore = true
+	}))
 	require.ErrorIs(t, err, idempotent.ErrNoStore)
 	require.ErrorContains(t, err, `"billing"`)
-	_, err = idempotent.Handle(receiver(t, nil), "billing", nothing[message], idempotent.RequireStore())
+	_, err = idempotent.Handle(receiver(t, nil), "billing", nothing[message],
+		idempotent.Configure(func(o *idempotent.Options) {
+			o.RequireStore = true
+		}))
 	require.ErrorIs(t, err, idempotent.ErrNoStore)
-	_, err = idempotent.New(memory(t), idempotent.RequireStore())
+	_, err = idempotent.New(memory(t), idempotent.Configure(func(o *idempotent.Options) { o.RequireStore = true }))
 	require.NoError(t, err)
 
 	var overlooked *memstore.Store // from a constructor whose error was ignored
@@ -93,7 +106,9 @@ func TestStoreMayBeRequired(t *testing.T) {
 
 func TestWrappedHandlerWithoutStoreIsNamedInTheLog(t *testing.T) {
 	log, logs := observe()
-	_, err := idempotent.Wrap(nil, "billing", nothing[message], log, idempotent.Channel("orders"))
+	_, err := idempotent.Wrap(nil, "billing", nothing[message], log, idempotent.Configure(func(o *idempotent.Options) {
+		o.Channel = "orders"
+	}))
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"handler_key": "billing", "channel": "orders"}, logs.All()[0].ContextMap())
 }
@@ -118,8 +133,13 @@ func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
 }
 
 func TestHandlersOptionsComeAfterTheReceivers(t *testing.T) {
-	r := receiver(t, memory(t), idempotent.Duplicates(idempotent.FailDuplicates), idempotent.AllowMissingID())
-	mail := handle(t, r, "mail", nothing[message], idempotent.Duplicates(idempotent.SkipDuplicates))
+	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
+		o.Duplicates = idempotent.FailDuplicates
+		o.AllowMissingID = true
+	}))
+	mail := handle(t, r, "mail", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
+		o.Duplicates = idempotent.SkipDuplicates
+	}))
 	billing := handle(t, r, "billing", nothing[message])
 	for _, h := range []func(context.Context, message) error{mail, billing} {
 		require.NoError(t, h(t.Context(), withID("m1")))
@@ -131,14 +151,18 @@ func TestHandlersOptionsComeAfterTheReceivers(t *testing.T) {
 
 func TestDuplicatesMayBeLoggedWhereTheHandlerHasALogger(t *testing.T) {
 	log, logs := observe()
-	r := receiver(t, memory(t), idempotent.Duplicates(idempotent.LogDuplicates))
+	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
+		o.Duplicates = idempotent.LogDuplicates
+	}))
 	_, err := idempotent.Handle(r, "billing", nothing[message])
 	require.ErrorContains(t, err, "there is no logger")
 	h := handle(t, r, "billing", nothing[message], log)
 	require.NoError(t, h(t.Context(), withID("m1")))
 	require.NoError(t, h(t.Context(), withID("m1")))
 	require.Equal(t, 1, logs.FilterMessageSnippet("duplicate skipped").Len())
-	_, err = idempotent.Handle(receiver(t, nil, idempotent.Duplicates(idempotent.LogDuplicates)), "billing",
+	_, err = idempotent.Handle(receiver(t, nil, idempotent.Configure(func(o *idempotent.Options) {
+		o.Duplicates = idempotent.LogDuplicates
+	})), "billing",
 		nothing[message])
 	require.NoError(t, err, "without a store there are no duplicates")
 }

@@ -44,7 +44,10 @@ func ExampleHandle() {
 	if err != nil {
 		panic(err)
 	}
-	orders, err := idempotent.New(store, idempotent.Channel("orders"), idempotent.Retention(7*24*time.Hour))
+	orders, err := idempotent.New(store, idempotent.Configure(func(o *idempotent.Options) {
+		o.Channel = "orders"
+		o.Retention = 7 * 24 * time.Hour
+	}))
 	if err != nil {
 		panic(err)
 	}
@@ -59,7 +62,7 @@ func ExampleHandle() {
 	mail, err := idempotent.Handle(orders, "mail", func(_ context.Context, m order) error {
 		fmt.Println("mailed", m.ID)
 		return nil
-	}, idempotent.Duplicates(idempotent.FailDuplicates))
+	}, idempotent.Configure(func(o *idempotent.Options) { o.Duplicates = idempotent.FailDuplicates }))
 	if err != nil {
 		panic(err)
 	}

@@ -28,7 +28,7 @@ type Identifier[T any] struct {
 func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) {
 	c := config{Options: DefaultOptions()}.with(opts)
 	i, err := newIdentifier[T](handlerKey, c)
-	if c.Duplicates == LogDuplicates && c.silent {
+	if c.Duplicates == LogDuplicates && c.Logger == nil {
 		err = errors.Join(err, errSilent)
 	}
 	if err != nil {
@@ -40,7 +40,7 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 	i, err := identityOf[T](c, handlerKey)
 	return &Identifier[T]{identity: i}, errors.Join(handler.CheckKey(handlerKey),
-		checkNamespace(cmp.Or(c.namespace, c.channel)), c.Validate(), err)
+		checkNamespace(cmp.Or(c.IDNamespace, c.Channel)), c.Validate(), err)
 }
 
 // Run returns the Run to pass to a store. If the message has no usable ID the error is an *IDError.
@@ -55,14 +55,14 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 		id, err = "", nil
 		i.told.Do(func() {
 			i.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
-				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.channel),
+				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.Channel),
 				zap.String(telemetry.FieldMessageType, typeOf(message)))
 		})
 	}
 	if err != nil {
 		return Run{}, &IDError{HandlerKey: i.handlerKey, Err: err}
 	}
-	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.namespace, i.channel)}
+	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.IDNamespace, i.Channel)}
 	return Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}, nil
 }
 
@@ -75,7 +75,7 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	case LogDuplicates:
 		i.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID),
 			zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
-			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, i.channel))
+			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, i.Channel))
 	}
 	return nil
 }

@@ -170,8 +170,8 @@ func (i *identity[T]) prefix(p handler.Properties) string {
 	switch {
 	case i.composite:
 		return i.handlerKey
-	case i.channel != "":
-		return i.channel
+	case i.Channel != "":
+		return i.Channel
 	case p.Channel == "" && p.Kafka != nil:
 		return p.Kafka.Topic
 	default:

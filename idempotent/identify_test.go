@@ -98,8 +98,10 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		"Kafka key of a message":        {by(msg, from(envelope.KafkaKey())), "shop:k7", "order.placed"},
 		"Kafka key of a raw message":    {by(raw, from(envelope.KafkaKey())), "shop:k7", "order.placed"},
 		"Kafka key of a record":         {by(record, from(envelope.KafkaKey())), "orders:k7", ""},
-		"Kafka key with the channel":    {by(record, from(envelope.KafkaKey()), idempotent.Channel("c")), "c:k7", ""},
-		"correlation ID with channel": {by(msg, from(envelope.CorrelationID("")), idempotent.Channel("c")), "c:c9",
+		"Kafka key with the channel": {by(record, from(envelope.KafkaKey()),
+			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })), "c:k7", ""},
+		"correlation ID with channel": {by(msg, from(envelope.CorrelationID("")),
+			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })), "c:c9",
 			"order.placed"},
 		"coordinates of a message": {by(msg, from(envelope.KafkaCoordinates())), "orders/3/42@1700000000000",
 			"order.placed"},
@@ -107,10 +109,11 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		"function of a raw message":  {by(raw, from(whole)), "ordersv", "order.placed"},
 		"composite of a message":     {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
 		"composite of a raw message": {by(raw, idempotent.CompositeID("")), "billing:c9", "order.placed"},
-		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"), idempotent.Channel("c")),
+		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"),
+			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })),
 			"billing:c9", ""},
 		"composite, then overridden": {by(record, idempotent.CompositeID(""), from(envelope.CorrelationID("")),
-			idempotent.Channel("c")), "c:c9", ""},
+			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })), "c:c9", ""},
 		"payload's field": {by(msg, idempotent.KeyBy(func(m handler.Message[order]) (string, error) {
 			return m.Payload.Number, nil
 		})),
@@ -180,7 +183,7 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 		"ID that a batch's events share": {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID}),
 			envelope.ErrSharedID},
 		"pointer to one of these": {by(&handler.RawMessage{ID: "h1", IDErr: envelope.ErrSharedID},
-			idempotent.AllowMissingID()), envelope.ErrSharedID},
+			idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true })), envelope.ErrSharedID},
 		"ID that its decoder calls missing": {by(handler.RawMessage{ID: "h1", IDErr: envelope.ErrMissingID}),
 			idempotent.ErrMissingID},
 		"record of no place": {by(envelope.Record{Value: []byte("v")},
@@ -249,7 +252,9 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, err := envelope.NewDecoder(envelope.DecoderConfig{ID: c.decoder}, nil)
 			require.NoError(t, err)
-			r, raws, deliveries := receiver(t, memory(t), idempotent.AllowMissingID()), []string(nil), []string(nil)
+			r, raws, deliveries := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
+				o.AllowMissingID = true
+			})), []string(nil), []string(nil)
 			raw := handle(t, r, "raw", func(_ context.Context, m handler.RawMessage) error {
 				raws = append(raws, string(m.Content))
 				return nil
@@ -281,7 +286,9 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 // For an interface type the ID strategy depends on each message.
 func TestFunctionOfARecordRefusesWhatHasNone(t *testing.T) {
 	whole := envelope.Func(func(r envelope.Record) (string, error) { return "id of " + string(r.Value), nil })
-	r := receiver(t, memory(t), idempotent.IDFrom(whole), idempotent.AllowMissingID())
+	r := receiver(t, memory(t), idempotent.IDFrom(whole), idempotent.Configure(func(o *idempotent.Options) {
+		o.AllowMissingID = true
+	}))
 	h := handle(t, r, "billing", func(context.Context, any) error { panic("called") })
 	for _, id := range []string{"1", "2"} {
 		var idErr *idempotent.IDError

@@ -16,21 +16,30 @@ func TestOptionsAboutIDsAreToldFromOthers(t *testing.T) {
 		return i.FindsIDs()
 	}
 	require.False(t, finds())
-	require.False(t, finds(nil, idempotent.Retention(1), idempotent.Duplicates(idempotent.FailDuplicates),
-		idempotent.Channel("c"), idempotent.RequireStore()))
+	require.False(t, finds(nil, idempotent.Configure(func(o *idempotent.Options) {
+		o.Retention = 1
+		o.Duplicates = idempotent.FailDuplicates
+		o.Channel = "c"
+		o.RequireStore = true
+	})))
 	for _, o := range []idempotent.Option{
-		idempotent.AllowMissingID(), idempotent.IDFrom(envelope.IDStrategy{}), idempotent.CompositeID(""),
+		idempotent.Configure(func(o *idempotent.Options) {
+			o.AllowMissingID = true
+		}), idempotent.IDFrom(envelope.IDStrategy{}), idempotent.CompositeID(""),
 		idempotent.KeyBy(func(envelope.Record) (string, error) { return "", nil }),
 		idempotent.RecordBy(func(r envelope.Record) envelope.Record { return r }),
 	} {
-		require.True(t, finds(idempotent.Retention(1), o))
+		require.True(t, finds(idempotent.Configure(func(o *idempotent.Options) { o.Retention = 1 }), o))
 	}
 }
 
 // A message is remembered by the same key, whether the wrapper or an Identifier asks the store.
 func TestIdentifierFindsWhatTheWrapperAsksFor(t *testing.T) {
 	find := idempotent.KeyBy(func(id string) (string, error) { return id, nil })
-	i, err := idempotent.Identify[string]("h", find, idempotent.Channel("c"), idempotent.Retention(5))
+	i, err := idempotent.Identify[string]("h", find, idempotent.Configure(func(o *idempotent.Options) {
+		o.Channel = "c"
+		o.Retention = 5
+	}))
 	require.NoError(t, err)
 	run, err := i.Run("1")
 	require.NoError(t, err)
@@ -40,7 +49,9 @@ func TestIdentifierFindsWhatTheWrapperAsksFor(t *testing.T) {
 	_, err = i.Run("")
 	require.ErrorAs(t, err, &refused)
 	require.ErrorIs(t, err, idempotent.ErrMissingID)
-	lenient, err := idempotent.Identify[string]("h", find, idempotent.AllowMissingID())
+	lenient, err := idempotent.Identify[string]("h", find, idempotent.Configure(func(o *idempotent.Options) {
+		o.AllowMissingID = true
+	}))
 	require.NoError(t, err)
 	run, err = lenient.Run("")
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func withID(id string) message {
 // nothing is a handler of messages of any type that does nothing.
 func nothing[T any](context.Context, T) error { return nil }
 
-func memory(t testing.TB, opts ...memstore.Option) *memstore.Store {
+func memory(t testing.TB, opts ...func(*memstore.Options)) *memstore.Store {
 	t.Helper()
 	s, err := memstore.New(opts...)
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func handle[T any](
 
 func observe() (idempotent.Option, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.DebugLevel)
-	return idempotent.WithLogger(zap.New(core)), logs
+	return idempotent.Configure(func(o *idempotent.Options) { o.Logger = zap.New(core) }), logs
 }
 
 // storeFunc is a store whose Run is a function.

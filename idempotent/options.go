@@ -3,6 +3,7 @@ package idempotent
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,21 +26,42 @@ const (
 	FailDuplicates DuplicatePolicy = "fail"
 )
 
-// Options are what can come from a file or from the environment, for all handlers
-// of a Receiver or for one. Start from DefaultOptions.
+// Options are settings of all handlers of a Receiver or of one; Configure sets them. Those with a
+// key can also come from a file or from the environment: start from DefaultOptions.
 type Options struct {
-	// Retention is how long it is remembered that a message was processed, at
-	// least: what has expired is a duplicate until the store forgets it. Default
-	// 0, the store's own: 24 h of gormstore and memstore, 7 d of redisstore.
+	// Retention is how long it is remembered that a message was processed, at least: what has
+	// expired is a duplicate until the store forgets it. Do not set it below the longest time
+	// after which the transport may deliver a message again, outages and replays included.
+	// Default 0, the store's own: 24 h of gormstore and memstore, 7 d of redisstore (contract 8.4).
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
-	// Duplicates says what comes of a duplicate. Default SkipDuplicates.
+	// Duplicates says what comes of a message that was processed before. Do not use FailDuplicates
+	// where the transport delivers again whatever fails: a duplicate never stops being one. Nor
+	// LogDuplicates where many are expected. Default SkipDuplicates (contract 8.3).
 	Duplicates DuplicatePolicy `yaml:"duplicates" env:"DUPLICATES"`
-	// AllowMissingID runs the handler for a message without ID each time it
-	// comes, said once. Default off: it is refused with an *IDError.
+	// AllowMissingID runs the handler for a message without ID, undeduplicated: each time it comes.
+	// It is counted, and logged once per handler. Do not use it for handlers that must not run
+	// twice. Default off: the message is refused with an *IDError (contract 4.4).
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
-	// RequireStore makes it an error to have no store. Default off: the handlers
-	// run for every message, said once.
+	// RequireStore makes it an error at construction to have no store. Do not use it where handlers
+	// have to run without one, such as in a test of their own. Default off: the handlers run for
+	// every message, which is logged once (contract 8.5).
 	RequireStore bool `yaml:"require_store" env:"REQUIRE_STORE"`
+	// Channel names the channel that messages come from, in logs and as the prefix of IDs that are
+	// only unique in it (envelope.CorrelationID, envelope.KafkaKey). Without it the prefix is the
+	// channel of the message's properties, or the record's topic. It is the namespace of the
+	// handler's IDs, too, unless IDNamespace names another: what was processed for one channel is
+	// not known for another. Without either all that the handler gets is one namespace, whatever
+	// topics it comes from: wrap a handler once for each of its topics where others may write to
+	// one of them. Do not change it later: what was processed before would be handled again.
+	Channel string `yaml:"-" env:"-"`
+	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several
+	// channels that name the same share what was processed. Do not share one where somebody may
+	// write to one of the channels and not to the other: a message of his has another's message of
+	// the same ID skipped.
+	IDNamespace string `yaml:"-" env:"-"`
+	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do
+	// not leave it out in production.
+	Logger *zap.Logger `yaml:"-" env:"-"`
 }
 
 // DefaultOptions returns the defaults of the contract.
@@ -50,7 +72,7 @@ func DefaultOptions() Options {
 // Validate reports every option that is out of range, joined, each by name with
 // its value and what is allowed.
 func (o Options) Validate() error {
-	if o == (Options{}) {
+	if reflect.ValueOf(o).IsZero() {
 		return errors.New("options are zero: start from idempotent.DefaultOptions()")
 	}
 	var problems []error
@@ -69,16 +91,13 @@ func (o Options) Validate() error {
 // config is everything that is declared about a handler.
 type config struct {
 	Options
-	channel   string
-	namespace string // of IDs; empty: the channel
-	id        envelope.IDStrategy
-	hasID     bool // id was set, perhaps to the zero strategy
+	id    envelope.IDStrategy
+	hasID bool // id was set, perhaps to the zero strategy
 	// composite: the handler's key stands where the channel's name would.
 	composite bool
 	keyBy     any // func(T) (string, error)
 	recordBy  any // func(T) envelope.Record
 	log       *zap.Logger
-	silent    bool // no logger was set
 }
 
 func (c config) with(opts []Option) config {
@@ -87,62 +106,14 @@ func (c config) with(opts []Option) config {
 			o(&c)
 		}
 	}
-	if c.log == nil {
-		c.silent = true
-	}
-	c.log = logging.WithoutStacks(c.log)
+	c.log = logging.WithoutStacks(c.Logger)
 	return c
 }
 
-// Option adjusts a Receiver or, after the Receiver's, one handler. Options are
-// applied in order.
+// Option adjusts a Receiver or, after the Receiver's, one handler: Configure its settings, the others
+// where a message's ID comes from. Options are applied in order.
 type Option func(*config)
 
-// WithOptions replaces all settings by o, for example loaded from a file;
-// options after it still apply. Do not pass a struct that did not start from
-// DefaultOptions: zero values are values.
-func WithOptions(o Options) Option { return func(c *config) { c.Options = o } }
-
-// Retention is how long it is remembered that a message was processed. Do not
-// set it below the longest time after which the transport may deliver a message
-// again, outages and replays included. Default 0, the store's own: 24 h of
-// gormstore and memstore, 7 d of redisstore (contract 8.4).
-func Retention(d time.Duration) Option { return func(c *config) { c.Retention = d } }
-
-// Duplicates says what comes of a message that was processed before. Do not use
-// FailDuplicates where the transport delivers again whatever fails: a duplicate
-// never stops being one. Nor LogDuplicates where many are expected. Default
-// SkipDuplicates (contract 8.3).
-func Duplicates(p DuplicatePolicy) Option { return func(c *config) { c.Duplicates = p } }
-
-// AllowMissingID runs the handler for a message without ID, undeduplicated: each
-// time it comes. It is counted, and said once per handler. Do not use it for
-// handlers that must not run twice (contract 4.4).
-func AllowMissingID() Option { return func(c *config) { c.AllowMissingID = true } }
-
-// RequireStore makes it an error at construction to have no store. Do not use it
-// where handlers have to run without one, such as in a test of their own
-// (contract 8.5).
-func RequireStore() Option { return func(c *config) { c.RequireStore = true } }
-
-// Channel names the channel that messages come from, in logs and as the prefix of
-// IDs that are only unique in it (envelope.CorrelationID, envelope.KafkaKey).
-// Without it the prefix is the channel of the message's properties, or the record's
-// topic. It is the namespace of the handler's IDs, too, unless IDNamespace names
-// another: what was processed for one channel is not known for another. Without
-// either all that the handler gets is one namespace, whatever topics it comes from:
-// wrap a handler once for each of its topics where others may write to one of them.
-// Do not change it later: what was processed before would be handled again.
-func Channel(name string) Option { return func(c *config) { c.channel = name } }
-
-// IDNamespace names where message IDs are unique, instead of Channel: handlers of
-// several channels that name the same share what was processed. Do not share one
-// where somebody may write to one of the channels and not to the other: a message
-// of his has another's message of the same ID skipped.
-func IDNamespace(name string) Option { return func(c *config) { c.namespace = name } }
-
-// WithLogger sets the zap logger. Without it nothing is logged, also not that
-// there is no store: do not leave it out in production.
-func WithLogger(log *zap.Logger) Option {
-	return func(c *config) { c.log, c.silent = log, false }
-}
+// Configure sets options: set gets those that are set so far, at first DefaultOptions. Assign options
+// that were loaded from a file before others, which they would replace.
+func Configure(set func(o *Options)) Option { return func(c *config) { set(&c.Options) } }

@@ -41,13 +41,13 @@ func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, err
 	}
 	if store == nil {
 		r.cfg.log.Warn("inbox: no store of processed messages, handlers run each time a message comes; said once",
-			append(about, zap.String(telemetry.FieldChannel, r.cfg.channel))...)
+			append(about, zap.String(telemetry.FieldChannel, r.cfg.Channel))...)
 	}
 	return r, nil
 }
 
 // errSilent refuses LogDuplicates without a logger: no duplicate would ever be logged.
-var errSilent = fmt.Errorf("option Duplicates is %q, but there is no logger: set WithLogger", LogDuplicates)
+var errSilent = fmt.Errorf("option Duplicates is %q, but there is no logger: set option Logger", LogDuplicates)
 
 // checkStore returns what is wrong with a store, which may be nil.
 func (c config) checkStore(store Store) error {
@@ -97,7 +97,7 @@ func Handle[T any](
 	if fn == nil {
 		all = append(all, errors.New("its function is nil"))
 	}
-	if cfg.Duplicates == LogDuplicates && cfg.silent && r.store != nil {
+	if cfg.Duplicates == LogDuplicates && cfg.Logger == nil && r.store != nil {
 		all = append(all, errSilent)
 	}
 	w := &wrapped[T]{store: r.store, Identifier: identifier, fn: fn, counters: &counters{}}

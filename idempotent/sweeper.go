@@ -20,32 +20,34 @@ import (
 // there is nothing left to do. Several processes may sweep one store. It is safe for concurrent
 // use.
 type Sweeper struct {
-	sweepConfig
+	opts  SweepOptions
 	store Store
+	clock Clock
+	log   *zap.Logger
 	loop  routine.Loop
 }
 
-// NewSweeper returns a Sweeper of store. The error joins everything that is wrong: a nil store,
-// options out of range.
-func NewSweeper(store Store, opts ...SweepOption) (*Sweeper, error) {
-	cfg := sweepConfig{SweepOptions: DefaultSweepOptions(), clock: clock.System{}}
-	for _, o := range opts {
-		if o != nil {
-			o(&cfg)
+// NewSweeper makes a Sweeper of store. Each function of configure may change the options, which
+// start as DefaultSweepOptions. The error joins all that is wrong: a nil store, options out of range.
+func NewSweeper(store Store, configure ...func(o *SweepOptions)) (*Sweeper, error) {
+	o := DefaultSweepOptions()
+	for _, set := range configure {
+		if set != nil {
+			set(&o)
 		}
 	}
-	problems := []error{cfg.Validate()}
+	err := o.Validate()
 	if isNil(store) {
-		problems = append(problems, errors.New("the store is nil"))
+		err = errors.Join(err, errors.New("the store is nil"))
 	}
-	if cfg.clock == nil {
-		problems = append(problems, errors.New("option SweepClock is nil, allowed is a clock"))
-	}
-	if err := errors.Join(problems...); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("idempotent sweeper: %w", err)
 	}
-	cfg.log = logging.WithoutStacks(cfg.log)
-	return &Sweeper{sweepConfig: cfg, store: store}, nil
+	s := &Sweeper{opts: o, store: store, clock: o.Clock, log: logging.WithoutStacks(o.Logger)}
+	if s.clock == nil {
+		s.clock = clock.System{}
+	}
+	return s, nil
 }
 
 // Start sweeps once every Interval until Stop. Starting twice does nothing. A stopped sweeper can
@@ -65,7 +67,7 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 func (s *Sweeper) run(ctx context.Context) {
 	sweeping := condition.New(s.log, s.clock, zap.ErrorLevel, "sweep of processed messages",
 		"it is tried again after its interval")
-	for routine.Sleep(ctx, s.Interval) {
+	for routine.Sleep(ctx, s.opts.Interval) {
 		forgotten, err := s.Sweep(ctx)
 		if ctx.Err() != nil {
 			return
@@ -99,7 +101,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (forgotten int64, err error) {
 
 // once calls Cleanup once and turns a panic into an error: it must not end the process.
 func (s *Sweeper) once(ctx context.Context, now time.Time) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	err = routine.Protect("the store", func() (err error) {
 		n, err = s.store.Cleanup(ctx, now)

@@ -36,7 +36,7 @@ func cleaning(cleanup func(ctx context.Context) (int64, error)) *cleaned {
 	return &cleaned{calls: make(chan time.Time, 100), cleanup: cleanup}
 }
 
-func sweeper(t *testing.T, store idempotent.Store, opts ...idempotent.SweepOption) *idempotent.Sweeper {
+func sweeper(t *testing.T, store idempotent.Store, opts ...func(*idempotent.SweepOptions)) *idempotent.Sweeper {
 	t.Helper()
 	s, err := idempotent.NewSweeper(store, opts...)
 	require.NoError(t, err)
@@ -46,11 +46,11 @@ func sweeper(t *testing.T, store idempotent.Store, opts ...idempotent.SweepOptio
 
 func TestSweepForgetsWhatHasExpired(t *testing.T) {
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	store := memory(t, memstore.WithClock(clock))
-	r := receiver(t, store, idempotent.Retention(time.Hour))
+	store := memory(t, func(o *memstore.Options) { o.Clock = clock })
+	r := receiver(t, store, idempotent.Configure(func(o *idempotent.Options) { o.Retention = time.Hour }))
 	h := handle(t, r, "billing", nothing[message])
 	require.NoError(t, h(t.Context(), withID("m1")))
-	s := sweeper(t, store, idempotent.SweepClock(clock))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Clock = clock })
 	for _, c := range []struct {
 		after time.Duration
 		want  int64
@@ -67,7 +67,10 @@ func TestSweepForgetsWhatHasExpired(t *testing.T) {
 func TestSweeperSweepsAtItsIntervalUntilItIsStopped(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	store := cleaning(func(context.Context) (int64, error) { return 1, nil })
-	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepClock(fxtest.NewClock(at)))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) {
+		o.Interval = time.Millisecond
+		o.Clock = fxtest.NewClock(at)
+	})
 	require.NoError(t, s.Stop(t.Context()), "before Start")
 	for range 2 { // it can be started again
 		s.Start()
@@ -84,7 +87,7 @@ func TestSweeperSweepsAtItsIntervalUntilItIsStopped(t *testing.T) {
 }
 
 func TestStartAndStopFromEverywhere(t *testing.T) {
-	s := sweeper(t, memory(t), idempotent.SweepInterval(time.Millisecond))
+	s := sweeper(t, memory(t), func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
 	var done sync.WaitGroup
 	for i := range 20 {
 		done.Add(1)
@@ -124,7 +127,10 @@ func TestSweepThatFailsIsTriedAgain(t *testing.T) {
 				}
 				return 0, nil
 			})
-			s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepLogger(zap.New(core)))
+			s := sweeper(t, store, func(o *idempotent.SweepOptions) {
+				o.Interval = time.Millisecond
+				o.Logger = zap.New(core)
+			})
 			s.Start()
 			inboxtest.Receive(t, store.calls, "a sweep")
 			inboxtest.Receive(t, store.calls, "a sweep")
@@ -152,20 +158,20 @@ func TestSweepIsBoundedAndGoesOnWhereItGotOn(t *testing.T) {
 		<-ctx.Done()
 		return 1, ctx.Err()
 	})
-	s := sweeper(t, store, idempotent.SweepTimeout(time.Millisecond))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Timeout = time.Millisecond })
 	n, err := s.Sweep(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 3, n)
 
 	stuck := cleaning(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 0, ctx.Err() })
-	_, err = sweeper(t, stuck, idempotent.SweepTimeout(time.Millisecond)).Sweep(t.Context())
+	_, err = sweeper(t, stuck, func(o *idempotent.SweepOptions) { o.Timeout = time.Millisecond }).Sweep(t.Context())
 	require.ErrorIs(t, err, context.DeadlineExceeded, "without progress it is not repeated")
 	require.Len(t, stuck.calls, 1)
 }
 
 func TestStopCutsASweepOff(t *testing.T) {
 	store := cleaning(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 1, ctx.Err() })
-	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
 	s.Start()
 	inboxtest.Receive(t, store.calls, "a sweep")
 	require.NoError(t, s.Stop(t.Context()))
@@ -174,7 +180,7 @@ func TestStopCutsASweepOff(t *testing.T) {
 func TestStopReturnsByItsContextsEnd(t *testing.T) {
 	release := make(chan struct{})
 	store := cleaning(func(context.Context) (int64, error) { <-release; return 0, nil }) // ignores its context
-	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
 	s.Start()
 	inboxtest.Receive(t, store.calls, "a sweep")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -192,7 +198,7 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 		<-release
 		return 0, nil
 	})
-	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
 	s.Start()
 	inboxtest.Receive(t, entered, "a sweep")
 	ended, cancel := context.WithCancel(t.Context())
@@ -229,15 +235,16 @@ func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 	var overlooked *memstore.Store
 	for _, c := range []struct {
 		store idempotent.Store
-		opt   idempotent.SweepOption
+		opt   func(*idempotent.SweepOptions)
 		want  string
 	}{
 		{nil, nil, "the store is nil"},
 		{overlooked, nil, "the store is nil"},
-		{memory(t), idempotent.SweepInterval(0), "option Interval is 0s, allowed is more than 0"},
-		{memory(t), idempotent.SweepTimeout(-1), "option Timeout is -1ns, allowed is more than 0"},
-		{memory(t), idempotent.SweepClock(nil), "option SweepClock is nil"},
-		{memory(t), idempotent.WithSweepOptions(idempotent.SweepOptions{}), "start from idempotent.DefaultSweepOptions()"},
+		{memory(t), func(o *idempotent.SweepOptions) { o.Interval = 0 }, "option Interval is 0s, allowed is more than 0"},
+		{memory(t), func(o *idempotent.SweepOptions) { o.Timeout = -1 }, "option Timeout is -1ns, allowed is more than 0"},
+		{memory(t), func(o *idempotent.SweepOptions) {
+			*o = idempotent.SweepOptions{}
+		}, "start from idempotent.DefaultSweepOptions()"},
 	} {
 		_, err := idempotent.NewSweeper(c.store, c.opt)
 		require.ErrorContains(t, err, "idempotent sweeper: ")
@@ -260,8 +267,11 @@ func TestSweepsThatFailAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
 		}
 		return 0, nil
 	})
-	s := sweeper(t, store, idempotent.SweepInterval(time.Millisecond), idempotent.SweepClock(clock),
-		idempotent.SweepLogger(zap.New(core)))
+	s := sweeper(t, store, func(o *idempotent.SweepOptions) {
+		o.Interval = time.Millisecond
+		o.Clock = clock
+		o.Logger = zap.New(core)
+	})
 	s.Start()
 	require.Eventually(t, func() bool {
 		return logs.FilterMessageSnippet("swept").Len() > 0

@@ -55,16 +55,25 @@ func TestMessageOfOneChannelIsNoDuplicateOnAnother(t *testing.T) {
 	}
 	for range 2 {
 		for _, handle := range []func(context.Context, message) error{
-			handler("none"), handler("core", idempotent.Channel("core")), handler("partners", idempotent.Channel("partners")),
-			handler("shared", idempotent.Channel("eu"), idempotent.IDNamespace("world")),
-			handler("its other", idempotent.Channel("us"), idempotent.IDNamespace("world")),
+			handler("none"), handler("core", idempotent.Configure(func(o *idempotent.Options) { o.Channel = "core" })),
+			handler("partners", idempotent.Configure(func(o *idempotent.Options) {
+				o.Channel = "partners"
+			})),
+			handler("shared", idempotent.Configure(func(o *idempotent.Options) {
+				o.Channel = "eu"
+				o.IDNamespace = "world"
+			})),
+			handler("its other", idempotent.Configure(func(o *idempotent.Options) {
+				o.Channel = "us"
+				o.IDNamespace = "world"
+			})),
 		} {
 			require.NoError(t, handle(t.Context(), withID("m1")))
 		}
 	}
 	require.Equal(t, map[string]int{"none": 1, "core": 1, "partners": 1, "shared": 1}, calls)
 	_, err := idempotent.Wrap(store, "transfer", func(context.Context, message) error { return nil },
-		idempotent.IDNamespace(strings.Repeat("n", 201)))
+		idempotent.Configure(func(o *idempotent.Options) { o.IDNamespace = strings.Repeat("n", 201) }))
 	require.ErrorContains(t, err,
 		"namespace of IDs has 201 characters, at most 200 are allowed: give a shorter one to IDNamespace")
 }
@@ -145,7 +154,9 @@ func TestDuplicatesAreSkippedLoggedOrFail(t *testing.T) {
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			log, logs := observe()
-			r, calls := receiver(t, memory(t), idempotent.Duplicates(policy), log), 0
+			r, calls := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
+				o.Duplicates = policy
+			}), log), 0
 			h := handle(t, r, "billing", func(context.Context, message) error { calls++; return nil })
 			require.NoError(t, h(t.Context(), withID("m1")))
 			require.Zero(t, logs.Len())
@@ -171,7 +182,9 @@ func TestMessageWithoutIDIsRefused(t *testing.T) {
 
 func TestMessageWithoutIDIsHandledEachTimeWhereAllowed(t *testing.T) {
 	log, logs := observe()
-	r, calls := receiver(t, memory(t), idempotent.AllowMissingID(), log), 0
+	r, calls := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
+		o.AllowMissingID = true
+	}), log), 0
 	h := handle(t, r, "billing", func(context.Context, message) error {
 		if calls++; calls == 3 {
 			return errHandler
@@ -190,7 +203,7 @@ func TestMessageWithoutIDIsHandledEachTimeWhereAllowed(t *testing.T) {
 }
 
 func TestIDsOfUpTo200CharactersAreRemembered(t *testing.T) {
-	r, calls := receiver(t, memory(t), idempotent.AllowMissingID()), 0
+	r, calls := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true })), 0
 	h := handle(t, r, strings.Repeat("語", 200), func(context.Context, message) error { calls++; return nil })
 	for _, character := range []string{"x", "é", "語", "🙂"} {
 		for range 2 {
@@ -229,7 +242,7 @@ func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
 				},
 			} {
 				t.Run(name+" "+when+", "+string(policy), func(t *testing.T) {
-					r := receiver(t, store, idempotent.Duplicates(policy))
+					r := receiver(t, store, idempotent.Configure(func(o *idempotent.Options) { o.Duplicates = policy }))
 					require.ErrorIs(t, handle(t, r, "billing", nothing[message])(t.Context(), withID("m1")), c.err)
 					require.Equal(t, c.want, r.Counts())
 				})
@@ -292,10 +305,12 @@ func TestStoreGetsKeyTypeAndRetention(t *testing.T) {
 		error) {
 		runs = append(runs, run)
 		return false, body(ctx)
-	}), idempotent.Retention(time.Hour))
+	}), idempotent.Configure(func(o *idempotent.Options) { o.Retention = time.Hour }))
 	for _, h := range []func(context.Context, message) error{
 		handle(t, r, "billing", nothing[message]),
-		handle(t, r, "mail", nothing[message], idempotent.Retention(48*time.Hour)),
+		handle(t, r, "mail", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
+			o.Retention = 48 * time.Hour
+		})),
 	} {
 		require.NoError(t, h(t.Context(), withID("m1")))
 	}
@@ -354,7 +369,7 @@ func TestWithoutStoreTheHandlerRunsEachTime(t *testing.T) {
 }
 
 func TestFullMemoryStoreRefusesAndCallsNothing(t *testing.T) {
-	r, calls := receiver(t, memory(t, memstore.MaxKeys(1))), 0
+	r, calls := receiver(t, memory(t, func(o *memstore.Options) { o.MaxKeys = 1 })), 0
 	h := handle(t, r, "billing", func(context.Context, message) error { calls++; return nil })
 	require.NoError(t, h(t.Context(), withID("m1")))
 	require.ErrorIs(t, h(t.Context(), withID("m2")), memstore.ErrFull)

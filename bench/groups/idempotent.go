@@ -90,7 +90,7 @@ func wrapped(
 	return gormstore.Wrap(store, "bench-handler-1", func(_ context.Context, tx *gorm.DB, m received) error {
 		d.calls.Add(1)
 		return tx.Exec(effects.Insert, m.id).Error
-	}, idempotent.RequireStore())
+	}, idempotent.Configure(func(o *idempotent.Options) { o.RequireStore = true }))
 }
 
 func idempotentByHand(

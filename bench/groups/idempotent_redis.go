@@ -45,7 +45,7 @@ func redisOurs(atOnce int) newTrial {
 		if err != nil {
 			return nil, err
 		}
-		store, err := redisstore.New(r.client, redisstore.KeyPrefix(r.prefix))
+		store, err := redisstore.New(r.client, func(o *redisstore.Options) { o.KeyPrefix = r.prefix })
 		if err != nil {
 			return nil, errors.Join(err, r.client.Close())
 		}

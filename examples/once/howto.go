@@ -29,11 +29,13 @@ func applyTx(_ context.Context, tx *gorm.DB, p Payment) error {
 // channelOf wraps all handlers of a channel.
 func channelOf(store *gormstore.Store, notify handleFunc, log *zap.Logger) (apply, tell handleFunc, err error) {
 	payments, err := idempotent.New(store,
-		idempotent.RequireStore(),
-		idempotent.Channel("payments"),
-		idempotent.Retention(7*24*time.Hour),
-		idempotent.Duplicates(idempotent.LogDuplicates),
-		idempotent.WithLogger(log))
+		idempotent.Configure(func(o *idempotent.Options) {
+			o.RequireStore = true
+			o.Channel = "payments"
+			o.Retention = 7 * 24 * time.Hour
+			o.Duplicates = idempotent.LogDuplicates
+			o.Logger = log
+		}))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -41,7 +43,9 @@ func channelOf(store *gormstore.Store, notify handleFunc, log *zap.Logger) (appl
 	if err != nil {
 		return nil, nil, err
 	}
-	tell, err = idempotent.Handle(payments, "notify-payer", notify, idempotent.Retention(24*time.Hour))
+	tell, err = idempotent.Handle(payments, "notify-payer", notify, idempotent.Configure(func(o *idempotent.Options) {
+		o.Retention = 24 * time.Hour
+	}))
 	return apply, tell, err
 }
 
@@ -63,7 +67,10 @@ func settle(
 }
 
 func inRedis(client redis.UniversalClient, log *zap.Logger, charge handleFunc) (handleFunc, error) {
-	store, err := redisstore.New(client, redisstore.KeyPrefix("payments"), redisstore.Logger(log))
+	store, err := redisstore.New(client, func(o *redisstore.Options) {
+		o.KeyPrefix = "payments"
+		o.Logger = log
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +78,7 @@ func inRedis(client redis.UniversalClient, log *zap.Logger, charge handleFunc) (
 }
 
 func inMemory(charge handleFunc) (handleFunc, error) {
-	store, err := memstore.New(memstore.MaxKeys(10_000))
+	store, err := memstore.New(func(o *memstore.Options) { o.MaxKeys = 10_000 })
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +106,10 @@ func byHeader(store *gormstore.Store) (func(context.Context, kafka.Message) erro
 
 // sweeping forgets what is past its retention until stop is called.
 func sweeping(store *gormstore.Store, log *zap.Logger) (stop func(context.Context) error, err error) {
-	sweeper, err := idempotent.NewSweeper(store, idempotent.SweepInterval(time.Hour), idempotent.SweepLogger(log))
+	sweeper, err := idempotent.NewSweeper(store, func(o *idempotent.SweepOptions) {
+		o.Interval = time.Hour
+		o.Logger = log
+	})
 	if err != nil {
 		return nil, err
 	}

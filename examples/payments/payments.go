@@ -102,13 +102,16 @@ func (b *Book) InRedis(store *redisstore.Store, db *gorm.DB) (handleFunc, error)
 // NewGORMStore and NewRedisStore differ from those in production in their
 // impatience: a killed worker's payment is taken over in seconds.
 func NewGORMStore(db *gorm.DB) (*gormstore.Store, error) {
-	return gormstore.New(db, gormstore.LockTimeout(5*time.Second))
+	return gormstore.New(db, func(o *gormstore.Options) { o.LockTimeout = 5 * time.Second })
 }
 
 // NewRedisStore has keys of the run's own.
 func NewRedisStore(address, run string) (*redisstore.Store, error) {
-	return redisstore.Open(address, redisstore.KeyPrefix(run), redisstore.Lease(2*time.Second),
-		redisstore.WaitTimeout(5*time.Second))
+	return redisstore.Open(address, func(o *redisstore.Options) {
+		o.KeyPrefix = run
+		o.Lease = 2 * time.Second
+		o.WaitTimeout = 5 * time.Second
+	})
 }
 
 // OpenAccounts makes the application's tables, and accounts 1 to n.

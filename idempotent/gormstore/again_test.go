@@ -55,7 +55,10 @@ func TestRunThatGotInAnothersWayBeginsAgain(t *testing.T) {
 			for attempts, expected := range map[int]int{5: 2, 1: 1} {
 				inboxtest.Exec(t, d.DB, `TRUNCATE accounts, effects, inbox_markers`)
 				inboxtest.Exec(t, d.DB, `INSERT INTO accounts VALUES (0)`)
-				s := open(t, d.DB, gormstore.Isolation(level), gormstore.MaxAttempts(attempts))
+				s := open(t, d.DB, func(o *gormstore.Options) {
+					o.Isolation = level
+					o.MaxAttempts = attempts
+				})
 				var both sync.WaitGroup
 				var calls atomic.Int32
 				both.Add(2)
@@ -87,7 +90,7 @@ func TestDuplicateUnderAnyIsolationIsADuplicate(t *testing.T) {
 		r := newRig(t, d)
 		var all []string
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-			s, id := open(t, d.DB, gormstore.Isolation(level)), level.String()
+			s, id := open(t, d.DB, func(o *gormstore.Options) { o.Isolation = level }), level.String()
 			all = append(all, id)
 			first := r.begin(s, id)
 			second := r.beside(s, id)
@@ -143,7 +146,9 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		proxy := pgproxy.New(t, d.DSN())
-		s := open(t, testenv.OpenPostgres(t, proxy.DSN()), gormstore.StatementTimeout(3*time.Second))
+		s := open(t, testenv.OpenPostgres(t, proxy.DSN()), func(o *gormstore.Options) {
+			o.StatementTimeout = 3 * time.Second
+		})
 
 		// The database has committed.
 		for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.AnswerSilent} {
@@ -188,8 +193,10 @@ func TestStatementsThatAreNotAnsweredEnd(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		proxy := pgproxy.New(t, d.DSN())
-		s := open(t, testenv.OpenPostgres(t, proxy.DSN()), gormstore.StatementTimeout(time.Second),
-			gormstore.LockTimeout(100*time.Millisecond))
+		s := open(t, testenv.OpenPostgres(t, proxy.DSN()), func(o *gormstore.Options) {
+			o.StatementTimeout = time.Second
+			o.LockTimeout = 100 * time.Millisecond
+		})
 		for _, matches := range []func(string) bool{
 			pgproxy.Containing("begin"), pgproxy.Containing(`INSERT INTO "inbox_markers"`),
 		} {

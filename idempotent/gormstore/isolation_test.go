@@ -60,7 +60,9 @@ func TestBodyHasTheIsolationOfTheOption(t *testing.T) {
 			"serializable": sql.LevelSerializable,
 		} {
 			var got string
-			_, err := open(t, d.DB, gormstore.Isolation(level)).Run(t.Context(), run(want), func(ctx context.Context) error {
+			_, err := open(t, d.DB, func(o *gormstore.Options) {
+				o.Isolation = level
+			}).Run(t.Context(), run(want), func(ctx context.Context) error {
 				return handler.DB(ctx).Raw("SELECT current_setting('transaction_isolation')").Scan(&got).Error
 			})
 			require.NoError(t, err)

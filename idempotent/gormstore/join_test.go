@@ -263,7 +263,7 @@ func TestConflictInACallersTransaction(t *testing.T) {
 		r.have("1", "Repeatable Read", "Serializable")
 
 		first = r.begin(r.store, "2")
-		r.store = open(t, d.DB, gormstore.LockTimeout(100*time.Millisecond))
+		r.store = open(t, d.DB, func(o *gormstore.Options) { o.LockTimeout = 100 * time.Millisecond })
 		_, err := r.within(nil, "2", effect("2", nil))
 		require.ErrorIs(t, err, idempotent.ErrInProgress)
 		require.Equal(t, outcome{}, first.end(t, nil))

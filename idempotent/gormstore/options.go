@@ -10,31 +10,45 @@ import (
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 )
 
-// Options configure a Store. Start from DefaultOptions.
+// Options configure a Store. Start from DefaultOptions: zero values are values.
 type Options struct {
-	// Schema is the PostgreSQL schema of the table; empty leaves it to the
-	// search path. Default "".
+	// Schema is the PostgreSQL schema of the table. Do not set it on SQLite, which has none.
+	// Default "", the search path.
 	Schema string `yaml:"schema" env:"SCHEMA"`
-	// TablePrefix begins the table's name. Default "", which is "inbox_".
+	// TablePrefix begins the table's name. Do not change it while messages may be delivered
+	// again: their markers stay under the old name. Default "", which is "inbox_".
 	TablePrefix string `yaml:"table_prefix" env:"TABLE_PREFIX"`
-	// LockTimeout is how long a run waits for another one of the same key, and
-	// on SQLite for anybody who writes: 1 ms to 24 h. Default 10 s.
+	// LockTimeout is how long a run waits for another one of the same key before it returns
+	// ErrInProgress, and on SQLite for any writer; less if its context ends before. Do not set it
+	// above what your transport lets a handler take: the wait is part of that. Each call that
+	// waits has a connection of the pool meanwhile; do not set it long where the pool is small.
+	// 1 ms to 24 h; default 10 s.
 	LockTimeout time.Duration `yaml:"lock_timeout" env:"LOCK_TIMEOUT"`
-	// StatementTimeout bounds each database call of the store's own, but for
-	// waiting for locks: begin, marker, commit, rollback, Processed, a batch of
-	// Cleanup. At most 24 h; default 10 s.
+	// StatementTimeout bounds each database call of the store's own, but for waiting for locks:
+	// begin, marker, commit, rollback, Processed, a batch of Cleanup. The body's are bounded by
+	// its context alone. Do not lower it below what a commit may take on a busy day: one that is
+	// cut short has to be looked up. At most 24 h; default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
-	// BatchSize is how many markers one statement of Cleanup deletes. Default
-	// 1,000.
+	// BatchSize is how many markers one statement of Cleanup deletes. Do not raise it far: SQLite
+	// lets nobody write meanwhile. Default 1,000.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
-	// Isolation of the store's own transactions; sql.LevelDefault is READ COMMITTED on
-	// PostgreSQL, whatever the role's or the database's default is. It has no text
-	// form: code sets it, not a file. Default sql.LevelDefault.
+	// Isolation is the level of the store's own transactions, which the body runs in:
+	// sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead or LevelSerializable.
+	// LevelDefault is READ COMMITTED, whatever default_transaction_isolation the role or the
+	// database has. Do not set it where the body does not need it: above READ COMMITTED runs that
+	// get in each other's way begin again, see MaxAttempts. SQLite's transactions are always
+	// serializable: LevelDefault and LevelSerializable alone are allowed there. In an inbox's
+	// Inline channel the transactions are the inbox's, see TxIsolation of processor.Options. It
+	// has no text form: code sets it, not a file. Default sql.LevelDefault (contract 8.2).
 	Isolation sql.IsolationLevel `yaml:"-" env:"-"`
-	// MaxAttempts is how often a body runs at most in one call of Run, because
-	// PostgreSQL rolled its transaction back for a deadlock or a serialization
-	// failure. Default 5.
+	// MaxAttempts is how often a body runs at most in one call of Run: PostgreSQL may roll its
+	// transaction back for a deadlock or a serialization failure, and then it is run again. Set 1
+	// where a body does what no rollback undoes and the transport's own pace of redelivery is to
+	// be kept; do not change it for any other reason. Default 5.
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
+	// Clock replaces the system clock, which markers' times are taken from, for tests. Do not use
+	// it to shift time in production. Default nil, the system's.
+	Clock idempotent.Clock `yaml:"-" env:"-"`
 }
 
 // DefaultOptions returns the defaults.
@@ -46,76 +60,13 @@ func DefaultOptions() Options {
 // 24 days, above which every marker would fail.
 const maxTimeout = 24 * time.Hour
 
-// config is what options set.
-type config struct {
-	options Options
-	clock   idempotent.Clock
-}
-
-// Option configures a Store.
-type Option func(*config)
-
-// WithOptions sets all of them at once, as loaded from a file. Start from
-// DefaultOptions; options after it change single ones.
-func WithOptions(o Options) Option { return func(c *config) { c.options = o } }
-
-// Schema looks for the table in this PostgreSQL schema. Do not set it on
-// SQLite, which has none.
-func Schema(name string) Option { return func(c *config) { c.options.Schema = name } }
-
-// TablePrefix begins the table's name. Do not change it while messages may be
-// delivered again: their markers stay under the old name. Default "inbox_".
-func TablePrefix(prefix string) Option { return func(c *config) { c.options.TablePrefix = prefix } }
-
-// LockTimeout is how long a run waits for another one of the same key before
-// it returns ErrInProgress, and less if its context ends before. Default 10 s.
-// Do not set it above what your transport lets a handler take: the wait is part
-// of that. Each call that waits has a connection of the pool meanwhile; do not
-// set it long where the pool is small.
-func LockTimeout(d time.Duration) Option { return func(c *config) { c.options.LockTimeout = d } }
-
-// StatementTimeout bounds each database call of the store's own; the body's are
-// bounded by its context alone. Default 10 s. Do not lower it below what a
-// commit may take on a busy day: one that is cut short has to be looked up.
-func StatementTimeout(d time.Duration) Option {
-	return func(c *config) { c.options.StatementTimeout = d }
-}
-
-// BatchSize is how many markers one statement of Cleanup deletes. Default
-// 1,000. Do not raise it far: SQLite lets nobody write meanwhile.
-func BatchSize(n int) Option { return func(c *config) { c.options.BatchSize = n } }
-
-// Isolation is the level of the store's own transactions, which the body runs in:
-// sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead or LevelSerializable.
-// LevelDefault is READ COMMITTED, whatever default_transaction_isolation the role or the
-// database has. Do not set it where the body does not need it: above READ COMMITTED runs
-// that get in each other's way begin again, see MaxAttempts. SQLite's transactions are
-// always serializable: LevelDefault and LevelSerializable alone are allowed there. In an
-// inbox's Inline channel the transactions are the inbox's, see the option TxIsolation of processor.Options. Default
-// sql.LevelDefault (contract 8.2).
-func Isolation(level sql.IsolationLevel) Option {
-	return func(c *config) { c.options.Isolation = level }
-}
-
-// MaxAttempts is how often a body runs at most in one call of Run: PostgreSQL
-// may roll its transaction back for a deadlock or a serialization failure, and
-// then it is run again. Default 5. Set 1 where a body does what no rollback
-// undoes and the transport's own pace of redelivery is to be kept; there is no
-// other reason to.
-func MaxAttempts(n int) Option { return func(c *config) { c.options.MaxAttempts = n } }
-
-// WithClock replaces the system clock, which markers' times are taken from, for
-// tests. Do not use it to shift time in production.
-func WithClock(clock idempotent.Clock) Option { return func(c *config) { c.clock = clock } }
-
 // validate reports every option that is out of range, by name, with its value
 // and what is allowed.
-func (c *config) validate(dialect string) error {
+func (o Options) validate(dialect string) error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {
 		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
 	}
-	o := c.options
 	if o.LockTimeout < time.Millisecond || o.LockTimeout > maxTimeout {
 		refuse("LockTimeout", o.LockTimeout, "1ms to 24h")
 	}
@@ -130,9 +81,6 @@ func (c *config) validate(dialect string) error {
 	}
 	if allowed := handlertx.RefusedIsolation(dialect, o.Isolation); allowed != "" {
 		refuse("Isolation", o.Isolation, allowed)
-	}
-	if c.clock == nil {
-		refuse("WithClock", "nil", "a clock")
 	}
 	return errors.Join(problems...)
 }

@@ -27,14 +27,14 @@ type rig struct {
 	store *gormstore.Store
 }
 
-func newRig(t *testing.T, d *inboxtest.Database, options ...gormstore.Option) *rig {
+func newRig(t *testing.T, d *inboxtest.Database, options ...func(*gormstore.Options)) *rig {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, ""))
 	inboxtest.Exec(t, d.DB, `CREATE TABLE effects (message_id varchar(200) NOT NULL)`)
 	return &rig{t, d, open(t, d.DB, options...)}
 }
 
-func open(t testing.TB, db *gorm.DB, options ...gormstore.Option) *gormstore.Store {
+func open(t testing.TB, db *gorm.DB, options ...func(*gormstore.Options)) *gormstore.Store {
 	t.Helper()
 	s, err := gormstore.New(db, options...)
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ import (
 func TestMarkerAndEffectAreThereTogetherOrNotAtAll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		r := newRig(t, d, gormstore.WithClock(clock))
+		r := newRig(t, d, func(o *gormstore.Options) { o.Clock = clock })
 		_, err := r.store.Run(t.Context(), run("1"), effect("1", errBody))
 		require.Same(t, errBody, err, "it is returned as it is")
 		r.have()
@@ -70,8 +70,8 @@ func TestBodyFindsItsTransaction(t *testing.T) {
 // There are two processes, and the test counts effects, not calls.
 func TestFiftyDuplicatesInTwoProcessesHaveOneEffect(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, gormstore.LockTimeout(time.Minute))
-		other := open(t, d.Another(t), gormstore.LockTimeout(time.Minute))
+		r := newRig(t, d, func(o *gormstore.Options) { o.LockTimeout = time.Minute })
+		other := open(t, d.Another(t), func(o *gormstore.Options) { o.LockTimeout = time.Minute })
 		var calls []chan outcome
 		for range 25 {
 			calls = append(calls, r.beside(r.store, "1"), r.beside(other, "1"))
@@ -126,10 +126,13 @@ func TestOtherKeysDoNotWait(t *testing.T) {
 func TestWaitForTheFirstEndsWithLockTimeout(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
-		hasty := open(t, d.Another(t), gormstore.LockTimeout(300*time.Millisecond), gormstore.StatementTimeout(24*time.Hour))
+		hasty := open(t, d.Another(t), func(o *gormstore.Options) {
+			o.LockTimeout = 300 * time.Millisecond
+			o.StatementTimeout = 24 * time.Hour
+		})
 		if d.Dialect == "sqlite" { // its driver waits as long as busy_timeout says
 			hasty = open(t, testenv.OpenSQLite(t, testenv.BusyTimeout(d.DSN(), 20*time.Millisecond)),
-				gormstore.LockTimeout(300*time.Millisecond))
+				func(o *gormstore.Options) { o.LockTimeout = 300 * time.Millisecond })
 		}
 		first := r.begin(r.store, "1")
 		began := time.Now()
@@ -166,7 +169,10 @@ func TestWaitForTheFirstEndsBeforeTheContextDoes(t *testing.T) {
 
 func TestLongestTimeoutsAndFarDeadlinesAreKept(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, gormstore.LockTimeout(24*time.Hour), gormstore.StatementTimeout(24*time.Hour))
+		r := newRig(t, d, func(o *gormstore.Options) {
+			o.LockTimeout = 24 * time.Hour
+			o.StatementTimeout = 24 * time.Hour
+		})
 		r.handled(r.store, "1")
 		for _, away := range []time.Duration{100 * 365 * 24 * time.Hour, math.MaxInt64} {
 			ctx, cancel := context.WithTimeout(t.Context(), away)
@@ -184,7 +190,7 @@ func TestLongestTimeoutsAndFarDeadlinesAreKept(t *testing.T) {
 func TestWaitForAConnectionNamesTheOptionThatEndedIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.SQLite(t)},
-		gormstore.LockTimeout(50*time.Millisecond))
+		func(o *gormstore.Options) { o.LockTimeout = 50 * time.Millisecond })
 	pool, err := r.DB.DB()
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(1)
@@ -202,7 +208,9 @@ func TestCallThatWaitsForTheFileEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.SQLiteDSN(t)
 	r := newRig(t, &inboxtest.Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn)})
-	s := open(t, testenv.OpenSQLite(t, testenv.BusyTimeout(dsn, 20*time.Millisecond)), gormstore.LockTimeout(24*time.Hour))
+	s := open(t, testenv.OpenSQLite(t, testenv.BusyTimeout(dsn, 20*time.Millisecond)), func(o *gormstore.Options) {
+		o.LockTimeout = 24 * time.Hour
+	})
 	first := r.begin(r.store, "1")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -223,7 +231,7 @@ func TestLockTimeoutIsTheMarkersAlone(t *testing.T) {
 				gorm.Config{PrepareStmt: true}),
 			"simple": testenv.Open(t, bySimpleProtocol(d.DSN()+"&options=-c%20lock_timeout%3D4321"), gorm.Config{}),
 		} {
-			s := open(t, db, gormstore.LockTimeout(123*time.Millisecond))
+			s := open(t, db, func(o *gormstore.Options) { o.LockTimeout = 123 * time.Millisecond })
 			is := func(db *gorm.DB, when string) {
 				t.Helper()
 				var setting string

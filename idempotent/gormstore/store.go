@@ -45,23 +45,25 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a store on db, a PostgreSQL or SQLite database that the caller closes. It does not
-// use the database: call Check at start. It returns an error for other dialects and for options out
-// of range.
-func New(db *gorm.DB, options ...Option) (*Store, error) {
-	cfg := &config{options: DefaultOptions(), clock: clock.System{}}
-	for _, option := range options {
-		if option != nil {
-			option(cfg)
+// New returns a store on db, a PostgreSQL or SQLite database that the caller closes. Each function
+// of configure may change the options, which start as DefaultOptions. New does not use the database:
+// call Check at start. It returns an error for other dialects and for options out of range.
+func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
+	s := &Store{opts: DefaultOptions()}
+	for _, set := range configure {
+		if set != nil {
+			set(&s.opts)
 		}
 	}
-	s := &Store{opts: cfg.options, clock: cfg.clock,
-		naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix}}
+	if s.clock = s.opts.Clock; s.clock == nil {
+		s.clock = clock.System{}
+	}
+	s.naming = models.Naming{Schema: s.opts.Schema, Prefix: s.opts.TablePrefix}
 	var err error
 	if s.markers, err = dialects.New(db, s.naming, store.Options{}); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
-	if err := cfg.validate(db.Dialector.Name()); err != nil {
+	if err := s.opts.validate(db.Dialector.Name()); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
 	s.db = db.Session(&gorm.Session{NewDB: true})

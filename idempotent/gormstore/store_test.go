@@ -24,7 +24,10 @@ import (
 func TestCleanupTakesBatchesAndLeavesWhatIsInUse(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		r := newRig(t, d, gormstore.BatchSize(3), gormstore.WithClock(clock))
+		r := newRig(t, d, func(o *gormstore.Options) {
+			o.BatchSize = 3
+			o.Clock = clock
+		})
 		for i := range 10 {
 			each := run(fmt.Sprint(i))
 			each.Retention = time.Duration(i+1) * time.Minute
@@ -54,7 +57,7 @@ func TestCleanupTakesBatchesAndLeavesWhatIsInUse(t *testing.T) {
 
 func TestTablesAreCheckedAtStart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		s, err := gormstore.New(d.DB, gormstore.TablePrefix("orders_"))
+		s, err := gormstore.New(d.DB, func(o *gormstore.Options) { o.TablePrefix = "orders_" })
 		require.NoError(t, err, "nothing is read")
 		err = s.Check(t.Context())
 		require.ErrorIs(t, err, models.ErrSchemaMissing)
@@ -75,7 +78,7 @@ func TestTablesAreCheckedAtStart(t *testing.T) {
 func TestSchemaIsWhereTheTableIs(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has none
 		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{Schema: "billing"}, ""))
-		s := open(t, d.DB, gormstore.Schema("billing"))
+		s := open(t, d.DB, func(o *gormstore.Options) { o.Schema = "billing" })
 		_, err := s.Run(t.Context(), run("1"), func(context.Context) error { return nil })
 		require.NoError(t, err)
 		is, err := s.Processed(t.Context(), run("1").Key)
@@ -122,23 +125,40 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	_, err = gormstore.New(tx)
 	require.ErrorContains(t, err, "inside a transaction")
 
-	for expected, option := range map[string]gormstore.Option{
-		"option LockTimeout is 1µs, allowed is 1ms to 24h":                                 gormstore.LockTimeout(time.Microsecond),
-		"option LockTimeout is 24h0m0.000000001s, allowed is 1ms to 24h":                   gormstore.LockTimeout(24*time.Hour + 1),
-		"option StatementTimeout is 2562047h47m16.854775807s":                              gormstore.StatementTimeout(math.MaxInt64),
-		"option StatementTimeout is 0s, allowed is more than 0, to 24h":                    gormstore.StatementTimeout(0),
-		"option BatchSize is 0, allowed is 1 or more":                                      gormstore.BatchSize(0),
-		"option MaxAttempts is 0, allowed is 1 or more":                                    gormstore.MaxAttempts(0),
-		"option Isolation is Read Committed, allowed is Default or Serializable on sqlite": gormstore.Isolation(sql.LevelReadCommitted),
-		"option Isolation is Linearizable, allowed is":                                     gormstore.Isolation(sql.LevelLinearizable),
-		"option WithClock is nil":                                                          gormstore.WithClock(nil),
-		"schema":                                                                           gormstore.Schema("billing"),
-		`table prefix "a b"`:                                                               gormstore.TablePrefix("a b"),
-		"option LockTimeout is 0s":                                                         gormstore.WithOptions(gormstore.Options{}),
+	for expected, option := range map[string]func(*gormstore.Options){
+		"option LockTimeout is 1µs, allowed is 1ms to 24h": func(o *gormstore.Options) {
+			o.LockTimeout = time.Microsecond
+		},
+		"option LockTimeout is 24h0m0.000000001s, allowed is 1ms to 24h": func(o *gormstore.Options) {
+			o.LockTimeout = 24*time.Hour + 1
+		},
+		"option StatementTimeout is 2562047h47m16.854775807s": func(o *gormstore.Options) {
+			o.StatementTimeout = math.MaxInt64
+		},
+		"option StatementTimeout is 0s, allowed is more than 0, to 24h": func(o *gormstore.Options) {
+			o.StatementTimeout = 0
+		},
+		"option BatchSize is 0, allowed is 1 or more":   func(o *gormstore.Options) { o.BatchSize = 0 },
+		"option MaxAttempts is 0, allowed is 1 or more": func(o *gormstore.Options) { o.MaxAttempts = 0 },
+		"option Isolation is Read Committed, allowed is Default or Serializable on sqlite": func(o *gormstore.Options) {
+			o.Isolation = sql.LevelReadCommitted
+		},
+		"option Isolation is Linearizable, allowed is": func(o *gormstore.Options) {
+			o.Isolation = sql.LevelLinearizable
+		},
+		"schema": func(o *gormstore.Options) {
+			o.Schema = "billing"
+		},
+		`table prefix "a b"`: func(o *gormstore.Options) {
+			o.TablePrefix = "a b"
+		},
+		"option LockTimeout is 0s": func(o *gormstore.Options) {
+			*o = gormstore.Options{}
+		},
 	} {
 		_, err := gormstore.New(db, option)
 		require.ErrorContains(t, err, expected)
 	}
-	_, err = gormstore.New(db, nil, gormstore.WithOptions(gormstore.DefaultOptions()))
+	_, err = gormstore.New(db, nil, func(o *gormstore.Options) { *o = gormstore.DefaultOptions() })
 	require.NoError(t, err)
 }

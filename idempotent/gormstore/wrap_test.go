@@ -88,8 +88,10 @@ func TestHandlersOfOneReceiverAreIndependent(t *testing.T) {
 func TestMessageWithoutIDHasATransactionToo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
-		handle := wrap(t, r.store, ship(nil), idempotent.AllowMissingID())
-		require.ErrorIs(t, wrap(t, r.store, ship(errBody), idempotent.AllowMissingID())(t.Context(), order{}), errBody)
+		handle := wrap(t, r.store, ship(nil), idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true }))
+		require.ErrorIs(t, wrap(t, r.store, ship(errBody), idempotent.Configure(func(o *idempotent.Options) {
+			o.AllowMissingID = true
+		}))(t.Context(), order{}), errBody)
 		require.Empty(t, r.effects())
 		for range 2 {
 			require.NoError(t, handle(t.Context(), order{}))
@@ -97,7 +99,9 @@ func TestMessageWithoutIDHasATransactionToo(t *testing.T) {
 		require.Equal(t, []string{"", ""}, r.effects())
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
 			ctx := gormstore.WithTx(t.Context(), tx)
-			require.ErrorIs(t, wrap(t, r.store, ship(errBody), idempotent.AllowMissingID())(ctx, order{}), errBody)
+			require.ErrorIs(t, wrap(t, r.store, ship(errBody), idempotent.Configure(func(o *idempotent.Options) {
+				o.AllowMissingID = true
+			}))(ctx, order{}), errBody)
 			return handle(ctx, order{})
 		}))
 		require.Equal(t, []string{"", "", ""}, r.effects())
@@ -109,7 +113,7 @@ func TestMessageWithoutIDHasATransactionToo(t *testing.T) {
 func TestWrappedHandlerWithinABodyHasItsOwnTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
-		handle := wrap(t, r.store, ship(nil), idempotent.AllowMissingID())
+		handle := wrap(t, r.store, ship(nil), idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true }))
 		_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
 			require.NoError(t, handle(ctx, order{}))
 			require.NoError(t, handle(ctx, order{"2"}))
@@ -155,7 +159,7 @@ func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 		r := newRig(t, d)
 		handlerOf := func(store idempotent.Store, fn func(context.Context, *gorm.DB, order) error) (func(context.Context,
 			order) error, *idempotent.Receiver) {
-			receiver, err := idempotent.New(store, idempotent.AllowMissingID())
+			receiver, err := idempotent.New(store, idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true }))
 			require.NoError(t, err)
 			handle, err := gormstore.Handle(receiver, r.store, "h", fn)
 			require.NoError(t, err)
@@ -200,11 +204,13 @@ func TestHandlerOfAnotherStoresReceiverIsNotCalled(t *testing.T) {
 func TestHandlerWithoutARetentionIsRememberedFor24Hours(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
-		r := newRig(t, d, gormstore.WithClock(clock))
+		r := newRig(t, d, func(o *gormstore.Options) { o.Clock = clock })
 		for id, c := range map[string]struct {
 			opts []idempotent.Option
 			want time.Duration
-		}{"1": {nil, 24 * time.Hour}, "2": {[]idempotent.Option{idempotent.Retention(time.Hour)}, time.Hour}} {
+		}{"1": {nil, 24 * time.Hour}, "2": {[]idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
+			o.Retention = time.Hour
+		})}, time.Hour}} {
 			require.NoError(t, wrap(t, r.store, ship(nil), c.opts...)(t.Context(), order{id}))
 			var marker models.Marker
 			require.NoError(t, d.DB.Where("message_id = ?", id).Take(&marker).Error)

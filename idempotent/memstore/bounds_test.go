@@ -67,7 +67,10 @@ func (h held) end(t *testing.T, err error) error {
 
 func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	s := open(t, memstore.MaxKeys(3), memstore.WithClock(clock))
+	s := open(t, func(o *memstore.Options) {
+		o.MaxKeys = 3
+		o.Clock = clock
+	})
 	kept(t, s, "long", 3*time.Hour)
 	kept(t, s, "short", time.Hour)
 	kept(t, s, "middle", 2*time.Hour)
@@ -99,7 +102,7 @@ func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
 }
 
 func TestWhatIsBeingHandledHasItsPlace(t *testing.T) {
-	s := open(t, memstore.MaxKeys(2))
+	s := open(t, func(o *memstore.Options) { o.MaxKeys = 2 })
 	kept(t, s, "m1", time.Hour)
 	h := hold(t, s, "m2")
 	require.Equal(t, 2, s.Len())
@@ -150,7 +153,7 @@ func TestCallThatWaitsTooLongIsToldSo(t *testing.T) {
 		message string
 	}{"at once": {0, ""}, "after a while": {20 * time.Millisecond, "still so after WaitTimeout of 20ms"}} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, memstore.WaitTimeout(c.wait))
+			s := open(t, func(o *memstore.Options) { o.WaitTimeout = c.wait })
 			first := hold(t, s, "m1")
 			began := time.Now()
 			_, err := s.Run(t.Context(), idempotent.Run{Key: key("m1")}, func(context.Context) error { panic("called") })
@@ -183,7 +186,7 @@ func TestCallThatWaitsEndsWithItsContext(t *testing.T) {
 
 func TestCleanupForgetsWhatExpiredBefore(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := open(t, memstore.WithClock(fxtest.NewClock(at)))
+	s := open(t, func(o *memstore.Options) { o.Clock = fxtest.NewClock(at) })
 	for i, minutes := range []time.Duration{5, 1, 4, 2, 3} {
 		kept(t, s, fmt.Sprint(i), minutes*time.Minute)
 	}
@@ -219,26 +222,25 @@ func TestProcessedEndsWithItsContext(t *testing.T) {
 
 func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 	for _, c := range []struct {
-		opt  memstore.Option
+		opt  func(*memstore.Options)
 		want string
 	}{
-		{memstore.MaxKeys(0), "option MaxKeys is 0, allowed is 1 or more"},
-		{memstore.WaitTimeout(-1), "option WaitTimeout is -1ns, allowed is 0 (do not wait) or more"},
-		{memstore.WithOptions(memstore.Options{}), "start from memstore.DefaultOptions()"},
-		{memstore.WithClock(nil), "option WithClock is nil"},
+		{func(o *memstore.Options) { o.MaxKeys = 0 }, "option MaxKeys is 0, allowed is 1 or more"},
+		{func(o *memstore.Options) { o.WaitTimeout = -1 }, "option WaitTimeout is -1ns, allowed is 0 (do not wait) or more"},
+		{func(o *memstore.Options) { *o = memstore.Options{} }, "start from memstore.DefaultOptions()"},
 	} {
 		_, err := memstore.New(c.opt)
 		require.ErrorContains(t, err, "memory store: ")
 		require.ErrorContains(t, err, c.want)
 	}
-	_, err := memstore.New(nil, memstore.WithOptions(memstore.DefaultOptions()))
+	_, err := memstore.New(nil, func(o *memstore.Options) { *o = memstore.DefaultOptions() })
 	require.NoError(t, err)
 	require.Equal(t, memstore.Options{MaxKeys: 100_000, WaitTimeout: 10 * time.Second}, memstore.DefaultOptions())
 }
 
 func TestHandlerWithoutARetentionIsRememberedFor24Hours(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := open(t, memstore.WithClock(fxtest.NewClock(at)))
+	s := open(t, func(o *memstore.Options) { o.Clock = fxtest.NewClock(at) })
 	handle, err := idempotent.Wrap(s, "handler", func(context.Context, string) error { return nil },
 		idempotent.KeyBy(func(id string) (string, error) { return id, nil }))
 	require.NoError(t, err)

@@ -36,7 +36,7 @@ func (s *Store) remember(run idempotent.Run) {
 	if run.Retention == 0 {
 		run.Retention = idempotent.DefaultRetention
 	}
-	m := &marker{run.Key, s.cfg.clock.Now().Add(run.Retention)}
+	m := &marker{run.Key, s.opts.Clock.Now().Add(run.Retention)}
 	s.markers[run.Key] = m
 	heap.Push(&s.expiry, m)
 }
@@ -44,10 +44,10 @@ func (s *Store) remember(run idempotent.Run) {
 // makeRoom makes room for one more key and reports whether there is any. It forgets a key only if
 // it must: an expired key counts as a duplicate as long as it is stored.
 func (s *Store) makeRoom() bool {
-	if len(s.running)+len(s.markers) < s.cfg.MaxKeys {
+	if len(s.running)+len(s.markers) < s.opts.MaxKeys {
 		return true
 	}
-	return s.forget(s.cfg.clock.Now())
+	return s.forget(s.opts.Clock.Now())
 }
 
 // forget forgets the key that expires first, if it expired before the given time. It reports

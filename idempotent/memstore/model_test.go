@@ -20,7 +20,11 @@ func TestStoreIsAMapWithExpiryTimes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 		limit := rapid.IntRange(1, 6).Draw(rt, "limit")
-		s, err := memstore.New(memstore.MaxKeys(limit), memstore.WithClock(clock), memstore.WaitTimeout(0))
+		s, err := memstore.New(func(o *memstore.Options) {
+			o.MaxKeys = limit
+			o.Clock = clock
+			o.WaitTimeout = 0
+		})
 		require.NoError(rt, err)
 		model := map[idempotent.Key]time.Time{}
 		expired := func(before time.Time) (n int) {

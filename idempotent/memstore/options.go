@@ -3,21 +3,27 @@ package memstore
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// Options configure a Store. Start from DefaultOptions.
+// Options configure a Store. Start from DefaultOptions: zero values are values.
 type Options struct {
-	// MaxKeys bounds the keys that are remembered or being handled. Default
-	// 100,000, which takes 18.5 MB when full of UUIDs of one handler (heap in use
-	// after a collection, Go 1.26 on amd64: go test -run '^$' -bench FullStore
-	// -benchtime 1x ./idempotent/memstore).
+	// MaxKeys bounds the keys that are remembered or being handled; see Store for what
+	// happens at the bound. Do not set it below what comes within the longest retention:
+	// messages would be refused until the first have expired. Default 100,000, which takes
+	// 18.5 MB when full of UUIDs of one handler (heap in use after a collection, Go 1.26 on
+	// amd64: go test -run '^$' -bench FullStore -benchtime 1x ./idempotent/memstore).
 	MaxKeys int `yaml:"max_keys" env:"MAX_KEYS"`
-	// WaitTimeout is how long a call waits for another one of its key; 0 does
-	// not wait. Default 10 s.
+	// WaitTimeout is how long a call waits for another one of its key before it returns
+	// idempotent.ErrInProgress; 0 does not wait. Do not set it above the time the transport
+	// gives a message, nor to 0 where it redelivers at once. Default 10 s.
 	WaitTimeout time.Duration `yaml:"wait_timeout" env:"WAIT_TIMEOUT"`
+	// Clock replaces the system clock by which retention is judged, for tests. Do not use it
+	// to shift time in production. WaitTimeout goes by real time. Default nil, the system's.
+	Clock idempotent.Clock `yaml:"-" env:"-"`
 }
 
 // DefaultOptions returns the defaults.
@@ -26,7 +32,7 @@ func DefaultOptions() Options { return Options{MaxKeys: 100_000, WaitTimeout: 10
 // Validate reports every option that is out of range, joined, each by name with
 // its value and what is allowed.
 func (o Options) Validate() error {
-	if o == (Options{}) {
+	if reflect.ValueOf(o).IsZero() {
 		return errors.New("options are zero: start from memstore.DefaultOptions()")
 	}
 	var problems []error
@@ -38,32 +44,3 @@ func (o Options) Validate() error {
 	}
 	return errors.Join(problems...)
 }
-
-// Option adjusts a Store. Options are applied in order.
-type Option func(*config)
-
-type config struct {
-	Options
-	clock idempotent.Clock
-}
-
-// WithOptions replaces all settings by o, for example loaded from a file;
-// options after it still apply. Do not pass a struct that did not start from
-// DefaultOptions: zero values are values.
-func WithOptions(o Options) Option { return func(c *config) { c.Options = o } }
-
-// MaxKeys bounds the keys that are remembered or being handled; see Store for
-// what happens at the bound. Do not set it below what comes within the longest
-// retention: messages would be refused until the first have expired. Default
-// 100,000.
-func MaxKeys(n int) Option { return func(c *config) { c.MaxKeys = n } }
-
-// WaitTimeout is how long a call waits for another one of its key before it
-// returns idempotent.ErrInProgress; 0 does not wait. Do not set it above the
-// time the transport gives a message, nor to 0 where it redelivers at once.
-// Default 10 s.
-func WaitTimeout(d time.Duration) Option { return func(c *config) { c.WaitTimeout = d } }
-
-// WithClock replaces the system clock by which retention is judged, for tests.
-// Do not use it to shift time in production. WaitTimeout goes by real time.
-func WithClock(clock idempotent.Clock) Option { return func(c *config) { c.clock = clock } }

@@ -27,7 +27,7 @@ var ErrFull = errors.New("the memory store is full")
 // are none it returns ErrFull. A body that succeeds after its context has ended is remembered,
 // because its effects have happened.
 type Store struct {
-	cfg config
+	opts Options
 
 	mu      sync.Mutex
 	running map[idempotent.Key]chan struct{} // closed when the call has ended
@@ -37,22 +37,23 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a Store. The error joins all options that are out of range.
-func New(opts ...Option) (*Store, error) {
+// New returns a Store; each function of configure may change the options, which start as
+// DefaultOptions. The error joins all options that are out of range.
+func New(configure ...func(o *Options)) (*Store, error) {
 	s := &Store{
-		cfg:     config{Options: DefaultOptions(), clock: clock.System{}},
+		opts:    DefaultOptions(),
 		running: map[idempotent.Key]chan struct{}{}, markers: map[idempotent.Key]*marker{},
 	}
-	for _, o := range opts {
-		if o != nil {
-			o(&s.cfg)
+	for _, set := range configure {
+		if set != nil {
+			set(&s.opts)
 		}
 	}
-	if err := s.cfg.Validate(); err != nil {
+	if err := s.opts.Validate(); err != nil {
 		return nil, fmt.Errorf("memory store: %w", err)
 	}
-	if s.cfg.clock == nil {
-		return nil, errors.New("memory store: option WithClock is nil, allowed is a clock")
+	if s.opts.Clock == nil {
+		s.opts.Clock = clock.System{}
 	}
 	return s, nil
 }
@@ -90,18 +91,18 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struc
 			return fail(err)
 		case other == nil:
 			return ended, duplicate, nil
-		case s.cfg.WaitTimeout == 0:
+		case s.opts.WaitTimeout == 0:
 			return fail(idempotent.ErrInProgress)
 		}
 		if timeout == nil {
-			timer := time.NewTimer(s.cfg.WaitTimeout)
+			timer := time.NewTimer(s.opts.WaitTimeout)
 			defer timer.Stop()
 			timeout = timer.C
 		}
 		select {
 		case <-other:
 		case <-timeout:
-			return fail(fmt.Errorf("%w: still so after WaitTimeout of %s", idempotent.ErrInProgress, s.cfg.WaitTimeout))
+			return fail(fmt.Errorf("%w: still so after WaitTimeout of %s", idempotent.ErrInProgress, s.opts.WaitTimeout))
 		case <-ctx.Done():
 			return fail(fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err()))
 		}
@@ -125,7 +126,7 @@ func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate 
 	// The key's place is reserved from here on, so that success can be remembered.
 	if !s.makeRoom() {
 		return nil, nil, false, fmt.Errorf("%w: option MaxKeys is %d and none of its keys has expired", ErrFull,
-			s.cfg.MaxKeys)
+			s.opts.MaxKeys)
 	}
 	ended = make(chan struct{})
 	s.running[key] = ended

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func open(t *testing.T, opts ...memstore.Option) *memstore.Store {
+func open(t *testing.T, opts ...func(*memstore.Options)) *memstore.Store {
 	t.Helper()
 	s, err := memstore.New(opts...)
 	require.NoError(t, err)
@@ -30,7 +30,10 @@ func TestConformance(t *testing.T) {
 	t.Run("by a clock that stands still, without waiting", func(t *testing.T) {
 		idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 			clock := fxtest.NewClock(time.Date(2020, 2, 29, 12, 0, 0, 0, time.UTC))
-			return idempotenttest.Fixture{Store: open(t, memstore.WithClock(clock), memstore.WaitTimeout(0)), Now: clock.Now,
+			return idempotenttest.Fixture{Store: open(t, func(o *memstore.Options) {
+				o.Clock = clock
+				o.WaitTimeout = 0
+			}), Now: clock.Now,
 				Advance: clock.Advance}
 		})
 	})

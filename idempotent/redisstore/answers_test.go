@@ -42,7 +42,7 @@ func (l line) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 }
 
 // on returns a store that uses such a line.
-func (r rig) on(t *testing.T, l line, opts ...redisstore.Option) *redisstore.Store {
+func (r rig) on(t *testing.T, l line, opts ...func(*redisstore.Options)) *redisstore.Store {
 	t.Helper()
 	client := r.another(t)
 	client.AddHook(l)
@@ -68,7 +68,7 @@ func TestFinaliseWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 			return errLine
 		}
 		return err
-	}, redisstore.Lease(patience))
+	}, func(o *redisstore.Options) { o.Lease = patience })
 	handled(t, store)
 	require.EqualValues(t, 2, asked.Load())
 	require.True(t, processed(t, store))
@@ -87,7 +87,7 @@ func TestFinaliseThatDoesNotArriveIsNotAcknowledged(t *testing.T) {
 					return errLine
 				}
 				return send()
-			}, redisstore.Lease(3*time.Second))
+			}, func(o *redisstore.Options) { o.Lease = 3 * time.Second })
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			began, calls := time.Now(), 0
@@ -137,7 +137,7 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 			_ = send() // its response is lost
 		}
 		return send()
-	}, redisstore.WaitTimeout(0))
+	}, func(o *redisstore.Options) { o.WaitTimeout = 0 })
 	handled(t, store)
 	require.True(t, processed(t, store))
 }
@@ -188,7 +188,7 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 					<-time.After(c.late) // the lease began before
 				}
 				return err
-			}, redisstore.Lease(lease))
+			}, func(o *redisstore.Options) { o.Lease = lease })
 			if !c.cold {
 				warm(t, store)
 			}
@@ -221,7 +221,7 @@ func TestLostAnswersWithinTheLeaseDoNotMatter(t *testing.T) {
 			return errLine
 		}
 		return err
-	}, redisstore.Lease(lease))
+	}, func(o *redisstore.Options) { o.Lease = lease })
 	began := time.Now()
 	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
 		select {
@@ -243,7 +243,7 @@ func TestFailedReleaseIsTold(t *testing.T) {
 			return errLine
 		}
 		return send()
-	}, redisstore.Logger(zap.New(core)))
+	}, func(o *redisstore.Options) { o.Logger = zap.New(core) })
 	refused := errors.New("the card was refused")
 	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { return refused })
 	require.ErrorIs(t, err, refused)
@@ -265,7 +265,7 @@ func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
 			<-hang
 		}
 		return send()
-	}, redisstore.OperationTimeout(time.Second))
+	}, func(o *redisstore.Options) { o.OperationTimeout = time.Second })
 	_, err := store.Processed(t.Context(), payment)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `redisstore: handler "billing", message "m1": no answer within 1s`)
@@ -296,7 +296,10 @@ func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
 			panic("a hook's bug")
 		}
 		return send()
-	}, redisstore.Lease(time.Second), redisstore.Logger(zap.New(core)))
+	}, func(o *redisstore.Options) {
+		o.Lease = time.Second
+		o.Logger = zap.New(core)
+	})
 	_, err := store.Processed(t.Context(), payment)
 	require.EqualError(t, err, `redisstore: handler "billing", message "m1": the client panicked: a hook's bug`)
 	said := logs.FilterMessage("the Redis client panicked").All()

@@ -23,7 +23,7 @@ func BenchmarkMessage(b *testing.B) {
 	require.NoError(b, err)
 	client := redis.NewClient(options)
 	b.Cleanup(func() { require.NoError(b, client.Close()) })
-	store, err := redisstore.New(client, redisstore.KeyPrefix(prefix))
+	store, err := redisstore.New(client, func(o *redisstore.Options) { o.KeyPrefix = prefix })
 	require.NoError(b, err)
 	handle := map[string]func(ctx context.Context, run idempotent.Run) error{
 		"the store": func(ctx context.Context, run idempotent.Run) error {

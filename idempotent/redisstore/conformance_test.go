@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 			idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 				r := newRig(t)
 				return idempotenttest.Fixture{
-					Store:   r.store(t, redisstore.WaitTimeout(waits)),
+					Store:   r.store(t, func(o *redisstore.Options) { o.WaitTimeout = waits }),
 					Forgets: true,
 					Waits:   waits,
 					Crash:   r.crash,

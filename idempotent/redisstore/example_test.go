@@ -19,7 +19,10 @@ type Payment struct {
 func Example() {
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}})
 	defer func() { _ = client.Close() }()
-	store, err := redisstore.New(client, redisstore.KeyPrefix("payments"), redisstore.Lease(time.Minute))
+	store, err := redisstore.New(client, func(o *redisstore.Options) {
+		o.KeyPrefix = "payments"
+		o.Lease = time.Minute
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -37,7 +40,7 @@ func Example() {
 
 // A store with a client of its own, in database 2.
 func ExampleOpen() {
-	store, err := redisstore.Open("redis://localhost:6379", redisstore.Database(2))
+	store, err := redisstore.Open("redis://localhost:6379", func(o *redisstore.Options) { o.Database = 2 })
 	if err != nil {
 		panic(err)
 	}

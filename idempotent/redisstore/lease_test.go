@@ -46,12 +46,16 @@ func (r rig) requireTTL(t *testing.T, want time.Duration) {
 func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  time.Duration
-		opts []redisstore.Option
+		opts []func(*redisstore.Options)
 		want time.Duration
 	}{
-		"the run's": {run: 90 * time.Minute, opts: []redisstore.Option{redisstore.Retention(time.Hour)},
+		"the run's": {run: 90 * time.Minute, opts: []func(*redisstore.Options){func(o *redisstore.Options) {
+			o.Retention = time.Hour
+		}},
 			want: 90 * time.Minute},
-		"the store's":             {opts: []redisstore.Option{redisstore.Retention(3 * time.Hour)}, want: 3 * time.Hour},
+		"the store's": {opts: []func(*redisstore.Options){func(o *redisstore.Options) {
+			o.Retention = 3 * time.Hour
+		}}, want: 3 * time.Hour},
 		"the default, seven days": {want: 7 * 24 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +80,9 @@ func TestHandlerWithoutARetentionHasTheStores(t *testing.T) {
 		want time.Duration
 	}{
 		"the default, seven days": {want: 7 * 24 * time.Hour},
-		"the handler's":           {opts: []idempotent.Option{idempotent.Retention(2 * time.Hour)}, want: 2 * time.Hour},
+		"the handler's": {opts: []idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
+			o.Retention = 2 * time.Hour
+		})}, want: 2 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -94,7 +100,8 @@ func TestLeaseIsRenewedWhileTheBodyRuns(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
 	r := newRig(t)
-	store, other := r.store(t, redisstore.Lease(lease)), r.store(t, redisstore.WaitTimeout(0))
+	store, other := r.store(t, func(o *redisstore.Options) { o.Lease = lease }), r.store(t,
+		func(o *redisstore.Options) { o.WaitTimeout = 0 })
 	began := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	duplicate, err := store.Run(ctx, run(payment), func(ctx context.Context) error {
@@ -128,7 +135,7 @@ func TestBodyWhoseClaimIsGoneIsCancelledAndNotAcknowledged(t *testing.T) {
 			if c.result != "" {
 				result = errors.New(c.result)
 			}
-			duplicate, err := r.store(t, redisstore.Lease(time.Second)).Run(t.Context(), run(payment),
+			duplicate, err := r.store(t, func(o *redisstore.Options) { o.Lease = time.Second }).Run(t.Context(), run(payment),
 				func(ctx context.Context) error {
 					r.replace(t, c.value)
 					select {
@@ -196,7 +203,7 @@ func TestProcessThatStoodStillBeyondItsLeaseIsRefused(t *testing.T) {
 	e := startElsewhere(t, order{r.url, r.prefix, time.Second, run(payment)})
 	require.NoError(t, e.command.Process.Signal(syscall.SIGSTOP))
 	calls := 0
-	store := r.store(t, redisstore.WaitTimeout(patience))
+	store := r.store(t, func(o *redisstore.Options) { o.WaitTimeout = patience })
 	duplicate, err := store.Run(t.Context(), run(payment), func(context.Context) error {
 		calls++
 		_, err := e.input.Write([]byte("x")) // its body returns as soon as the process resumes
@@ -220,7 +227,7 @@ func TestLiveClaimIsNeitherRunNorAcknowledged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			duplicate, err := r.store(t, redisstore.WaitTimeout(c.wait)).Run(t.Context(), run(payment),
+			duplicate, err := r.store(t, func(o *redisstore.Options) { o.WaitTimeout = c.wait }).Run(t.Context(), run(payment),
 				func(context.Context) error { panic("called") })
 			require.ErrorIs(t, err, idempotent.ErrInProgress)
 			require.False(t, duplicate)
@@ -230,7 +237,7 @@ func TestLiveClaimIsNeitherRunNorAcknowledged(t *testing.T) {
 	t.Run("nor when its context ends first", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		duplicate, err := r.store(t, redisstore.WaitTimeout(time.Hour)).Run(ctx, run(payment),
+		duplicate, err := r.store(t, func(o *redisstore.Options) { o.WaitTimeout = time.Hour }).Run(ctx, run(payment),
 			func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, idempotent.ErrLost)
@@ -282,7 +289,7 @@ func TestKeysOfPrefixesAreApart(t *testing.T) {
 		{":a", "b", "c"}, {"", "a:b", "c"}, {"", "a", "b:c"}, {":{a", "b", "c"}, {":{a:b}", "c", "d"}, {"", "a%3Ab", "c"},
 		{":{a}", "b", "c"},
 	} {
-		store := r.store(t, redisstore.KeyPrefix(r.prefix+c.prefix))
+		store := r.store(t, func(o *redisstore.Options) { o.KeyPrefix = r.prefix + c.prefix })
 		duplicate, err := store.Run(t.Context(), run(idempotent.Key{MessageID: c.id, HandlerKey: c.handler}), succeed)
 		require.NoError(t, err)
 		require.False(t, duplicate, "%d: %+v", i, c)

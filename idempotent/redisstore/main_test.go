@@ -60,14 +60,16 @@ func newRig(t *testing.T) rig {
 }
 
 // store returns one more store of the test, as another process would have.
-func (r rig) store(t *testing.T, opts ...redisstore.Option) *redisstore.Store {
+func (r rig) store(t *testing.T, opts ...func(*redisstore.Options)) *redisstore.Store {
 	t.Helper()
 	return r.storeOn(t, r.client, opts...)
 }
 
-func (r rig) storeOn(t *testing.T, client redis.UniversalClient, opts ...redisstore.Option) *redisstore.Store {
+func (r rig) storeOn(t *testing.T, client redis.UniversalClient, opts ...func(*redisstore.Options)) *redisstore.Store {
 	t.Helper()
-	store, err := redisstore.New(client, append([]redisstore.Option{redisstore.KeyPrefix(r.prefix)}, opts...)...)
+	store, err := redisstore.New(client, append([]func(*redisstore.Options){func(o *redisstore.Options) {
+		o.KeyPrefix = r.prefix
+	}}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	return store
@@ -188,11 +190,13 @@ func (e elsewhere) line(t *testing.T) string {
 
 // handleElsewhere runs as the other process.
 func handleElsewhere(text string) {
-	var o order
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
+	var given order
+	if err := json.Unmarshal([]byte(text), &given); err != nil {
 		panic(err)
 	}
-	store, err := redisstore.Open(o.URL, redisstore.KeyPrefix(o.Prefix), redisstore.Lease(o.Lease))
+	store, err := redisstore.Open(given.URL, func(o *redisstore.Options) {
+		o.KeyPrefix, o.Lease = given.Prefix, given.Lease
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -200,7 +204,7 @@ func handleElsewhere(text string) {
 		succeed); err != nil {
 		panic(err)
 	}
-	duplicate, err := store.Run(context.Background(), o.Run, func(context.Context) error {
+	duplicate, err := store.Run(context.Background(), given.Run, func(context.Context) error {
 		fmt.Println("in the body")
 		_, _ = os.Stdin.Read(make([]byte, 1)) // the end of the input counts as well
 		return nil

@@ -13,32 +13,54 @@ import (
 	"github.com/gorm-inbox/inbox/internal/logging"
 )
 
-// Options configure a Store. Start from DefaultOptions.
+// Options configure a Store. Start from DefaultOptions: zero values are values.
 type Options struct {
-	// KeyPrefix is what the store's keys begin with: 1 to 200 characters.
-	// Stores with the same prefix in one database share their markers. Default
-	// "inbox".
+	// KeyPrefix is what the store's keys begin with: 1 to 200 characters. Stores with the same
+	// prefix in one database share their markers: give applications that share a database
+	// prefixes of their own. Do not change it while messages may come again: under another
+	// prefix nothing is known of them. A prefix with a hash tag ("{orders}") puts all markers
+	// into one slot of a cluster: do not, unless that is what you want. Default "inbox".
 	KeyPrefix string `yaml:"key_prefix" env:"KEY_PREFIX"`
-	// Lease is how long a claim lives without being renewed: how soon after a
-	// crash another call may handle the message. It is renewed every third of
-	// it. At least 100 ms; default 30 s.
+	// Lease is how long a claim lives without being renewed: how soon after a crash another
+	// call may handle the message. It is renewed every third of it, so it need not be as long
+	// as a body runs. Do not set it near the length of pauses that the process or the network
+	// really has (garbage collection, failover): each that outlasts it may make a body run
+	// twice. At least 100 ms; default 30 s.
 	Lease time.Duration `yaml:"lease" env:"LEASE"`
-	// WaitTimeout is how long a call waits for another one of the same key
-	// before it returns idempotent.ErrInProgress; 0 does not wait. Default 10 s.
+	// WaitTimeout is how long a call waits for another one of the same key, which it asks for
+	// at growing, random intervals of up to three quarters of a second. The end of the caller's
+	// context ends the wait; if a command was running then, the claim it may have made is
+	// released first, for at most another OperationTimeout. 0 returns idempotent.ErrInProgress
+	// at once: right where the transport delivers again after a pause of its own, wrong where
+	// that would be a busy loop. Default 10 s.
 	WaitTimeout time.Duration `yaml:"wait_timeout" env:"WAIT_TIMEOUT"`
-	// OperationTimeout bounds each command. At most a third of Lease, so that a
-	// claim survives one that hangs. Default 0, which is 2 s, or a third of
-	// Lease where that is less.
+	// OperationTimeout bounds each command, whatever the client's own timeouts are. At most a
+	// third of Lease, so that a claim survives a command that hangs. Do not raise it to get
+	// over outages: bodies would lose their leases meanwhile. Default 0, which is 2 s, or a
+	// third of Lease where that is less.
 	OperationTimeout time.Duration `yaml:"operation_timeout" env:"OPERATION_TIMEOUT"`
-	// Retention is how long it is remembered that a key was processed, for runs
-	// that do not say. At least 1 ms; default 7 days.
+	// Retention is how long it is remembered that a key was processed where neither the
+	// handler's Retention nor idempotent.Run says; Redis forgets it then by itself. It must be
+	// longer than any redelivery may be late. Do not use it to set one handler's retention: that
+	// is the wrapper's option. At least 1 ms; default 7 days.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
-	// Database is the number of the Redis database, for Open: 0 or more.
-	// Default -1, the one that the URL names.
+	// Database is the number of the Redis database, instead of the URL's: 0 or more. Only for
+	// Open: a client that is given to New has its database. Do not use it with a cluster, which
+	// has database 0 alone. Default -1, the one that the URL names.
 	Database int `yaml:"database" env:"DATABASE"`
-	// RequireNoEviction refuses every run on a server that may evict markers.
-	// Default false, which warns of such a server once.
+	// RequireNoEviction has the store run no body on a server that may evict markers: its
+	// maxmemory-policy is not noeviction while maxmemory has a limit, or it does not say (INFO is
+	// refused). Run returns ErrMayEvict then, before anything is claimed. The server is asked
+	// before the first body and again once per Lease, a cluster's masters each; CheckEviction
+	// asks it at start. Set it where handling a message twice is worse than not handling it until
+	// the server is configured. Do not set it on managed servers that refuse INFO: nothing would
+	// run. Default false: the log warns once and messages run.
 	RequireNoEviction bool `yaml:"require_no_eviction" env:"REQUIRE_NO_EVICTION"`
+	// Logger is where the store logs what no caller gets as an error: that the server may evict
+	// markers, that a claim could not be released after a panic, and the stack of a panic of the
+	// client, which is its command's error otherwise. Do not leave it out in production. Default
+	// nil, which logs nothing.
+	Logger *zap.Logger `yaml:"-" env:"-"`
 }
 
 // DefaultOptions returns the defaults (contract 8.2).
@@ -90,94 +112,19 @@ func (o Options) resolve() Options {
 	return o
 }
 
-// Option adjusts a Store. Options are applied in order.
-type Option func(*config)
-
-type config struct {
-	options Options
-	log     *zap.Logger
-}
-
-func newConfig(opts []Option) (*config, error) {
-	c := &config{options: DefaultOptions(), log: zap.NewNop()}
-	for _, o := range opts {
-		if o != nil {
-			o(c)
+// resolved returns the defaults as configure changes them.
+func resolved(configure []func(o *Options)) (Options, error) {
+	o := DefaultOptions()
+	for _, set := range configure {
+		if set != nil {
+			set(&o)
 		}
 	}
-	if err := c.options.Validate(); err != nil {
-		return nil, fmt.Errorf("redisstore: %w", err)
+	if err := o.Validate(); err != nil {
+		return o, fmt.Errorf("redisstore: %w", err)
 	}
-	c.options = c.options.resolve()
-	return c, nil
-}
-
-// WithOptions replaces all settings by o, for example loaded from a file;
-// options after it still apply. Do not pass a struct that did not start from
-// DefaultOptions: zero values are values.
-func WithOptions(o Options) Option { return func(c *config) { c.options = o } }
-
-// KeyPrefix sets what the store's keys begin with; "inbox" if not set. Give
-// applications that share a database prefixes of their own. Do not change it
-// while messages may come again: under another prefix nothing is known of them.
-// A prefix with a hash tag ("{orders}") puts all markers into one slot of a
-// cluster: do not, unless that is what you want.
-func KeyPrefix(prefix string) Option { return func(c *config) { c.options.KeyPrefix = prefix } }
-
-// Lease sets how long a claim lives without being renewed; 30 s if not set. It
-// need not be as long as a body runs. Do not set it near the length of pauses
-// that the process or the network really has (garbage collection, failover):
-// each that outlasts it may make a body run twice.
-func Lease(d time.Duration) Option { return func(c *config) { c.options.Lease = d } }
-
-// WaitTimeout sets how long a call waits for another one of the same key, which
-// it asks for at growing, random intervals of up to three quarters of a second;
-// 10 s if not set. The end of the caller's context ends the wait; if a command
-// was under way then, the claim it may have made is released first, for at most
-// another OperationTimeout. 0 returns idempotent.ErrInProgress at once: right
-// where the transport delivers again after a pause of its own, wrong where that
-// would be a busy loop.
-func WaitTimeout(d time.Duration) Option { return func(c *config) { c.options.WaitTimeout = d } }
-
-// OperationTimeout sets how long each command may take, whatever the client's
-// own timeouts are; 2 s if not set, or a third of Lease where that is less. Do
-// not raise it to get over outages: bodies would lose their leases meanwhile.
-func OperationTimeout(d time.Duration) Option {
-	return func(c *config) { c.options.OperationTimeout = d }
-}
-
-// Retention sets how long it is remembered that a key was processed where
-// neither the handler's option Retention nor idempotent.Run says; 7 days if not
-// set. Redis forgets it then by itself. It must be longer than any redelivery may
-// be late. Do not use it to set one handler's retention: that is the wrapper's
-// option.
-func Retention(d time.Duration) Option { return func(c *config) { c.options.Retention = d } }
-
-// Database sets the number of the Redis database, instead of the URL's. Only for
-// Open: a client that is given to New has its database. Do not use it with a
-// cluster, which has database 0 alone.
-func Database(n int) Option { return func(c *config) { c.options.Database = n } }
-
-// RequireNoEviction has the store run no body on a server that may evict markers:
-// its maxmemory-policy is not noeviction while maxmemory has a limit, or it does
-// not say (INFO is refused). Run returns ErrMayEvict then, before anything is
-// claimed. The server is asked before the first body and again once per Lease, a
-// cluster's masters each; CheckEviction asks it at start. If not set, the log
-// warns once and messages run. Set it where handling a message twice is worse
-// than not handling it until the server is configured. Do not set it on managed
-// servers that refuse INFO: nothing would run.
-func RequireNoEviction() Option { return func(c *config) { c.options.RequireNoEviction = true } }
-
-// Logger sets where the store says what no caller gets to hear: that the server
-// may evict markers, that a claim could not be released after a panic, and the
-// stack of a panic of the client, which is its command's error otherwise.
-// Nowhere if not set: not recommended, as then nobody is warned.
-func Logger(log *zap.Logger) Option {
-	return func(c *config) {
-		if log != nil {
-			c.log = logging.WithoutStacks(log)
-		}
-	}
+	o.Logger = logging.WithoutStacks(o.Logger)
+	return o.resolve(), nil
 }
 
 // clientOptions are those of a URL such as redis://user:password@host:6379/0,

@@ -14,24 +14,35 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	client := redis.NewClient(&redis.Options{})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	long := make([]byte, 201)
-	for want, option := range map[string]redisstore.Option{
-		`option KeyPrefix is "", allowed is 1 to 200 characters`:                                      redisstore.KeyPrefix(""),
-		`", allowed is 1 to 200 characters`:                                                           redisstore.KeyPrefix(string(long)),
-		"option Lease is 99ms, allowed is 100ms or more":                                              redisstore.Lease(99 * time.Millisecond),
-		"option WaitTimeout is -1ns, allowed is 0 (does not wait) or more":                            redisstore.WaitTimeout(-1),
-		"option OperationTimeout is -1ns, allowed is 0 (chosen by the store) to a third of Lease":     redisstore.OperationTimeout(-1),
-		"option OperationTimeout is 11s, allowed is 0 (chosen by the store) to a third of Lease, 10s": redisstore.OperationTimeout(11 * time.Second),
-		"option Retention is 0s, allowed is 1ms or more":                                              redisstore.Retention(0),
-		"option Database is -2, allowed is -1 (the URL's) or more":                                    redisstore.Database(-2),
-		"option Database is 3, but a client that is given to New has its database":                    redisstore.Database(3),
-		"option KeyPrefix is": redisstore.WithOptions(redisstore.Options{}),
+	for want, option := range map[string]func(*redisstore.Options){
+		`option KeyPrefix is "", allowed is 1 to 200 characters`: func(o *redisstore.Options) { o.KeyPrefix = "" },
+		`", allowed is 1 to 200 characters`: func(o *redisstore.Options) {
+			o.KeyPrefix = string(long)
+		},
+		"option Lease is 99ms, allowed is 100ms or more": func(o *redisstore.Options) {
+			o.Lease = 99 * time.Millisecond
+		},
+		"option WaitTimeout is -1ns, allowed is 0 (does not wait) or more": func(o *redisstore.Options) { o.WaitTimeout = -1 },
+		"option OperationTimeout is -1ns, allowed is 0 (chosen by the store) to a third of Lease": func(o *redisstore.Options) {
+			o.OperationTimeout = -1
+		},
+		"option OperationTimeout is 11s, allowed is 0 (chosen by the store) to a third of Lease, 10s": func(o *redisstore.Options) {
+			o.OperationTimeout = 11 * time.Second
+		},
+		"option Retention is 0s, allowed is 1ms or more":                           func(o *redisstore.Options) { o.Retention = 0 },
+		"option Database is -2, allowed is -1 (the URL's) or more":                 func(o *redisstore.Options) { o.Database = -2 },
+		"option Database is 3, but a client that is given to New has its database": func(o *redisstore.Options) { o.Database = 3 },
+		"option KeyPrefix is": func(o *redisstore.Options) { *o = redisstore.Options{} },
 	} {
 		_, err := redisstore.New(client, option)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, "redisstore: option ")
 	}
-	_, err := redisstore.New(client, nil, redisstore.WithOptions(redisstore.DefaultOptions()), redisstore.Logger(nil),
-		redisstore.Lease(time.Second))
+	_, err := redisstore.New(client, nil, func(o *redisstore.Options) {
+		*o = redisstore.DefaultOptions()
+		o.Logger = nil
+		o.Lease = time.Second
+	})
 	require.NoError(t, err)
 	_, err = redisstore.New(nil)
 	require.EqualError(t, err, "redisstore: client is nil")
@@ -69,6 +80,6 @@ func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
 	encoded, err := redisstore.Open("redis://user:sec%2Fret%23%3F@127.0.0.1:6379/3")
 	require.NoError(t, err)
 	require.NoError(t, encoded.Close())
-	_, err = redisstore.Open("redis://127.0.0.1:6379", redisstore.Lease(0))
+	_, err = redisstore.Open("redis://127.0.0.1:6379", func(o *redisstore.Options) { o.Lease = 0 })
 	require.ErrorContains(t, err, "redisstore: option Lease is 0s")
 }

@@ -17,7 +17,7 @@ import (
 // refused after each success, and the body would run each time.
 func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
 	r := newRig(t)
-	store := r.store(t, redisstore.Retention(math.MaxInt64))
+	store := r.store(t, func(o *redisstore.Options) { o.Retention = math.MaxInt64 })
 	for name, retention := range map[string]time.Duration{"run": math.MaxInt64, "store": 0} {
 		key := idempotent.Key{MessageID: name, HandlerKey: "billing"}
 		_, err := store.Run(t.Context(), idempotent.Run{Key: key, Retention: retention}, succeed)
@@ -43,7 +43,7 @@ func TestMarkerThatIsRefusedForGoodIsNotTriedForALease(t *testing.T) {
 			}
 		}
 		return err
-	}, redisstore.Lease(10*time.Second))
+	}, func(o *redisstore.Options) { o.Lease = 10 * time.Second })
 	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
 		require.NoError(t, r.client.Del(ctx, r.key()).Err())
 		return r.client.LPush(ctx, r.key(), "no string").Err()
@@ -57,16 +57,16 @@ func TestMarkerThatIsRefusedForGoodIsNotTriedForALease(t *testing.T) {
 // An application configures a wrapper, whose own default must not replace the store's.
 func TestRetentionThroughAWrapperIsItsOwnElseTheStores(t *testing.T) {
 	for name, c := range map[string]struct {
-		store []redisstore.Option
+		store []func(*redisstore.Options)
 		wrap  []idempotent.Option
 		want  time.Duration
 	}{
 		"the default, seven days": {want: 7 * 24 * time.Hour},
-		"the store's": {store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)},
+		"the store's": {store: []func(*redisstore.Options){func(o *redisstore.Options) { o.Retention = 30 * 24 * time.Hour }},
 			want: 30 * 24 * time.Hour},
 		"the handler's": {
-			store: []redisstore.Option{redisstore.Retention(30 * 24 * time.Hour)},
-			wrap:  []idempotent.Option{idempotent.Retention(3 * time.Hour)},
+			store: []func(*redisstore.Options){func(o *redisstore.Options) { o.Retention = 30 * 24 * time.Hour }},
+			wrap:  []idempotent.Option{idempotent.Configure(func(o *idempotent.Options) { o.Retention = 3 * time.Hour })},
 			want:  3 * time.Hour,
 		},
 	} {

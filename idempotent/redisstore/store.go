@@ -36,21 +36,22 @@ var _ idempotent.Store = (*Store)(nil)
 
 // New returns a store that uses client, in the client's database: a *redis.Client (also with
 // Sentinel), a *redis.ClusterClient, or a wrapper of one of them. A *redis.Ring is refused. The
-// caller closes the client. Nothing is sent yet. The error names an option that is out of range,
+// caller closes the client. Each function of configure may change the options, which start as
+// DefaultOptions. Nothing is sent yet. The error names an option that is out of range,
 // its value and what is allowed.
-func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
+func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
 	}
-	c, err := newConfig(opts)
+	o, err := resolved(configure)
 	if err != nil {
 		return nil, err
 	}
-	if n := c.options.Database; n >= 0 {
+	if n := o.Database; n >= 0 {
 		return nil,
 			fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
 	}
-	return &Store{client: client, options: c.options, log: c.log, made: time.Now()}, nil
+	return &Store{client: client, options: o, log: o.Logger, made: time.Now()}, nil
 }
 
 // checkClient refuses clients with which keys do not stay on their server. If a server does not
@@ -74,16 +75,16 @@ func checkClient(client redis.UniversalClient) error {
 // documents what else it may contain. For clusters, Sentinel or credentials that change, make a
 // client and use New. Nothing is sent yet. No error shows the address, because it may contain a
 // password.
-func Open(address string, opts ...Option) (*Store, error) {
-	c, err := newConfig(opts)
+func Open(address string, configure ...func(o *Options)) (*Store, error) {
+	o, err := resolved(configure)
 	if err != nil {
 		return nil, err
 	}
-	found, err := clientOptions(address, c.options)
+	found, err := clientOptions(address, o)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{client: redis.NewClient(found), owned: true, options: c.options, log: c.log, made: time.Now()}, nil
+	return &Store{client: redis.NewClient(found), owned: true, options: o, log: o.Logger, made: time.Now()}, nil
 }
 
 // Close waits for commands that have timed out and are still running, which the client's own

@@ -104,7 +104,10 @@ const (
 // ways lists them; cuts end each with its connection within limit.
 func (f *failover) ways() map[string]way {
 	t, db := f.t, f.db
-	remembers, err := gormstore.New(db, gormstore.StatementTimeout(limit), gormstore.LockTimeout(limit))
+	remembers, err := gormstore.New(db, func(o *gormstore.Options) {
+		o.StatementTimeout = limit
+		o.LockTimeout = limit
+	})
 	require.NoError(t, err)
 	wrapped, err := gormstore.Wrap(remembers, "wrapped", func(_ context.Context, tx *gorm.DB, id string) error {
 		return effect(tx, id)
@@ -269,7 +272,7 @@ func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
 		"Accept":          func(ctx context.Context, db *gorm.DB) error { return accept(ctx, db, nil) },
 		"Accept of large": func(ctx context.Context, db *gorm.DB) error { return accept(ctx, db, large) },
 		"gormstore": func(ctx context.Context, db *gorm.DB) error {
-			remembers, err := gormstore.New(db, gormstore.StatementTimeout(limit))
+			remembers, err := gormstore.New(db, func(o *gormstore.Options) { o.StatementTimeout = limit })
 			require.NoError(t, err)
 			_, err = remembers.Run(ctx, idempotent.Run{Key: idempotent.Key{MessageID: uuid.NewString(), HandlerKey: "h"}},
 				func(ctx context.Context) error {

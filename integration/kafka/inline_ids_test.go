@@ -63,9 +63,14 @@ func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 	t.Parallel()
 	decoder := func(c *kafkaconsumer.Config) { c.Decoder.AllowMissingID = true }
 	for name, s := range map[string]settings{
-		"by the decoder":  {inline: inlined, config: []func(*kafkaconsumer.Config){decoder}},
-		"by the defaults": {inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.AllowMissingID())}},
-		"by the handler":  {inline: []inbox.InlineOption{inbox.InlineHandler("h", nil, idempotent.AllowMissingID())}},
+		"by the decoder": {inline: inlined, config: []func(*kafkaconsumer.Config){decoder}},
+		"by the defaults": {inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
+			o.AllowMissingID = true
+		}))}},
+		"by the handler": {inline: []inbox.InlineOption{inbox.InlineHandler("h", nil,
+			idempotent.Configure(func(o *idempotent.Options) {
+				o.AllowMissingID = true
+			}))}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {
@@ -90,7 +95,7 @@ func TestInlineHandlersJudgeAMissingIDByThemselves(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "")
 		ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineHandler("lax", nil,
-			idempotent.AllowMissingID())}},
+			idempotent.Configure(func(o *idempotent.Options) { o.AllowMissingID = true }))}},
 			r.tx("strict", inboxtest.Nothing), r.tx("lax", inboxtest.Nothing))
 		r.awaitCommitted(t)
 		require.Equal(t, oneEach("lax "), r.effects(t))

@@ -160,7 +160,7 @@ func TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool(t *testin
 		r.send(t, 0, "m", "m")
 		cfg := settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 })}}
 		db := r.database.Another(t)
-		store, err := gormstore.New(db, gormstore.TablePrefix("own_"))
+		store, err := gormstore.New(db, func(o *gormstore.Options) { o.TablePrefix = "own_" })
 		require.NoError(t, err)
 		cfg.inline = []inbox.InlineOption{inbox.InlineStore(store)}
 		ib := r.inboxOn(t, db, cfg, r.tx("h", func(ctx context.Context, _ inboxtest.Bytes) error {
@@ -181,7 +181,7 @@ func TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool(t *testin
 // Contract 10.4: a missing table fails the start, not the first message.
 func TestInlineStoreWithoutItsTableFailsTheStart(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
-		store, err := gormstore.New(r.database.DB, gormstore.TablePrefix("own_"))
+		store, err := gormstore.New(r.database.DB, func(o *gormstore.Options) { o.TablePrefix = "own_" })
 		require.NoError(t, err)
 		ib := r.inbox(t, settings{inline: []inbox.InlineOption{inbox.InlineStore(store)}}, r.tx("h", inboxtest.Nothing))
 		err = ib.Start(t.Context())

@@ -284,8 +284,11 @@ func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "same", "same")
 				observe, logs := inboxtest.Observe()
-				ib, _ := r.run(t, settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.Duplicates(policy))},
-					options: []inbox.Option{observe}}, r.tx("h", inboxtest.Nothing))
+				ib, _ := r.run(t,
+					settings{inline: []inbox.InlineOption{inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
+						o.Duplicates = policy
+					}))},
+						options: []inbox.Option{observe}}, r.tx("h", inboxtest.Nothing))
 				r.awaitCommitted(t)
 				require.Equal(t, oneEach("h same"), r.effects(t))
 				require.EqualValues(t, 1, ib.Counters().DuplicateSkipped)

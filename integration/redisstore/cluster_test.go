@@ -22,8 +22,10 @@ func TestConformanceOnACluster(t *testing.T) {
 	cases := 0
 	idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 		cases++
-		store, err := redisstore.New(client, redisstore.KeyPrefix(fmt.Sprintf("case%d", cases)),
-			redisstore.WaitTimeout(patience))
+		store, err := redisstore.New(client, func(o *redisstore.Options) {
+			o.KeyPrefix = fmt.Sprintf("case%d", cases)
+			o.WaitTimeout = patience
+		})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
 		return idempotenttest.Fixture{Store: store, Forgets: true, Waits: 10 * time.Second}

@@ -58,9 +58,10 @@ func newClient(t *testing.T, server *servers.Redis) *redis.Client {
 	return client
 }
 
-func newStore(t *testing.T, server *servers.Redis, opts ...redisstore.Option) *redisstore.Store {
+func newStore(t *testing.T, server *servers.Redis, opts ...func(*redisstore.Options)) *redisstore.Store {
 	t.Helper()
-	store, err := redisstore.New(newClient(t, server), append([]redisstore.Option{redisstore.Lease(lease)}, opts...)...)
+	store, err := redisstore.New(newClient(t, server),
+		append([]func(*redisstore.Options){func(o *redisstore.Options) { o.Lease = lease }}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	return store
@@ -150,7 +151,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 	t.Run("and comes back with its data within the lease does no harm", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{Durable: true})
-		store := newStore(t, server, redisstore.Lease(patience))
+		store := newStore(t, server, func(o *redisstore.Options) { o.Lease = patience })
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Kill())
 			require.NoError(t, server.Start())
@@ -164,7 +165,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 		server := start(t, servers.RedisOptions{Durable: true})
 		client, failed := newClient(t, server), make(chan struct{}, 100)
 		client.AddHook(failures(failed))
-		store, err := redisstore.New(client, redisstore.Lease(patience))
+		store, err := redisstore.New(client, func(o *redisstore.Options) { o.Lease = patience })
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
 		started := make(chan error, 1)
@@ -186,7 +187,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 	t.Run("ends the body in time, and remembers nothing of it", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{})
-		store, second := newStore(t, server, redisstore.Lease(2*lease)), newStore(t, server)
+		store, second := newStore(t, server, func(o *redisstore.Options) { o.Lease = 2 * lease }), newStore(t, server)
 		warm(t, store)
 		began := time.Now()
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
@@ -236,10 +237,11 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		var third atomic.Bool
 		_, err = second.Run(t.Context(), payment, func(ctx context.Context) error {
 			_ = store.Close() // whatever the first had under way has arrived
-			_, err := newStore(t, server, redisstore.WaitTimeout(0)).Run(ctx, payment, func(context.Context) error {
-				third.Store(true)
-				return nil
-			})
+			_, err := newStore(t, server, func(o *redisstore.Options) { o.WaitTimeout = 0 }).Run(ctx, payment,
+				func(context.Context) error {
+					third.Store(true)
+					return nil
+				})
 			require.ErrorIs(t, err, idempotent.ErrInProgress)
 			return nil
 		})
@@ -289,7 +291,9 @@ func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			core, logs := observer.New(zapcore.DebugLevel)
-			store := newStore(t, start(t, servers.RedisOptions{Settings: c.settings}), redisstore.Logger(zap.New(core)))
+			store := newStore(t, start(t, servers.RedisOptions{Settings: c.settings}), func(o *redisstore.Options) {
+				o.Logger = zap.New(core)
+			})
 			handled(t, store)
 			other := payment
 			other.Key.MessageID = "m2"
@@ -307,7 +311,7 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb",
 			"maxmemory-policy": "volatile-lru"}})
-		store := newStore(t, server, redisstore.RequireNoEviction())
+		store := newStore(t, server, func(o *redisstore.Options) { o.RequireNoEviction = true })
 		_, err := store.Run(t.Context(), payment, func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, redisstore.ErrMayEvict)
 		require.ErrorContains(t, err, "not volatile-lru")
@@ -322,7 +326,7 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb",
 			"maxmemory-policy": "noeviction"}})
-		store := newStore(t, server, redisstore.RequireNoEviction())
+		store := newStore(t, server, func(o *redisstore.Options) { o.RequireNoEviction = true })
 		handled(t, store)
 		client := newClient(t, server)
 		require.NoError(t, client.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
@@ -334,12 +338,12 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 	t.Run("a server without a limit evicts nothing", func(t *testing.T) {
 		t.Parallel()
 		handled(t, newStore(t, start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory-policy": "allkeys-lru"}}),
-			redisstore.RequireNoEviction()))
+			func(o *redisstore.Options) { o.RequireNoEviction = true }))
 	})
 	t.Run("each master of a cluster is asked", func(t *testing.T) {
 		t.Parallel()
 		client := newCluster(t, 2)
-		store, err := redisstore.New(client, redisstore.RequireNoEviction())
+		store, err := redisstore.New(client, func(o *redisstore.Options) { o.RequireNoEviction = true })
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close()) })
 		require.NoError(t, store.CheckEviction(t.Context()))
@@ -354,7 +358,7 @@ func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
 		server := start(t, servers.RedisOptions{})
 		client := newClient(t, server)
 		require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err())
-		_, err := newStore(t, server, redisstore.RequireNoEviction()).Run(t.Context(), payment,
+		_, err := newStore(t, server, func(o *redisstore.Options) { o.RequireNoEviction = true }).Run(t.Context(), payment,
 			func(context.Context) error { panic("called") })
 		require.ErrorIs(t, err, redisstore.ErrMayEvict)
 	})

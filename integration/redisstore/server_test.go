@@ -23,13 +23,13 @@ func TestScriptsThatTheServerForgetsAreSentAgain(t *testing.T) {
 func TestOpenedStoreUsesTheDatabaseOfItsOptionElseItsURLs(t *testing.T) {
 	t.Parallel()
 	server := start(t, servers.RedisOptions{})
-	open := func(opts ...redisstore.Option) *redisstore.Store {
+	open := func(opts ...func(*redisstore.Options)) *redisstore.Store {
 		store, err := redisstore.Open(server.URL(), opts...)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close(), "twice") })
 		return store
 	}
-	first, second := open(redisstore.Database(7)), open()
+	first, second := open(func(o *redisstore.Options) { o.Database = 7 }), open()
 	handled(t, first)
 	keys := func() []int64 {
 		options := newClient(t, server).Options()

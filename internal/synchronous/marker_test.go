@@ -51,7 +51,7 @@ func (g inline) deliver(t *testing.T, partition int, id string) error {
 func tables(t *testing.T, db *gorm.DB) *gormstore.Store {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
-	store, err := gormstore.New(db, gormstore.LockTimeout(time.Second))
+	store, err := gormstore.New(db, func(o *gormstore.Options) { o.LockTimeout = time.Second })
 	require.NoError(t, err)
 	return store
 }

@@ -43,7 +43,7 @@ func NewMemory(
 ) (*Memory, error) {
 	opts := slices.Clone(defaults)
 	if d := h.Retention(); d > 0 {
-		opts = append(opts, idempotent.Retention(d))
+		opts = append(opts, idempotent.Configure(func(o *idempotent.Options) { o.Retention = d }))
 	}
 	if find := h.IdempotencyKey(); find != nil {
 		opts = append(opts, idempotent.KeyBy(find))

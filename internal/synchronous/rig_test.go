@@ -79,7 +79,10 @@ func remember(t *testing.T, c *synchronous.Config, s idempotent.Store, opts ...i
 	t.Helper()
 	c.Memories = map[*handler.Handler]*synchronous.Memory{}
 	for _, h := range c.Registry.Handlers() {
-		m, err := synchronous.NewMemory(c.DB, s, h, append([]idempotent.Option{idempotent.WithLogger(c.Logger)}, opts...),
+		m, err := synchronous.NewMemory(c.DB, s, h,
+			append([]idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
+				o.Logger = c.Logger
+			})}, opts...),
 			nil)
 		require.NoError(t, err)
 		c.Memories[h] = m
