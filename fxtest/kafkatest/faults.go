@@ -8,24 +8,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// API is a kind of request, by Kafka's number for it.
-type API int16
-
-// The requests that tests mostly want to see fail.
-const (
-	ProduceAPI         API = 0
-	FetchAPI           API = 1
-	ListOffsetsAPI     API = 2
-	MetadataAPI        API = 3
-	OffsetCommitAPI    API = 8
-	OffsetFetchAPI     API = 9
-	FindCoordinatorAPI API = 10
-	JoinGroupAPI       API = 11
-	HeartbeatAPI       API = 12
-	LeaveGroupAPI      API = 13
-	SyncGroupAPI       API = 14
-)
-
 // Fault is a failure that was ordered.
 type Fault struct{ handle *kfake.FaultHandle }
 
@@ -38,19 +20,19 @@ func (f *Fault) Remove() { f.handle.Remove() }
 // FailNext answers the next n requests of that kind with Kafka's error code,
 // for example 22 for ILLEGAL_GENERATION, without acting on them; n < 0 means
 // until the fault is removed. An unknown code is answered as -1.
-func (k *Kafka) FailNext(api API, code int16, n int) *Fault {
+func (k *Kafka) FailNext(request kmsg.Key, code int16, n int) *Fault {
 	known := kerr.TypedErrorForCode(code)
 	if known == nil {
 		known = kerr.UnknownServerError
 	}
-	return &Fault{k.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Key(api)}, Err: known, Count: n})}
+	return &Fault{k.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{request}, Err: known, Count: n})}
 }
 
 // Observe calls seen for each request of that kind, which is then answered as
 // usual, until the Kafka is closed. seen must be quick and must not call the
 // Kafka.
-func (k *Kafka) Observe(api API, seen func()) {
-	k.cluster.ControlKey(int16(api), func(kmsg.Request) (kmsg.Response, error, bool) {
+func (k *Kafka) Observe(request kmsg.Key, seen func()) {
+	k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
 		k.cluster.KeepControl()
 		seen()
 		return nil, nil, false
@@ -59,9 +41,9 @@ func (k *Kafka) Observe(api API, seen func()) {
 
 // LoseAnswers breaks the connection of the next n requests of that kind
 // instead of answering; they are not acted on.
-func (k *Kafka) LoseAnswers(api API, n int) {
+func (k *Kafka) LoseAnswers(request kmsg.Key, n int) {
 	for range n {
-		k.cluster.ControlKey(int16(api), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
 			return nil, fmt.Errorf("answer lost on purpose"), true
 		})
 	}

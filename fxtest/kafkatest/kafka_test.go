@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
@@ -120,7 +121,7 @@ func TestDataDirOutlivesTheBroker(t *testing.T) {
 
 func TestOrderedFaultsAreCounted(t *testing.T) {
 	k := kafkatest.Start(t, kafkatest.Topic("orders", 1))
-	fault := k.FailNext(kafkatest.ProduceAPI, 6, 2) // NOT_LEADER_OR_FOLLOWER, which producers retry
+	fault := k.FailNext(kmsg.Produce, 6, 2) // NOT_LEADER_OR_FOLLOWER, which producers retry
 	require.NoError(t, k.Produce("orders", kafkatest.Record{Value: []byte("a")}))
 	require.Equal(t, 2, fault.Hits())
 	fault.Remove()

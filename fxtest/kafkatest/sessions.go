@@ -33,7 +33,7 @@ type silence struct{ timer *time.Timer }
 func watchSessions(k *Kafka) *sessions {
 	s := &sessions{kafka: k, longest: map[string]time.Duration{}, silent: map[groupMember]*silence{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
-	for _, api := range []API{JoinGroupAPI, SyncGroupAPI, HeartbeatAPI} {
+	for _, api := range []kmsg.Key{kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat} {
 		k.cluster.ControlKey(int16(api), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			k.cluster.KeepControl()
 			s.saw(req)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
@@ -101,7 +102,7 @@ func TestRedeliveryAfterCrashBetweenAcceptAndCommit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(100, 0, 1)
-	fault := r.kafka.FailNext(kafkatest.OffsetCommitAPI, -1, -1) // no commit arrives
+	fault := r.kafka.FailNext(kmsg.OffsetCommit, -1, -1) // no commit arrives
 	c := r.start()
 	eventually(t, "all accepted", func() bool { return r.ledger.accepted(topic) == 200 })
 	stop(t, c)
@@ -201,7 +202,7 @@ func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
 	})
 	fetches := atomic.Int32{}
 	eventually(t, "buffer is used up", func() bool { return c.Health().BufferedBytes >= buffer })
-	r.kafka.Observe(kafkatest.FetchAPI, func() { fetches.Add(1) })
+	r.kafka.Observe(kmsg.Fetch, func() { fetches.Add(1) })
 	// Nothing more is fetched, but the member stays: rebalances would show.
 	require.Never(t, func() bool {
 		h := c.Health()
@@ -239,7 +240,7 @@ func TestLastOffsetSkipsNothingWhenTheCommittedOffsetIsNotToldAtFirst(t *testing
 	r.awaitAll()
 	stop(t, c)
 	r.produce(3, 0)
-	fault := r.kafka.FailNext(kafkatest.OffsetFetchAPI, coordinatorLoading, 2)
+	fault := r.kafka.FailNext(kmsg.OffsetFetch, coordinatorLoading, 2)
 	r.start(func(c *kafkaconsumer.Config) { c.StartOffset = kafkaconsumer.Last })
 	r.awaitAll()
 	require.Equal(t, 2, fault.Hits())

@@ -274,7 +274,7 @@ func TestDeadLettersAreAcknowledgedByAllReplicas(t *testing.T) {
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(2, 0)
 	acks := make(chan int16, 10)
-	r.kafka.Cluster().ControlKey(int16(kafkatest.ProduceAPI), func(request kmsg.Request) (kmsg.Response, error, bool) {
+	r.kafka.Cluster().ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		acks <- request.(*kmsg.ProduceRequest).Acks
 		return nil, nil, false
 	})
@@ -339,7 +339,7 @@ func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 			r := newDead(t, 2, kafkatest.Topic(letters, 1))
 			r.produce(3, 0) // of which the second is bad
 			r.produce(1, 1)
-			fault := r.kafka.FailNext(kafkatest.ProduceAPI, code, -1)
+			fault := r.kafka.FailNext(kmsg.Produce, code, -1)
 			c := r.judged(everySecond, func(c *kafkaconsumer.Config) {
 				c.AcceptConcurrency, c.BatchRecords, c.Linger = 1, 4, patience // all of them in one accept
 			})
@@ -363,7 +363,7 @@ func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
 			t.Parallel()
 			r := newDead(t, 2, kafkatest.Topic(letters, 1))
 			r.produce(4, 0)
-			fault := r.kafka.FailNext(kafkatest.ProduceAPI, code, 2) // the request with both, then the first alone
+			fault := r.kafka.FailNext(kmsg.Produce, code, 2) // the request with both, then the first alone
 			c := r.judged(everySecond)
 			eventually(t, "halted", func() bool { return len(c.Health().Halted()) == 1 && r.committed(0) == 1 })
 			var refused *kafkaconsumer.DeadLetterError
@@ -387,7 +387,7 @@ func TestLostAnswerOfADeadLetterRepeatsIt(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)
-	r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
+	r.kafka.FailNext(kmsg.Produce, answerLost, 1)
 	r.judged(everySecond)
 	eventually(t, "all committed", func() bool { return r.committed(0) == 4 })
 	require.Equal(t, []string{"0/1", "0/3", "0/1", "0/3"}, lettersOf(read(t, r.client(), letters)))
@@ -397,7 +397,7 @@ func TestStopWhileDeadLettersFailEndsSoonAndCommitsNothingPastThem(t *testing.T)
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)
-	fault := r.kafka.FailNext(kafkatest.ProduceAPI, 19, -1)
+	fault := r.kafka.FailNext(kmsg.Produce, 19, -1)
 	c := r.judged(everySecond, func(c *kafkaconsumer.Config) {
 		c.RebalanceTimeout, c.DrainTimeout = 2*time.Minute, time.Minute
 	})

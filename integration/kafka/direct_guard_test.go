@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
@@ -87,7 +87,7 @@ func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *t
 			return c
 		}
 		r.send(t, 0, "a", "b", "a", "c", "d")
-		lost := r.kafka.FailNext(kafkatest.OffsetCommitAPI, illegalGeneration, -1)
+		lost := r.kafka.FailNext(kmsg.OffsetCommit, illegalGeneration, -1)
 		first := start()
 		eventually(t, "all before it is done", func() bool {
 			partitions := first.Health().Partitions // none while it joins again, as it does for each lost commit

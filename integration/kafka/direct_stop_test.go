@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -187,7 +187,7 @@ func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(
 func TestDirectRecordsOfAVanishedConsumerAreRedelivered(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.produce(20, 0, 1)
-		lost := r.kafka.FailNext(kafkatest.OffsetCommitAPI, illegalGeneration, -1) // its commits never arrive
+		lost := r.kafka.FailNext(kmsg.OffsetCommit, illegalGeneration, -1) // its commits never arrive
 		g := newGate()
 		close(g.open)
 		s := settings{config: []func(*kafkaconsumer.Config){soonForgotten}}

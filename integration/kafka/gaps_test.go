@@ -73,7 +73,7 @@ func TestGapIsKeptOnceBeforeTheOffsetMoves(t *testing.T) {
 		})
 		produceIDs(t, k, 20, 40)
 		require.NoError(t, k.DeleteRecords(topic, 0, 35))
-		fault := k.FailNext(kafkatest.OffsetCommitAPI, 22, 4) // tries of two sessions
+		fault := k.FailNext(kmsg.OffsetCommit, 22, 4) // tries of two sessions
 		during(t, ib, func() {
 			eventually(t, "those that are left are committed", func() bool { return k.Committed(group, topic)[0] == 40 })
 		})
@@ -301,7 +301,7 @@ func TestEpochThatFallsWithinALogHaltsUnderContinueToo(t *testing.T) {
 func TestOffsetThatIsWithinTheLogIsNoGap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	fault := r.kafka.FailNext(kafkatest.FetchAPI, 1, 5) // more often than an error of the data is tried
+	fault := r.kafka.FailNext(kmsg.Fetch, 1, 5) // more often than an error of the data is tried
 	r.produce(10, 0)
 	c := r.start()
 	r.awaitAll()

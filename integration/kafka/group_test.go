@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -106,10 +106,10 @@ func TestAcceptThatOutlastsTheDrainIsAbandonedAndRedelivered(t *testing.T) {
 
 func TestInjectedGroupErrorsAreSurvived(t *testing.T) {
 	t.Parallel()
-	for name, api := range map[string]kafkatest.API{
-		"commit": kafkatest.OffsetCommitAPI, "heartbeat": kafkatest.HeartbeatAPI, "join": kafkatest.JoinGroupAPI,
-		"sync":         kafkatest.SyncGroupAPI,
-		"offset fetch": kafkatest.OffsetFetchAPI, "find coordinator": kafkatest.FindCoordinatorAPI,
+	for name, api := range map[string]kmsg.Key{
+		"commit": kmsg.OffsetCommit, "heartbeat": kmsg.Heartbeat, "join": kmsg.JoinGroup,
+		"sync":         kmsg.SyncGroup,
+		"offset fetch": kmsg.OffsetFetch, "find coordinator": kmsg.FindCoordinator,
 	} {
 		for _, code := range []int16{illegalGeneration, unknownMember, rebalanceInProgress, notCoordinator, coordinatorGone,
 			coordinatorLoading} {
@@ -119,7 +119,7 @@ func TestInjectedGroupErrorsAreSurvived(t *testing.T) {
 				fault := r.kafka.FailNext(api, code, 2)
 				r.start()
 				eventually(t, "injected", func() bool {
-					return fault.Hits() == 2 || api == kafkatest.HeartbeatAPI && fault.Hits() > 0
+					return fault.Hits() == 2 || api == kmsg.Heartbeat && fault.Hits() > 0
 				})
 				fault.Remove()
 				r.produce(50, 0, 1)
@@ -133,10 +133,10 @@ func TestLostConnectionsToTheCoordinatorAreSurvived(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	r.start(soonForgotten)
-	for _, api := range []kafkatest.API{
-		kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI, kafkatest.SyncGroupAPI,
-		kafkatest.OffsetFetchAPI,
-		kafkatest.FetchAPI, kafkatest.ListOffsetsAPI, kafkatest.MetadataAPI,
+	for _, api := range []kmsg.Key{
+		kmsg.OffsetCommit, kmsg.Heartbeat, kmsg.JoinGroup, kmsg.SyncGroup,
+		kmsg.OffsetFetch,
+		kmsg.Fetch, kmsg.ListOffsets, kmsg.Metadata,
 	} {
 		r.kafka.LoseAnswers(api, 1)
 		r.produce(20, 0, 1)
@@ -150,7 +150,7 @@ func TestFetchErrorsAreRetriedWhereTheyHappened(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			r := newRig(t, 1)
 			r.produce(10, 0)
-			fault := r.kafka.FailNext(kafkatest.FetchAPI, code, 3)
+			fault := r.kafka.FailNext(kmsg.Fetch, code, 3)
 			r.start()
 			r.awaitAll()
 			require.Equal(t, 3, fault.Hits())
@@ -240,8 +240,8 @@ func TestChaos(t *testing.T) {
 		return nil
 	}
 	members := []*kafkaconsumer.Consumer{r.start(), r.start()}
-	apis := []kafkatest.API{kafkatest.OffsetCommitAPI, kafkatest.HeartbeatAPI, kafkatest.JoinGroupAPI,
-		kafkatest.SyncGroupAPI, kafkatest.FetchAPI}
+	apis := []kmsg.Key{kmsg.OffsetCommit, kmsg.Heartbeat, kmsg.JoinGroup,
+		kmsg.SyncGroup, kmsg.Fetch}
 	codes := []int16{illegalGeneration, unknownMember, rebalanceInProgress, notCoordinator}
 	for range 12 {
 		r.produce(200, 0, 1, 2, 3, 4, 5)
@@ -258,7 +258,7 @@ func TestChaos(t *testing.T) {
 		case 2:
 			api := apis[rand.N(len(apis))]
 			code := codes[rand.N(len(codes))]
-			if api == kafkatest.FetchAPI {
+			if api == kmsg.Fetch {
 				code = 6
 			}
 			r.kafka.FailNext(api, code, 1+rand.N(3))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -211,7 +212,7 @@ func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) 
 		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{},
 			running: map[place]int{}}
 		r.send(t, 0, "1", "poisons", "3")
-		fault := r.kafka.FailNext(kafkatest.ProduceAPI, answerLost, 1)
+		fault := r.kafka.FailNext(kmsg.Produce, answerLost, 1)
 		ib, _ := r.run(t, settings{
 			options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter

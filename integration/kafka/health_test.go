@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -208,7 +209,7 @@ func TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd(t *testing.T) {
 	const offsetNotAvailable = 78
 	r := newRig(t, 1)
 	r.produce(3, 0)
-	fault := r.kafka.FailNext(kafkatest.ListOffsetsAPI, offsetNotAvailable, -1)
+	fault := r.kafka.FailNext(kmsg.ListOffsets, offsetNotAvailable, -1)
 	// As the group has an offset, only the watermark is asked for.
 	begin := kadm.Offsets{}
 	begin.AddOffset(topic, 0, 0, -1)
@@ -297,7 +298,7 @@ func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 	t.Parallel()
 	const rebalanceInProgress = 27
 	r := newRig(t, 1)
-	fault := r.kafka.FailNext(kafkatest.JoinGroupAPI, rebalanceInProgress, -1)
+	fault := r.kafka.FailNext(kmsg.JoinGroup, rebalanceInProgress, -1)
 	c, clock, _ := watched(t, config(r.kafka.Brokers(), topic), r.ledger)
 	eventually(t, "it tries", func() bool { return fault.Hits() >= 2 && c.State() == kafkaconsumer.StateJoining })
 	clock.Advance(2*time.Minute - time.Second)

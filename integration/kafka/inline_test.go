@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
@@ -185,7 +185,7 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 				onInline(t, 1, func(t *testing.T, r *directRig) {
 					ids := []string{t.Name() + " a", t.Name() + " b"}
 					r.send(t, 0, ids...)
-					lost := r.kafka.FailNext(kafkatest.OffsetCommitAPI, illegalGeneration, -1)
+					lost := r.kafka.FailNext(kmsg.OffsetCommit, illegalGeneration, -1)
 					nothing := func(context.Context, inboxtest.Bytes) error { return nil }
 					first, end := r.run(t, settings{inline: options}, r.tx("h", nothing))
 					eventually(t, "both are done", func() bool { return first.Counters().Processed == 2 })

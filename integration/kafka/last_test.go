@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -79,7 +78,7 @@ func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
 			r := newRig(t, len(partitions))
 			r.beginLast(5, partitions...)
 			const leaderNotAvailable = 5
-			fault := r.kafka.FailNext(kafkatest.ListOffsetsAPI, leaderNotAvailable, -1)
+			fault := r.kafka.FailNext(kmsg.ListOffsets, leaderNotAvailable, -1)
 			members := []*kafkaconsumer.Consumer{r.start(fromLast), r.start(fromLast), r.start(fromLast)}
 			eventually(t, "they share the partitions, and none knows where to begin", func() bool {
 				assigned, generation := 0, members[0].Health().Generation
@@ -144,7 +143,7 @@ func TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember(t *testing.T) {
 	client, err := kgo.NewClient(r.kafka.ClientOptions()...)
 	require.NoError(t, err)
 	defer client.Close()
-	away := r.kafka.FailNext(kafkatest.JoinGroupAPI, coordinatorLoading, -1)
+	away := r.kafka.FailNext(kmsg.JoinGroup, coordinatorLoading, -1)
 	leave := kmsg.NewPtrLeaveGroupRequest()
 	leave.Group = group
 	member := kmsg.NewLeaveGroupRequestMember()

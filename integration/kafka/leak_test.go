@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -27,7 +27,7 @@ func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 			// Two, because the generation before may have sent one more while it
 			// drained: on a busy machine that comes late, takes the first
 			// failure, and nobody waits for its answer.
-			fault := r.kafka.FailNext(kafkatest.HeartbeatAPI, code, 2)
+			fault := r.kafka.FailNext(kmsg.Heartbeat, code, 2)
 			eventually(t, "another generation", func() bool { return c.Health().Rebalances > before })
 			fault.Remove()
 		}

@@ -4,11 +4,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -20,7 +20,7 @@ func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
 	c := r.start()
 	r.produce(20, 0, 1)
 	r.awaitAll()
-	r.kafka.LoseAnswers(kafkatest.OffsetCommitAPI, 1)
+	r.kafka.LoseAnswers(kmsg.OffsetCommit, 1)
 	r.produce(20, 0, 1)
 	r.awaitAll()
 	require.Equal(t, 80, r.ledger.deliveries(topic), "nothing is delivered again")
@@ -38,12 +38,12 @@ func TestLostConnectionIsToldOnlyIfTheNextIsLostToo(t *testing.T) {
 	r.produce(10, 0)
 	r.awaitAll()
 	for range 3 {
-		r.kafka.LoseAnswers(kafkatest.FetchAPI, 2)
+		r.kafka.LoseAnswers(kmsg.Fetch, 2)
 		r.produce(10, 0)
 		r.awaitAll()
 	}
 	require.Empty(t, logs.All())
-	r.kafka.LoseAnswers(kafkatest.FetchAPI, 5)
+	r.kafka.LoseAnswers(kmsg.Fetch, 5)
 	r.produce(10, 0)
 	r.awaitAll()
 	require.Equal(t, 1, logs.FilterMessageSnippet("kafka fetch failing").Len())
@@ -55,7 +55,7 @@ func TestCommitThatIsLostTwiceEndsTheGenerationAndLosesNothing(t *testing.T) {
 	c := r.start()
 	r.produce(20, 0, 1)
 	r.awaitAll()
-	r.kafka.LoseAnswers(kafkatest.OffsetCommitAPI, 2)
+	r.kafka.LoseAnswers(kmsg.OffsetCommit, 2)
 	r.produce(20, 0, 1)
 	r.awaitAll()
 	eventually(t, "joined again", func() bool { return c.Health().Rebalances > 0 })

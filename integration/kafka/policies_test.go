@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/acceptor"
@@ -101,12 +102,12 @@ var steps = []step{
 		return l.hangs
 	}},
 	{name: "between accept and publishing", only: policy.publishes, arrange: func(l *life) func() bool {
-		l.faults = append(l.faults, l.kafka.FailNext(kafkatest.ProduceAPI, 19, -1))
+		l.faults = append(l.faults, l.kafka.FailNext(kmsg.Produce, 19, -1))
 		return func() bool { return l.consumer.Health().DeadLetterErr != nil }
 	}},
 	{name: "with the answer of publishing lost", only: policy.publishes, repeats: true,
 		arrange: func(l *life) func() bool {
-			l.faults = append(l.faults, l.kafka.FailNext(kafkatest.ProduceAPI, answerLost, -1))
+			l.faults = append(l.faults, l.kafka.FailNext(kmsg.Produce, answerLost, -1))
 			return func() bool { return l.consumer.Health().DeadLetterErr != nil }
 		}},
 	{name: "between acknowledgement and commit", only: policy.publishes, repeats: true,
@@ -171,7 +172,7 @@ func (l *life) hangs() bool {
 }
 
 func (l *life) failCommits() {
-	l.faults = append(l.faults, l.kafka.FailNext(kafkatest.OffsetCommitAPI, -1, -1))
+	l.faults = append(l.faults, l.kafka.FailNext(kmsg.OffsetCommit, -1, -1))
 }
 
 // born makes a life that is not started.

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -58,7 +58,7 @@ func TestStopDoesNotJoinAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	joins := atomic.Int32{}
-	r.kafka.Observe(kafkatest.JoinGroupAPI, func() { joins.Add(1) })
+	r.kafka.Observe(kmsg.JoinGroup, func() { joins.Add(1) })
 	for round := range 20 {
 		c := r.start()
 		eventually(t, "running", func() bool { return c.State() == kafkaconsumer.StateRunning })

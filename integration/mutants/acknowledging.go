@@ -68,7 +68,7 @@ var receivingMutants = []mutant{
 		Why:     "who writes to one channel would have another's message skipped (contract 8.3)",
 		Package: "idempotent",
 		In:      "Identifier.Run",
-		Old:     "i.namespace, i.channel",
+		Old:     "i.IDNamespace, i.Channel",
 		New:     `"", ""`,
 		Test:    test{Package: "./idempotent", Run: "^TestMessageOfOneChannelIsNoDuplicateOnAnother$"},
 	},
