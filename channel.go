@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -280,8 +281,8 @@ func (cfg *config) validateChannels() error {
 
 // subscriptionsOf turns declarations into subscriptions. Handlers that come
 // from the Fx graph are those of resolved, or as declared if it has none.
-func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Handler) []handler.Subscription {
-	var subs []handler.Subscription
+func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Handler) []registry.Subscription {
+	var subs []registry.Subscription
 	for _, c := range channels {
 		for _, s := range c.subscriptions {
 			if s.spec == nil {
@@ -291,22 +292,22 @@ func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Han
 			if r := resolved[s.spec]; r != nil {
 				h = r
 			}
-			subs = append(subs, handler.Subscription{Channel: c.name, Type: s.typ, Handler: h})
+			subs = append(subs, registry.Subscription{Channel: c.name, Type: s.typ, Handler: h})
 		}
 	}
 	return subs
 }
 
-// registrations lists the handler keys of an inbox for handler.CheckKeys.
-func registrations(inbox string, channels []*channel) []handler.Registration {
-	var all []handler.Registration
+// registrations lists the handler keys of an inbox for registry.CheckKeys.
+func registrations(inbox string, channels []*channel) []registry.Registration {
+	var all []registry.Registration
 	for _, c := range channels {
 		for _, s := range c.subscriptions {
 			if s.spec == nil {
 				continue
 			}
 			for i, key := range s.spec.handler.Keys() {
-				all = append(all, handler.Registration{Inbox: inbox, Channel: c.name, Type: s.typ, Key: key, Legacy: i > 0})
+				all = append(all, registry.Registration{Inbox: inbox, Channel: c.name, Type: s.typ, Key: key, Legacy: i > 0})
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -82,7 +83,7 @@ func Direct() ChannelOption { return func(c *channel) { c.deliver(direct) } }
 func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
 
 // validateDelivery reports what cannot hold for how the channels are delivered.
-func (cfg *config) validateDelivery(subscriptions []handler.Subscription) error {
+func (cfg *config) validateDelivery(subscriptions []registry.Subscription) error {
 	var problems []error
 	inPlace := map[string]delivery{}
 	for _, c := range cfg.channels {

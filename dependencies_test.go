@@ -44,7 +44,7 @@ var levels = []string{
 	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
 	"internal/store/base",
-	"internal/store internal/telemetry",
+	"internal/properties internal/registry internal/store internal/telemetry",
 	"handler internal/handlertx internal/redaction",
 	"models redact",
 	"internal/clock internal/keyless internal/routine internal/pages internal/pages/options internal/pages/schema " +

@@ -24,6 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
@@ -39,7 +40,7 @@ type Inbox struct {
 	cfg      *config
 	db       *gorm.DB
 	naming   models.Naming
-	registry *handler.Registry
+	registry *registry.Registry
 	store    store.Store
 	counters *telemetry.Counters
 	// instruments are those of OpenTelemetry, see options_telemetry.go.
@@ -75,7 +76,7 @@ func New(name string, db *gorm.DB, opts ...Option) (*Inbox, error) {
 // assemble puts an inbox together; resolved are the handlers that came from
 // the Fx graph, nil without Fx.
 func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handler) (*Inbox, error) {
-	registry, _ := handler.NewRegistry(subscriptionsOf(cfg.channels, resolved)) // validate reports what is wrong with them
+	registry, _ := registry.New(subscriptionsOf(cfg.channels, resolved)) // validate reports what is wrong with them
 	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix},
 		registry: registry,
 		counters: countersOf(cfg, registry)}
@@ -341,7 +342,7 @@ func (ib *Inbox) name(err error) error {
 // must be distinct, and no two may use the same tables of the same pool. The error joins every problem
 // (contract 3.4, 5.16).
 func Validate(inboxes ...*Inbox) error {
-	var all []handler.Registration
+	var all []registry.Registration
 	var members []membership
 	var problems []error
 	for i, ib := range inboxes {
@@ -366,8 +367,8 @@ func (ib *Inbox) samePool(other *Inbox) bool {
 	return errA == nil && errB == nil && a == b
 }
 
-// checkKeys gives handler.CheckKeys an order that does not depend on chance.
-func checkKeys(all []handler.Registration) error {
-	slices.SortStableFunc(all, func(a, b handler.Registration) int { return strings.Compare(a.Inbox, b.Inbox) })
-	return handler.CheckKeys(all)
+// checkKeys gives registry.CheckKeys an order that does not depend on chance.
+func checkKeys(all []registry.Registration) error {
+	slices.SortStableFunc(all, func(a, b registry.Registration) int { return strings.Compare(a.Inbox, b.Inbox) })
+	return registry.CheckKeys(all)
 }

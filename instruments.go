@@ -3,12 +3,12 @@ package inbox
 import (
 	"runtime"
 
-	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // countersOf makes counters that tell the declared channels and handlers apart.
-func countersOf(cfg *config, registry *handler.Registry) *telemetry.Counters {
+func countersOf(cfg *config, registry *registry.Registry) *telemetry.Counters {
 	var keys [][]string
 	for _, h := range registry.Handlers() {
 		keys = append(keys, h.Keys())

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
 // Module wires an inbox into an Fx application (contract 10.2). The inbox
@@ -111,7 +112,7 @@ func checkModule(p checkParams) error {
 			}
 		}
 	}
-	var keys []handler.Registration
+	var keys []registry.Registration
 	var members []membership
 	for _, m := range p.Modules {
 		keys = append(keys, registrations(m.name, m.channels)...)

@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/redact"
@@ -301,8 +302,8 @@ func (cfg *config) validate() error {
 		all = append(all, errNoShutdown)
 	}
 	subs := subscriptionsOf(cfg.channels, nil)
-	_, err := handler.NewRegistry(subs)
-	all = append(all, cfg.validateChannels(), handler.CheckKeys(registrations(cfg.name, cfg.channels)), err,
+	_, err := registry.New(subs)
+	all = append(all, cfg.validateChannels(), registry.CheckKeys(registrations(cfg.name, cfg.channels)), err,
 		cfg.validateDelivery(subs), cfg.validateKafka(), checkGroups(memberships(cfg.name, cfg.channels)))
 	return cfg.named(errors.Join(all...))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -26,7 +27,7 @@ import (
 // Acceptor persists messages for one inbox. It is safe for concurrent use.
 type Acceptor struct {
 	store    store.Acceptor
-	registry *handler.Registry
+	registry *registry.Registry
 	channels map[string]bool
 	unstored map[string]bool // channels that are delivered without an inbox
 	// namespaces of channels whose message IDs are not their own.
@@ -54,7 +55,7 @@ type Acceptor struct {
 // NotStored, Hooks, Instruments, Redactor and Reserve.
 type Config struct {
 	Store    store.Acceptor
-	Registry *handler.Registry
+	Registry *registry.Registry
 	// Channels are the declared channels. A message for another channel is invalid.
 	Channels []string
 	// Namespaces are those of channels that share their message IDs. Every other channel is its own

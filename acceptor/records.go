@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
@@ -233,9 +234,9 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	}
 	headers := ""
 	if r.RawHeaders != nil {
-		headers = handler.SerializeRawHeaders(r.RawHeaders)
+		headers = properties.SerializeRawHeaders(r.RawHeaders)
 	} else {
-		headers = handler.SerializeHeaders(r.Headers)
+		headers = properties.SerializeHeaders(r.Headers)
 	}
 	return models.RejectedMessage{
 		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition),

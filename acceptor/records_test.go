@@ -18,6 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -43,7 +45,7 @@ func receive(t *testing.T, d *inboxtest.Database, change func(o *acceptor.Option
 func receiveBy(t *testing.T, d *inboxtest.Database, change func(cfg *acceptor.Config)) *receiving {
 	t.Helper()
 	inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"))) // for its tables
-	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
+	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t",
 		Handler: handler.New("a", inboxtest.Nothing)}})
 	require.NoError(t, err)
 	r := &receiving{t: t, db: d.DB, counters: &telemetry.Counters{}}
@@ -132,7 +134,7 @@ func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
 		require.Equal(t, "mangled", rows[0].Reason)
 		require.Contains(t, rows[1].Reason, "201 characters")
 		row := rows[0]
-		headers, err := handler.ParseHeaders(row.Headers)
+		headers, err := properties.ParseHeaders(row.Headers)
 		require.NoError(t, err)
 		require.Equal(t, []handler.Header{{Key: "h", Value: []byte{0xfe}}}, headers)
 		require.Equal(t, []any{"c", "topic", int32(0), int64(1), []byte{0, 0xff}, []byte("raw")},

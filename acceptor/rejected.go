@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -114,12 +115,12 @@ func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
 		Topic: row.Topic, Partition: int(row.Partition), Offset: row.Offset, Timestamp: row.Timestamp.UTC(), Key: row.Key,
 		Value: row.Value,
 	}
-	raw, unread, err := handler.RawHeaders(row.Headers)
+	raw, unread, err := properties.RawHeaders(row.Headers)
 	if unread {
 		record.RawHeaders = raw
 		return record, err
 	}
-	record.Headers, err = handler.ParseHeaders(row.Headers)
+	record.Headers, err = properties.ParseHeaders(row.Headers)
 	return record, err
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -67,8 +68,8 @@ func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 		// "a" is 0xff, and a header without a name is null
 		record.Headers, record.RawHeaders = nil, []byte("\x04\x02a\x02\xff\x00\x01")
 		id := m.reject(record)
-		_, err := handler.ParseHeaders(m.rejected()[0].Headers)
-		require.ErrorIs(t, err, handler.ErrRawHeaders)
+		_, err := properties.ParseHeaders(m.rejected()[0].Headers)
+		require.ErrorIs(t, err, properties.ErrRawHeaders)
 		m.mended("1")
 		_, err = m.AcceptRejected(context.Background(), id)
 		require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -45,7 +46,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		}
 	}
 	m.Properties.Channel = m.Channel
-	properties, err := m.Properties.Serialize()
+	properties, err := properties.Serialize(m.Properties)
 	if err != nil {
 		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadProperties, Err: err}
 	}

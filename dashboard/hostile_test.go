@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
@@ -50,7 +51,7 @@ func TestWhatIsStoredStaysText(t *testing.T) {
 			require.NoError(t, err)
 			rejected := r.reject(int64(i), text, func(m *models.RejectedMessage) {
 				m.Channel, m.Topic, m.Key, m.Value = text, text, []byte(text), []byte(text)
-				m.Headers = handler.SerializeHeaders([]handler.Header{{Key: text, Value: []byte(text)}})
+				m.Headers = properties.SerializeHeaders([]handler.Header{{Key: text, Value: []byte(text)}})
 			})
 			inboxtest.Process(t, r.ib)
 			for _, page := range []string{
@@ -133,7 +134,7 @@ func TestViewersSeeNeitherValuesNorPayloads(t *testing.T) {
 			require.NoError(t, err)
 			rejected := r.reject(int64(len(id)), "bad", func(m *models.RejectedMessage) {
 				m.Key, m.Value, m.Headers = []byte("VALUE-of-key"), []byte("PAYLOAD"),
-					handler.SerializeHeaders([]handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}})
+					properties.SerializeHeaders([]handler.Header{{Key: "header", Value: []byte("VALUE-of-header")}})
 			})
 			for role, sees := range c.sees {
 				r.as(role)

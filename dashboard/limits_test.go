@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
@@ -125,7 +126,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 		}
 		r.accept(handler.RawMessage{ID: "many", Content: []byte("x"),
 			Properties: handler.Properties{Headers: many, Attributes: attributes}})
-		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(many) })
+		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Headers = properties.SerializeHeaders(many) })
 		page := r.page("message?id=many")
 		require.Contains(t, page, "attribute099")
 		require.NotContains(t, page, "attribute100")
@@ -137,7 +138,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 		}
 		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), ops.PreviewLimit)}}
 		r.accept(handler.RawMessage{ID: "long", Content: []byte("x"), Properties: handler.Properties{Headers: long}})
-		rejected = r.reject(2, "bad", func(m *models.RejectedMessage) { m.Headers = handler.SerializeHeaders(long) })
+		rejected = r.reject(2, "bad", func(m *models.RejectedMessage) { m.Headers = properties.SerializeHeaders(long) })
 		for _, at := range []string{"message?id=long", "rejected-message?id=" + rejected} {
 			page := r.page(at)
 			require.Contains(t, page, "more than are shown here", at)

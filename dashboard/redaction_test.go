@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
@@ -30,7 +31,7 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 		r.accept(m)
 		inboxtest.Process(t, r.ib)
 		rejected := r.reject(1, "no card "+card, func(row *models.RejectedMessage) {
-			row.Key, row.Value, row.Headers = []byte(card), m.Content, handler.SerializeHeaders(headers)
+			row.Key, row.Value, row.Headers = []byte(card), m.Content, properties.SerializeHeaders(headers)
 		})
 		for _, page := range []string{"", "messages", "messages?error=4111", "message?id=a", "failures", "handlers",
 			"workers", "audit",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -30,7 +31,7 @@ func checkInvariants(t *testing.T, d *envelope.Decoder, r envelope.Record) envel
 		require.NotEmpty(t, m.Type)
 		require.Equal(t, "kafka", m.Transport)
 		require.Equal(t, r.Offset, m.Properties.Kafka.Offset)
-		_, err := m.Properties.Serialize()
+		_, err := properties.Serialize(m.Properties)
 		if m.IDErr == nil {
 			require.NoError(t, err)
 			require.NotEmpty(t, m.ID)

@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 
@@ -39,7 +39,7 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 
 func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 	i, err := identityOf[T](c, handlerKey)
-	return &Identifier[T]{identity: i}, errors.Join(handler.CheckKey(handlerKey),
+	return &Identifier[T]{identity: i}, errors.Join(registry.CheckKey(handlerKey),
 		checkNamespace(cmp.Or(c.IDNamespace, c.Channel)), c.Validate(), err)
 }
 

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -15,7 +15,7 @@ import (
 // or namespace; a namespace may be empty. The wrapper checks before it calls a store. Call it where
 // a Store is used without the wrapper.
 func (k Key) Check() error {
-	if err := handler.CheckKey(k.HandlerKey); err != nil {
+	if err := registry.CheckKey(k.HandlerKey); err != nil {
 		return err
 	}
 	if err := checkNamespace(k.Namespace); err != nil {

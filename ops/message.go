@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
@@ -169,7 +170,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
 		Type: stored.Type, Source: stored.Source,
 		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
-	p, err := handler.ParseProperties(stored.SerializedProperties)
+	p, err := properties.Parse(stored.SerializedProperties)
 	if err != nil {
 		m.PropertiesProblem = err.Error()
 	}

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
@@ -228,7 +229,7 @@ func (o *Ops) scanRejectedPreview(rows *sql.Rows, r *RejectedPreview) error {
 		r.HeadersProblem = tooLong(all.Int64)
 		return nil
 	}
-	if r.Headers, err = handler.ParseHeaders(headers.String); err != nil {
+	if r.Headers, err = properties.ParseHeaders(headers.String); err != nil {
 		r.HeadersProblem = err.Error()
 	}
 	r.Headers = o.redactHeaders(of, r.Headers)

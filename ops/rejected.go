@@ -12,6 +12,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -175,7 +176,7 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 	if hasValue && r.Value == nil {
 		r.Value = []byte{}
 	}
-	if r.Headers, err = handler.ParseHeaders(headers); err != nil {
+	if r.Headers, err = properties.ParseHeaders(headers); err != nil {
 		r.HeadersProblem = err.Error()
 	}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel}

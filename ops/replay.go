@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -97,7 +98,7 @@ func CopyID(messageID string) string {
 
 // replayOf is the copy, and what of it is edited.
 func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string, error) {
-	p, err := handler.ParseProperties(original.SerializedProperties)
+	p, err := properties.Parse(original.SerializedProperties)
 	if err != nil {
 		return handler.RawMessage{}, nil, badInput("message", "%s", err)
 	}

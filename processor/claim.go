@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -20,7 +21,7 @@ type claimer struct {
 		store.Completer
 		store.Recoverer
 	}
-	registry *handler.Registry
+	registry *registry.Registry
 	policies map[*handler.Handler]*policy
 	opts     Options
 	now      func() time.Time

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -19,7 +20,7 @@ import (
 // reconciling is running. Otherwise, under load, there would never be a round without running
 // accepts, and claims would never be reconciled (contract 5.9, 5.17).
 func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
-	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
+	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t",
 		Handler: handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })}})
 	require.NoError(t, err)
 	options := DefaultOptions()

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -18,7 +19,7 @@ import (
 // rows when it claims: see AdvanceLanes.
 type lanes struct {
 	store    store.Lanes
-	registry *handler.Registry
+	registry *registry.Registry
 	policies map[*handler.Handler]*policy
 	timeout  time.Duration // of each statement
 	now      func() time.Time

@@ -23,6 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -32,7 +33,7 @@ import (
 type Processor struct {
 	opts     Options
 	store    store.Store
-	registry *handler.Registry
+	registry *registry.Registry
 	clock    clock.Clock
 	log      *zap.Logger
 	counters *telemetry.Counters
@@ -77,7 +78,7 @@ type Config struct {
 	// DB is the database in which handlers get their sessions and transactions.
 	DB       *gorm.DB
 	Store    store.Store
-	Registry *handler.Registry
+	Registry *registry.Registry
 	Options  Options
 	Clock    clock.Clock
 	Logger   *zap.Logger

@@ -11,6 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
@@ -100,7 +101,7 @@ func (t *task) deliver() error {
 	if m == nil {
 		return fmt.Errorf("message %q is deleted", t.claim.MessageID)
 	}
-	properties, err := handler.ParseProperties(m.SerializedProperties)
+	properties, err := properties.Parse(m.SerializedProperties)
 	if err != nil {
 		return fmt.Errorf("message %q: %w", t.claim.MessageID, err)
 	}

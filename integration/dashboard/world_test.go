@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -205,7 +206,7 @@ func (w *world) reject(offset int64, reason string) (id string) {
 	row := models.RejectedMessage{ID: fmt.Sprintf("0190c1a2-1111-7000-8000-%012d", offset), Channel: "shop",
 		Topic: "shop.orders", Partition: 2, Offset: offset, Timestamp: w.clock.Now(),
 		Key: []byte("customer-9"), Value: []byte(`{"order": "order-r` + fmt.Sprint(offset) + `"}`),
-		Headers: handler.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")},
+		Headers: properties.SerializeHeaders([]handler.Header{{Key: "ce_specversion", Value: []byte("1.0")},
 			{Key: "ce_id", Value: fmt.Appendf(nil, "order-r%d", offset)},
 			{Key: "ce_type", Value: []byte("order.placed")}, {Key: "ce_source", Value: []byte("/webshop")}}), Reason: reason,
 		RejectedAt: w.clock.Now()}

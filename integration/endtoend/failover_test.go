@@ -23,6 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/integration/servers"
 	times "github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
@@ -167,7 +168,7 @@ func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, 
 	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 		return effect(tx, m.ID)
 	})
-	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
+	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(f.t, err)
 	memory, err := synchronous.NewMemory(f.db, remembers, h, nil, nil)
 	require.NoError(f.t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -68,7 +69,7 @@ func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *t
 			defer r.leave(r.enter("h", m))
 			return r.done(ctx, m)
 		})
-		registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
+		registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
 		require.NoError(t, err)
 		store := &once{done: map[string]bool{}, held: "c"}
 		memory, err := synchronous.NewMemory(r.database.DB, store, h, nil, nil)

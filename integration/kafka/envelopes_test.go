@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -280,7 +281,7 @@ func checkRejected(t *testing.T, name string, p produced, got models.RejectedMes
 	require.Contains(t, got.Reason, p.rejected, name)
 	require.Equal(t, string(p.record.Key), string(got.Key), name)
 	require.Equal(t, string(p.record.Value), string(got.Value), name)
-	kept, err := handler.ParseHeaders(got.Headers)
+	kept, err := properties.ParseHeaders(got.Headers)
 	require.NoError(t, err)
 	require.Equal(t, asHeaders(p.record), kept, name)
 }
@@ -296,7 +297,7 @@ func checkMessage(
 	require.Equal(t, want.content, string(got.Content), name)
 	require.Equal(t, "kafka", got.TransportName, name)
 	require.Equal(t, string(r.Key), string(got.OrderingKey), name)
-	properties, err := handler.ParseProperties(got.SerializedProperties)
+	properties, err := properties.Parse(got.SerializedProperties)
 	require.NoError(t, err)
 	require.Equal(t, channel, properties.Channel)
 	require.Equal(t, asHeaders(r), properties.Headers, name)

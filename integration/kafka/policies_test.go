@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -178,7 +179,7 @@ func (l *life) failCommits() {
 // born makes a life that is not started.
 func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	t.Helper()
-	registry, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t",
+	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t",
 		Handler: handler.New("h", inboxtest.Nothing)}})
 	require.NoError(t, err)
 	l := &life{t: t, kafka: r.kafka, counters: &telemetry.Counters{}, there: make(chan struct{})}

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -27,11 +28,11 @@ func newRunner(
 	t *testing.T, db *gorm.DB, change func(*synchronous.Config), handlers ...*handler.Handler,
 ) (*synchronous.Runner, *telemetry.Counters) {
 	t.Helper()
-	var subs []handler.Subscription
+	var subs []registry.Subscription
 	for _, h := range handlers {
-		subs = append(subs, handler.Subscription{Channel: "c", Type: "t", Handler: h})
+		subs = append(subs, registry.Subscription{Channel: "c", Type: "t", Handler: h})
 	}
-	registry, err := handler.NewRegistry(subs)
+	registry, err := registry.New(subs)
 	require.NoError(t, err)
 	cfg := synchronous.Config{Channel: "c", Registry: registry, DB: db, MaxRetries: 3, Concurrency: 10,
 		MaxRetryDelay:    time.Minute,

@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -27,7 +28,7 @@ import (
 // Instruments are optional.
 type Config struct {
 	Channel  string
-	Registry *handler.Registry
+	Registry *registry.Registry
 	// DB is the database in which handlers get their sessions and transactions.
 	DB *gorm.DB
 	// Memories remember what the handlers of an Inline channel have processed.

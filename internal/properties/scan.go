@@ -1,18 +1,20 @@
-package handler
+package properties
 
 import (
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // scanProperties parses what Serialize writes if no text needs escaping, which holds for nearly all
 // properties. It is several times as fast as encoding/json. ok is false for everything else, which
 // is left to encoding/json. A fuzz test checks that the two agree on what scanProperties accepts.
-func scanProperties(serialized string) (p Properties, ok bool) {
+func scanProperties(serialized string) (p handler.Properties, ok bool) {
 	if !utf8.ValidString(serialized) {
-		return Properties{}, false
+		return handler.Properties{}, false
 	}
 	s := scanner{rest: serialized}
 	s.object(func(key string) {
@@ -122,7 +124,7 @@ func (s *scanner) list(item func()) {
 	}
 }
 
-func (s *scanner) header() (h Header) {
+func (s *scanner) header() (h handler.Header) {
 	named := false
 	s.object(func(key string) {
 		switch key {
@@ -138,8 +140,8 @@ func (s *scanner) header() (h Header) {
 	return h
 }
 
-func (s *scanner) coordinates() *KafkaCoordinates {
-	k := &KafkaCoordinates{Timestamp: time.UnixMilli(0).UTC()}
+func (s *scanner) coordinates() *handler.KafkaCoordinates {
+	k := &handler.KafkaCoordinates{Timestamp: time.UnixMilli(0).UTC()}
 	s.object(func(key string) {
 		switch key {
 		case "topic":

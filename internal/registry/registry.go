@@ -1,4 +1,5 @@
-package handler
+// Package registry finds the handlers of an inbox and checks their keys.
+package registry
 
 import (
 	"errors"
@@ -6,6 +7,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -13,29 +15,29 @@ import (
 type Subscription struct {
 	Channel string
 	Type    string
-	Handler *Handler
+	Handler *handler.Handler
 }
 
 // Registry finds one inbox's handlers by key and by route. It is immutable.
 type Registry struct {
-	byKey  map[string]*Handler
-	routes map[route][]*Handler
-	all    []*Handler
+	byKey  map[string]*handler.Handler
+	routes map[route][]*handler.Handler
+	all    []*handler.Handler
 }
 
 type route struct{ channel, typ string }
 
-// NewRegistry checks the subscriptions and indexes them. The error joins all problems, each with
+// New checks the subscriptions and indexes them. The error joins all problems, each with
 // channel, type and handler key.
-func NewRegistry(subscriptions []Subscription) (*Registry, error) {
-	r := &Registry{byKey: map[string]*Handler{}, routes: map[route][]*Handler{}}
+func New(subscriptions []Subscription) (*Registry, error) {
+	r := &Registry{byKey: map[string]*handler.Handler{}, routes: map[route][]*handler.Handler{}}
 	var problems []error
 	for _, s := range subscriptions {
-		at := fmt.Sprintf("channel %q, type %q, handler %q", s.Channel, s.Type, s.Handler.key)
+		at := fmt.Sprintf("channel %q, type %q, handler %q", s.Channel, s.Type, s.Handler.Key())
 		if s.Type == "" {
 			problems = append(problems, fmt.Errorf("%s: the message type is empty", at))
 		}
-		if err := s.Handler.err; err != nil {
+		if err := s.Handler.Err(); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", at, err))
 		}
 		for _, key := range s.Handler.Keys() {
@@ -68,24 +70,24 @@ func CheckKey(key string) error {
 
 // Route returns the handlers for a type on a channel, in the order of declaration; none means
 // unrouted. The slice is the caller's.
-func (r *Registry) Route(channel, typ string) []*Handler {
+func (r *Registry) Route(channel, typ string) []*handler.Handler {
 	return r.AppendRoute(nil, channel, typ)
 }
 
 // AppendRoute appends the result of Route to handlers. It does not allocate if they have room.
-func (r *Registry) AppendRoute(handlers []*Handler, channel, typ string) []*Handler {
+func (r *Registry) AppendRoute(handlers []*handler.Handler, channel, typ string) []*handler.Handler {
 	return append(handlers, r.routes[route{channel, typ}]...)
 }
 
 // Lookup finds a handler by its primary key or a legacy key.
-func (r *Registry) Lookup(key string) (*Handler, bool) {
+func (r *Registry) Lookup(key string) (*handler.Handler, bool) {
 	h, ok := r.byKey[key]
 	return h, ok
 }
 
 // Handlers returns all handlers in order of declaration. The slice is the
 // caller's.
-func (r *Registry) Handlers() []*Handler { return slices.Clone(r.all) }
+func (r *Registry) Handlers() []*handler.Handler { return slices.Clone(r.all) }
 
 // Keys returns every primary and legacy key, sorted.
 func (r *Registry) Keys() []string {
@@ -134,7 +136,7 @@ func CheckKeys(registrations []Registration) error {
 	var problems []error
 	for _, r := range registrations {
 		if r.Key == "" {
-			continue // NewRegistry reports that
+			continue // New reports that
 		}
 		if before, taken := first[r.Key]; taken {
 			problems = append(problems, &DuplicateKeyError{Key: r.Key, First: before, Second: r})

@@ -1,4 +1,4 @@
-package handler_test
+package registry_test
 
 import (
 	"context"
@@ -7,11 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
 func TestRegistryKeepsWhatItsCallersDoWithItsSlices(t *testing.T) {
 	h := handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })
-	r, err := handler.NewRegistry([]handler.Subscription{{Channel: "c", Type: "t", Handler: h}})
+	r, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t", Handler: h}})
 	require.NoError(t, err)
 	r.Handlers()[0], r.Route("c", "t")[0] = nil, nil
 	require.Equal(t, []*handler.Handler{h}, r.Handlers())

@@ -1,15 +1,17 @@
-package handler
+package properties
 
 import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // writeProperties writes what json.Marshal would write, several times as fast, if all text is
 // printable ASCII without anything to escape. ok is false for everything else. A fuzz test compares
 // the two.
-func writeProperties(p Properties) (serialized string, ok bool) {
+func writeProperties(p handler.Properties) (serialized string, ok bool) {
 	w := writer{text: make([]byte, 0, 256)}
 	w.add(`{`)
 	if p.Channel != "" {

@@ -1,10 +1,12 @@
-package handler
+package properties
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/handler"
 )
 
 // FuzzScannedPropertiesAreTheDecodedOnes checks that encoding/json reads the same as scanProperties
@@ -35,12 +37,12 @@ func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 }
 
 func TestWhatSerializeWritesOfPlainTextIsScanned(t *testing.T) {
-	p := Properties{Channel: "orders", Headers: []Header{{Key: "ce_id", Value: []byte("1")},
+	p := handler.Properties{Channel: "orders", Headers: []handler.Header{{Key: "ce_id", Value: []byte("1")},
 		{Key: "empty", Value: []byte{}}, {Key: "nil"}},
 		Attributes: map[string]string{"traceparent": "00-1"},
-		Kafka: &KafkaCoordinates{Topic: "t", Partition: 3, Offset: 12, Timestamp: time.UnixMilli(1767355200123).UTC(),
+		Kafka: &handler.KafkaCoordinates{Topic: "t", Partition: 3, Offset: 12, Timestamp: time.UnixMilli(1767355200123).UTC(),
 			Key: []byte("k"), Tombstone: true}}
-	serialized, err := p.Serialize()
+	serialized, err := Serialize(p)
 	require.NoError(t, err)
 	scanned, ok := scanProperties(serialized)
 	require.True(t, ok, serialized)
@@ -55,16 +57,17 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 	f.Add("<c>", "k&", []byte{0xff}, "\u2028", "b\"", "t\n", -1, int64(2), int64(3), []byte{0}, true, uint8(0x1f))
 	f.Fuzz(func(t *testing.T, channel, header string, value []byte, name, attribute, topic string, partition int, offset,
 		stamp int64, key []byte, tombstone bool, has uint8) {
-		p := Properties{Channel: channel}
+		p := handler.Properties{Channel: channel}
 		if has&1 != 0 {
-			p.Headers = []Header{{Key: header, Value: value}, {Key: name}}
+			p.Headers = []handler.Header{{Key: header, Value: value}, {Key: name}}
 		}
 		if has&2 != 0 {
 			p.Attributes = map[string]string{name: attribute, header: channel}
 		}
 		if has&4 != 0 {
-			p.Kafka = &KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset, Timestamp: time.UnixMilli(stamp),
-				Key: key, Tombstone: tombstone}
+			p.Kafka = &handler.KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset,
+				Timestamp: time.UnixMilli(stamp),
+				Key:       key, Tombstone: tombstone}
 			if has&8 != 0 {
 				p.Kafka.Key = nil
 			}
@@ -73,15 +76,15 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 		if !ok {
 			return
 		}
-		marshalled, err := p.marshal()
+		marshalled, err := marshal(p)
 		require.NoError(t, err)
 		require.Equal(t, marshalled, written)
 	})
 }
 
-func BenchmarkParseProperties(b *testing.B) {
+func BenchmarkParse(b *testing.B) {
 	const serialized = `{"channel":"orders","headers":[{"k":"ce_id","v":"d0d0c5a8"},{"k":"ce_type","v":"order.placed"}],"kafka":{"topic":"t","partition":3,"offset":12,"timestamp_ms":1767355200123,"key":{"v":"k"}}}`
-	for name, parse := range map[string]func(string) (Properties, error){"scanned": ParseProperties,
+	for name, parse := range map[string]func(string) (handler.Properties, error){"scanned": Parse,
 		"decoded": decodeProperties} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

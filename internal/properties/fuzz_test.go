@@ -1,4 +1,4 @@
-package handler_test
+package properties_test
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/properties"
 )
 
 // maybe returns value, or nil bytes if it is missing.
@@ -33,7 +34,7 @@ func FuzzPropertiesSurviveStorage(f *testing.F) {
 			Kafka: &handler.KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset,
 				Timestamp: time.UnixMilli(millis).UTC(), Key: maybe(key, hasKey)},
 		}
-		stored, err := p.Serialize()
+		stored, err := properties.Serialize(p)
 		storable := utf8.ValidString(channel) && utf8.ValidString(attribute) && utf8.ValidString(text) &&
 			utf8.ValidString(topic)
 		require.Equal(t, storable, err == nil)
@@ -42,11 +43,11 @@ func FuzzPropertiesSurviveStorage(f *testing.F) {
 		}
 		require.True(t, utf8.ValidString(stored))
 		require.NotContains(t, stored, "\x00", "a text column refuses it")
-		loaded, err := handler.ParseProperties(stored)
+		loaded, err := properties.Parse(stored)
 		require.NoError(t, err)
 		require.Equal(t, p, loaded)
 
-		headers, err := handler.ParseHeaders(handler.SerializeHeaders(p.Headers))
+		headers, err := properties.ParseHeaders(properties.SerializeHeaders(p.Headers))
 		require.NoError(t, err)
 		require.Equal(t, p.Headers, headers)
 	})
@@ -54,26 +55,26 @@ func FuzzPropertiesSurviveStorage(f *testing.F) {
 
 // Text that another program wrote into the column is either an error or understood. What was
 // understood is stored and read back the same.
-func FuzzParseProperties(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add(`{"channel":"c","headers":[{"k":"a","v":"b"},{"kb":"/w==","b":"/w=="},{"k":""}],"attributes":{"x":"y"},"kafka":{"topic":"t","partition":1,"offset":2,"timestamp_ms":3,"key":{}}}`)
 	f.Add(`{"headers":[{}]}`)
 	f.Add(`{"kafka":{"timestamp_ms":9223372036854775807,"key":{"v":"","b":"AA=="}}}`)
 	f.Add(`null`)
 	f.Add(`{"headers":[{"k":"\ud800","v":null,"b":""}],"attributes":{}}`)
 	f.Fuzz(func(t *testing.T, stored string) {
-		if headers, err := handler.ParseHeaders(stored); err == nil {
-			again, err := handler.ParseHeaders(handler.SerializeHeaders(headers))
+		if headers, err := properties.ParseHeaders(stored); err == nil {
+			again, err := properties.ParseHeaders(properties.SerializeHeaders(headers))
 			require.NoError(t, err)
 			require.Equal(t, headers, again)
 		}
-		p, err := handler.ParseProperties(stored)
+		p, err := properties.Parse(stored)
 		if err != nil {
 			require.Zero(t, p)
 			return
 		}
-		written, err := p.Serialize()
+		written, err := properties.Serialize(p)
 		require.NoError(t, err)
-		again, err := handler.ParseProperties(written)
+		again, err := properties.Parse(written)
 		require.NoError(t, err)
 		if len(p.Attributes) == 0 { // an empty map and no map are the same
 			p.Attributes = nil

@@ -1,0 +1,223 @@
+// Package properties has the stored form of messages' properties and of headers.
+package properties
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/handler"
+)
+
+// storedProperties is the stored form. Text stays readable for an operator, and everything else
+// exact: a string that is not valid UTF-8 is stored as base64 beside it.
+type storedProperties struct {
+	Channel    string            `json:"channel,omitempty"`
+	Headers    []storedHeader    `json:"headers,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Kafka      *storedKafka      `json:"kafka,omitempty"`
+	Accept     string            `json:"accept_traceparent,omitempty"`
+}
+
+type storedHeader struct {
+	Key      *string `json:"k,omitempty"`
+	KeyBytes []byte  `json:"kb,omitempty"`
+	storedBytes
+}
+
+type storedKafka struct {
+	Topic     string       `json:"topic"`
+	Partition int          `json:"partition"`
+	Offset    int64        `json:"offset"`
+	Timestamp int64        `json:"timestamp_ms"`
+	Key       *storedBytes `json:"key,omitempty"`
+	Tombstone bool         `json:"tombstone,omitempty"`
+}
+
+// storedBytes is text in "v" or other bytes in "b"; nil bytes have neither.
+type storedBytes struct {
+	Text  *string `json:"v,omitempty"`
+	Bytes []byte  `json:"b,omitempty"`
+}
+
+func storeBytes(b []byte) storedBytes {
+	switch {
+	case b == nil:
+		return storedBytes{}
+	case utf8.Valid(b):
+		text := string(b)
+		return storedBytes{Text: &text}
+	default:
+		return storedBytes{Bytes: b}
+	}
+}
+
+func (s storedBytes) bytes() []byte {
+	if s.Text != nil {
+		return []byte(*s.Text)
+	}
+	return s.Bytes
+}
+
+// Serialize returns p as the JSON that is stored with the message. It fails only if the channel, the topic, the traceparent or an
+// attribute is not valid UTF-8.
+func Serialize(p handler.Properties) (string, error) {
+	if serialized, ok := writeProperties(p); ok {
+		return serialized, nil
+	}
+	return marshal(p)
+}
+
+func marshal(p handler.Properties) (string, error) {
+	if !utf8.ValidString(p.Channel) {
+		return "", fmt.Errorf("channel %q is not valid UTF-8", p.Channel)
+	}
+	if !utf8.ValidString(p.Traceparent) {
+		return "", fmt.Errorf("traceparent %q is not valid UTF-8", p.Traceparent)
+	}
+	for name, value := range p.Attributes {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return "", fmt.Errorf("attribute %q is not valid UTF-8", name)
+		}
+	}
+	stored := storedProperties{Channel: p.Channel, Attributes: p.Attributes, Accept: p.Traceparent}
+	stored.Headers = storeHeaders(p.Headers)
+	if k := p.Kafka; k != nil {
+		if !utf8.ValidString(k.Topic) {
+			return "", fmt.Errorf("topic %q is not valid UTF-8", k.Topic)
+		}
+		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
+			Timestamp: k.Timestamp.UnixMilli(), Tombstone: k.Tombstone}
+		if k.Key != nil {
+			key := storeBytes(k.Key)
+			stored.Kafka.Key = &key
+		}
+	}
+	out, err := json.Marshal(stored)
+	if err != nil {
+		return "", fmt.Errorf("serialize properties: %w", err)
+	}
+	return string(out), nil
+}
+
+// Parse is the inverse of Serialize.
+func Parse(serialized string) (handler.Properties, error) {
+	if p, ok := scanProperties(serialized); ok {
+		return p, nil
+	}
+	return decodeProperties(serialized)
+}
+
+func decodeProperties(serialized string) (handler.Properties, error) {
+	var stored storedProperties
+	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
+		return handler.Properties{}, fmt.Errorf("stored properties are unreadable: %w", err)
+	}
+	p := handler.Properties{Channel: stored.Channel, Attributes: stored.Attributes, Traceparent: stored.Accept}
+	headers, err := loadHeaders(stored.Headers)
+	if err != nil {
+		return handler.Properties{}, err
+	}
+	p.Headers = headers
+	if k := stored.Kafka; k != nil {
+		p.Kafka = &handler.KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
+			Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone}
+		if k.Key != nil {
+			p.Kafka.Key = k.Key.bytes()
+		}
+	}
+	return p, nil
+}
+
+// SerializeHeaders returns headers as the JSON stored with a rejected record.
+func SerializeHeaders(headers []handler.Header) string {
+	out, err := json.Marshal(storeHeaders(headers))
+	if err != nil {
+		// cannot happen: there are only strings and bytes
+		panic(err)
+	}
+	return string(out)
+}
+
+// rawHeaders is the stored form of headers in one piece. It is a JSON object, while
+// SerializeHeaders writes an array.
+type rawHeaders struct {
+	Raw []byte `json:"raw"`
+}
+
+// ErrRawHeaders says that a rejected record had too many headers to be read. They are kept in one
+// piece (see RawHeaders).
+var ErrRawHeaders = errors.New("stored headers were too many to be read and are kept in one piece")
+
+// SerializeRawHeaders is SerializeHeaders for headers that were not read. raw is their part of
+// Kafka's record format.
+func SerializeRawHeaders(raw []byte) string {
+	out, err := json.Marshal(rawHeaders{raw})
+	if err != nil {
+		panic(err) // cannot happen: there are only bytes
+	}
+	return string(out)
+}
+
+// RawHeaders is the inverse of SerializeRawHeaders; ok is false if SerializeHeaders wrote the text.
+func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
+	if !strings.HasPrefix(serialized, "{") {
+		return nil, false, nil
+	}
+	var stored rawHeaders
+	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
+		return nil, true, fmt.Errorf("stored headers are unreadable: %w", err)
+	}
+	return stored.Raw, true, nil
+}
+
+// ParseHeaders is the inverse of SerializeHeaders. It returns ErrRawHeaders if SerializeRawHeaders
+// wrote the text.
+func ParseHeaders(serialized string) ([]handler.Header, error) {
+	if strings.HasPrefix(serialized, "{") {
+		return nil, ErrRawHeaders
+	}
+	var stored []storedHeader
+	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
+		return nil, fmt.Errorf("stored headers are unreadable: %w", err)
+	}
+	return loadHeaders(stored)
+}
+
+// storeHeaders returns the storable form of headers.
+func storeHeaders(headers []handler.Header) []storedHeader {
+	stored := make([]storedHeader, 0, len(headers))
+	for _, h := range headers {
+		s := storedHeader{storedBytes: storeBytes(h.Value)}
+		if utf8.ValidString(h.Key) {
+			s.Key = &h.Key
+		} else {
+			s.KeyBytes = []byte(h.Key)
+		}
+		stored = append(stored, s)
+	}
+	return stored
+}
+
+func loadHeaders(stored []storedHeader) ([]handler.Header, error) {
+	if len(stored) == 0 {
+		return nil, nil
+	}
+	headers := make([]handler.Header, 0, len(stored))
+	for _, s := range stored {
+		h := handler.Header{Value: s.bytes()}
+		switch {
+		case s.Key != nil:
+			h.Key = *s.Key
+		case s.KeyBytes != nil:
+			h.Key = string(s.KeyBytes)
+		default:
+			return nil, errors.New("stored headers are unreadable: header without a name")
+		}
+		headers = append(headers, h)
+	}
+	return headers, nil
+}
