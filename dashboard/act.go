@@ -15,10 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// maxRefs bounds an action on selected statuses: a page of the largest size.
+// maxRefs limits an action on selected statuses to one page of the largest size.
 const maxRefs = 200
 
-// refsOf reads what was selected: "<status ID>@<version>" each.
+// refsOf parses the selected statuses, each in the form "<status ID>@<version>".
 func refsOf(values []string) ([]ops.Ref, error) {
 	if len(values) > maxRefs {
 		return nil, badInput("More than " + strconv.Itoa(maxRefs) + " were selected: act on all that match instead.")
@@ -38,9 +38,11 @@ func refsOf(values []string) ([]ops.Ref, error) {
 func (q *request) retry() error   { return q.actOn("retried", q.d.ops.Retry) }
 func (q *request) discard() error { return q.actOn("discarded", q.d.ops.Discard) }
 
-// actOn acts on each selected status in a transaction of its own. Of one, an
-// error says why not. Of several, those that have changed meanwhile are left
-// alone and counted; any other error ends it, and the page says how far it came.
+// actOn applies act to each selected status in a transaction of its own.
+//
+// For a single status, an error is returned. For several, statuses that changed meanwhile are
+// skipped and counted. Any other error ends the loop, and the page says how many statuses were done
+// before it.
 func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Ref) error) error {
 	refs, err := refsOf(q.r.PostForm["ref"])
 	if err != nil {
@@ -121,10 +123,10 @@ func (q *request) reAccept() error {
 	return q.redirect("./rejected?" + saying(said).Encode())
 }
 
-// typedBody is what a page shows that asks for an ID to be typed.
+// typedBody is the data of a page that asks the user to type an ID.
 type typedBody struct {
 	ID string
-	// Form is where it is sent to, Back the page to return to.
+	// Form is the address that the form is posted to. Back is the page to return to.
 	Form, Back string
 	Heading    string
 	Warning    string
@@ -181,8 +183,8 @@ func (q *request) deleteRejected() error {
 	return q.redirect("./rejected?" + saying("deleted").Encode())
 }
 
-// typed returns the ID that a form is for, if what was typed is that ID as the
-// page writes it, or as it is.
+// typed returns the ID that the form is for. The user must have typed it as it is, or in the form
+// that typable gives it on the page.
 func (q *request) typed() (id string, err error) {
 	id, typed := q.given().Get("id"), q.r.PostForm.Get("confirmation")
 	if id == "" || typed != id && strings.TrimSpace(typed) != typable(id) {

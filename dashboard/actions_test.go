@@ -58,7 +58,7 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 	})
 }
 
-// actionsOf cuts what differs from run to run.
+// actionsOf cuts the parts of audit lines that differ between runs.
 func actionsOf(lines []string) (all []string) {
 	for _, line := range lines {
 		words := strings.Fields(line)
@@ -178,7 +178,8 @@ func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
 	})
 }
 
-// Without the application, over the database alone.
+// TestWhatNeedsTheApplicationSaysSo opens a dashboard on the database alone, without the
+// application.
 func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
@@ -196,8 +197,8 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	})
 }
 
-// What cannot be done here is offered to nobody; whoever's role would do is told
-// where it can, unless it was turned off on purpose.
+// TestWhatCannotBeDoneHereIsNotOffered checks that an unavailable action is not offered. Users
+// whose role would allow it are told where it is available, unless it was turned off on purpose.
 func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
@@ -211,7 +212,7 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 		for _, c := range []struct {
 			page, offer, lack string
 			ops               *ops.Ops
-			told              dashboard.Role // and those above it; 0 is nobody
+			told              dashboard.Role // the lowest role that is told; 0 for none
 		}{
 			{"rejected-message?id=" + id, `action="./accept"`,
 				"It cannot be accepted again here. This dashboard reaches the database alone.", alone, dashboard.Operator},
@@ -238,7 +239,8 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	})
 }
 
-// Many who look, again and again, cost the database as much as one.
+// TestFailuresThatTakeLongAreLookedAtOnceForAll checks that many concurrent viewers cost the
+// database as much as one.
 func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var looked atomic.Int64

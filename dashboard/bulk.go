@@ -12,17 +12,18 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// confirmBody asks before an action is done to several.
+// confirmBody is the data of the page that asks for confirmation before an action on several
+// statuses.
 type confirmBody struct {
 	Action string // "retry" or "discard"
 	Form   string
-	// Refs are what was selected; empty for all that match.
+	// Refs are the selected statuses. It is empty for an action on all that match.
 	Refs []string
-	// Count is the dry run's, or how many were selected.
+	// Count is the dry run's count, or how many were selected.
 	Count ops.Count
-	Words []field // the filter in words; empty for what was selected
+	Words []field // the filter in words; empty for selected statuses
 	Back  string
-	// Sample are some of them.
+	// Sample are a few of the statuses that match.
 	Sample []ops.Status
 	Now    time.Time
 }
@@ -37,7 +38,7 @@ func actionOf(query url.Values) (string, error) {
 	return "", badInput("The address names no action.")
 }
 
-// confirmSelected names what was ticked in a list before it is done.
+// confirmSelected asks for confirmation of an action on the statuses that are selected in a list.
 func (q *request) confirmSelected() error {
 	form := q.r.PostForm
 	action, err := actionOf(form)
@@ -64,9 +65,8 @@ func actionTitle(action string) string {
 	return "Discard"
 }
 
-// confirmBulk counts all that match in a dry run and names the number before it
-// is done. What is received after this moment is left out: nobody has looked at
-// it.
+// confirmBulk counts all that match in a dry run and asks for confirmation of that number. Messages
+// received after this moment are excluded, because the operator has not seen them.
 func (q *request) confirmBulk() error {
 	action, err := actionOf(q.query)
 	if err != nil {
@@ -108,8 +108,7 @@ var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "n
 	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
 	"fingerprint": "Failure group"}
 
-// bulkFilter reads a filter for an action on all that match. Its end is now if
-// it has none.
+// bulkFilter reads the filter of an action on all that match. Without an end, the filter ends now.
 func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
 	fields := only(query, filterFields)
 	fields.Set("state", string(ops.StatePoisoned))
@@ -127,7 +126,7 @@ func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
 	return filter, fields, nil
 }
 
-// startBulk starts what was confirmed, and shows how it goes.
+// startBulk starts the confirmed action and redirects to its progress page.
 func (q *request) startBulk() error {
 	action, err := actionOf(q.r.PostForm)
 	if err != nil {
@@ -142,7 +141,7 @@ func (q *request) startBulk() error {
 		act = q.d.ops.DiscardMatching
 	}
 	expected := numberIn(q.r.PostForm.Get("count"))
-	most := expected // what was confirmed, unless there were too many to count
+	most := expected // the confirmed count; no limit if there were too many to count
 	if q.r.PostForm.Get("capped") != "" {
 		most = 0
 	} else if most == 0 {
@@ -190,7 +189,7 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
 }
 
-// job shows how an action goes.
+// job shows the progress of a bulk action or a cleanup.
 func (q *request) job() error {
 	seen, ok := q.d.jobs.find(q.query.Get("id"), q.now())
 	if !ok {

@@ -14,14 +14,15 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page tells it. Its words are this package's own:
-// what a database or an authorizer says stays in the log.
+// problem is an error as a page shows it. Its texts are this package's own. Errors from the
+// database or the authorizer go to the log only.
 type problem struct {
 	status int
 	title  string
 	text   string
 	cause  error
-	// bare: it is answered without a page, as rendering one is what is to be saved.
+	// bare answers with plain text instead of a page, because rendering a page is the cost to
+	// avoid.
 	bare bool
 }
 
@@ -41,7 +42,7 @@ func badInput(text string) error {
 	return refuse(http.StatusBadRequest, "That cannot be used", text, nil)
 }
 
-// problemOf says what an error of ops means for who looks at the page.
+// problemOf translates an error from ops for the person who sees the page.
 func problemOf(err error) *problem {
 	var told *problem
 	var stillBad *handler.StillBadError
@@ -90,8 +91,8 @@ func problemOf(err error) *problem {
 		"The database refused or could not be reached. What it said is in the application's log.")
 }
 
-// fail answers with an error. What has been sent already cannot be taken back,
-// but pages are rendered before they are sent.
+// fail answers the request with an error. Nothing has been sent before, because pages are rendered
+// completely before they are sent.
 func (q *request) fail(err error) {
 	p := problemOf(err)
 	raw := make([]byte, 4)

@@ -16,7 +16,7 @@ type failuresBody struct {
 	Statuses int64
 }
 
-// failures shows what failed by its cause.
+// failures shows failures grouped by cause.
 func (q *request) failures() error {
 	fields := only(q.query, []string{"handler", "type", "from", "to"})
 	filter, err := filterOf(fields)

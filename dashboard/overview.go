@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// tile is a figure with its last hour.
+// tile is one figure with its chart of the last hour.
 type tile struct {
 	Name  string
 	Value string
@@ -19,12 +19,12 @@ type tile struct {
 	Chart chart
 }
 
-// verdict is the state of the inbox in a sentence, the worst that is to say.
+// verdict sums up the state of the inbox in a sentence, by its most severe condition.
 type verdict struct {
 	Tone string
 	Text string
 	More string
-	// Link is the page to look at, and To its name; empty if there is none.
+	// Link is the page with details, and To the link's text. Both are empty if there is none.
 	Link, To string
 }
 
@@ -32,17 +32,17 @@ type overviewBody struct {
 	Verdict  verdict
 	Tiles    []tile
 	Handlers []ops.HandlerOverview
-	// Reasons are what living workers say keeps them from being healthy.
+	// Reasons are the health reasons that living workers report.
 	Reasons []ops.HealthReason
-	// Since is from when on attempts that have ended are counted, in this process;
-	// zero if they are not.
+	// Since is when this process began to count ended attempts. It is zero if it does not count
+	// them.
 	Since time.Time
-	// Peak is the largest number of pending statuses of a handler, for bars.
+	// Peak is the largest number of pending statuses of one handler. Bars are relative to it.
 	Peak int64
 	Jobs []jobView
 }
 
-// Share is a count's part of the largest, in percent.
+// Share returns a count in percent of Peak.
 func (b overviewBody) Share(c ops.Count) int64 {
 	if b.Peak == 0 {
 		return 0
@@ -68,7 +68,7 @@ func (q *request) overview() error {
 
 func (q *request) tiles(seen ops.Overview) []tile {
 	all, now := total(seen), q.now()
-	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // a chart ends in the number above it
+	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // so that the chart ends at the figure above it
 	counted := func(value func(sample) int64) chart { return drawn(hour, now, value, number[int64]) }
 	backlog := all.Pending
 	backlog.N += all.Processing.N
@@ -107,7 +107,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 	return tiles
 }
 
-// verdictOf says the worst first.
+// verdictOf returns the verdict for the most severe condition.
 func verdictOf(seen ops.Overview) verdict {
 	all := total(seen)
 	var poisoned, paused, unserved int
@@ -165,7 +165,7 @@ func verdictOf(seen ops.Overview) verdict {
 	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected.", "", ""}
 }
 
-// reasonText is a health reason in one line.
+// reasonText formats a health reason as one line.
 func reasonText(r ops.HealthReason) string {
 	return short(visible(strings.TrimPrefix(cmp.Or(r.Channel, r.HandlerKey)+": "+r.Detail, ": ")), 200)
 }

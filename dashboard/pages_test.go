@@ -40,7 +40,7 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 	})
 }
 
-// ending is an application that counts what has ended.
+// ending is an application that counts ended attempts.
 type ending struct {
 	ops.Live
 	since time.Time
@@ -100,8 +100,9 @@ func between(t testing.TB, text, before, after string) string {
 	return found
 }
 
-// Contract 11.1: a call that does not return shows on the page of its message, on
-// those of messages that wait for its handler, and in the handler's row.
+// TestPagesSayThatACallDoesNotReturn proves contract 11.1: a call that does not return is shown on
+// the page of its message, on the pages of messages that wait for its handler, and in the handler's
+// row.
 func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "hangs", "waits")
@@ -123,7 +124,8 @@ func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 	})
 }
 
-// Contract 11.1: the overview says what the workers' health says before it calls anything quiet.
+// TestOverviewSaysWhatWorkersSayOfTheirHealth proves contract 11.1: the overview shows the workers'
+// health reasons before it reports a quiet inbox.
 func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}}

@@ -15,14 +15,14 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Bounds of what a form may hold, in bytes: a replay's new content, and what is
-// ticked in the longest list.
+// Size limits of forms, in bytes. A replay carries new content. Other forms carry at most the
+// selection of the longest list.
 const (
 	maxReplay = 4 << 20
 	maxForm   = 256 << 10
 )
 
-// request is one request on its way through the dashboard.
+// request is one HTTP request while the dashboard handles it.
 type request struct {
 	d     *Dashboard
 	w     http.ResponseWriter
@@ -36,15 +36,15 @@ type request struct {
 func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
 func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
 
-// may says whether the principal may use a route, and whether it is of use here:
-// pages offer by it what would be done.
+// may reports whether the principal may use a route and this dashboard can serve it. Pages offer
+// only such routes.
 func (q *request) may(method, path string) bool {
 	may, lacking := q.use(method, path)
 	return may && lacking == nil
 }
 
-// lacks is why a route that the principal may use is of no use here, if that takes
-// another dashboard; empty if not. Where replay is off, it is so on purpose.
+// lacks returns why a route that the principal may use needs the application's own dashboard, or
+// "". It is also "" for replay that is off, because that is on purpose.
 func (q *request) lacks(method, path string) string {
 	if may, lacking := q.use(method, path); may && errors.Is(lacking, ops.ErrNeedsApplication) {
 		return problemOf(lacking).text
@@ -52,7 +52,8 @@ func (q *request) lacks(method, path string) string {
 	return ""
 }
 
-// use says whether the principal's role will do for a route, and what it lacks here.
+// use reports whether the principal's role allows a route, and the error if this dashboard cannot
+// serve it.
 func (q *request) use(method, path string) (may bool, lacking error) {
 	found, _ := find(method, path)
 	if found == nil || q.who.Role < found.role {
@@ -61,13 +62,13 @@ func (q *request) use(method, path string) (may bool, lacking error) {
 	return true, q.d.ops.Can(found.action())
 }
 
-// seesValues says whether keys, and values of headers and attributes, are shown.
+// seesValues reports whether record keys and the values of headers and attributes are shown.
 func (q *request) seesValues() bool   { return q.who.Role >= Operator }
 func (q *request) seesPayloads() bool { return q.seesValues() && q.d.showPayloads }
 
-// answer decides in this order: who it is, what there is, whether they may, for
-// what changes something whether they meant it, and whether it can be done here. Who is nobody learns nothing
-// of what there is.
+// answer checks in this order: the principal, the route, the role, the form's token if the route
+// changes something, and whether this dashboard can serve the route. Requests without a known
+// principal learn nothing about the routes.
 func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
@@ -133,8 +134,8 @@ func (q *request) answer() error {
 	return found.serve(q)
 }
 
-// denied has the audit tell of a request that is refused for want of a right. The refusal
-// does not depend on it.
+// denied audits a request that is refused for lack of rights. The request is refused even if
+// auditing fails.
 func (q *request) denied(actor ops.Actor, target string) {
 	if err := q.d.ops.Denied(q.r.Context(), actor, target); err != nil {
 		q.d.log.Error("a refused request is not in the audit", zap.String(telemetry.FieldActor, string(actor)),
@@ -151,7 +152,7 @@ func (q *request) checkForm() error {
 	if q.route.path == "replay" {
 		limit, words = maxReplay, "4 MiB"
 	}
-	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as of writing, see ServeHTTP
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // like the write deadline in ServeHTTP
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
 		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than "+words+".", err)
@@ -163,10 +164,9 @@ func (q *request) checkForm() error {
 	return nil
 }
 
-// given returns what a form sends: the parameters of its address, and its fields
-// where the address has none of that name. What names a message, a handler or a
-// filter is in the address: browsers send the line ends of a field as two
-// characters, and those of a single line not at all.
+// given returns a form's values: the parameters of its address, and its fields where the address
+// has none of that name. The IDs and keys of messages, handlers and filters are in the address,
+// because browsers change line ends in fields: they send CRLF, or drop them in single-line fields.
 func (q *request) given() url.Values {
 	all := url.Values{}
 	maps.Copy(all, q.r.PostForm)
@@ -174,9 +174,9 @@ func (q *request) given() url.Values {
 	return all
 }
 
-// addSlash sends a request for the bare prefix to the overview. The handler does
-// not know the prefix, so the address is relative; its last segment is taken
-// from what the client asked for. The "./" keeps it from being another host's.
+// addSlash redirects a request for the bare prefix to the overview. The handler does not know the
+// prefix, so the address is relative, with the last segment of the address that the client
+// requested. The "./" keeps the result from being an address on another host.
 func (q *request) addSlash() error {
 	asked, err := url.ParseRequestURI(q.r.RequestURI)
 	if err != nil {
@@ -186,16 +186,16 @@ func (q *request) addSlash() error {
 	return q.redirect("./" + path[strings.LastIndex(path, "/")+1:] + "/")
 }
 
-// redirect has the browser load a page, by an address relative to this one: not
-// http.Redirect, which would make it absolute without the prefix.
+// redirect sends the browser to an address relative to this one. http.Redirect would make it
+// absolute, without the prefix.
 func (q *request) redirect(to string) error {
 	q.w.Header().Set("Location", to)
 	q.w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 
-// back is where a form asks to be sent after its action: a page of the
-// dashboard, with what to say there. Anything else is the page given.
+// back redirects to the page that the form names, with the result of the action. If the form names
+// no page of the dashboard, it redirects to otherwise.
 func (q *request) back(otherwise string, said url.Values) error {
 	to := ownPage(q.r.PostForm.Get("back"), otherwise)
 	query := to.Query()
@@ -208,7 +208,8 @@ func (q *request) back(otherwise string, said url.Values) error {
 	return q.redirect("./" + to.Path + "?" + query.Encode())
 }
 
-// ownPage reads the address of a page of the dashboard that a form sends.
+// ownPage parses an address from a form if it names a page of the dashboard, else it returns
+// otherwise.
 func ownPage(address, otherwise string) *url.URL {
 	to, err := url.Parse(strings.TrimPrefix(address, "./"))
 	if err == nil && address != "" && to.Scheme == "" && to.Host == "" && to.User == nil && to.Opaque == "" {

@@ -5,13 +5,12 @@ import (
 	"strconv"
 )
 
-// said is what became of the last action, as the page after it tells. It comes
-// with that page's address, which anybody can write: so it is one of the fixed
-// texts, with numbers.
+// said is the result of the last action, shown on the page after it. It comes from that page's
+// address, which anybody can write, so it is one of the fixed texts, with numbers.
 type said struct {
 	Text string
 	Bad  bool
-	// Done and Left count statuses of an action on several.
+	// Done and Left are how many statuses an action on several changed and skipped.
 	Done, Left int
 	Counted    bool
 }
