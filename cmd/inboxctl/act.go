@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// action is what retry and discard differ in.
+// action has what differs between retry and discard.
 type action struct {
 	verb, done string
 	one        func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
@@ -126,15 +126,15 @@ func parseRefs(args []string) ([]ops.Ref, error) {
 	return refs, nil
 }
 
-// actResult is what became of one status.
+// actResult is the result for one status.
 type actResult struct {
 	StatusID string
 	Outcome  string
 	Error    string
 }
 
-// actOnEach goes on after a status that is refused: the others may be fine. It
-// ends where every further one would fail alike.
+// actOnEach applies the action to each status. It continues after a status that is refused, because
+// the others may succeed. It stops at an error that every further status would get, too.
 func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.Ref) error {
 	results := struct{ Results []actResult }{}
 	var problems []error
@@ -167,7 +167,7 @@ func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.
 	return together(problems, done, len(refs))
 }
 
-// together is the error of several actions of which some failed.
+// together combines the errors of several actions, some of which failed.
 func together(problems []error, done, all int) error {
 	if len(problems) == 0 {
 		return nil

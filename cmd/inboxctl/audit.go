@@ -97,8 +97,8 @@ func auditTable(entries []ops.AuditEntry) *table {
 	return t
 }
 
-// exportPage is how many rows are in memory at once: a row of a bulk action names up to
-// 1,000 statuses.
+// exportPage is how many rows are held in memory at once. It is small because the row of a bulk
+// action names up to 1,000 statuses.
 const exportPage = 100
 
 func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilter, format string) error {
@@ -109,7 +109,7 @@ func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilte
 			for i := range fields {
 				fields[i] = oneLine(fields[i])
 			}
-			_ = lines.Write(fields) // its error is that of Flush
+			_ = lines.Write(fields) // Error returns its error after Flush
 			lines.Flush()
 			return lines.Error()
 		}

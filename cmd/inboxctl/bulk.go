@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// defaultChunk is how many statuses share a transaction.
+// defaultChunk is how many statuses are changed in one transaction.
 const defaultChunk = 200
 
 type bulkFlags struct {
@@ -27,11 +27,11 @@ func (b *bulkFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&b.chunk, "chunk", defaultChunk, "with --matching: how many share a transaction, 1 to 1000")
 }
 
-// bulkReport is what JSON tells of an action on all that match.
+// bulkReport is the JSON output of an action on all that match.
 type bulkReport struct {
 	DryRun bool
 	ops.BulkResult
-	// Stopped: it was interrupted.
+	// Stopped is true if the action was interrupted.
 	Stopped bool
 	Error   string
 }
@@ -46,7 +46,7 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 		return misuse("--chunk is %d, allowed is 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
 	filter.States = []ops.State{ops.StatePoisoned}
-	// What is received after this moment nobody has counted or looked at.
+	// Exclude messages received after this moment, because nobody has counted or seen them.
 	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
 		filter.To = now
 	}
@@ -110,9 +110,9 @@ func (a *app) runBulk(
 	return err
 }
 
-// betweenChunks is a context that outlasts ctx until end is called, which is
-// where a chunk has ended: so the one under way is finished and counted. If it
-// takes longer than the limit, it is undone.
+// betweenChunks returns a context that outlasts ctx until end is called at the end of a chunk. So
+// an interrupt lets the running chunk finish and be counted. A chunk that takes longer than the
+// limit is cancelled and rolled back.
 func (a *app) betweenChunks(ctx context.Context, limit time.Duration) (chunks context.Context, end func()) {
 	chunks, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})

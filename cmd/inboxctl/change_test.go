@@ -89,7 +89,7 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ?",
 			[]string{"old", "poisoned"}).Update("created_at", long).Error)
 
-		// The application works on: its workers list their handlers.
+		// The application keeps running: its workers list their handlers.
 		st := inboxtest.Store(t, r.d.DB)
 		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0197a1c2-0000-7000-8000-000000000002", Host: "host",
 			PID: 7, HandlerKeys: []string{failing, fine}}, time.Now()))
@@ -181,7 +181,7 @@ func TestMigrateMakesTheTables(t *testing.T) {
 			require.Equal(t, exitFailed, out.code)
 			require.Contains(t, out.errOut, "belong to another inbox")
 
-			// The SQL it prints makes the same tables, by whatever runs it.
+			// The printed SQL makes the same tables, whichever tool runs it.
 			printed := runWith(t, t.Context(), nil, "", append([]string{"migrate", "print", "--dialect", dialect}, names...)...)
 			require.Zero(t, printed.code, printed.errOut)
 			env[dsnVariable] = dsn(t)
@@ -206,7 +206,7 @@ func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
 		key := fnv.New64a()
 		key.Write([]byte("inbox migrate " + models.Naming{}.Meta()))
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
-			// as another's migration holds it
+			// another process's migration holds this lock
 			require.NoError(t, tx.Exec(`SELECT pg_advisory_xact_lock(?)`, int64(key.Sum64())).Error)
 			out := r.run("migrate", "up", "--inbox", "test", "--timeout", "1s")
 			require.Equal(t, exitFailed, out.code, out.out)

@@ -73,7 +73,7 @@ func parseAge(text string) (time.Duration, error) {
 		var n int64
 		n, err = strconv.ParseInt(days[1], 10, 64)
 		d = time.Duration(n) * 24 * time.Hour
-		if n > 36_500 { // a hundred years; far more do not fit
+		if n > 36_500 { // a hundred years; much longer durations overflow
 			d = 0
 		}
 	}

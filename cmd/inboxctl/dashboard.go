@@ -22,9 +22,9 @@ import (
 
 const (
 	passwordVariable = "INBOX_DASHBOARD_PASSWORD"
-	// minPassword is what cannot be guessed over a network, one try at a time.
+	// minPassword is the shortest password, long enough not to be guessed over a network.
 	minPassword = 12
-	// endingFor bounds what an interrupt waits for.
+	// endingFor is how long an interrupt waits for requests and bulk actions, at least.
 	endingFor = 10 * time.Second
 )
 
@@ -83,7 +83,7 @@ func roleNames() (names []string) {
 	return names
 }
 
-// dashboard checks all that needs no database before it asks for one.
+// dashboard checks everything that needs no database before it connects to one.
 func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 	if err := a.checkActor(); err != nil {
 		return err
@@ -125,24 +125,24 @@ func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 	return a.with(ctx, func(ctx context.Context, o *ops.Ops) error { return a.serve(ctx, o, f, &g, shown) })
 }
 
-// isLoopback says whether only this machine reaches a host.
+// isLoopback reports whether a host is reachable only from this machine.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// gate lets the one operator in.
+// gate authenticates the one operator.
 type gate struct {
 	who      dashboard.Principal
 	insecure bool
 	sum      [sha256.Size]byte // of the password
-	hosts    []string          // origins whose hosts are this one's, too
+	hosts    []string          // origins whose hosts are accepted, too
 	say      func(format string, args ...any)
 }
 
-// authorize is the dashboard's authorizer. Without a password it looks at the
-// Host header: a page of another site could have its own name lead to this
-// machine, and would then be of the same origin as the dashboard.
+// authorize is the dashboard's authorizer. Without a password it checks the Host header because of
+// DNS rebinding: another site can have its own name resolve to this machine, and its pages then
+// have the dashboard's origin.
 func (g *gate) authorize(r *http.Request) (dashboard.Principal, error) {
 	if g.insecure {
 		if !g.isOurs(r.Host) {
@@ -171,7 +171,7 @@ func (g *gate) isOurs(host string) bool {
 	return isLoopback(name)
 }
 
-// before has browsers ask for the password, and tells of wrong ones.
+// before makes browsers ask for the password, and reports wrong ones.
 func (g *gate) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := g.authorize(r); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// serving is "inboxctl dashboard" while it runs, and a browser.
+// serving is a running "inboxctl dashboard", and a browser.
 type serving struct {
 	r        *rig
 	at       served
@@ -49,7 +49,7 @@ func (s *sink) String() string {
 	return s.buffer.String()
 }
 
-// dashboard starts the command at a free port.
+// dashboard starts the command on a free port.
 func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	r.t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -87,7 +87,7 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	return s
 }
 
-// ask sends a request, changed by edit, and returns status and page.
+// ask sends a request, changed by edit, and returns the status and the page.
 func (s *serving) ask(
 	method, path string, form url.Values, edit func(*http.Request),
 ) (status int, header http.Header, page string) {
@@ -112,7 +112,7 @@ func (s *serving) ask(
 	return response.StatusCode, response.Header, string(body)
 }
 
-// page is one that must be there.
+// page loads a page that must exist.
 func (s *serving) page(path string) string {
 	s.r.t.Helper()
 	status, _, page := s.ask(http.MethodGet, path, nil, nil)
@@ -195,7 +195,8 @@ func TestDashboardIsClosedWithoutItsPassword(t *testing.T) {
 	})
 }
 
-// A page of another site whose name leads here is of the same origin.
+// TestDashboardWithoutPasswordTakesOnlyItsOwnHost covers DNS rebinding: a page of another site
+// whose name resolves to this machine has the dashboard's origin.
 func TestDashboardWithoutPasswordTakesOnlyItsOwnHost(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		s := r.dashboard(r.env, "--insecure", "--origin", "https://ops.example.org", "--role", "admin", "--show-payload")

@@ -36,7 +36,7 @@ JSON: {"MessageID", "Outcome"}.`,
 	return cmd
 }
 
-// delete deletes what an ID names, once that has been repeated.
+// delete deletes what an ID names, after the operator has typed the ID again.
 func (a *app) delete(cmd *cobra.Command, what, id, confirmation string,
 	do func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error,
 ) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// The exit codes; exitCodesHelp tells them to users.
+// The exit codes. exitCodesHelp documents them for users.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -36,7 +36,7 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
 With several statuses in one command: 0 if all are done, 5 if some are, else the
 code that all of them have in common, or 1.`
 
-// codedError is an error whose exit code its kind does not tell.
+// codedError is an error with an exit code of its own.
 type codedError struct {
 	code int
 	err  error
@@ -49,7 +49,7 @@ func misuse(format string, args ...any) error {
 	return &codedError{exitMisuse, fmt.Errorf(format, args...)}
 }
 
-// errNotConfirmed: the operator was asked, and did not say yes.
+// errNotConfirmed is returned when the operator was asked and did not confirm.
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
@@ -57,7 +57,7 @@ var refusals = []error{
 	ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
-// exitCode tells how the program ends.
+// exitCode returns the program's exit code for an error.
 func exitCode(err error) int {
 	if err == nil {
 		return exitDone

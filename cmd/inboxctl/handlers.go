@@ -90,7 +90,7 @@ func newPausing(
 	}
 }
 
-// pauseResult is what became of one handler key.
+// pauseResult is the result for one handler key.
 type pauseResult struct {
 	HandlerKey string
 	Outcome    string
@@ -104,7 +104,7 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 	var problems []error
 	for _, key := range keys {
 		err, outcome := do(o, ctx, a.who(), key), done
-		if errors.Is(err, ops.ErrNotPaused) { // which is how it was to be
+		if errors.Is(err, ops.ErrNotPaused) { // already as wanted
 			err, outcome = nil, "was not paused"
 		}
 		if err != nil {

@@ -95,7 +95,8 @@ func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
 	return t
 }
 
-// stateName is the state with what is to be known of a pending one.
+// stateName returns the state. For a pending status it adds whether it waits in its lane or has
+// failed.
 func stateName(s ops.Status) string {
 	switch {
 	case s.State == ops.StatePending && s.Waiting:

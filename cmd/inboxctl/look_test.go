@@ -56,8 +56,8 @@ func TestLookingShowsWhatIsStored(t *testing.T) {
 	})
 }
 
-// A cursor belongs to its filter, and what "1h ago" means has moved on by the
-// next page.
+// TestPagesOfAPeriodToldAsAnAgeGoOn checks paging with --from 1h: a cursor belongs to its filter,
+// and "1h ago" is another time when the next page is requested.
 func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b", "c")
@@ -96,7 +96,8 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 	})
 }
 
-// Contract 11.3: a look at a payload is audited, and needs to be asked for.
+// TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited proves contract 11.3: a payload is shown
+// only on request, and showing it is audited.
 func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		m := inboxtest.Message("a")
@@ -133,7 +134,7 @@ func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 
 func TestMessagesOfAttackersStayText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		hostile := strings.NewReplacer("\x00", "").Replace(evil) // which no database takes
+		hostile := strings.NewReplacer("\x00", "").Replace(evil) // no database stores NUL
 		r.poisoned(hostile, hostile)
 		for _, args := range [][]string{{"status"}, {"list", "--wide"}, {"failures", "--wide"},
 			{"show", hostile, "--show-payload"}, {"audit"}, {"show", "not there" + hostile},
@@ -189,7 +190,7 @@ func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
 	})
 }
 
-// Contract 11.3.
+// TestAuditIsExportedWhole proves contract 11.3.
 func TestAuditIsExportedWhole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		rows := make([]models.Audit, 2*exportPage+30)

@@ -85,7 +85,7 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	}{version, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, version) })
 }
 
-// latest is the version that Migrate leads to.
+// latest returns the version that Migrate migrates to.
 func latest(dialect string, naming models.Naming) (int, error) {
 	migrations, err := models.SQL(dialect, naming)
 	if err != nil {
@@ -94,7 +94,7 @@ func latest(dialect string, naming models.Naming) (int, error) {
 	return migrations[len(migrations)-1].Version, nil
 }
 
-// schemaReport says how the tables are.
+// schemaReport is the state of the schema.
 type schemaReport struct {
 	State  string // "current", "missing" or "old"
 	Needed int    // the version this program needs

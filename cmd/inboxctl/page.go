@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// pageFlags are those of lists.
+// pageFlags are the flags of commands that list.
 type pageFlags struct {
 	limit    int
 	after    string
@@ -25,7 +25,7 @@ func (p *pageFlags) bind(cmd *cobra.Command) {
 		"go on behind this place, which the page before told; give the same filters")
 }
 
-// bindPeriod adds --from and --to; what is what they bound.
+// bindPeriod adds --from and --to. Their help begins with what.
 func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&p.from, "from", "", what+"not before: a time such as 2026-01-02T03:04:05Z, or 90m, 24h, 7d ago")
 	cmd.Flags().StringVar(&p.to, "to", "", what+"before: likewise")
@@ -38,9 +38,9 @@ func (p *pageFlags) check() error {
 	return nil
 }
 
-// place is where a page begins, and the period of its list. A cursor belongs to
-// the filter it came from, and "24h ago" is another time in the next command: so
-// the place that a page tells has the period before the cursor.
+// place returns where the page begins, and the period of its list. A cursor belongs to the filter
+// that it came from, but "24h ago" is another time in the next command. So a place consists of the
+// period and the cursor.
 func (p *pageFlags) place(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
 	if err := p.check(); err != nil {
 		return from, to, "", err
@@ -56,7 +56,7 @@ func (p *pageFlags) place(now time.Time) (from, to time.Time, cursor ops.Cursor,
 	return from, to, ops.Cursor(parts[2]), err
 }
 
-// next is what --after takes to go on behind a page.
+// next returns the value of --after for the next page.
 func next(from, to time.Time, cursor ops.Cursor) ops.Cursor {
 	if cursor == "" || from.IsZero() && to.IsZero() {
 		return cursor
@@ -82,7 +82,7 @@ func fromMicros(text string) (time.Time, error) {
 	return time.UnixMicro(n).UTC(), nil
 }
 
-// more tells people how to go on.
+// more tells people how to get the next page.
 func (a *app) more(next ops.Cursor, partial bool, looked int) {
 	switch {
 	case a.output == "json" || next == "":

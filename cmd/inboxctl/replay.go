@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// whyApplication ends the refusals of what inboxctl cannot do.
+// whyApplication ends the errors of actions that need the application.
 const whyApplication = "which handlers take the message, and how its channel reads it, is in the application's code and nowhere in the database: " +
 	"do it in the application's dashboard, or by Inbox.Ops in its process"
 
@@ -50,7 +50,7 @@ To run only what is poisoned once more use "inboxctl retry".`,
 	return cmd
 }
 
-// explained says why only the application can do it, if that is the error.
+// explained adds to an error that the action needs the application, and why.
 func explained(err error) error {
 	if errors.Is(err, ops.ErrNeedsApplication) {
 		return fmt.Errorf("%w: %s", err, whyApplication)

@@ -18,15 +18,15 @@ import (
 type app struct {
 	system
 	now func() time.Time
-	// results is the system's out. It remembers that a result was lost.
+	// results is system's out. It remembers whether a result was lost.
 	results *results
 
-	// The flags that every command has.
+	// The values of the flags that every command has.
 	dsn, schema, prefix, actor, output string
 	timeout                            time.Duration
 }
 
-// The environment's variables, and what they stand in for.
+// The environment variables that replace flags.
 const (
 	dsnVariable    = "INBOX_DSN"
 	schemaVariable = "INBOX_SCHEMA"
@@ -72,7 +72,7 @@ the application sets the options Schema or TablePrefix.
 --actor (INBOX_ACTOR) is who acts, for the audit: 1 to 200 characters, by default
 the user and the machine inboxctl runs on.`
 
-// newRoot makes the command with all of its commands.
+// newRoot builds the root command with all of its subcommands.
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use: "inboxctl", Short: "See an inbox and act on it", Long: rootLong,
@@ -109,7 +109,7 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
-// run is the whole program.
+// run is the program without its process.
 func run(ctx context.Context, args []string, sys system) int {
 	sys.errOut = &locked{w: sys.errOut}
 	printed := &results{w: sys.out}
@@ -125,8 +125,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	cmd, err := root.ExecuteContextC(ctx)
-	// Most prints ignore errors, cobra's help among them: this is where each command
-	// learns that what it printed is lost.
+	// Most prints ignore errors, and so does cobra's help. This check reports lost output for all
+	// commands.
 	if lost := a.results.err; lost != nil && !errors.Is(err, lost) {
 		err = errors.Join(err, lost)
 	}
@@ -140,7 +140,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return code
 }
 
-// errorLine is an error in a line: drivers spread theirs over several.
+// errorLine formats an error as one line, because some drivers use several, and masks secrets.
 func errorLine(err error) string {
 	text := afterColon.ReplaceAllString(secrets.Mask(err.Error()), ": ")
 	return oneLine(lineEnds.ReplaceAllString(text, "; "))
@@ -151,12 +151,11 @@ var (
 	lineEnds   = regexp.MustCompile(`\s*\n\s*`)
 )
 
-// say tells the operator something that is no result: it goes to standard
-// error, so that results can be piped.
+// say prints a note to the operator. It goes to standard error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
 
-// results is standard output. After the first error it writes nothing more, so
-// that no result misses its middle, and each further write has that error.
+// results is standard output. After the first error it writes nothing more, so that output has no
+// gap, and each further write returns that error.
 type results struct {
 	w   io.Writer
 	err error
@@ -173,7 +172,7 @@ func (r *results) Write(p []byte) (int, error) {
 	return n, r.err
 }
 
-// locked is a writer that an interrupt may write to besides.
+// locked is a writer with a lock, because an interrupt may write at the same time.
 type locked struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -185,7 +184,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// checkFlags refuses what no command could work with.
+// checkFlags rejects flag values that no command could use.
 func (a *app) checkFlags(cmd *cobra.Command) error {
 	if a.output != "table" && a.output != "json" {
 		return misuse("--output is %q, allowed is table or json", a.output)
@@ -207,12 +206,12 @@ func (a *app) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// topic is a page of help.
+// topic returns a help page that is not a command.
 func topic(name, short, long string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: long}
 }
 
-// fixed completes a flag from its allowed values.
+// fixed completes a flag's value from its allowed values.
 func fixed(cmd *cobra.Command, flag string, values ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {

@@ -55,7 +55,7 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 			strings.Contains(dsn, "sslpassword") {
 			continue
 		}
-		// Mistyped, so that it is an argument or a command.
+		// The DSN is mistyped, so that it is taken for an argument or a command.
 		for _, args := range [][]string{{dsn}, {"status", dsn}, {"show", "a", dsn}, {"status", "--dns", dsn},
 			{"status", "--limit=" + dsn}, {"list", "--from", dsn}} {
 			out := runWith(t, t.Context(), env, "", args...)

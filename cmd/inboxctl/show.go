@@ -48,7 +48,7 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 	return cmd
 }
 
-// bindNamespace lets the user say which message of an ID is meant.
+// bindNamespace adds --namespace, which tells apart messages that share an ID.
 func bindNamespace(cmd *cobra.Command, namespace *string) {
 	cmd.Flags().StringVar(namespace, "namespace", "",
 		"of the message ID, mostly the channel: needed where several have that ID")

@@ -91,7 +91,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	}
 }
 
-// reasonText is a health reason in one line.
+// reasonText formats a health reason as one line.
 func reasonText(r ops.HealthReason) string {
 	text := r.Detail
 	switch {

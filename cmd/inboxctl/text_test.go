@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireHarmless: nothing in it makes a terminal do anything but show it.
+// requireHarmless fails if the text contains anything that a terminal would act on.
 func requireHarmless(t testing.TB, text string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(text), "%q", text)
