@@ -101,7 +101,7 @@ func TestRedeliveryAfterCrashBetweenAcceptAndCommit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(100, 0, 1)
-	fault := r.kafka.FailNext(kafkatest.OffsetCommitAPI, -1, -1) // no commit arrives
+	fault := r.kafka.FailNext(kafkatest.OffsetCommitAPI, -1, -1) // no commit succeeds
 	c := r.start()
 	eventually(t, "all accepted", func() bool { return r.ledger.accepted(topic) == 200 })
 	stop(t, c)
@@ -166,7 +166,7 @@ func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
 	require.ErrorContains(t, h.Err(), "orders/0 is halted before offset 40")
 	require.Empty(t, halts, "told once")
 	stop(t, c)
-	r.ledger.halt = nil // mended
+	r.ledger.halt = nil // fixed
 	r.start()
 	r.awaitAll()
 }
@@ -175,7 +175,7 @@ func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)
 	for p := range 4 {
-		for range 30 { // in record batches smaller than what a fetch may return
+		for range 30 { // in record batches smaller than one fetch may return
 			records := make([]kafkatest.Record, 10)
 			for i := range records {
 				body := make([]byte, 10_000)
@@ -202,7 +202,7 @@ func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
 	fetches := atomic.Int32{}
 	eventually(t, "buffer is used up", func() bool { return c.Health().BufferedBytes >= buffer })
 	r.kafka.Observe(kafkatest.FetchAPI, func() { fetches.Add(1) })
-	// Nothing more is fetched, but the member stays: rebalances would show.
+	// Nothing more is fetched, but the member stays in the group. A rebalance would show.
 	require.Never(t, func() bool {
 		h := c.Health()
 		if h.BufferedBytes > buffer+4*perPartition || h.Rebalances > 0 {
@@ -220,12 +220,12 @@ func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)
-	r.ledger.next[place{topic, 0}] = 5 // starts behind these
+	r.ledger.next[place{topic, 0}] = 5 // starts after these records
 	last := func(c *kafkaconsumer.Config) { c.StartOffset = kafkaconsumer.Last }
 	c := r.start(last)
 	eventually(t, "the start is committed", func() bool { return r.committed(0) == 5 })
 	stop(t, c)
-	r.produce(3, 0) // while nobody listens
+	r.produce(3, 0) // while no consumer runs
 	r.start(last)
 	eventually(t, "none lost", func() bool { return r.committed(0) == 8 })
 	require.Equal(t, 3, r.ledger.accepted(topic))

@@ -25,7 +25,7 @@ func TestTLSIsUsedOnEveryConnection(t *testing.T) {
 	eventually(t, "both have a partition", func() bool {
 		return len(first.Health().Partitions) == 1 && len(second.Health().Partitions) == 1
 	})
-	r.kafka.LoseAnswers(kafkatest.OffsetCommitAPI, 1) // the next is made by another connection
+	r.kafka.LoseAnswers(kafkatest.OffsetCommitAPI, 1) // the next commit uses another connection
 	r.produce(10, 0, 1)
 	r.awaitAll()
 	strangers := r.start(func(c *kafkaconsumer.Config) { c.TLS = &tls.Config{} })
