@@ -104,7 +104,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 			for _, path := range paths {
 				for _, method := range methods[:4] {
 					got := r.bare(method, path, "")
-					if got.Status != http.StatusTemporaryRedirect && got.Status != http.StatusMovedPermanently { // ServeMux redirects
+					if got.Status != http.StatusTemporaryRedirect && got.Status != http.StatusMovedPermanently { // ServeMux
 						require.Equal(t, http.StatusForbidden, got.Status, "%s: %s %s", name, method, path)
 						requireHardened(t, got, name)
 					}

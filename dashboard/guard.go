@@ -61,7 +61,7 @@ func (g guard) sameOrigin(r *http.Request) bool {
 // a resource such as an image. Serving it would audit reads that no person made. Links from other
 // sites to pages are fine.
 func embedded(r *http.Request) bool {
-	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // the browser requests it again when the user opens it
+	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // requested again on use
 		return true
 	}
 	switch r.Header.Get("Sec-Fetch-Site") {

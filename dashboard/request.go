@@ -152,7 +152,7 @@ func (q *request) checkForm() error {
 	if q.route.path == "replay" {
 		limit, words = maxReplay, "4 MiB"
 	}
-	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // like the write deadline in ServeHTTP
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as in ServeHTTP
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
 		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than "+words+".", err)
