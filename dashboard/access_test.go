@@ -80,7 +80,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 					case role < need:
 						require.Equal(t, http.StatusForbidden, got.Status, name)
 						if method != "HEAD" {
-							require.Contains(t, got.Body, "This takes the role "+need.String(), name)
+							require.Contains(t, got.Body, "This requires the role "+need.String(), name)
 						}
 					default:
 						require.NotEqual(t, http.StatusForbidden, got.Status, name)

@@ -35,7 +35,7 @@ func actionOf(query url.Values) (string, error) {
 	case "retry", "discard":
 		return action, nil
 	}
-	return "", badInput("The address names no action.")
+	return "", badInput("The address does not name an action.")
 }
 
 // confirmSelected asks for confirmation of an action on the statuses that are selected in a list.
@@ -104,7 +104,7 @@ func (q *request) confirmBulk() error {
 	return q.render("confirm", actionTitle(action)+" all that match", section, b)
 }
 
-var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "Namespace of the ID",
+var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "ID namespace",
 	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
 	"fingerprint": "Failure group"}
 
@@ -117,7 +117,7 @@ func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
 		return filter, nil, err
 	}
 	if !narrows(filter) {
-		return filter, nil, badInput("Narrow it down first: by handler, type, error, time, message ID or failure group.")
+		return filter, nil, badInput("Narrow the filter first: by handler, type, error, time, message ID or failure group.")
 	}
 	if filter.To.IsZero() {
 		filter.To = q.now()
@@ -182,8 +182,8 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 		return run(ctx, j)
 	})
 	if !ok {
-		return refuse(http.StatusTooManyRequests, "Not now",
-			"Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
+		return refuse(http.StatusTooManyRequests, "Not started",
+			"Too many bulk actions are running, or the service is stopping. Try again later.", nil)
 	}
 	q.log(j.action+" started", zap.String(telemetry.FieldJob, id))
 	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
@@ -193,8 +193,8 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 func (q *request) job() error {
 	seen, ok := q.d.jobs.find(q.query.Get("id"), q.now())
 	if !ok {
-		return refuse(http.StatusNotFound, "It is not known here",
-			"Bulk actions are remembered for an hour by the process that runs them. The audit has what was done.", nil)
+		return refuse(http.StatusNotFound, "Bulk action not found",
+			"Bulk actions are listed for an hour, by the process that runs them. The audit shows what was done.", nil)
 	}
 	return q.render("job", seen.Title, "", seen)
 }
@@ -203,8 +203,8 @@ func (q *request) stopJob() error {
 	id := q.r.PostForm.Get("id")
 	seen, ok := q.d.jobs.find(id, q.now())
 	if !ok {
-		return refuse(http.StatusNotFound, "It is not known here",
-			"It may have run in another process. The audit has what was done.", nil)
+		return refuse(http.StatusNotFound, "Bulk action not found",
+			"It may have run in another process. The audit shows what was done.", nil)
 	}
 	said := "already-stopped"
 	if !seen.Ended {

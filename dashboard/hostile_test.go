@@ -198,7 +198,7 @@ func requireDiscreet(t testing.TB, body, name string) {
 		"sqlite", "file:", "127.0.0.1", "relation"} {
 		require.NotContains(t, body, never, name)
 	}
-	require.Contains(t, body, "Reference for the log", name)
+	require.Contains(t, body, "Log reference", name)
 }
 
 func TestAnswersHaveADeadline(t *testing.T) {
@@ -211,7 +211,7 @@ func TestAnswersHaveADeadline(t *testing.T) {
 		defer tx.Rollback()
 		got := r.get("messages")
 		require.Equal(t, http.StatusGatewayTimeout, got.Status)
-		require.Contains(t, got.Body, "That took too long")
+		require.Contains(t, got.Body, "Timed out")
 	})
 }
 

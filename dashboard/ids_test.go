@@ -152,7 +152,7 @@ func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
 			"./message?id=m1&namespace=c\"")
 		got := r.submit(r.page("delete?id=m1"), "./delete", url.Values{"confirmation": {"m1"}})
 		require.Equal(t, http.StatusConflict, got.Status)
-		require.Contains(t, got.Body, "Several messages have that ID")
+		require.Contains(t, got.Body, "Several messages have this ID")
 		page := r.page("delete?id=m1&namespace=partners")
 		require.Equal(t, http.StatusSeeOther, r.submit(page, "./delete", url.Values{"confirmation": {"m1"}}).Status)
 		var left []models.Message

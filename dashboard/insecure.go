@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-var errForeignHost = errors.New("the Host header names another machine than this one, and the dashboard is insecure")
+var errForeignHost = errors.New("the Host header names another machine, which Insecure does not allow")
 
 // anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding:
 // another site can have its own name resolve to this machine, and its pages then have the

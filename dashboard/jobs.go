@@ -211,7 +211,7 @@ func (j *job) view(id string, now time.Time) jobView {
 	case j.err == nil:
 		v.Percent = 100
 	case j.told && errors.Is(j.err, context.Canceled):
-		v.Problem = &problemView{"Ended early", "It was told to end. What was done stays done."}
+		v.Problem = &problemView{"Stopped early", "It was stopped. Changes made until then are kept."}
 	default:
 		p := problemOf(j.err)
 		v.Problem = &problemView{p.title, p.text}

@@ -61,7 +61,7 @@ func (q *request) admit() (release func(), err error) {
 	case <-q.r.Context().Done():
 		uncount()
 		return nil, q.refused(http.StatusServiceUnavailable, "Your other requests took too long",
-			"They were still being answered when this one's time was over. Nothing was done for it. Wait for them, or close other pages.")
+			"They were still running when this request timed out, so it was not processed. Wait for them, or close other pages.")
 	}
 }
 
@@ -83,10 +83,10 @@ func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 	case its.underWay >= q.d.requestsPerActor:
 		return nil, nil, q.refused(http.StatusTooManyRequests, "Too many requests at once",
 			"You have "+strconv.Itoa(q.d.requestsPerActor)+
-				" requests under way. Wait for them, or close other pages of this dashboard.")
+				" requests in progress. Wait for them, or close other pages of this dashboard.")
 	case p.all >= q.d.requests:
 		return nil, nil, q.refused(http.StatusServiceUnavailable, "The dashboard is busy",
-			"Too many people are looking at once. Try again in a few seconds.")
+			"Too many requests are in progress. Try again in a few seconds.")
 	}
 	if p.of == nil {
 		p.of = map[string]*actorsRequests{}
@@ -110,7 +110,7 @@ func parameters(address *url.URL) (url.Values, error) {
 		return nil, badInput(fmt.Sprintf("The address is too long: its parameters have more than %d characters.", maxAddress))
 	}
 	if n := strings.Count(address.RawQuery, "&") + 1; n > maxParameters {
-		return nil, badInput(fmt.Sprintf("The address has %d parameters: at most %d are taken.", n, maxParameters))
+		return nil, badInput(fmt.Sprintf("The address has %d parameters: at most %d are allowed.", n, maxParameters))
 	}
 	query, err := url.ParseQuery(address.RawQuery)
 	if err != nil {

@@ -108,7 +108,7 @@ func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 		page = r.page("message?id=large")
 		require.NotContains(t, page, "hidden s")
 		require.NotContains(t, page, "sss")
-		require.Contains(t, page, "more than the redaction hook is given to see")
+		require.Contains(t, page, "exceed the limit of the redaction hook")
 		require.Len(t, seen, 2)
 		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Key, m.Value = large, large })
 		require.NotContains(t, r.page("rejected-message?id="+rejected), "sss")
@@ -163,7 +163,7 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 			"messages?" + many("state", 12):                         "12 states are named: there are",
 			"failures?" + many("handler", 21):                       "21 handlers are named",
 			"bulk?action=retry&" + many("handler", 21):              "21 handlers are named",
-			"messages?" + many("handler", 1000):                     "The address has 1000 parameters: at most 50 are taken.",
+			"messages?" + many("handler", 1000):                     "The address has 1000 parameters: at most 50 are allowed.",
 			"handlers?" + many("x", 51):                             "The address has 51 parameters",
 			"workers?x=" + strings.Repeat("y", 33<<10):              "The address is too long",
 			"messages?part=live&error=" + strings.Repeat("y", 3000): "malformed, too long or out of range",
@@ -197,7 +197,7 @@ func TestDeadlineEndsRendering(t *testing.T) {
 			}))
 		got := r.get("delete?id=m1")
 		require.Equal(t, http.StatusGatewayTimeout, got.Status)
-		require.Contains(t, got.Body, "That took too long")
+		require.Contains(t, got.Body, "Timed out")
 	})
 }
 
@@ -246,7 +246,7 @@ func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 		hold("ada")
 		got := get("ada", "handlers")
 		require.Equal(t, http.StatusTooManyRequests, got.Status)
-		require.Contains(t, got.Body, "You have 2 requests under way.")
+		require.Contains(t, got.Body, "You have 2 requests in progress.")
 		require.Equal(t, "2", got.Header.Get("Retry-After"))
 		require.Equal(t, http.StatusOK, get("ada", "dashboard.css").Status, "files cost nothing")
 		require.Equal(t, http.StatusOK, get("bob", "handlers").Status, "others are not concerned")

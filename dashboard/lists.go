@@ -79,7 +79,7 @@ type rejectedOneBody struct {
 func (q *request) rejectedOne() error {
 	id := q.query.Get("id")
 	if id == "" {
-		return badInput("The address names no rejected message.")
+		return badInput("The address does not name a rejected message.")
 	}
 	r, err := q.d.ops.PreviewRejected(q.r.Context(), q.actor(), id, q.previewBounds())
 	if err != nil {

@@ -107,7 +107,7 @@ func (q *request) message() error {
 func (q *request) messageRef() (ops.MessageRef, error) {
 	ref := refIn(q.query)
 	if ref.ID == "" {
-		return ref, badInput("The address names no message.")
+		return ref, badInput("The address does not name a message.")
 	}
 	return ref, nil
 }
@@ -150,7 +150,7 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " +
 		cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
-		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Given to this handler"})
+		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Assigned to this handler"})
 	}
 	if s.RequeuedCount > 0 {
 		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(s.RequeuedCount)})
@@ -165,14 +165,14 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "past", Text: "An earlier error", Error: s.LastError})
 	}
 	if !s.ProcessingStartedAt.IsZero() {
-		text := "Last attempt began"
+		text := "Last attempt started"
 		if s.State == ops.StateProcessing {
-			text = "Attempt under way"
+			text = "Attempt running"
 		}
 		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: text, More: workerNote(s.WorkerID)})
 		if s.State == ops.StateProcessing && s.Obstacle != "" {
-			all = append(all, step{Tone: "warn", Text: "It hangs", More: s.Obstacle +
-				"; health, on the overview, says for how long, and in which worker"})
+			all = append(all, step{Tone: "warn", Text: "Does not return", More: s.Obstacle +
+				"; the overview's health section says for how long and in which worker"})
 		}
 	}
 	switch s.State {
@@ -180,11 +180,11 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "good", At: s.CompletedAt, Text: "Completed"})
 	case ops.StatePoisoned:
 		all = append(all, step{Tone: "bad", At: s.CompletedAt, Text: "Poisoned",
-			More: "Given up: retry it when its cause is mended, or discard it."})
+			More: "Retry it after its cause is fixed, or discard it."})
 	case ops.StateDiscarded:
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Discarded by an operator"})
 	case ops.StateSuperseded:
-		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "A newer one made it unnecessary."})
+		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "The handler’s status under its other key counts instead."})
 	case ops.StatePending:
 		all = append(all, waits(s, now))
 	}
@@ -194,7 +194,7 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 func waits(s ops.StatusDetail, now time.Time) step {
 	switch {
 	case s.Waiting:
-		more := "Those of the same ordering key run before it."
+		more := "Earlier messages with the same ordering key run first."
 		if s.Obstacle != "" {
 			more += " Its handler: " + s.Obstacle + "."
 		}
@@ -204,7 +204,7 @@ func waits(s ops.StatusDetail, now time.Time) step {
 	}
 	due := step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
 	if s.Obstacle != "" {
-		due.More = "It waits: " + s.Obstacle + "."
+		due.More = "Waiting: " + s.Obstacle + "."
 	}
 	return due
 }

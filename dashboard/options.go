@@ -106,18 +106,18 @@ func Clock(c clock.Clock) Option { return func(s *settings) { s.clock = c } }
 func (s *settings) check() error {
 	switch {
 	case s.authorize == nil && !s.insecure:
-		return errors.New("no Authorizer: say who may look and act, or Insecure where nobody else can reach it")
+		return errors.New("no Authorizer: set Authorizer, or Insecure where no one else can reach the dashboard")
 	case s.authorize != nil && s.insecure:
 		return errors.New("both Authorizer and Insecure: use one")
 	case s.deadline < time.Second || s.deadline > 5*time.Minute:
-		return fmt.Errorf("Deadline is %s: 1s to 5m is allowed", s.deadline)
+		return fmt.Errorf("Deadline = %s: must be 1s to 5m", s.deadline)
 	case s.requestsPerActor < 1 || s.requests < s.requestsPerActor:
-		return fmt.Errorf("MaxRequests is %d, and %d of one actor: 1 or more is allowed, of one actor no more than of all",
+		return fmt.Errorf("MaxRequests = %d, %d: both must be >= 1, and the second no more than the first",
 			s.requests, s.requestsPerActor)
 	case s.refresh < time.Second || s.refresh > time.Hour:
-		return fmt.Errorf("Refresh is %s: 1s to 1h is allowed", s.refresh)
+		return fmt.Errorf("Refresh = %s: must be 1s to 1h", s.refresh)
 	case s.secret != nil && len(s.secret) < minSecret:
-		return fmt.Errorf("Secret has %d bytes: %d or more are needed", len(s.secret), minSecret)
+		return fmt.Errorf("Secret has %d bytes: must have %d or more", len(s.secret), minSecret)
 	case s.log == nil:
 		return errors.New("Logger is nil")
 	case s.clock == nil:

@@ -79,7 +79,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
 			Chart: drawn(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
 				func(n int64) string { return age(time.Duration(n) * time.Second) })},
-		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "waiting for you",
+		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "wait for an operator",
 			Chart: counted(func(s sample) int64 { return s.poisoned })},
 		{Name: "Rejected", Value: countText(seen.Rejected), Link: "./rejected", Note: "could not be accepted",
 			Chart: counted(func(s sample) int64 { return s.rejected })},
@@ -94,7 +94,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 	if all.Poisoned.N > 0 {
 		tiles[2].Tone = "bad"
 	} else {
-		tiles[2].Note = "nothing was given up"
+		tiles[2].Note = "nothing is poisoned"
 	}
 	if seen.Rejected.N > 0 {
 		tiles[3].Tone = "warn"
@@ -102,7 +102,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		tiles[3].Note = "every record was accepted"
 	}
 	if seen.WorkersAlive == 0 {
-		tiles[4].Tone, tiles[4].Note = "bad", "nobody processes"
+		tiles[4].Tone, tiles[4].Note = "bad", "nothing is processed"
 	}
 	return tiles
 }
@@ -131,38 +131,39 @@ func verdictOf(seen ops.Overview) verdict {
 	switch {
 	case seen.WorkersAlive == 0 && all.Due.N > 0:
 		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) +
-			" wait. Look whether the application runs and reaches the database.", "workers", "See the workers"}
+			" wait. Check that the application runs and reaches the database.", "workers", "See the workers"}
 	case unhealthy > 0:
-		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]), "Health lists each reason below.",
-			"workers", "See the workers"}
+		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]),
+			"The health section below lists each reason.", "workers", "See the workers"}
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
 			plural(int64(poisoned), " handler.", " handlers."),
-			"Failures shows them by their cause: mend it, then retry the group.", "failures", "See the failures"}
+			"The Failures page groups them by cause. Fix the cause, then retry the group.", "failures", "See the failures"}
 	case unserved > 0:
-		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker takes.",
-			" handlers have work that no worker takes."),
+		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker claims.",
+			" handlers have work that no worker claims."),
 			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key.", "handlers", "See the handlers"}
 	case all.OldestDueAge > 5*time.Minute:
-		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".",
-			"Workers are behind: look which handler has the backlog, and whether it is paused.", "handlers", "See the handlers"}
+		return verdict{"warn", "Work has been due for " + age(all.OldestDueAge) + ".",
+			"Workers do not keep up. Check which handler has the backlog, and whether it is paused.", "handlers",
+			"See the handlers"}
 	case paused > 0:
 		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."),
-			"Their messages wait until somebody resumes them.", "handlers", "See the handlers"}
+			"Their messages wait until they are resumed.", "handlers", "See the handlers"}
 	case len(seen.Reasons) > 0:
-		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]), "Health lists each reason below.",
-			"workers", "See the workers"}
+		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]),
+			"The health section below lists each reason.", "workers", "See the workers"}
 	case seen.Rejected.N > 0:
 		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.",
 			" records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.",
-			"rejected", "See what was rejected"}
+			"rejected", "See the rejected records"}
 	case seen.WorkersAlive == 0:
-		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait.", "workers",
+		return verdict{"warn", "No worker is alive.", "Nothing is due, but new messages will wait.", "workers",
 			"See the workers"}
 	case all.Pending.N+all.Processing.N > 0:
-		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected.", "", ""}
+		return verdict{"good", "All is well: work is being processed.", "Nothing is poisoned or rejected.", "", ""}
 	}
-	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected.", "", ""}
+	return verdict{"good", "All is well: no work is pending.", "Nothing is due, poisoned or rejected.", "", ""}
 }
 
 // reasonText formats a health reason as one line.

@@ -74,13 +74,13 @@ func (q *request) answer() error {
 	who, err := q.d.authorize(q.r)
 	if err != nil {
 		q.denied(ops.Unknown, "the dashboard")
-		return refuse(http.StatusUnauthorized, "You are not signed in",
-			"This dashboard does not know who you are. Sign in, then load the page again.", err)
+		return refuse(http.StatusUnauthorized, "Not signed in",
+			"The dashboard could not identify you. Sign in, then reload the page.", err)
 	}
 	if !who.known() {
 		q.denied(ops.Actor(who.Actor), "the dashboard")
-		return refuse(http.StatusForbidden, "Not for you", "Your account has no role here. Ask whoever runs this service.",
-			nil)
+		return refuse(http.StatusForbidden, "No access",
+			"Your account has no role here. Ask an administrator of this service.", nil)
 	}
 	q.who = who
 
@@ -91,19 +91,19 @@ func (q *request) answer() error {
 	found, other := find(q.r.Method, path)
 	switch {
 	case !ok || found == nil && len(other) == 0:
-		return refuse(http.StatusNotFound, "There is no such page", "The address may have been cut off when it was copied.",
+		return refuse(http.StatusNotFound, "Page not found", "The address may have been cut off when it was copied.",
 			nil)
 	case found == nil:
 		if slices.Contains(other, http.MethodGet) {
 			other = append(other, http.MethodHead)
 		}
 		q.w.Header().Set("Allow", strings.Join(other, ", "))
-		return refuse(http.StatusMethodNotAllowed, "Not in this way", "This address does not take "+visible(q.r.Method)+
+		return refuse(http.StatusMethodNotAllowed, "Method not allowed", "This address does not accept "+visible(q.r.Method)+
 			" requests.", nil)
 	case who.Role < found.role:
 		q.denied(q.actor(), found.name())
-		return refuse(http.StatusForbidden, "Not with your role",
-			"This takes the role "+found.role.String()+"; yours is "+who.Role.String()+".", nil)
+		return refuse(http.StatusForbidden, "Insufficient role",
+			"This requires the role "+found.role.String()+". Yours is "+who.Role.String()+".", nil)
 	}
 	q.route = found
 	if !found.isFile() {
@@ -121,8 +121,8 @@ func (q *request) answer() error {
 			return err
 		}
 	} else if embedded(q.r) {
-		return refuse(http.StatusForbidden, "Not from another site",
-			"Pages of other sites may link here, not load from here.", nil)
+		return refuse(http.StatusForbidden, "Request from another site",
+			"Pages of other sites may link to this dashboard but not load from it.", nil)
 	}
 	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
 	if err := q.d.ops.Can(found.action()); err != nil {
@@ -145,8 +145,8 @@ func (q *request) denied(actor ops.Actor, target string) {
 
 func (q *request) checkForm() error {
 	if !q.d.guard.sameOrigin(q.r) {
-		return refuse(http.StatusForbidden, "Not from another site",
-			"This form was sent from a page of another origin, or a proxy has changed the Host header: then the option Origins must name this site.", nil)
+		return refuse(http.StatusForbidden, "Request from another site",
+			"This form was sent from a page of another origin. If a proxy changes the Host header, the option Origins must name this site.", nil)
 	}
 	limit, words := int64(maxForm), "256 KiB"
 	if q.route.path == "replay" {
@@ -155,11 +155,11 @@ func (q *request) checkForm() error {
 	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as in ServeHTTP
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
-		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than "+words+".", err)
+		return refuse(http.StatusBadRequest, "Invalid form", "It is malformed or larger than "+words+".", err)
 	}
 	if !q.d.guard.ownForm(q.r, q.who) {
-		return refuse(http.StatusForbidden, "This form is out of date",
-			"It was made for another session, or before the service was restarted. Nothing was done. Go back, load the page again and repeat it.", nil)
+		return refuse(http.StatusForbidden, "Form expired",
+			"The form belongs to another session, or the service has restarted since. Nothing was done. Go back, reload the page and try again.", nil)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (q *request) given() url.Values {
 func (q *request) addSlash() error {
 	asked, err := url.ParseRequestURI(q.r.RequestURI)
 	if err != nil {
-		return refuse(http.StatusNotFound, "There is no such page", "The overview's address ends in a slash.", nil)
+		return refuse(http.StatusNotFound, "Page not found", "The overview's address ends in a slash.", nil)
 	}
 	path := asked.EscapedPath()
 	return q.redirect("./" + path[strings.LastIndex(path, "/")+1:] + "/")

@@ -87,7 +87,7 @@ func (q *request) render(name, title, section string, body any) error {
 		query.Set(partParameter, partLive)
 		v.Live = "./" + q.route.path + "?" + query.Encode()
 	} else if block == "update" {
-		return badInput("this page has no part that changes by itself")
+		return badInput("This page has no live part.")
 	}
 	return q.send(q.r.Context(), http.StatusOK, name, block, v)
 }

@@ -23,11 +23,11 @@
   const live = () => document.getElementById("live");
 
   const busy = (part) => {
-    if (part.querySelector("input:checked, details[open]")) return "Updates wait while something is selected.";
+    if (part.querySelector("input:checked, details[open]")) return "Updates are paused while something is selected.";
     const focused = document.activeElement;
-    if (part.contains(focused) && focused.matches("input, select, textarea, button")) return "Updates wait while you are at a control.";
+    if (part.contains(focused) && focused.matches("input, select, textarea, button")) return "Updates are paused while a control has the focus.";
     const selection = getSelection();
-    if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return "Updates wait while text is selected.";
+    if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return "Updates are paused while text is selected.";
     return "";
   };
 
@@ -82,9 +82,9 @@
         if (!busy(part)) swap(ask.response);
         tell("");
       } else if (out) {
-        tell("Not up to date: you are not signed in any more. Load the page again.", true);
+        tell("Not up to date: you are no longer signed in. Reload the page.", true);
       } else {
-        tell("Not up to date: the service does not answer as it should. Trying again.", true);
+        tell("Not up to date: the service is not responding correctly. Retrying.", true);
       }
       later();
     };

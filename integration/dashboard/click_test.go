@@ -60,7 +60,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	says("Retry 14 poisoned statuses?")
 	b.click(`main button.main`)
 	require.Eventually(t, func() bool {
-		if !scripts && strings.Contains(b.text(), "Look again") {
+		if !scripts && strings.Contains(b.text(), "Refresh") {
 			b.click(`main a.button[href^="./job"]`)
 		}
 		return strings.Contains(b.text(), "Done.")
@@ -114,13 +114,13 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	b.click(`tbody a[href*="5511"]`)
 	says("the value is not JSON")
 	b.click(`main button.main`)
-	says("Accepted again")
+	says("Accepted: the record is now a message")
 	says("order-r5511")
 	b.visit(w.site + "rejected-message?id=0190c1a2-1111-7000-8000-000000005512")
 	b.click(`main a.bad`)
 	b.run(chromedp.SendKeys(`input[name="confirmation"]`, "0190c1a2-1111-7000-8000-00000000551", chromedp.ByQuery))
 	b.click(`main button.bad`)
-	says("The IDs differ")
+	says("Wrong ID")
 	b.wrong() // the browser logs the status 400
 	b.visit(w.site + "delete-rejected?id=0190c1a2-1111-7000-8000-000000005512")
 	b.run(chromedp.SendKeys(`input[name="confirmation"]`, "0190c1a2-1111-7000-8000-000000005512", chromedp.ByQuery))
@@ -145,7 +145,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	b.click(`a[href="./cleanup"]`)
 	b.click(`main button.bad`)
 	require.Eventually(t, func() bool {
-		if !scripts && strings.Contains(b.text(), "Look again") {
+		if !scripts && strings.Contains(b.text(), "Refresh") {
 			b.click(`main a.button[href^="./job"]`)
 		}
 		return strings.Contains(b.text(), "Done.")
@@ -192,7 +192,7 @@ func TestFewerRolesAreOfferedAndAllowedLess(t *testing.T) {
 		require.Equal(t, c.role == dashboard.Operator, strings.Contains(b.text(), "Łukasiewicz"), "the payload")
 		require.Empty(t, b.wrong())
 		b.visit(w.site + "cleanup")
-		require.Contains(t, b.text(), "This takes the role admin; yours is "+c.role.String())
+		require.Contains(t, b.text(), "This requires the role admin. Yours is "+c.role.String())
 		b.wrong() // the browser logs the status 403
 	}
 	// An operator had this page open when the role was revoked.
@@ -200,7 +200,7 @@ func TestFewerRolesAreOfferedAndAllowedLess(t *testing.T) {
 	b.visit(w.site + "message?id=order-2026-00001")
 	w.as(dashboard.Viewer)
 	b.click(`.lane button.main`)
-	require.Contains(t, b.text(), "This takes the role operator; yours is viewer.")
+	require.Contains(t, b.text(), "This requires the role operator. Yours is viewer.")
 	require.True(t, w.status(mail, "order-2026-00001").IsPoisoned)
 	b.wrong()
 }
@@ -230,7 +230,7 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	site := strings.Replace(evil.URL, "127.0.0.1", "localhost", 1) // another site, not only another origin
 	for _, host := range []string{site, evil.URL} {
 		b.run(chromedp.Navigate(host + "/form"))
-		b.await(`document.body.innerText.includes("Not from another site")`, "the refusal")
+		b.await(`document.body.innerText.includes("Request from another site")`, "the refusal")
 		b.run(chromedp.Navigate(host + "/frame"))
 		b.run(chromedp.Navigate(host + "/image"))
 	}

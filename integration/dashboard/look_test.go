@@ -87,7 +87,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	for name, address := range addresses() {
 		b.visit(w.site + address)
 		require.Equal(t, 1, evaluate[int](b, "document.querySelectorAll('h1').length"), name)
-		require.NotContains(t, b.text(), "That did not work", name)
+		require.NotContains(t, b.text(), "Request failed", name)
 		require.Empty(t, evaluate[[]string](b, unlabelled), "%s: controls without a name", name)
 		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
 			name)
@@ -154,7 +154,7 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)
-	require.Contains(t, b.text(), "nothing was given up")
+	require.Contains(t, b.text(), "nothing is poisoned")
 	w.fail(mail, poison("smtp said 550"), "m1")
 	w.accept("order.placed", nil, "m1")
 	w.process()
@@ -175,7 +175,7 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	b.visit(w.site + "messages?state=poisoned")
 	// One script, because an update between two steps could replace the box.
 	b.run(chromedp.Evaluate(`document.querySelector('input[name="ref"]').click()`, nil))
-	b.await(`document.getElementById("pulse").innerText.includes("wait")`, "word that updates wait")
+	b.await(`document.getElementById("pulse").innerText.includes("paused")`, "word that updates are paused")
 	require.True(t, evaluate[bool](b, `document.querySelector('input[name="ref"]').checked`))
 	require.Contains(t, b.text(), "1 selected")
 }
@@ -185,7 +185,7 @@ func TestPageSaysThatItIsOldOnceWhoAsksIsSentToSignIn(t *testing.T) {
 	b := open(t)
 	b.visit(w.site)
 	w.out.Store(true)
-	b.await(`document.getElementById("pulse").innerText.includes("not signed in")`, "word that updates have ended")
+	b.await(`document.getElementById("pulse").innerText.includes("no longer signed in")`, "word that updates have ended")
 }
 
 func TestThemeIsSwitchedAndRemembered(t *testing.T) {
