@@ -16,10 +16,10 @@ func (a *app) who() ops.Actor { return ops.Actor(a.actor) }
 // asked to confirm.
 func (a *app) checkActor() error {
 	if strings.TrimSpace(a.actor) == "" {
-		return misuse("there is no actor: this is audited, so say who you are by --actor or %s", actorVariable)
+		return misuse("no actor: this is audited, so give your name with --actor or %s", actorVariable)
 	}
 	if n := utf8.RuneCountInString(a.actor); n > maxActor {
-		return misuse("the actor has %d characters, allowed are 1 to %d", n, maxActor)
+		return misuse("the actor has %d characters: must be 1 to %d", n, maxActor)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func interruptDashboard(t *testing.T, program string) {
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
 	said := bufio.NewScanner(stdout)
-	for said.Scan() && said.Text() != "Ctrl-C ends it." {
+	for said.Scan() && said.Text() != "Press Ctrl-C to stop it." {
 	}
 	require.NoError(t, said.Err())
 	require.NoError(t, command.Process.Signal(syscall.SIGINT))
@@ -91,7 +91,7 @@ func interruptBulk(t *testing.T, program string) {
 		inboxtest.Eventually(t, func() bool { return waitsForALock(t, r.d.DB) }, "a chunk waits for the row")
 		require.NoError(t, command.Process.Signal(syscall.SIGINT))
 		said = bufio.NewScanner(errOut)
-		for said.Scan() && !strings.Contains(said.Text(), "Stopping behind the chunk") {
+		for said.Scan() && !strings.Contains(said.Text(), "Stopping after the current chunk") {
 		}
 		require.NoError(t, said.Err())
 		return command, said, func() { require.NoError(t, held.Rollback().Error) }
@@ -126,7 +126,7 @@ func interruptBulk(t *testing.T, program string) {
 	t.Run("one finishes the chunk", func(t *testing.T) {
 		command, said, free := begin(t)
 		free()
-		require.Contains(t, strings.Join(rest(said), "\n"), "stopped: 1 of 3 retried; the same command goes on")
+		require.Contains(t, strings.Join(rest(said), "\n"), "stopped: 1 of 3 retried; run the same command to continue")
 		err := command.Wait()
 		var exit *exec.ExitError
 		require.True(t, errors.As(err, &exit), "%v", err)

@@ -71,7 +71,7 @@ func TestWhatOnlyTheApplicationCanDoIsRefusedWithTheReason(t *testing.T) {
 		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)}} {
 			out := r.run(args...)
 			require.Equal(t, exitRefused, out.code, out.errOut)
-			require.Contains(t, out.errOut, "is in the application's code and nowhere in the database")
+			require.Contains(t, out.errOut, "are in the application's code and not in the database")
 		}
 		require.Empty(t, r.audit())
 	})
@@ -129,7 +129,7 @@ func TestTheActorIsRequired(t *testing.T) {
 			for _, nobody := range []string{"", "  "} {
 				out := r.run(append(args, "--actor", nobody)...)
 				require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
-				require.Contains(t, out.errOut, "say who you are")
+				require.Contains(t, out.errOut, "give your name with --actor")
 			}
 			require.Equal(t, exitMisuse, r.run(append(args, "--actor", strings.Repeat("x", 201))...).code, "%v", args)
 		}
@@ -157,7 +157,7 @@ func TestMigrateMakesTheTables(t *testing.T) {
 			} else {
 				out := runWith(t, t.Context(), env, "", "migrate", "status")
 				require.Equal(t, exitFailed, out.code)
-				require.Contains(t, out.errOut, "there is no file")
+				require.Contains(t, out.errOut, "does not exist")
 				require.Equal(t, exitMisuse, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "x", "--schema",
 					"s").code)
 			}
@@ -210,7 +210,7 @@ func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
 			require.NoError(t, tx.Exec(`SELECT pg_advisory_xact_lock(?)`, int64(key.Sum64())).Error)
 			out := r.run("migrate", "up", "--inbox", "test", "--timeout", "1s")
 			require.Equal(t, exitFailed, out.code, out.out)
-			require.Contains(t, out.errOut, "not done within 1s, see --timeout")
+			require.Contains(t, out.errOut, "not done within 1s, increase --timeout")
 			return nil
 		}))
 		require.Zero(t, r.run("migrate", "up", "--inbox", "test").code)

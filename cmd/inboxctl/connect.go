@@ -85,7 +85,7 @@ func (a *app) dialector(create bool) (kind string, dialector gorm.Dialector, err
 		return "SQLite", dialector, err
 	}
 	// The DSN is not quoted, because it may contain a password.
-	return "", nil, misuse("the DSN begins neither with postgres:// nor with file:, see \"inboxctl help connecting\"")
+	return "", nil, misuse("the DSN must begin with postgres:// or file:, see \"inboxctl help connecting\"")
 }
 
 // dialectName returns the DSN's dialect as GORM and models.SQL name it, or "" if the DSN is
@@ -100,7 +100,7 @@ func (a *app) dialectName() string {
 func (a *app) postgres() (gorm.Dialector, error) {
 	notURL := func() error {
 		// The error quotes the part that it cannot parse, which may be a password.
-		return misuse("the DSN is no URL: write special characters in user and password as %%40 and the like")
+		return misuse("the DSN is not a valid URL: escape special characters in user and password, for example @ as %%40")
 	}
 	if _, err := url.Parse(a.dsn); err != nil {
 		return nil, notURL()
@@ -148,7 +148,7 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 		}
 	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && !memory {
 		// Without this check SQLite would create an empty file.
-		return nil, fmt.Errorf("open SQLite: there is no file %q", file)
+		return nil, fmt.Errorf("open SQLite: file %q does not exist", file)
 	}
 	pragmas := strings.Join(parameters["_pragma"], " ")
 	for name, value := range map[string]string{"busy_timeout": fmt.Sprint(a.timeout.Milliseconds()), "foreign_keys": "1"} {

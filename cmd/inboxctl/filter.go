@@ -28,9 +28,9 @@ func (f *filterFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
 	flags.StringVar(&f.message, "message", "", "of the message with this ID")
-	flags.StringVar(&f.namespace, "namespace", "", "of that ID, mostly the channel (default all)")
+	flags.StringVar(&f.namespace, "namespace", "", "of that ID, usually the channel (default all)")
 	flags.StringVar(&f.typ, "type", "", "of messages of this type")
-	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, whatever the case")
+	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, ignoring case")
 	flags.StringVar(&f.fingerprint, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")
 }
 
@@ -81,7 +81,7 @@ func when(flag, text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{},
-		misuse("--%s is %q, allowed are 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), and ages such as 90m, 24h or 7d", flag,
+		misuse("--%s = %q: must be 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), or an age such as 90m, 24h or 7d", flag,
 			text)
 }
 

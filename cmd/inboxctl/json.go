@@ -27,8 +27,8 @@ or removed within a major version.
              --show-payload
   lists      [] if empty, never null
 
-Characters that a terminal would obey rather than show are escaped as \u001b and
-the like, so that any JSON reader returns them unchanged.`
+Characters that a terminal would interpret are escaped as \u001b and the like. Any
+JSON reader returns them unchanged.`
 
 // writeJSON prints a value in the format that jsonHelp documents.
 func writeJSON(w io.Writer, v any) error {

@@ -24,7 +24,7 @@ func TestLookingShowsWhatIsStored(t *testing.T) {
 
 		out := r.done("status").out
 		require.Contains(t, out, `inbox          "test"`)
-		require.Contains(t, out, "Why statuses are poisoned: inboxctl failures")
+		require.Contains(t, out, "See why statuses are poisoned: inboxctl failures")
 		require.Contains(t, out, "No worker is alive")
 		overview := r.done("status", "-o", "json").object()
 		require.Equal(t, "test", overview["Inbox"])
@@ -44,12 +44,12 @@ func TestLookingShowsWhatIsStored(t *testing.T) {
 		require.EqualValues(t, 2, failures.Groups[0].Poisoned)
 		require.Contains(t, r.done("failures").out, failures.Groups[0].Fingerprint)
 		require.Equal(t, "2\n", r.done("list", "--fingerprint", failures.Groups[0].Fingerprint, "--count").out)
-		require.Contains(t, r.done("failures", "--handler", fine).out, "Nothing is poisoned or failing.")
+		require.Contains(t, r.done("failures", "--handler", fine).out, "No status is poisoned or failing.")
 
 		require.Contains(t, r.done("handlers").out, failing)
-		require.Contains(t, r.done("workers").out, "No worker has ever started")
+		require.Contains(t, r.done("workers").out, "No workers: none has started")
 		require.Contains(t, r.done("locks").out, "No lease is held")
-		require.Contains(t, r.done("gaps").out, "No gap was ever passed")
+		require.Contains(t, r.done("gaps").out, "No gaps found.")
 		require.Contains(t, r.done("audit").out, "No audit row found")
 		require.Contains(t, r.done("rejected", "list").out, "No rejected message found")
 		require.Empty(t, r.audit(), "looking at lists is not audited")
@@ -87,7 +87,7 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 			require.GreaterOrEqual(t, len(seen), 3, list)
 		}
 		out := r.done("list", "--limit", "2", "--from", "1h")
-		require.Contains(t, out.errOut, "There is more: repeat with --after ")
+		require.Contains(t, out.errOut, "There is more: continue with --after ")
 		require.Equal(t, exitMisuse, r.run("list", "--after", "nonsense").code)
 		require.Equal(t, exitMisuse, r.run("list", "--after", "x.y.z").code)
 		require.Equal(t, exitMisuse, r.run("list", "--limit", "0").code)

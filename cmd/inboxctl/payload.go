@@ -19,7 +19,7 @@ type payloads struct {
 }
 
 func (p *payloads) bind(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&p.show, "show-payload", false, "show the payload, too")
+	cmd.Flags().BoolVar(&p.show, "show-payload", false, "also show the payload")
 }
 
 // redact is a redaction hook for ops. It removes payloads before they reach the rest of the
@@ -55,7 +55,7 @@ func (p *payloads) write(w io.Writer, shown []byte) {
 			fmt.Fprintln(w, "  "+oneLine(line))
 		}
 	default:
-		fmt.Fprintf(w, "Payload of %d bytes, no text:\n%s", len(shown), hex.Dump(shown))
+		fmt.Fprintf(w, "Payload of %d bytes, not text:\n%s", len(shown), hex.Dump(shown))
 	}
 }
 

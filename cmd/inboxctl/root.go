@@ -34,23 +34,23 @@ const (
 	actorVariable  = "INBOX_ACTOR"
 )
 
-const rootLong = `inboxctl looks at an inbox's tables and acts on them, whether or not the
+const rootLong = `inboxctl inspects and changes an inbox through its tables, whether or not the
 application runs. Start with
 
   export INBOX_DSN='postgres://app@db.example.com/orders'
   inboxctl status
 
-and go on with "inboxctl failures" if something is poisoned, with "inboxctl
-workers" if nothing moves. Nothing is changed by looking. Each action, and each
-look at a message or a rejected record, leaves an audit row with the name of the
-actor, in the transaction of what it does; "inboxctl audit" shows them.
+Continue with "inboxctl failures" if something is poisoned, or with "inboxctl
+workers" if nothing makes progress. Viewing changes nothing. Each action, and each
+view of a message or a rejected record, writes an audit row with the name of the
+actor in the same transaction. "inboxctl audit" shows these rows.
 
 Card numbers, passwords, tokens and the like are replaced by [redacted] wherever
-they are recognized: in errors, headers, attributes, keys and payloads. What only
-the application knows to be secret is not.
+they are recognized: in errors, headers, attributes, keys and payloads. Secrets
+that only the application can recognize are not replaced.
 
-Every query is bounded: a count may say 10000+, and a list that would have to
-look at too many rows says so and how to go on.`
+Every query is bounded. A count may be 10000+, and a list that would have to read
+too many rows stops early and says how to continue.`
 
 const connectingHelp = `The database is named by --dsn or, better, by INBOX_DSN: other users of the
 machine can see a command's arguments.
@@ -58,24 +58,24 @@ machine can see a command's arguments.
   postgres://user:password@host:5432/database?sslmode=verify-full
   postgresql://…         the same
   file:/var/lib/app/inbox.db
-                         SQLite; the file must exist, but for "migrate up"
+                         SQLite; the file must exist, except for "migrate up"
 
 On PostgreSQL the usual variables (PGHOST, PGUSER, PGPASSWORD, PGSSLMODE, …) and
-~/.pgpass fill in what the DSN leaves out. Behind PgBouncer in transaction mode
-add default_query_exec_mode=exec. A password is never printed.
+~/.pgpass complete the DSN. With PgBouncer in transaction mode add
+default_query_exec_mode=exec. A password is never printed.
 
 --schema and --prefix (INBOX_SCHEMA, INBOX_PREFIX) say where the tables are, if
 the application sets the options Schema or TablePrefix.
 
---timeout bounds connecting, and each statement or transaction.
+--timeout limits connecting, and each statement or transaction.
 
---actor (INBOX_ACTOR) is who acts, for the audit: 1 to 200 characters, by default
+--actor (INBOX_ACTOR) is the name for the audit: 1 to 200 characters, by default
 the user and the machine inboxctl runs on.`
 
 // newRoot builds the root command with all of its subcommands.
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use: "inboxctl", Short: "See an inbox and act on it", Long: rootLong,
+		Use: "inboxctl", Short: "Inspect an inbox and act on it", Long: rootLong,
 		Example: `  inboxctl status
   inboxctl failures
   inboxctl list --state poisoned --handler orders.mail
@@ -89,9 +89,10 @@ func newRoot(a *app) *cobra.Command {
 	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://… or file:… ("+dsnVariable+")")
 	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+
 		"; default the search path)")
-	flags.StringVar(&a.prefix, "prefix", "", "what the tables' names begin with ("+prefixVariable+"; default inbox_)")
-	flags.StringVar(&a.actor, "actor", "", "who acts, for the audit ("+actorVariable+"; default user@host)")
-	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "of connecting, and of each statement or transaction")
+	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
+	flags.StringVar(&a.actor, "actor", "", "the name for the audit ("+actorVariable+"; default user@host)")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
+		"the timeout of connecting, and of each statement or transaction")
 	flags.StringVarP(&a.output, "output", "o", "table", "table or json")
 	fixed(root, "output", "table", "json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
@@ -187,10 +188,10 @@ func (l *locked) Write(p []byte) (int, error) {
 // checkFlags rejects flag values that no command could use.
 func (a *app) checkFlags(cmd *cobra.Command) error {
 	if a.output != "table" && a.output != "json" {
-		return misuse("--output is %q, allowed is table or json", a.output)
+		return misuse("--output = %q: must be table or json", a.output)
 	}
 	if a.timeout <= 0 {
-		return misuse("--timeout is %v, allowed is more than 0", a.timeout)
+		return misuse("--timeout = %v: must be more than 0", a.timeout)
 	}
 	for name, variable := range map[string]string{"dsn": dsnVariable, "schema": schemaVariable, "prefix": prefixVariable,
 		"actor": actorVariable} {
@@ -215,6 +216,6 @@ func topic(name, short, long string) *cobra.Command {
 func fixed(cmd *cobra.Command, flag string, values ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
-		panic(errors.Join(errors.New("a flag that is not there"), err))
+		panic(errors.Join(errors.New("unknown flag"), err))
 	}
 }

@@ -55,12 +55,12 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 		Role: g.who.Role.String(), Password: password}
 	err = a.print(at, func() { a.writeServed(at) })
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); !isLoopback(host) {
-		a.say("Others reach this address, and there is no TLS: who listens in reads the password and all that is shown.")
+		a.say("Other machines can reach this address and there is no TLS: the password and all pages can be intercepted.")
 	}
 	if err == nil {
 		select {
 		case <-ctx.Done():
-			a.say("Ending. Ctrl-C once more ends inboxctl at once.")
+			a.say("Stopping. Press Ctrl-C again to end inboxctl at once.")
 		case err = <-failed:
 			failed <- err
 			err = fmt.Errorf("serve the dashboard: %w", err)
@@ -94,7 +94,7 @@ func (a *app) writeServed(at served) {
 	if at.Password != "" {
 		fmt.Fprintf(a.out, "Password: %s (any user name)\n", at.Password)
 	}
-	fmt.Fprintln(a.out, "Ctrl-C ends it.")
+	fmt.Fprintln(a.out, "Press Ctrl-C to stop it.")
 }
 
 // logger writes actions and errors to standard error, in lines that are safe for a terminal and

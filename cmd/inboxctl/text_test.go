@@ -120,7 +120,7 @@ func TestTimesOfFilters(t *testing.T) {
 	}
 	for _, text := range []string{"yesterday", "-1h", "5", "2026-13-01", "1d2h"} {
 		_, err := when("from", text, now)
-		require.ErrorContains(t, err, "--from is")
+		require.ErrorContains(t, err, "--from = ")
 		require.Equal(t, exitMisuse, exitCode(err))
 	}
 }
