@@ -43,7 +43,7 @@ func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return ops.Failures{}, fmt.Errorf("wait for failures that somebody else asked for: %w", ctx.Err())
+		return ops.Failures{}, fmt.Errorf("wait for the failures of another request: %w", ctx.Err())
 	}
 	began := time.Now()
 	c.mu.Lock()

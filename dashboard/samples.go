@@ -69,7 +69,7 @@ func (d *Dashboard) overview(ctx context.Context) (ops.Overview, error) {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return ops.Overview{}, fmt.Errorf("wait for an overview that somebody else asked for: %w", ctx.Err())
+		return ops.Overview{}, fmt.Errorf("wait for the overview of another request: %w", ctx.Err())
 	}
 	now := d.clock.Now()
 	s.mu.Lock()

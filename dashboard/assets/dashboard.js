@@ -1,11 +1,11 @@
 // The dashboard works without this file. It adds: a switch between dark and
-// light, updates while a page is looked at, and help with selecting.
+// light, live updates of visible pages, and help with selecting.
 (() => {
   "use strict";
   const root = document.documentElement;
   const store = "inbox-dashboard-theme";
 
-  // At once, before anything is painted.
+  // Run at once, before anything is painted.
   let theme = null;
   try { theme = localStorage.getItem(store); } catch { /* not allowed to store */ }
   if (theme === "dark" || theme === "light") root.dataset.theme = theme;
@@ -75,7 +75,7 @@
     asking = true;
     ask.onloadend = () => {
       asking = false;
-      // What is no page of ours is where somebody who is not signed in was sent.
+      // A page that is not ours is the login page that the request was redirected to.
       const out = ask.status === 401 || ask.status === 403 || (ask.status === 200 && !ask.response?.getElementById("live"));
       failed = out || ask.status !== 200;
       if (!failed) {
