@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-// about says what was measured, on what.
+// about describes what was measured, and on which machine.
 type about struct {
 	Date       string
 	CPU        string
@@ -26,10 +26,10 @@ type about struct {
 	Go         string
 	PostgreSQL string
 	Kafka      string
-	Redis      string // empty where it is not installed
+	Redis      string // empty if it is not installed
 	Settings   map[string]string
 	Rounds     int
-	// Versions are those of the peers and drivers, by module.
+	// Versions are the versions of the peers and drivers, by module.
 	Versions map[string]string
 }
 
@@ -58,8 +58,8 @@ func describe(ctx context.Context, s *server.Server, rounds int) (about, error) 
 	return a, nil
 }
 
-// redisVersion is that of the redis-server on the PATH, which says "Redis server
-// v=7.0.15 sha=…" of itself.
+// redisVersion returns the version of the redis-server on the PATH, which prints "Redis server
+// v=7.0.15 sha=…".
 func redisVersion(ctx context.Context) string {
 	output, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
 	if err != nil {
@@ -73,7 +73,7 @@ func redisVersion(ctx context.Context) string {
 	return ""
 }
 
-// memory is the machine's, in GiB.
+// memory returns the machine's memory in GiB.
 func memory() string {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

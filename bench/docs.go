@@ -12,13 +12,13 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// docsPath is seen from the directory of this module.
+// docsPath is relative to the directory of this module.
 const docsPath = "../docs/benchmarks.md"
 
 //go:embed benchmarks.md.tmpl
 var docsTemplate string
 
-// page is what the template shows.
+// page is the data of the template.
 type page struct {
 	About  about
 	Groups []pageGroup
@@ -27,7 +27,7 @@ type page struct {
 	Processing, Textbook row
 }
 
-// Bound is the rate of processing with both cores busy throughout.
+// Bound returns the processing rate if both cores were busy all the time.
 func (p page) Bound() float64 { return 2e6 / (p.Processing.ClientUs + p.Processing.ServerUs) }
 
 type pageGroup struct {
@@ -109,7 +109,7 @@ func pageLineOf(line trial.Line, value float64) pageLine {
 	return l
 }
 
-// rate is a rate with separated thousands.
+// rate formats a rate with separated thousands.
 func rate(value float64) string {
 	digits := fmt.Sprintf("%.0f", value)
 	for i := len(digits) - 3; i > 0; i -= 3 {

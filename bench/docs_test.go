@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// measured makes up results in which every variant has the same figures.
+// measured returns invented results in which every variant has the same figures.
 func measured(all []trial.Group) []*trial.Result {
 	var results []*trial.Result
 	for _, g := range all {
@@ -45,8 +45,8 @@ func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
 	require.Contains(t, text.String(), "| inbox | 12,345 | 12,345..12,345 | 1.0 | 2.0 | 3 | p99_ms 4 |")
 }
 
-// The page is written by a run of half an hour, so nobody writes it for each
-// change: but what it shows must be what is measured.
+// TestThePageInDocsIsNotStale checks that the page shows what is measured. A run that writes the
+// page takes half an hour, so the page is not rewritten with each change.
 func TestThePageInDocsIsNotStale(t *testing.T) {
 	content, err := os.ReadFile(docsPath)
 	require.NoError(t, err, "make bench writes it")

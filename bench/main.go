@@ -99,8 +99,8 @@ func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs b
 	return nil
 }
 
-// asked reduces a group to the variants asked for; with only some of them it has
-// no lines.
+// asked reduces a group to the requested variants. A group that is reduced to some variants has no
+// lines.
 func asked(g trial.Group, only string) (trial.Group, bool) {
 	if only == "" {
 		return g, true

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// row is one variant's medians.
+// row has the medians of one variant.
 type row struct {
 	Variant                 string
 	Rate, Least, Most       float64
@@ -69,7 +69,7 @@ func printTable(w io.Writer, r *trial.Result) {
 	_ = table.Flush()
 }
 
-// printLines prints what scripts read. The target stands behind the value.
+// printLines prints the lines for scripts. The target follows the value.
 func printLines(w io.Writer, results []*trial.Result) error {
 	fmt.Fprintln(w)
 	for _, r := range results {

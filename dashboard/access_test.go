@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// allowed is which role each route needs, written down a second time: a change
-// of the table must be made here, too.
+// allowed repeats the role that each route needs, so that a change of the route table fails here
+// until it is repeated.
 var allowed = map[string]dashboard.Role{
 	"GET ": dashboard.Viewer, "GET messages": dashboard.Viewer, "GET message": dashboard.Viewer,
 	"GET failures": dashboard.Viewer,
@@ -47,11 +47,12 @@ func TestTableOfRoutesIsTheOneAgreed(t *testing.T) {
 	require.Equal(t, allowed, table)
 }
 
-// Every path with every method by everybody: who may not is refused before
-// anything is looked at, and nothing else is answered than what the table has.
+// TestEveryRouteIsRefusedToWhoMayNot requests every path with every method as every principal. A
+// principal without the role is refused before anything is read, and only what the route table has
+// is answered.
 func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		inboxtest.Accept(t, r.ib, "m1") // so that there is a handler, and a form
+		inboxtest.Accept(t, r.ib, "m1") // gives the page a handler and a form
 		methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"}
 		paths := []string{"nothing", "messages/", "assets/dashboard.css", "../retry", "retry/x", "%2e%2e/retry", "MESSAGES",
 			"templates/layout.html"}
@@ -79,7 +80,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 					case role < need:
 						require.Equal(t, http.StatusForbidden, got.Status, name)
 						if method != "HEAD" {
-							require.Contains(t, got.Body, "This takes the role "+need.String(), name)
+							require.Contains(t, got.Body, "This requires the role "+need.String(), name)
 						}
 					default:
 						require.NotEqual(t, http.StatusForbidden, got.Status, name)
@@ -103,7 +104,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 			for _, path := range paths {
 				for _, method := range methods[:4] {
 					got := r.bare(method, path, "")
-					if got.Status != http.StatusTemporaryRedirect && got.Status != http.StatusMovedPermanently { // of the mux
+					if got.Status != http.StatusTemporaryRedirect && got.Status != http.StatusMovedPermanently { // ServeMux
 						require.Equal(t, http.StatusForbidden, got.Status, "%s: %s %s", name, method, path)
 						requireHardened(t, got, name)
 					}
@@ -133,7 +134,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 	})
 }
 
-// bare is a request with all that the guard wants.
+// bare returns a request with everything that the guard requires.
 func (r *rig) bare(method, path, token string) answer {
 	r.t.Helper()
 	request := r.request(method, path, nil)
@@ -165,7 +166,7 @@ func requireHardened(t testing.TB, a answer, name string) {
 	require.NotContains(t, a.Body, " onclick=", name)
 }
 
-// Contract 11.3.
+// TestRequestsOfThoseWhoMayNotAreAudited proves contract 11.3: refused requests are audited.
 func TestRequestsOfThoseWhoMayNotAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Viewer)
@@ -283,8 +284,9 @@ func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 	})
 }
 
-// A page of another site whose name leads to this machine is of the same origin
-// as an insecure dashboard: its Host header tells it.
+// TestInsecureTakesOnlyItsOwnHosts covers DNS rebinding: when another site's name resolves to this
+// machine, its pages have the same origin as an insecure dashboard. Only the Host header reveals
+// it.
 func TestInsecureTakesOnlyItsOwnHosts(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")

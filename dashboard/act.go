@@ -15,13 +15,13 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// maxRefs bounds an action on selected statuses: a page of the largest size.
+// maxRefs limits an action on selected statuses to one page of the largest size.
 const maxRefs = 200
 
-// refsOf reads what was selected: "<status ID>@<version>" each.
+// refsOf parses the selected statuses, each in the form "<status ID>@<version>".
 func refsOf(values []string) ([]ops.Ref, error) {
 	if len(values) > maxRefs {
-		return nil, badInput("More than " + strconv.Itoa(maxRefs) + " were selected: act on all that match instead.")
+		return nil, badInput("More than " + strconv.Itoa(maxRefs) + " are selected. Use an action on all that match instead.")
 	}
 	var refs []ops.Ref
 	for _, value := range values {
@@ -38,9 +38,11 @@ func refsOf(values []string) ([]ops.Ref, error) {
 func (q *request) retry() error   { return q.actOn("retried", q.d.ops.Retry) }
 func (q *request) discard() error { return q.actOn("discarded", q.d.ops.Discard) }
 
-// actOn acts on each selected status in a transaction of its own. Of one, an
-// error says why not. Of several, those that have changed meanwhile are left
-// alone and counted; any other error ends it, and the page says how far it came.
+// actOn applies act to each selected status in a transaction of its own.
+//
+// For a single status, an error is returned. For several, statuses that changed meanwhile are
+// skipped and counted. Any other error ends the loop, and the page says how many statuses were done
+// before it.
 func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Ref) error) error {
 	refs, err := refsOf(q.r.PostForm["ref"])
 	if err != nil {
@@ -67,7 +69,7 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 			left++
 		default:
 			p := *problemOf(err)
-			p.text = "Of " + number(len(refs)) + " selected, " + number(acted) + " were " + done + " before this: " + p.text
+			p.text = "Of " + number(len(refs)) + " selected, " + number(acted) + " were " + done + " before this error: " + p.text
 			return &p
 		}
 	}
@@ -121,10 +123,10 @@ func (q *request) reAccept() error {
 	return q.redirect("./rejected?" + saying(said).Encode())
 }
 
-// typedBody is what a page shows that asks for an ID to be typed.
+// typedBody is the data of a page that asks the user to type an ID.
 type typedBody struct {
 	ID string
-	// Form is where it is sent to, Back the page to return to.
+	// Form is the address that the form is posted to. Back is the page to return to.
 	Form, Back string
 	Heading    string
 	Warning    string
@@ -138,8 +140,8 @@ func (q *request) confirmDelete() error {
 	}
 	return q.render("typed", "Delete a message", "messages", typedBody{
 		ID: ref.ID, Form: "./delete?" + addressOf(ref).Encode(), Back: "./message?" + addressOf(ref).Encode(),
-		Heading: "Delete this message?", Button: "Delete it for good",
-		Warning: "The message and the statuses of all its handlers are removed, whatever their state. Nothing remembers it: a redelivery is a new message and runs again. To end a poisoned one, discard it instead.",
+		Heading: "Delete this message?", Button: "Delete permanently",
+		Warning: "This removes the message and the statuses of all its handlers, whatever their state. A redelivery is then a new message and runs again. To give up a poisoned message, discard it instead.",
 	})
 }
 
@@ -159,12 +161,12 @@ func (q *request) deleteMessage() error {
 func (q *request) confirmDeleteRejected() error {
 	id := q.query.Get("id")
 	if id == "" {
-		return badInput("The address names no rejected message.")
+		return badInput("The address does not name a rejected message.")
 	}
 	return q.render("typed", "Delete a rejected message", "rejected", typedBody{
 		ID: id, Form: "./delete-rejected?" + url.Values{"id": {id}}.Encode(), Back: "./rejected-message?" +
-			url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete it for good",
-		Warning: "The record and its reason are removed. It was never accepted, so no handler has seen it, and none will. If it can be mended, have it accepted again instead.",
+			url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete permanently",
+		Warning: "This removes the record and its reason. It was never accepted, so no handler has processed it, and none will. If the cause can be fixed, accept it again instead.",
 	})
 }
 
@@ -181,13 +183,13 @@ func (q *request) deleteRejected() error {
 	return q.redirect("./rejected?" + saying("deleted").Encode())
 }
 
-// typed returns the ID that a form is for, if what was typed is that ID as the
-// page writes it, or as it is.
+// typed returns the ID that the form is for. The user must have typed it as it is, or in the form
+// that typable gives it on the page.
 func (q *request) typed() (id string, err error) {
 	id, typed := q.given().Get("id"), q.r.PostForm.Get("confirmation")
 	if id == "" || typed != id && strings.TrimSpace(typed) != typable(id) {
-		return "", refuse(http.StatusBadRequest, "The IDs differ",
-			"What was typed is not the ID. Nothing was deleted. Go back and type it again.", nil)
+		return "", refuse(http.StatusBadRequest, "Wrong ID",
+			"The text that you typed is not the ID. Nothing was deleted. Go back and type it again.", nil)
 	}
 	return id, nil
 }

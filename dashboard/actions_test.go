@@ -37,14 +37,14 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 		require.NoError(t, r.ops.Retry(t.Context(), "grace", ops.Ref{StatusID: inboxtest.Status(t, r.ib, "m3", "mail").ID}),
 			"somebody is faster")
 		page = r.follow(r.post("discard", url.Values{"ref": refs, "back": {"./messages?state=poisoned"}}))
-		require.Contains(t, page, "Discarded. 2 done, 1 left alone")
+		require.Contains(t, page, "Discarded. 2 done, 1 skipped")
 		require.Contains(t, page, `value="poisoned" checked`, "with the filter it came from")
 
 		got := r.post("retry", url.Values{"ref": {refs[1]}})
 		require.Equal(t, http.StatusConflict, got.Status)
 		got = r.post("retry", url.Values{"ref": {strings.Split(r.ref("mail", "m1"), "@")[0] + "@0"}})
 		require.Equal(t, http.StatusConflict, got.Status)
-		require.Contains(t, got.Body, "It is not poisoned")
+		require.Contains(t, got.Body, "Not poisoned")
 		got = r.post("retry", url.Values{"ref": {"00000000-0000-0000-0000-000000000000@1"}})
 		require.Equal(t, http.StatusNotFound, got.Status)
 		require.Equal(t, http.StatusBadRequest, r.post("retry", url.Values{"ref": {"nonsense"}}).Status)
@@ -58,7 +58,7 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 	})
 }
 
-// actionsOf cuts what differs from run to run.
+// actionsOf cuts the parts of audit lines that differ between runs.
 func actionsOf(lines []string) (all []string) {
 	for _, line := range lines {
 		words := strings.Fields(line)
@@ -101,8 +101,8 @@ func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, r.post("bulk", url.Values{"action": {"retry"}}).Status)
 		require.Equal(t, http.StatusNotFound, r.get("job?id=unknown").Status)
 		require.Contains(t, r.follow(r.post("job-stop", url.Values{"id": {strings.TrimPrefix(address, "job?id=")}})),
-			"It had ended already.")
-		require.Contains(t, r.page("bulk?action=discard&handler=nobody"), "Nothing matches any more.")
+			"It had already ended.")
+		require.Contains(t, r.page("bulk?action=discard&handler=nobody"), "No matches any more.")
 
 		require.NoError(t, r.dash.Stop(t.Context()))
 		fields.Set("token", r.token())
@@ -126,7 +126,7 @@ func TestHandlersArePausedAndResumed(t *testing.T) {
 func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		id := r.reject(1, "no ce_id")
-		require.Contains(t, r.follow(r.post("accept", url.Values{"id": {id}})), "Accepted again")
+		require.Contains(t, r.follow(r.post("accept", url.Values{"id": {id}})), "Accepted: the record is now a message")
 		require.Equal(t, "mail", inboxtest.Status(t, r.ib, "r1", "mail").HandlerKey)
 		require.Equal(t, http.StatusNotFound, r.post("accept", url.Values{"id": {id}}).Status)
 		bad := r.reject(2, "old reason", func(m *models.RejectedMessage) { m.Headers = "[]" })
@@ -136,7 +136,7 @@ func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 
 		got = r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {"wrong"}})
 		require.Equal(t, http.StatusBadRequest, got.Status)
-		require.Contains(t, got.Body, "The IDs differ")
+		require.Contains(t, got.Body, "Wrong ID")
 		require.Contains(t, r.follow(r.post("delete-rejected", url.Values{"id": {bad}, "confirmation": {" " + bad}})),
 			"Deleted.")
 		require.Equal(t, http.StatusNotFound, r.get("rejected-message?id="+bad).Status)
@@ -178,7 +178,8 @@ func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
 	})
 }
 
-// Without the application, over the database alone.
+// TestWhatNeedsTheApplicationSaysSo opens a dashboard on the database alone, without the
+// application.
 func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
@@ -191,13 +192,13 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("cleanup"), r.get("replay?id=m1"),
 			r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token())} {
 			require.Equal(t, http.StatusNotImplemented, got.Status)
-			require.Contains(t, got.Body, "Only the application can do this")
+			require.Contains(t, got.Body, "Available in the application only")
 		}
 	})
 }
 
-// What cannot be done here is offered to nobody; whoever's role would do is told
-// where it can, unless it was turned off on purpose.
+// TestWhatCannotBeDoneHereIsNotOffered checks that an unavailable action is not offered. Users
+// whose role would allow it are told where it is available, unless it was turned off on purpose.
 func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
@@ -211,14 +212,14 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 		for _, c := range []struct {
 			page, offer, lack string
 			ops               *ops.Ops
-			told              dashboard.Role // and those above it; 0 is nobody
+			told              dashboard.Role // the lowest role that is told; 0 for none
 		}{
 			{"rejected-message?id=" + id, `action="./accept"`,
-				"It cannot be accepted again here. This dashboard reaches the database alone.", alone, dashboard.Operator},
-			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard reaches the database alone.", alone,
+				"It cannot be accepted again here. This dashboard has access to the database only.", alone, dashboard.Operator},
+			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard has access to the database only.", alone,
 				dashboard.Admin},
 			{"message?id=m1", `href="./replay`, "It cannot be replayed here.", off, 0},
-			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard reaches the database alone.", alone,
+			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard has access to the database only.", alone,
 				dashboard.Admin},
 		} {
 			r.ops = whole
@@ -238,7 +239,8 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	})
 }
 
-// Many who look, again and again, cost the database as much as one.
+// TestFailuresThatTakeLongAreLookedAtOnceForAll checks that many concurrent viewers cost the
+// database as much as one.
 func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var looked atomic.Int64

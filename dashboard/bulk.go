@@ -12,17 +12,18 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// confirmBody asks before an action is done to several.
+// confirmBody is the data of the page that asks for confirmation before an action on several
+// statuses.
 type confirmBody struct {
 	Action string // "retry" or "discard"
 	Form   string
-	// Refs are what was selected; empty for all that match.
+	// Refs are the selected statuses. It is empty for an action on all that match.
 	Refs []string
-	// Count is the dry run's, or how many were selected.
+	// Count is the dry run's count, or how many were selected.
 	Count ops.Count
-	Words []field // the filter in words; empty for what was selected
+	Words []field // the filter in words; empty for selected statuses
 	Back  string
-	// Sample are some of them.
+	// Sample are a few of the statuses that match.
 	Sample []ops.Status
 	Now    time.Time
 }
@@ -34,10 +35,10 @@ func actionOf(query url.Values) (string, error) {
 	case "retry", "discard":
 		return action, nil
 	}
-	return "", badInput("The address names no action.")
+	return "", badInput("The address does not name an action.")
 }
 
-// confirmSelected names what was ticked in a list before it is done.
+// confirmSelected asks for confirmation of an action on the statuses that are selected in a list.
 func (q *request) confirmSelected() error {
 	form := q.r.PostForm
 	action, err := actionOf(form)
@@ -64,9 +65,8 @@ func actionTitle(action string) string {
 	return "Discard"
 }
 
-// confirmBulk counts all that match in a dry run and names the number before it
-// is done. What is received after this moment is left out: nobody has looked at
-// it.
+// confirmBulk counts all that match in a dry run and asks for confirmation of that number. Messages
+// received after this moment are excluded, because the operator has not seen them.
 func (q *request) confirmBulk() error {
 	action, err := actionOf(q.query)
 	if err != nil {
@@ -104,12 +104,11 @@ func (q *request) confirmBulk() error {
 	return q.render("confirm", actionTitle(action)+" all that match", section, b)
 }
 
-var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "Namespace of the ID",
+var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "namespace": "ID namespace",
 	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
 	"fingerprint": "Failure group"}
 
-// bulkFilter reads a filter for an action on all that match. Its end is now if
-// it has none.
+// bulkFilter reads the filter of an action on all that match. Without an end, the filter ends now.
 func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
 	fields := only(query, filterFields)
 	fields.Set("state", string(ops.StatePoisoned))
@@ -118,7 +117,7 @@ func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
 		return filter, nil, err
 	}
 	if !narrows(filter) {
-		return filter, nil, badInput("Narrow it down first: by handler, type, error, time, message ID or failure group.")
+		return filter, nil, badInput("Narrow the filter first: by handler, type, error, time, message ID or failure group.")
 	}
 	if filter.To.IsZero() {
 		filter.To = q.now()
@@ -127,7 +126,7 @@ func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
 	return filter, fields, nil
 }
 
-// startBulk starts what was confirmed, and shows how it goes.
+// startBulk starts the confirmed action and redirects to its progress page.
 func (q *request) startBulk() error {
 	action, err := actionOf(q.r.PostForm)
 	if err != nil {
@@ -142,7 +141,7 @@ func (q *request) startBulk() error {
 		act = q.d.ops.DiscardMatching
 	}
 	expected := numberIn(q.r.PostForm.Get("count"))
-	most := expected // what was confirmed, unless there were too many to count
+	most := expected // the confirmed count; no limit if there were too many to count
 	if q.r.PostForm.Get("capped") != "" {
 		most = 0
 	} else if most == 0 {
@@ -183,19 +182,19 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 		return run(ctx, j)
 	})
 	if !ok {
-		return refuse(http.StatusTooManyRequests, "Not now",
-			"Several bulk actions are under way, or the service is stopping. Nothing was started.", nil)
+		return refuse(http.StatusTooManyRequests, "Not started",
+			"Too many bulk actions are running, or the service is stopping. Try again later.", nil)
 	}
 	q.log(j.action+" started", zap.String(telemetry.FieldJob, id))
 	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
 }
 
-// job shows how an action goes.
+// job shows the progress of a bulk action or a cleanup.
 func (q *request) job() error {
 	seen, ok := q.d.jobs.find(q.query.Get("id"), q.now())
 	if !ok {
-		return refuse(http.StatusNotFound, "It is not known here",
-			"Bulk actions are remembered for an hour by the process that runs them. The audit has what was done.", nil)
+		return refuse(http.StatusNotFound, "Bulk action not found",
+			"Bulk actions are listed for an hour, by the process that runs them. The audit shows what was done.", nil)
 	}
 	return q.render("job", seen.Title, "", seen)
 }
@@ -204,8 +203,8 @@ func (q *request) stopJob() error {
 	id := q.r.PostForm.Get("id")
 	seen, ok := q.d.jobs.find(id, q.now())
 	if !ok {
-		return refuse(http.StatusNotFound, "It is not known here",
-			"It may have run in another process. The audit has what was done.", nil)
+		return refuse(http.StatusNotFound, "Bulk action not found",
+			"It may have run in another process. The audit shows what was done.", nil)
 	}
 	said := "already-stopped"
 	if !seen.Ended {

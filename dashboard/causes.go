@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// causesFor is how many times as long as a grouping of failures took it is
-	// shown again, if it took longer than causesQuick: they look at thousands of
-	// rows, and pages that are looked at ask every few seconds. So all who look
-	// take a tenth of the time at most.
+	// causesFor is how long a slow grouping of failures is reused, as a multiple of the time it
+	// took. A grouping is slow if it took longer than causesQuick. Groupings read thousands of
+	// rows, and open pages request them every few seconds. Reuse limits them to a tenth of the
+	// time, however many people watch.
 	causesFor   = 10
 	causesQuick = 100 * time.Millisecond
-	// causesKept bounds the filters that are remembered.
+	// causesKept limits how many filters have a stored grouping.
 	causesKept = 32
 )
 
-// causes are the last groupings of failures, by filter.
+// causes stores the latest grouping of failures for each filter.
 type causes struct {
 	mu   sync.Mutex
 	last map[string]grouping
-	// forgotten counts calls of forget: what began before one is not kept.
+	// forgotten counts calls of forget. A grouping that began before the latest call is not stored.
 	forgotten int
-	// turn is as of samples.
+	// turn is a one-slot semaphore, like that of samples: one request groups while others wait.
 	turn chan struct{}
 }
 
@@ -35,15 +35,15 @@ type grouping struct {
 	until time.Time
 }
 
-// failures groups what matches, or says what was found just now. The name stands
-// for the filter.
+// failures groups the failures that match, or returns a stored grouping that is still valid. The
+// name identifies the filter.
 func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
 	c := &d.causes
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return ops.Failures{}, fmt.Errorf("wait for failures that somebody else asked for: %w", ctx.Err())
+		return ops.Failures{}, fmt.Errorf("wait for the failures of another request: %w", ctx.Err())
 	}
 	began := time.Now()
 	c.mu.Lock()
@@ -73,7 +73,7 @@ func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter
 	return found, nil
 }
 
-// forget has the next page group anew, so that it shows what was just done.
+// forget drops all stored groupings, so that the next page shows the action that was just done.
 func (c *causes) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

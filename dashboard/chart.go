@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// chart is a line over the last hour, as numbers for an SVG.
+// chart is a line over the last hour, as coordinates for an SVG.
 type chart struct {
-	// Lines are the points of one line each, areas those of what is below it:
-	// more than one where samples are missing between them.
+	// Lines are the points of each line segment, and Areas those of the area below it. There are
+	// several segments where samples are missing in between.
 	Lines []string
 	Areas []string
-	// Dot is the last point.
+	// DotX and DotY are the position of the last point.
 	DotX, DotY string
 	Some       bool
-	// Lowest and Highest of the hour, in words.
+	// Lowest and Highest are the extremes of the hour, formatted.
 	Lowest, Highest string
 }
 
-// Size of a chart's view box; the last point keeps clear of the edge.
+// The size of a chart's view box. chartMargin keeps the last point away from the edge.
 const (
 	chartWidth  = 240
 	chartHeight = 44
 	chartMargin = 3
 )
 
-// drawn draws one value of the samples, from zero up. Where samples are further
-// apart than a few of their intervals nobody looked, and nothing is drawn.
+// drawn plots one value of the samples on an axis that starts at zero. The line is interrupted
+// where samples are more than six intervals apart, because nothing was recorded there.
 func drawn(samples []sample, now time.Time, value func(sample) int64, words func(int64) string) chart {
 	var c chart
 	if len(samples) == 0 {

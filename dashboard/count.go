@@ -6,10 +6,10 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// count says how many match, by the cheapest way there is, as lists are looked
-// at again and again: by the page if it is all, by the overview if it counts
-// them, else by a look at no more than the largest page. A page that took as
-// many looks as are allowed is not counted: that would take as many once more.
+// count returns how many statuses match, in the cheapest way available, because lists are reloaded
+// often. It uses the page if the page has everything, then the overview if the overview counts
+// these statuses, then a query of at most the largest page. If the page itself already reached its
+// scan limit, only the page is counted, because a query would scan as much again.
 func (q *request) count(filter ops.Filter, page ops.Page, seen ops.Overview) (ops.Count, error) {
 	onPage := ops.Count{N: int64(len(page.Statuses)), Capped: page.Next != "" || page.Partial}
 	if q.query.Get("after") == "" && !onPage.Capped {
@@ -26,8 +26,8 @@ func (q *request) count(filter ops.Filter, page ops.Page, seen ops.Overview) (op
 	return ops.Count{N: int64(len(all.Statuses)), Capped: all.Next != "" || all.Partial}, err
 }
 
-// countedBy reads a count off an overview. It has those of states that are not
-// over, of each handler.
+// countedBy takes a count from an overview, which has the counts of pending, processing and
+// poisoned statuses for each handler.
 func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
 		!f.From.IsZero() || !f.To.IsZero() {
@@ -43,7 +43,7 @@ func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 			if !known {
 				return ops.Count{}, false
 			}
-			if !slices.Contains(f.States[:i], state) { // an address may name it twice
+			if !slices.Contains(f.States[:i], state) { // the query may name a state twice
 				sum.N, sum.Capped = sum.N+of.N, sum.Capped || of.Capped
 			}
 		}

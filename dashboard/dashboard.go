@@ -1,10 +1,10 @@
-// Package dashboard is the web face of package ops: what an inbox holds, what
-// went wrong with it, and the actions to mend it, as an http.Handler for any
-// mux (contract 11.1, 11.4). It is rendered by the server, loads nothing from
-// elsewhere, and works without JavaScript but for live updates.
+// Package dashboard is the web UI of package ops, as an http.Handler for any mux (contract 11.1,
+// 11.4). It shows what an inbox holds and what failed, and offers the actions of operators. Pages
+// are rendered on the server and load nothing from other sites. They work without JavaScript,
+// except for live updates.
 //
-// Nobody sees anything without an Authorizer: it says who asks and whether they
-// are viewer, operator or admin. One table says which role each route needs.
+// Nothing is shown without an Authorizer, which returns the user and the role: viewer, operator or
+// admin. One table names the role that each route needs.
 package dashboard
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Dashboard is an http.Handler over one inbox. It is safe for concurrent use.
+// Dashboard is an http.Handler for one inbox. It is safe for concurrent use.
 //
-// All of its links are relative and one level deep, so that it works under any
-// prefix: mount it behind http.StripPrefix("/inbox", d) at "/inbox/". A request
-// for the prefix without its slash is sent there.
+// All of its links are relative and one level deep, so it works under any prefix: mount it behind
+// http.StripPrefix("/inbox", d) at "/inbox/". A request for the prefix without its slash is
+// redirected there.
 //
-// It has goroutines only between Start and Stop, which samples for the charts,
-// and while a bulk action or a cleanup runs, which Stop ends.
+// It has goroutines only between Start and Stop, which sample for the charts, and while a bulk
+// action or a cleanup runs. Stop ends them all.
 type Dashboard struct {
 	settings
 	ops     *ops.Ops
@@ -40,8 +40,8 @@ type Dashboard struct {
 	inProgress inProgress
 }
 
-// New makes a dashboard of what o sees. It is an error to give neither
-// Authorizer nor Insecure, or both. It reads nothing and starts nothing.
+// New returns a dashboard of the inbox that o operates on. It is an error to give neither
+// Authorizer nor Insecure, or both. New reads nothing and starts nothing.
 func New(o *ops.Ops, options ...Option) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
@@ -67,38 +67,38 @@ func New(o *ops.Ops, options ...Option) (*Dashboard, error) {
 	return d, nil
 }
 
-// forget has the next page show what was just done.
+// forget drops cached data, so that the next page shows the action that was just done.
 func (d *Dashboard) forget() {
 	d.samples.forget()
 	d.causes.forget()
 }
 
-// Start has the charts' samples taken in the background, so that whoever opens
-// the dashboard sees the last hour. Without it they are taken while somebody
-// looks. It may be called in any order with Stop, and twice.
+// Start takes the charts' samples in the background, so that a page opened later shows the last
+// hour. Without Start, samples are taken only while pages are open. Start and Stop may be called in
+// any order, and repeatedly.
 func (d *Dashboard) Start(context.Context) error {
 	d.jobs.reopen()
 	d.sampler.Start(d.sample)
 	return nil
 }
 
-// Stop ends the sampling and all bulk actions and cleanups under way, between
-// two chunks, and waits for their end, but no longer than ctx. New ones are
-// refused until Start. Call it before the database is closed.
+// Stop ends the sampling and all running bulk actions and cleanups, between two chunks. It waits
+// for them until ctx ends. New ones are refused until Start. Call Stop before you close the
+// database.
 func (d *Dashboard) Stop(ctx context.Context) error {
 	d.jobs.close()
 	return errors.Join(d.sampler.Stop(ctx), d.jobs.wait(ctx))
 }
 
-// writeFor is how long after the deadline a page that says so may be written.
+// writeFor is the extra time, after the deadline, to write the page that reports the timeout.
 const writeFor = 5 * time.Second
 
-// ServeHTTP answers one request.
+// ServeHTTP serves one page, action or file of the dashboard.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), d.deadline)
 	defer cancel()
-	// Who reads the answer slowly does not hold it for longer, either. It is not an
-	// error that a writer has no deadline.
+	// A client that reads slowly does not hold the response for longer, either. A writer that has
+	// no deadlines is fine, so the error is ignored.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.deadline + writeFor))
 	q := &request{d: d, w: w, r: r.WithContext(ctx)}
 	if err := q.answer(); err != nil {

@@ -1,6 +1,6 @@
 package dashboard
 
-// Routes tells tests outside of the package what the table has.
+// Routes returns the route table for tests outside of the package.
 func Routes() (all []RouteForTest) {
 	for _, r := range routes() {
 		all = append(all, RouteForTest{r.method, r.path, r.role})
@@ -8,11 +8,11 @@ func Routes() (all []RouteForTest) {
 	return all
 }
 
-// RouteForTest is a row of it.
+// RouteForTest is one row of the route table.
 type RouteForTest struct {
 	Method, Path string
 	Role         Role
 }
 
-// Samples counts those taken.
+// Samples returns how many samples of the last hour are stored.
 func Samples(d *Dashboard) int { return len(d.samples.hour()) }

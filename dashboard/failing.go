@@ -14,14 +14,15 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page tells it. Its words are this package's own:
-// what a database or an authorizer says stays in the log.
+// problem is an error as a page shows it. Its texts are this package's own. Errors from the
+// database or the authorizer go to the log only.
 type problem struct {
 	status int
 	title  string
 	text   string
 	cause  error
-	// bare: it is answered without a page, as rendering one is what is to be saved.
+	// bare answers with plain text instead of a page, because rendering a page is the cost to
+	// avoid.
 	bare bool
 }
 
@@ -38,10 +39,10 @@ func refuse(status int, title, text string, cause error) error {
 }
 
 func badInput(text string) error {
-	return refuse(http.StatusBadRequest, "That cannot be used", text, nil)
+	return refuse(http.StatusBadRequest, "Invalid input", text, nil)
 }
 
-// problemOf says what an error of ops means for who looks at the page.
+// problemOf translates an error from ops for the person who sees the page.
 func problemOf(err error) *problem {
 	var told *problem
 	var stillBad *handler.StillBadError
@@ -53,45 +54,45 @@ func problemOf(err error) *problem {
 		return told
 	case errors.As(err, &stillBad):
 		return is(http.StatusConflict, "The record is still bad",
-			"It was not accepted and keeps its row, with the new reason: load the record again to read it. Mend the decoder or the channel first.")
+			"It was not accepted and stays rejected, with a new reason: reload the record to read it. Fix the decoder or the channel first.")
 	case errors.Is(err, ops.ErrNotAudited):
 		return is(http.StatusServiceUnavailable, "Nothing was done",
-			"The audit row could not be written, so the action, or the look, was refused.")
+			"The audit row could not be written, so the request was refused.")
 	case errors.Is(err, ops.ErrNotFound):
-		return is(http.StatusNotFound, "It is not there",
-			"There is nothing of that name, or not any more: it may have been cleaned up or deleted meanwhile.")
+		return is(http.StatusNotFound, "Not found",
+			"It does not exist. It may have been cleaned up or deleted.")
 	case errors.Is(err, ops.ErrAmbiguous):
-		return is(http.StatusConflict, "Several messages have that ID",
+		return is(http.StatusConflict, "Several messages have this ID",
 			"An ID is unique within its channel. Find the one you mean under Messages, by its ID.")
 	case errors.Is(err, ops.ErrStale):
-		return is(http.StatusConflict, "Somebody was faster",
-			"It has changed since you looked, and was left alone. Look again before you decide.")
+		return is(http.StatusConflict, "Changed by someone else",
+			"It has changed since you loaded the page, so nothing was done. Check its current state before you decide.")
 	case errors.Is(err, ops.ErrNotPoisoned):
-		return is(http.StatusConflict, "It is not poisoned",
-			"Only poisoned messages can be retried or discarded. It was left alone.")
+		return is(http.StatusConflict, "Not poisoned",
+			"Only poisoned messages can be retried or discarded. Nothing was done.")
 	case errors.Is(err, ops.ErrProcessing):
-		return is(http.StatusConflict, "A handler is running on it",
-			"Wait until it has ended, or pause the handler, then delete it.")
+		return is(http.StatusConflict, "A handler is running",
+			"Wait until it has ended, or pause the handler, then delete the message.")
 	case errors.Is(err, ops.ErrNeedsApplication):
-		return is(http.StatusNotImplemented, "Only the application can do this",
-			"This dashboard reaches the database alone. Use the dashboard that the application itself serves.")
+		return is(http.StatusNotImplemented, "Available in the application only",
+			"This dashboard has access to the database only. Use the dashboard that the application serves.")
 	case errors.Is(err, ops.ErrReplayOff):
 		return is(http.StatusForbidden, "Replay is off", "The application has to allow it with ops.AllowReplay.")
 	case errors.Is(err, ops.ErrBadInput):
-		return is(http.StatusBadRequest, "That cannot be used",
+		return is(http.StatusBadRequest, "Invalid input",
 			"A filter, an ID or a page's address is malformed, too long or out of range.")
 	case errors.Is(err, context.DeadlineExceeded):
-		return is(http.StatusGatewayTimeout, "That took too long",
-			"The database did not answer in time. Narrow the filters, or look whether it is overloaded.")
+		return is(http.StatusGatewayTimeout, "Timed out",
+			"The database did not respond in time. Narrow the filters, or check whether it is overloaded.")
 	case errors.Is(err, context.Canceled):
-		return is(http.StatusServiceUnavailable, "That was ended", "The request was ended before its answer was complete.")
+		return is(http.StatusServiceUnavailable, "Request cancelled", "The request was cancelled before it was complete.")
 	}
-	return is(http.StatusInternalServerError, "That did not work",
-		"The database refused or could not be reached. What it said is in the application's log.")
+	return is(http.StatusInternalServerError, "Request failed",
+		"The database could not be reached or returned an error. The application's log has the details.")
 }
 
-// fail answers with an error. What has been sent already cannot be taken back,
-// but pages are rendered before they are sent.
+// fail answers the request with an error. Nothing has been sent before, because pages are rendered
+// completely before they are sent.
 func (q *request) fail(err error) {
 	p := problemOf(err)
 	raw := make([]byte, 4)

@@ -8,14 +8,14 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// pageSizes are those offered; the first is the default.
+// pageSizes are the page sizes offered. The first is the default.
 var pageSizes = []int{50, 100, 200}
 
-// filterFields are the parameters of an address that are a filter of statuses.
+// filterFields are the query parameters that form a filter of statuses.
 var filterFields = []string{"state", "handler", "id", "namespace", "type", "from", "to", "error", "fingerprint"}
 
-// filterOf reads a filter from an address, so that it can be bookmarked and
-// passed on.
+// filterOf reads a filter from the query of an address, so that filtered lists can be bookmarked
+// and shared.
 func filterOf(query url.Values) (ops.Filter, error) {
 	f := ops.Filter{
 		MessageID: query.Get("id"), Namespace: query.Get("namespace"), Type: query.Get("type"), ErrorText: query.Get("error"),
@@ -26,7 +26,7 @@ func filterOf(query url.Values) (ops.Filter, error) {
 		f.States = append(f.States, ops.State(state))
 	}
 	if f.MessageID == "" {
-		f.Namespace = "" // it says nothing of other IDs
+		f.Namespace = "" // a namespace qualifies an ID only
 	}
 	var err error
 	if f.From, err = timeOf(query.Get("from")); err != nil {
@@ -38,8 +38,8 @@ func filterOf(query url.Values) (ops.Filter, error) {
 	return f, checkLists(f)
 }
 
-// present drops what is empty: an unfilled field of a form is sent, too. What is
-// not empty stays as it is: IDs, types and handler keys may begin or end with spaces.
+// present drops empty values, because forms send unfilled fields too. Other values stay unchanged:
+// IDs, types and handler keys may begin or end with spaces.
 func present(values []string) []string {
 	var some []string
 	for _, value := range values {
@@ -50,7 +50,7 @@ func present(values []string) []string {
 	return some
 }
 
-// timeOf reads a time, in UTC, as browsers' fields and this package write it.
+// timeOf parses a UTC time in the formats that browsers' fields and this package write.
 func timeOf(text string) (t time.Time, err error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -63,7 +63,7 @@ func timeOf(text string) (t time.Time, err error) {
 	return time.Time{}, err
 }
 
-// only keeps the named parameters that are filled.
+// only keeps the named parameters that are not empty.
 func only(query url.Values, names []string) url.Values {
 	kept := url.Values{}
 	for _, name := range names {
@@ -74,7 +74,7 @@ func only(query url.Values, names []string) url.Values {
 	return kept
 }
 
-// limitOf reads the size of a page.
+// limitOf returns the requested page size if it is one of pageSizes, else the default.
 func limitOf(query url.Values) int {
 	asked, err := strconv.Atoi(query.Get("limit"))
 	for _, size := range pageSizes {
@@ -85,16 +85,16 @@ func limitOf(query url.Values) int {
 	return pageSizes[0]
 }
 
-// paging is where a list goes on and begins.
+// paging has the links to the next and the first page of a list.
 type paging struct {
-	Next    string // address of the next page; empty at the end
-	First   string // address of the first page; empty on it
+	Next    string // address of the next page; empty on the last
+	First   string // address of the first page; empty on the first
 	Partial bool
 	Looked  int
 	Shown   int
 }
 
-// pagingOf makes the links of a list, which keep the filters in q's address.
+// pagingOf builds the links of a list. They keep the filters of the current address.
 func (q *request) pagingOf(next ops.Cursor, partial bool, looked, shown int) paging {
 	p := paging{Partial: partial, Looked: looked, Shown: shown}
 	query := q.ownQuery()

@@ -11,18 +11,17 @@ import (
 	"strings"
 )
 
-// policy lets a page load its own script, style and icon, send forms and ask
-// for updates here, and nothing else: no inline code, no frames, no strings made
-// into markup.
+// policy lets a page load its own script, style and icon, and send forms and requests to its own
+// origin. It blocks everything else: inline code, frames, and strings turned into markup.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// harden sets what every answer carries, errors included.
+// harden sets the headers that every response carries, errors included.
 func harden(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Frame-Options", "DENY") // for what does not know frame-ancestors
-	// Not no-referrer: with it browsers send forms with "Origin: null".
+	h.Set("X-Frame-Options", "DENY") // for browsers without frame-ancestors
+	// Don't use no-referrer: with it, browsers send forms with "Origin: null".
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -31,15 +30,14 @@ func harden(h http.Header) {
 	h.Set("X-Robots-Tag", "noindex, nofollow")
 }
 
-// guard tells the dashboard's own forms from those of other sites.
+// guard distinguishes the dashboard's own forms from those of other sites.
 type guard struct {
 	secret  []byte
 	origins []string
 }
 
-// sameOrigin says whether a page of the dashboard's own origin sent the request.
-// Browsers send at least one of the two headers with every form; a request
-// without either is refused.
+// sameOrigin reports whether a page of the dashboard's own origin sent the request. Browsers send
+// at least one of the two headers with every form, so a request without either is refused.
 func (g guard) sameOrigin(r *http.Request) bool {
 	origins := r.Header.Values("Origin")
 	site := r.Header.Values("Sec-Fetch-Site")
@@ -53,18 +51,17 @@ func (g guard) sameOrigin(r *http.Request) bool {
 	if len(origins) == 0 || named {
 		return true
 	}
-	// The scheme is not compared: behind a proxy that ends TLS it is not known
-	// here. What a plain-text page of the same host could do, it can do to the
-	// cookie of the session as well.
+	// The scheme is not compared, because it is unknown behind a proxy that ends TLS. A plain-text
+	// page of the same host could attack the session cookie anyway.
 	u, err := url.Parse(origins[0])
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") && strings.EqualFold(u.Host, r.Host)
 }
 
-// embedded says whether a browser asks ahead of anybody, or another site's page
-// in passing, as by an image: it would leave audit rows of looks that nobody
-// took. Links to pages are fine.
+// embedded reports whether the browser prefetches, or a page of another site loads this address as
+// a resource such as an image. Serving it would audit reads that no person made. Links from other
+// sites to pages are fine.
 func embedded(r *http.Request) bool {
-	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // it asks again when somebody looks
+	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // requested again on use
 		return true
 	}
 	switch r.Header.Get("Sec-Fetch-Site") {
@@ -80,11 +77,12 @@ const (
 	nonceSize   = 18
 )
 
-// visit returns what marks the browser, from its cookie, or a new one. The
-// cookie has no Path: browsers take the directory of the page, which is the
-// prefix, whatever proxies make of it. Same-site lax: no form that another site
-// sends carries it. Strict would be no safer here, and would replace it, and so
-// spoil the forms of other tabs, whenever somebody follows a link to a page.
+// visit returns the nonce that identifies the browser, from its cookie or newly made.
+//
+// The cookie has no Path: browsers then use the directory of the page, which is the prefix, even if
+// a proxy rewrites it. It is SameSite=Lax, so forms of other sites do not carry it. Strict would
+// not be safer here. It would also replace the cookie, and so invalidate the forms of other tabs,
+// whenever somebody follows a link to a page.
 func (g guard) visit(w http.ResponseWriter, r *http.Request) (nonce string) {
 	if nonce, ok := sentVisit(r); ok {
 		return nonce
@@ -108,14 +106,14 @@ func sentVisit(r *http.Request) (nonce string, ok bool) {
 	return cookie.Value, err == nil && len(raw) == nonceSize
 }
 
-// token is what the forms of one principal in one browser carry.
+// token returns the token that forms carry for one principal in one browser.
 func (g guard) token(nonce string, p Principal) string {
 	mac := hmac.New(sha256.New, g.secret)
 	mac.Write([]byte("form\x00" + nonce + "\x00" + p.Actor))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// ownForm says whether the form was made for this principal in this browser.
+// ownForm reports whether the form was made for this principal in this browser.
 func (g guard) ownForm(r *http.Request, p Principal) bool {
 	nonce, ok := sentVisit(r)
 	sent := r.PostForm[tokenField]

@@ -24,8 +24,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// hostile are texts that would be markup, code or a way out of it where they are
-// not escaped.
+// hostile are texts that would become markup or code, or end a quoted value, if they were not
+// escaped.
 var hostile = []string{
 	`<script>window.pwned=1</script>`, `"><img src=x onerror=window.pwned=1>`, `'><svg/onload=window.pwned=1>`,
 	`</title><script>window.pwned=1</script>`,
@@ -76,10 +76,10 @@ func short(s string) string { return s[:min(len(s), 40)] }
 
 var fieldValue = regexp.MustCompile(` value="[^"]*"`)
 
-// requireText finds what a page would only have if something had become markup.
+// requireText fails if the page contains anything that shows that a hostile text became markup.
 func requireText(t testing.TB, page, name string) {
 	t.Helper()
-	page = fieldValue.ReplaceAllString(page, "") // they are sent back as they are
+	page = fieldValue.ReplaceAllString(page, "") // form fields return values unchanged
 	lower := strings.ToLower(page)
 	require.Equal(t, strings.Count(lower, "<script"), strings.Count(lower, `<script src="./dashboard.js"></script>`), name)
 	for _, never := range []string{"<img", "<iframe", "<base", "<svg/", "<!--", "\u202e", "\u200b", `href="javascript`,
@@ -170,7 +170,8 @@ func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
 	})
 }
 
-// What a database says names hosts, users and tables.
+// TestErrorsShowNeitherSQLNorDSN checks that database errors, which name hosts, users and tables,
+// stay off the pages.
 func TestErrorsShowNeitherSQLNorDSN(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.InfoLevel)
@@ -198,11 +199,11 @@ func requireDiscreet(t testing.TB, body, name string) {
 		"sqlite", "file:", "127.0.0.1", "relation"} {
 		require.NotContains(t, body, never, name)
 	}
-	require.Contains(t, body, "Reference for the log", name)
+	require.Contains(t, body, "Log reference", name)
 }
 
 func TestAnswersHaveADeadline(t *testing.T) {
-	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no lock that a reader waits for
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite no lock blocks a reader
 		r := newRig(t, d, []ops.Option{ops.StatementTimeout(time.Hour)}, dashboard.Deadline(time.Second))
 		r.agent.Timeout = inboxtest.Patience
 		r.poison("mail", "smtp said 550", "m1")
@@ -211,7 +212,7 @@ func TestAnswersHaveADeadline(t *testing.T) {
 		defer tx.Rollback()
 		got := r.get("messages")
 		require.Equal(t, http.StatusGatewayTimeout, got.Status)
-		require.Contains(t, got.Body, "That took too long")
+		require.Contains(t, got.Body, "Timed out")
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// User is what an application has of its own.
+// User is the application's own user type.
 type User struct {
 	Email  string
 	Groups map[string]bool
@@ -42,8 +42,7 @@ func makeDashboard(ib *inbox.Inbox, log *zap.Logger) (*dashboard.Dashboard, erro
 		dashboard.Logger(log))
 }
 
-// authorize says who asks, by the session that the application's own middleware
-// has found.
+// authorize returns the principal of the session that the application's own middleware has found.
 func authorize(r *http.Request) (dashboard.Principal, error) {
 	user, ok := userOf(r)
 	if !ok {
@@ -73,7 +72,7 @@ func mountOnServeMux(mux *http.ServeMux, d *dashboard.Dashboard) {
 	mux.Handle("/admin/inbox/", http.StripPrefix("/admin/inbox", d))
 }
 
-// chi.Router has this method, as other routers do.
+// mounter is implemented by chi.Router and other routers.
 type mounter interface {
 	Mount(pattern string, h http.Handler)
 }
@@ -84,7 +83,7 @@ func mountOnChi(router mounter, d *dashboard.Dashboard) {
 
 func nothing(context.Context, inboxtest.Bytes) error { return nil }
 
-// likeChi hands what is below a pattern to a handler, the path as it came.
+// likeChi passes requests below a pattern to a handler with the path unchanged.
 type likeChi struct{ *http.ServeMux }
 
 func (m likeChi) Mount(pattern string, h http.Handler) {
@@ -130,8 +129,8 @@ func TestPageShowsCodeThatWorks(t *testing.T) {
 	})
 }
 
-// go test -C integration ./dashboard -run TestEveryPageRendersInLightAndDark -args -pictures ../../docs/images
-// takes them anew.
+// TestPageHasItsPictures checks that the page's pictures exist. To take them again, run go test -C
+// integration ./dashboard -run TestEveryPageRendersInLightAndDark -args -pictures ../../docs/images
 func TestPageHasItsPictures(t *testing.T) {
 	page, err := os.ReadFile("../docs/dashboard.md")
 	require.NoError(t, err)

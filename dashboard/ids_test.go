@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// oddIDs are what a browser alters in a form's field, or what nobody sees.
+// oddIDs are IDs that a browser alters in a form field, or that contain invisible characters.
 var oddIDs = []string{
 	" a", "a ", "  a  ", "a  b", "\ta", "a\t", "a\nb", "\na", "a\r", "a\r\nb", "\u200ba", "a\u200b", "\ufeffa", "a\u00a0",
 	"\u00a0", " ", "a\u2028", "\u202ea", "a\u00ad",
@@ -32,12 +32,11 @@ var (
 	whiteness = regexp.MustCompile(`[ \t\n\f\r]+`)
 )
 
-// sent is what a browser sends for the form of a page whose address is action: the
-// address's parameters and the fields, as HTML says that they are altered on
-// the way.
+// sent returns what a browser sends for the form of a page with this action: the address's
+// parameters, and the fields as HTML says that browsers alter them.
 func sent(t testing.TB, page, action string) (address, fields url.Values) {
 	t.Helper()
-	page = lineEnds.ReplaceAllString(page, "\n") // which is how a browser begins
+	page = lineEnds.ReplaceAllString(page, "\n") // as browsers normalize the page
 	for _, form := range formOf.FindAllStringSubmatch(page, -1) {
 		to, err := url.Parse(html.UnescapeString(form[1]))
 		require.NoError(t, err)
@@ -54,7 +53,7 @@ func sent(t testing.TB, page, action string) (address, fields url.Values) {
 	return nil, nil
 }
 
-// submit sends the form of a page, with more in it.
+// submit sends the form of a page with additional fields.
 func (r *rig) submit(page, action string, more url.Values) answer {
 	r.t.Helper()
 	address, fields := sent(r.t, page, action)
@@ -64,7 +63,7 @@ func (r *rig) submit(page, action string, more url.Values) answer {
 	return r.post(strings.TrimPrefix(action, "./")+"?"+address.Encode(), fields)
 }
 
-// typedFor is what somebody types who reads a page, or copies what it shows.
+// typedFor returns the ID that a person would type or copy from the page.
 func typedFor(t testing.TB, page string) string {
 	t.Helper()
 	found := shownID.FindStringSubmatch(lineEnds.ReplaceAllString(page, "\n"))
@@ -134,7 +133,7 @@ func TestHandlersOfAnyKeyArePaused(t *testing.T) {
 	})
 }
 
-// Contract 4.4: an ID is unique within its channel.
+// TestMessagesOfOneIDHavePagesOfTheirOwn proves contract 4.4: an ID is unique within its channel.
 func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
@@ -153,7 +152,7 @@ func TestMessagesOfOneIDHavePagesOfTheirOwn(t *testing.T) {
 			"./message?id=m1&namespace=c\"")
 		got := r.submit(r.page("delete?id=m1"), "./delete", url.Values{"confirmation": {"m1"}})
 		require.Equal(t, http.StatusConflict, got.Status)
-		require.Contains(t, got.Body, "Several messages have that ID")
+		require.Contains(t, got.Body, "Several messages have this ID")
 		page := r.page("delete?id=m1&namespace=partners")
 		require.Equal(t, http.StatusSeeOther, r.submit(page, "./delete", url.Values{"confirmation": {"m1"}}).Status)
 		var left []models.Message

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-var errForeignHost = errors.New("the Host header names another machine than this one, and the dashboard is insecure")
+var errForeignHost = errors.New("the Host header names another machine, which Insecure does not allow")
 
-// anybody is the authorizer of Insecure. A page of another site can have its own
-// name lead to this machine: then it is of the same origin as the dashboard, and
-// all that tells it is that name in the Host header.
+// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding:
+// another site can have its own name resolve to this machine, and its pages then have the
+// dashboard's origin. Only the name in the Host header reveals it.
 func (s *settings) anybody(r *http.Request) (Principal, error) {
 	named := slices.ContainsFunc(s.origins, func(origin string) bool {
 		u, err := url.Parse(origin)

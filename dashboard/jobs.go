@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// jobsAtOnce bounds the actions under way, so that operators do not load the
-	// database more than the inbox does.
+	// jobsAtOnce limits the concurrent jobs, so that operators do not load the database more than
+	// the inbox does.
 	jobsAtOnce = 4
-	// jobsFor is how long one is remembered behind its end, and how long it may
-	// take.
+	// jobsFor is how long a job is remembered after its end. It is also the longest time that a job
+	// may take.
 	jobsFor = time.Hour
 )
 
-// jobs are the bulk actions and cleanups of this process. Their goroutines are
-// the dashboard's: Stop ends them and waits.
+// jobs are the bulk actions and cleanups of this process. The dashboard owns their goroutines: Stop
+// ends them and waits.
 type jobs struct {
 	mu     sync.Mutex
 	closed bool
 	all    map[string]*job
 }
 
-// job is one of them.
+// job is one bulk action or cleanup.
 type job struct {
 	action   string // "retry", "discard" or "cleanup"
 	actor    string
-	expected int64 // by the dry run
+	expected int64 // the dry run's count
 	back     string
 	began    time.Time
 	end      context.CancelFunc
@@ -47,7 +47,7 @@ type job struct {
 	result  ops.BulkResult
 	deleted handler.Deleted
 	ended   time.Time // zero while under way
-	told    bool      // to end
+	told    bool      // cancelled by a user or by Stop
 	err     error
 }
 
@@ -63,8 +63,8 @@ func (j *job) cleaned(deleted handler.Deleted) {
 	j.deleted = deleted
 }
 
-// start runs one in a goroutine of its own, not bound to the request that asked
-// for it. It is false if there is no room or the dashboard was stopped.
+// start runs a job in a goroutine of its own, independent of the request that started it. It
+// returns false if too many jobs are running or the dashboard was stopped.
 func (js *jobs) start(j *job, clock clock.Clock, run func(context.Context, *job) error) (id string, ok bool) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -119,7 +119,7 @@ func (j *job) tellToEnd() {
 	j.end()
 }
 
-// close has all end, and refuses new ones until reopen.
+// close cancels all jobs and refuses new ones until reopen.
 func (js *jobs) close() {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -135,7 +135,7 @@ func (js *jobs) reopen() {
 	js.closed = false
 }
 
-// wait returns when all have ended, or with ctx's error.
+// wait returns when all jobs have ended, or with ctx's error.
 func (js *jobs) wait(ctx context.Context) error {
 	js.mu.Lock()
 	var running []chan struct{}
@@ -162,7 +162,7 @@ type jobView struct {
 	Ended, Told            bool
 	Result                 ops.BulkResult
 	Expected               int64
-	// Percent of the dry run's count that was gone through.
+	// Percent is how much of the dry run's count is done.
 	Percent int64
 	Deleted []field
 	Problem *problemView
@@ -180,7 +180,7 @@ func (js *jobs) find(id string, now time.Time) (jobView, bool) {
 	return j.view(id, now), true
 }
 
-// underWay lists those that have not ended, the last begun first.
+// underWay lists the running jobs, the latest first.
 func (js *jobs) underWay(now time.Time) (all []jobView) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -211,7 +211,7 @@ func (j *job) view(id string, now time.Time) jobView {
 	case j.err == nil:
 		v.Percent = 100
 	case j.told && errors.Is(j.err, context.Canceled):
-		v.Problem = &problemView{"Ended early", "It was told to end. What was done stays done."}
+		v.Problem = &problemView{"Stopped early", "It was stopped. Changes made until then are kept."}
 	default:
 		p := problemOf(j.err)
 		v.Problem = &problemView{p.title, p.text}

@@ -11,22 +11,23 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Bounds of what an address says: what it names is looked at one by one.
+// Limits of the query parameters. They bound the work of a request, because each named item is
+// looked up.
 const (
-	maxAddress    = 32 << 10 // the longest error text to search for, encoded, and more
+	maxAddress    = 32 << 10 // fits the longest error text to search for, encoded
 	maxParameters = 50
 	maxHandlers   = 20
 )
 
-// retryAfter is in how many seconds somebody who was refused may ask again.
+// retryAfter is the value of the Retry-After header, in seconds.
 const retryAfter = 2
 
-// answeredAtOnce is how many requests of one actor are answered at once. Further ones
-// wait for these: others then wait for a connection behind two of them at most.
+// answeredAtOnce is how many requests of one actor are served concurrently. Further requests of
+// this actor wait, so that other actors wait for at most two of them to get a connection.
 const answeredAtOnce = 2
 
-// inProgress counts the requests under way, so that a few people, or one script,
-// cannot take the process's memory.
+// inProgress counts the requests in progress. Its limits keep a few people, or one script, from
+// exhausting the process's memory.
 type inProgress struct {
 	mu  sync.Mutex
 	all int
@@ -35,11 +36,11 @@ type inProgress struct {
 
 type actorsRequests struct {
 	underWay int
-	answered chan struct{} // holds one for each that is being answered
+	answered chan struct{} // has one element for each request being served
 }
 
-// admit counts a request until release is called, and waits until it may be answered.
-// It refuses more at once than the option MaxRequests allows.
+// admit counts a request until release is called, and waits until the request may be served. It
+// refuses requests beyond the option MaxRequests.
 func (q *request) admit() (release func(), err error) {
 	actor, uncount, err := q.countIn()
 	if err != nil {
@@ -60,17 +61,17 @@ func (q *request) admit() (release func(), err error) {
 	case <-q.r.Context().Done():
 		uncount()
 		return nil, q.refused(http.StatusServiceUnavailable, "Your other requests took too long",
-			"They were still being answered when this one's time was over. Nothing was done for it. Wait for them, or close other pages.")
+			"They were still running when this request timed out, so it was not processed. Wait for them, or close other pages.")
 	}
 }
 
-// refused is a problem that passes.
+// refused returns a temporary problem and asks the client to retry later.
 func (q *request) refused(status int, title, text string) error {
 	q.w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 	return &problem{status: status, title: title, text: text, bare: true}
 }
 
-// countIn counts a request, unless there are too many, until uncount is called.
+// countIn counts a request until uncount is called, or refuses it if there are too many.
 func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 	p, actor := &q.d.inProgress, q.who.Actor
 	p.mu.Lock()
@@ -82,10 +83,10 @@ func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 	case its.underWay >= q.d.requestsPerActor:
 		return nil, nil, q.refused(http.StatusTooManyRequests, "Too many requests at once",
 			"You have "+strconv.Itoa(q.d.requestsPerActor)+
-				" requests under way. Wait for them, or close other pages of this dashboard.")
+				" requests in progress. Wait for them, or close other pages of this dashboard.")
 	case p.all >= q.d.requests:
 		return nil, nil, q.refused(http.StatusServiceUnavailable, "The dashboard is busy",
-			"Too many people are looking at once. Try again in a few seconds.")
+			"Too many requests are in progress. Try again in a few seconds.")
 	}
 	if p.of == nil {
 		p.of = map[string]*actorsRequests{}
@@ -103,13 +104,13 @@ func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 	}, nil
 }
 
-// parameters reads those of an address, unless there are more than any page's.
+// parameters parses the query of an address. It refuses more parameters than any page uses.
 func parameters(address *url.URL) (url.Values, error) {
 	if len(address.RawQuery) > maxAddress {
 		return nil, badInput(fmt.Sprintf("The address is too long: its parameters have more than %d characters.", maxAddress))
 	}
 	if n := strings.Count(address.RawQuery, "&") + 1; n > maxParameters {
-		return nil, badInput(fmt.Sprintf("The address has %d parameters: at most %d are taken.", n, maxParameters))
+		return nil, badInput(fmt.Sprintf("The address has %d parameters: at most %d are allowed.", n, maxParameters))
 	}
 	query, err := url.ParseQuery(address.RawQuery)
 	if err != nil {
@@ -118,7 +119,7 @@ func parameters(address *url.URL) (url.Values, error) {
 	return query, nil
 }
 
-// checkLists refuses a filter that names more than a page can look at quickly.
+// checkLists refuses a filter that names more handlers or states than a page can query quickly.
 func checkLists(f ops.Filter) error {
 	if n := len(f.HandlerKeys); n > maxHandlers {
 		return badInput(fmt.Sprintf("%d handlers are named: at most %d can be shown at once.", n, maxHandlers))

@@ -31,7 +31,7 @@ func (r *rig) accept(m handler.RawMessage) {
 	require.NoError(r.t, results[0].Err)
 }
 
-// allocated is how many bytes of memory do took, in this process.
+// allocated returns how many bytes do allocated in this process.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -42,7 +42,8 @@ func allocated(do func()) uint64 {
 
 func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 	inboxtest.OnEachAlone(t, func(t *testing.T, d *inboxtest.Database) {
-		// Not to be judged by how fast the machine reads 64 MB.
+		// The timeouts are generous, so that the test does not depend on how fast the machine reads
+		// 64 MB.
 		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)}, dashboard.ShowPayloads(),
 			dashboard.Deadline(5*time.Minute))
 		const size = 64 << 20
@@ -74,7 +75,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 
 func TestBeginningOfATextIsText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		for i := range 4 { // the cut is amid a character
+		for i := range 4 { // the cut falls inside a character
 			id := fmt.Sprint("m", i)
 			r.accept(handler.RawMessage{ID: id, Content: []byte(strings.Repeat("x", i) + strings.Repeat("\U0001f4ec", 20_000))})
 			page := r.page("message?id=" + id)
@@ -108,7 +109,7 @@ func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 		page = r.page("message?id=large")
 		require.NotContains(t, page, "hidden s")
 		require.NotContains(t, page, "sss")
-		require.Contains(t, page, "more than the redaction hook is given to see")
+		require.Contains(t, page, "exceed the limit of the redaction hook")
 		require.Len(t, seen, 2)
 		rejected := r.reject(1, "bad", func(m *models.RejectedMessage) { m.Key, m.Value = large, large })
 		require.NotContains(t, r.page("rejected-message?id="+rejected), "sss")
@@ -163,7 +164,7 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 			"messages?" + many("state", 12):                         "12 states are named: there are",
 			"failures?" + many("handler", 21):                       "21 handlers are named",
 			"bulk?action=retry&" + many("handler", 21):              "21 handlers are named",
-			"messages?" + many("handler", 1000):                     "The address has 1000 parameters: at most 50 are taken.",
+			"messages?" + many("handler", 1000):                     "The address has 1000 parameters: at most 50 are allowed.",
 			"handlers?" + many("x", 51):                             "The address has 51 parameters",
 			"workers?x=" + strings.Repeat("y", 33<<10):              "The address is too long",
 			"messages?part=live&error=" + strings.Repeat("y", 3000): "malformed, too long or out of range",
@@ -185,8 +186,8 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 	})
 }
 
-// The authorizer returns when the deadline has passed: all that is left is to
-// render a page that asks the database nothing.
+// TestDeadlineEndsRendering has the authorizer return after the deadline, so that only the
+// rendering of a page without queries is left.
 func TestDeadlineEndsRendering(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
@@ -197,7 +198,7 @@ func TestDeadlineEndsRendering(t *testing.T) {
 			}))
 		got := r.get("delete?id=m1")
 		require.Equal(t, http.StatusGatewayTimeout, got.Status)
-		require.Contains(t, got.Body, "That took too long")
+		require.Contains(t, got.Body, "Timed out")
 	})
 }
 
@@ -213,8 +214,8 @@ func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 			q.Header.Set("Actor", actor)
 			return r.do(q)
 		}
-		// A form that has not come to its end is under way. Its body is asked for once it
-		// has been admitted, as the client expects to be told to go on.
+		// An incomplete form counts as in progress. The client sends its body once the server has
+		// admitted the request, because it expects 100-continue.
 		r.agent.Transport.(*http.Transport).ExpectContinueTimeout = inboxtest.Patience
 		const form = "ref=a@1"
 		var ends []func()
@@ -246,7 +247,7 @@ func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 		hold("ada")
 		got := get("ada", "handlers")
 		require.Equal(t, http.StatusTooManyRequests, got.Status)
-		require.Contains(t, got.Body, "You have 2 requests under way.")
+		require.Contains(t, got.Body, "You have 2 requests in progress.")
 		require.Equal(t, "2", got.Header.Get("Retry-After"))
 		require.Equal(t, http.StatusOK, get("ada", "dashboard.css").Status, "files cost nothing")
 		require.Equal(t, http.StatusOK, get("bob", "handlers").Status, "others are not concerned")
@@ -274,7 +275,7 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 		var mu sync.Mutex
 		now, most := 0, 0
 		letGo := make(chan struct{})
-		hook := func(v redact.Value) []byte { // is called amid a statement's rows
+		hook := func(v redact.Value) []byte { // runs while a statement's rows are open
 			if v.HandlerKey != "mail" {
 				return v.Bytes
 			}
@@ -330,7 +331,7 @@ func TestRequestThatWaitsForOthersOfItsActorTooLongSaysSo(t *testing.T) {
 		hook := func(v redact.Value) []byte {
 			select {
 			case held <- struct{}{}:
-			default: // again, once it was let go
+			default: // runs after the release, too
 			}
 			<-letGo
 			return v.Bytes

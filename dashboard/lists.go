@@ -16,7 +16,7 @@ type failuresBody struct {
 	Statuses int64
 }
 
-// failures shows what failed by its cause.
+// failures shows failures grouped by cause.
 func (q *request) failures() error {
 	fields := only(q.query, []string{"handler", "type", "from", "to"})
 	filter, err := filterOf(fields)
@@ -79,7 +79,7 @@ type rejectedOneBody struct {
 func (q *request) rejectedOne() error {
 	id := q.query.Get("id")
 	if id == "" {
-		return badInput("The address names no rejected message.")
+		return badInput("The address does not name a rejected message.")
 	}
 	r, err := q.d.ops.PreviewRejected(q.r.Context(), q.actor(), id, q.previewBounds())
 	if err != nil {

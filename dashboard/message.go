@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// shownLines is how many headers, and how many attributes, a page shows.
+// shownLines is how many headers, and how many attributes, a page shows at most.
 const shownLines = 100
 
 type messageBody struct {
@@ -22,32 +22,31 @@ type messageBody struct {
 	Lanes   []lane
 	Key     *content
 	Payload *content // nil unless shown
-	// PayloadSize is told to everybody.
+	// PayloadSize is shown to every role.
 	PayloadSize int64
 	Headers     headerList
 	Attributes  []attribute
-	// MoreAttributes are those that are not shown.
+	// MoreAttributes is how many attributes are not shown.
 	MoreAttributes int
 	Kafka          *handler.KafkaCoordinates
 	Values         bool // values of headers, attributes and keys are shown
-	// Deletable: no handler is running on it.
+	// Deletable is true if no handler is running the message.
 	Deletable bool
 }
 
-// lane is one handler's progress, with what happened in its order.
+// lane is one handler's status of the message, with its timeline.
 type lane struct {
 	ops.StatusDetail
 	Steps []step
 }
 
-// step is one line of a timeline. At is zero for what is still to come without a
-// known time.
+// step is one line of a timeline. At is zero if the time is unknown.
 type step struct {
 	Tone string
 	At   time.Time
 	Text string
 	More string
-	// Error is what an attempt said.
+	// Error is the error text of an attempt.
 	Error string
 }
 
@@ -56,7 +55,7 @@ type headerView struct {
 	Value content
 }
 
-// headerList are headers as a page shows them, and how many it does not show.
+// headerList has the headers that a page shows, and how many more there are.
 type headerList struct {
 	Shown []headerView
 	More  int
@@ -70,7 +69,7 @@ func (q *request) message() error {
 		return err
 	}
 	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
-	if errors.Is(err, ops.ErrAmbiguous) { // the list tells them apart
+	if errors.Is(err, ops.ErrAmbiguous) { // the list shows the messages that share the ID
 		list := url.Values{"id": {ref.ID}}
 		if said := q.query.Get("said"); said != "" {
 			list.Set("said", said)
@@ -103,12 +102,12 @@ func (q *request) message() error {
 	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
 }
 
-// messageRef is the message that the address names. Without a namespace it is the
-// only one of its ID.
+// messageRef returns the message that the address names. Without a namespace, the ID must be
+// unique.
 func (q *request) messageRef() (ops.MessageRef, error) {
 	ref := refIn(q.query)
 	if ref.ID == "" {
-		return ref, badInput("The address names no message.")
+		return ref, badInput("The address does not name a message.")
 	}
 	return ref, nil
 }
@@ -117,7 +116,7 @@ func refIn(values url.Values) ops.MessageRef {
 	return ops.MessageRef{ID: values.Get("id"), Namespace: values.Get("namespace")}
 }
 
-// addressOf are the parameters that name a message.
+// addressOf returns the query parameters that name a message.
 func addressOf(ref ops.MessageRef) url.Values {
 	address := url.Values{"id": {ref.ID}}
 	if ref.Namespace != "" {
@@ -126,7 +125,7 @@ func addressOf(ref ops.MessageRef) url.Values {
 	return address
 }
 
-// previewBounds is what of a message is read: what the page shows of it to who asks.
+// previewBounds limits what is read of a message to what the page shows this principal.
 func (q *request) previewBounds() (bounds ops.PreviewBounds) {
 	if q.seesPayloads() {
 		bounds.Content = shownText
@@ -145,13 +144,13 @@ func headersOf(headers []handler.Header) (list headerList) {
 	return list
 }
 
-// steps tells a status's life from what its row remembers: its times, the last
-// error and how often it failed. Earlier attempts have left only their number.
+// steps builds a status's timeline from its row: its times, the last error and its counters. The
+// row holds only the number of earlier attempts.
 func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " +
 		cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
-		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Given to this handler"})
+		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Assigned to this handler"})
 	}
 	if s.RequeuedCount > 0 {
 		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(s.RequeuedCount)})
@@ -166,14 +165,14 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "past", Text: "An earlier error", Error: s.LastError})
 	}
 	if !s.ProcessingStartedAt.IsZero() {
-		text := "Last attempt began"
+		text := "Last attempt started"
 		if s.State == ops.StateProcessing {
-			text = "Attempt under way"
+			text = "Attempt running"
 		}
 		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: text, More: workerNote(s.WorkerID)})
 		if s.State == ops.StateProcessing && s.Obstacle != "" {
-			all = append(all, step{Tone: "warn", Text: "It hangs", More: s.Obstacle +
-				"; health, on the overview, says for how long, and in which worker"})
+			all = append(all, step{Tone: "warn", Text: "Does not return", More: s.Obstacle +
+				"; the overview's health section says for how long and in which worker"})
 		}
 	}
 	switch s.State {
@@ -181,11 +180,11 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 		all = append(all, step{Tone: "good", At: s.CompletedAt, Text: "Completed"})
 	case ops.StatePoisoned:
 		all = append(all, step{Tone: "bad", At: s.CompletedAt, Text: "Poisoned",
-			More: "Given up: retry it when its cause is mended, or discard it."})
+			More: "Retry it after its cause is fixed, or discard it."})
 	case ops.StateDiscarded:
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Discarded by an operator"})
 	case ops.StateSuperseded:
-		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "A newer one made it unnecessary."})
+		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "The handler’s status under its other key counts instead."})
 	case ops.StatePending:
 		all = append(all, waits(s, now))
 	}
@@ -195,7 +194,7 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 func waits(s ops.StatusDetail, now time.Time) step {
 	switch {
 	case s.Waiting:
-		more := "Those of the same ordering key run before it."
+		more := "Earlier messages with the same ordering key run first."
 		if s.Obstacle != "" {
 			more += " Its handler: " + s.Obstacle + "."
 		}
@@ -205,7 +204,7 @@ func waits(s ops.StatusDetail, now time.Time) step {
 	}
 	due := step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
 	if s.Obstacle != "" {
-		due.More = "It waits: " + s.Obstacle + "."
+		due.More = "Waiting: " + s.Obstacle + "."
 	}
 	return due
 }

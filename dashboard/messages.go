@@ -12,18 +12,18 @@ type messagesBody struct {
 	Count    ops.Count
 	Paging   paging
 	Filter   ops.Filter
-	From, To string // as the form's fields have them
+	From, To string // as in the form's fields
 	States   []stateChoice
 	Handlers []string
 	Limit    int
 	Sizes    []int
 	Filtered bool
-	// Selectable: there are poisoned ones that the principal may act on.
+	// Selectable is true if the page has poisoned statuses that the principal may act on.
 	Selectable bool
-	// All is the filter's part of an address for an action on all that match;
-	// empty if the filter does not allow one.
+	// All is the filter as query parameters of an action on all that match. It is empty if the
+	// filter does not allow such an action.
 	All template.URL
-	// Narrow: all that match could be acted on, were the filter narrower.
+	// Narrow is true if an action on all that match needs a narrower filter.
 	Narrow bool
 }
 
@@ -32,7 +32,7 @@ type stateChoice struct {
 	Chosen bool
 }
 
-// messages lists statuses: one line is one handler's progress on one message.
+// messages lists statuses. One line is one handler's status of one message.
 func (q *request) messages() error {
 	filter, err := filterOf(q.query)
 	if err != nil {
@@ -64,15 +64,14 @@ func (q *request) messages() error {
 		b.Selectable = slices.ContainsFunc(page.Statuses, func(s ops.Status) bool { return s.State == ops.StatePoisoned })
 		if slices.Equal(filter.States, []ops.State{ops.StatePoisoned}) && count.N > 0 {
 			if b.Narrow = !narrows(filter); !b.Narrow {
-				b.All = template.URL(only(q.query, filterFields).Encode()) // encoded
+				b.All = template.URL(only(q.query, filterFields).Encode()) // safe: Encode escapes it
 			}
 		}
 	}
 	return q.render("messages", "Messages", "messages", b)
 }
 
-// narrows says whether a filter has more than states, as an action on all that
-// match must.
+// narrows reports whether a filter has more than states. An action on all that match requires it.
 func narrows(f ops.Filter) bool {
 	return len(f.HandlerKeys) > 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
 		!f.From.IsZero() || !f.To.IsZero()

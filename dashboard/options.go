@@ -15,7 +15,7 @@ import (
 
 const minSecret = 32
 
-// Option adjusts a Dashboard.
+// Option configures a Dashboard.
 type Option func(*settings)
 
 type settings struct {
@@ -37,60 +37,60 @@ func defaults() settings {
 		log: zap.NewNop(), clock: clock.System{}}
 }
 
-// Authorizer says who asks and what they may do. It is called once for every
-// request, the style sheet's included, and must be safe for concurrent use: look
-// the user up in the session or the context that your own middleware has made.
-// An error is answered with 401, the zero Role with 403; what the error says is
-// logged and not shown. To send people to a login page, do so in middleware
-// before the dashboard (contract 11.4).
+// Authorizer returns who sent a request and which role they have. It is called once for every
+// request, including those for the style sheet, and must be safe for concurrent use. Look the user
+// up in the session or the context that your own middleware has made. An error is answered with
+// 401, the zero Role with 403. The error is logged and not shown. To redirect people to a login
+// page, use middleware before the dashboard (contract 11.4).
 func Authorizer(f func(*http.Request) (Principal, error)) Option {
 	return func(s *settings) { s.authorize = f }
 }
 
-// Insecure lets everybody who reaches the handler do everything, as the actor
-// "anonymous". It is for a listener on your own machine's loopback and for
-// tests; requests whose Host header is neither localhost, a loopback address nor
-// one of Origins are refused, as other sites' names could lead here. Never use it where anybody else can reach the
-// port: not in a cluster, not behind a proxy, not "only inside our network". Who reaches it can read and
-// discard what your customers sent, and the audit will not know who it was.
+// Insecure gives everybody who reaches the handler the role Admin, as the actor "anonymous". It is
+// for a listener on your own machine's loopback and for tests. Requests are refused unless their
+// Host header is localhost, a loopback address or one of Origins, because names of other sites can
+// resolve to this machine.
+//
+// Never use it where anybody else can reach the port: not in a cluster, not behind a proxy, not
+// "only inside our network". Anybody who reaches it can read and discard what your customers sent,
+// and the audit will not know who it was.
 func Insecure() Option { return func(s *settings) { s.insecure = true } }
 
-// ShowPayloads shows operators and admins the payloads of messages and rejected
-// records, as the redaction hook of ops leaves them. Default: nobody sees them
-// here. Leave it off where payloads hold what operators may not know.
+// ShowPayloads shows operators and admins the payloads of messages and rejected records, after the
+// redaction hook of ops. By default the dashboard shows payloads to no one. Leave it off where
+// operators may not see what payloads hold.
 func ShowPayloads() Option { return func(s *settings) { s.showPayloads = true } }
 
-// Origins names further origins, such as "https://ops.example.org", whose pages
-// may send forms here. Default: the request's own host. Needed where a proxy
-// changes the Host header. Don't name origins that serve other people's pages.
+// Origins names further origins, such as "https://ops.example.org", whose pages may send forms
+// here. The default is the request's own host. It is needed where a proxy changes the Host header.
+// Don't name origins that serve other people's pages.
 func Origins(origins ...string) Option {
 	return func(s *settings) { s.origins = append(s.origins, origins...) }
 }
 
-// Secret is the key of the tokens that forms carry against forgery, 32 bytes or
-// more. Default: a random one of this process. Needed where several processes
-// serve one dashboard, the same in each. Don't derive it from a password.
+// Secret is the key of the tokens that protect forms against forgery, 32 bytes or more. The default
+// is a random key of this process. Where several processes serve one dashboard, give all of them
+// the same key. Don't derive it from a password.
 func Secret(key []byte) Option { return func(s *settings) { s.secret = append([]byte{}, key...) } }
 
-// Deadline bounds the answer to one request with all of its queries. Default
-// 15 s, allowed 1 s to 5 m. Rendering ends with it, too. Bulk actions and cleanups go on behind it.
+// Deadline bounds the response to one request, including all of its queries and the rendering. The
+// default is 15 s, allowed are 1 s to 5 m. Bulk actions and cleanups may take longer than it.
 func Deadline(d time.Duration) Option { return func(s *settings) { s.deadline = d } }
 
-// MaxRequests bounds the requests under way at once, of all and of one actor; more
-// are refused with 503 and 429 and a Retry-After. Default 32 and 8, allowed 1 or more,
-// of one actor no more than of all. Two of one actor are answered at a time, the
-// others wait for them. How many connections to the database they
-// share is ops.Connections. Don't raise it for a script: give it package ops.
+// MaxRequests limits the requests in progress at once: of all actors, and of one actor. Further
+// requests are refused with 503 and 429 and a Retry-After. Defaults are 32 and 8. Both must be 1 or
+// more, and perActor no more than all. Two requests of one actor are served at a time while the
+// others wait for them. The option ops.Connections sets how many database connections they share.
+// Don't raise the limits for a script: use package ops there.
 func MaxRequests(all, perActor int) Option {
 	return func(s *settings) { s.requests, s.requestsPerActor = all, perActor }
 }
 
-// Refresh is how often a page that is looked at is brought up to date. Default
-// 5 s, allowed 1 s to 1 h.
+// Refresh is how often an open page is updated. The default is 5 s, allowed are 1 s to 1 h.
 func Refresh(d time.Duration) Option { return func(s *settings) { s.refresh = d } }
 
-// Logger gets what went wrong in words that pages do not show, and what actors
-// did. Default: none. Errors of the database may name its host and user there.
+// Logger gets the error details that pages do not show, and the actions of actors. The default is
+// no logging. Database errors in this log may name the database's host and user.
 func Logger(log *zap.Logger) Option {
 	return func(s *settings) {
 		if s.log = log; log != nil { // New refuses nil
@@ -99,24 +99,25 @@ func Logger(log *zap.Logger) Option {
 	}
 }
 
-// Clock is what ages are told by. It is for tests; default: the machine's.
+// Clock replaces the clock that ages are computed with. It is for tests. The default is the
+// system's clock.
 func Clock(c clock.Clock) Option { return func(s *settings) { s.clock = c } }
 
 func (s *settings) check() error {
 	switch {
 	case s.authorize == nil && !s.insecure:
-		return errors.New("no Authorizer: say who may look and act, or Insecure where nobody else can reach it")
+		return errors.New("no Authorizer: set Authorizer, or Insecure where no one else can reach the dashboard")
 	case s.authorize != nil && s.insecure:
 		return errors.New("both Authorizer and Insecure: use one")
 	case s.deadline < time.Second || s.deadline > 5*time.Minute:
-		return fmt.Errorf("Deadline is %s: 1s to 5m is allowed", s.deadline)
+		return fmt.Errorf("Deadline = %s: must be 1s to 5m", s.deadline)
 	case s.requestsPerActor < 1 || s.requests < s.requestsPerActor:
-		return fmt.Errorf("MaxRequests is %d, and %d of one actor: 1 or more is allowed, of one actor no more than of all",
+		return fmt.Errorf("MaxRequests = %d, %d: both must be >= 1, and the second no more than the first",
 			s.requests, s.requestsPerActor)
 	case s.refresh < time.Second || s.refresh > time.Hour:
-		return fmt.Errorf("Refresh is %s: 1s to 1h is allowed", s.refresh)
+		return fmt.Errorf("Refresh = %s: must be 1s to 1h", s.refresh)
 	case s.secret != nil && len(s.secret) < minSecret:
-		return fmt.Errorf("Secret has %d bytes: %d or more are needed", len(s.secret), minSecret)
+		return fmt.Errorf("Secret has %d bytes: must have %d or more", len(s.secret), minSecret)
 	case s.log == nil:
 		return errors.New("Logger is nil")
 	case s.clock == nil:

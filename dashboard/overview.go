@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// tile is a figure with its last hour.
+// tile is one figure with its chart of the last hour.
 type tile struct {
 	Name  string
 	Value string
@@ -19,12 +19,12 @@ type tile struct {
 	Chart chart
 }
 
-// verdict is the state of the inbox in a sentence, the worst that is to say.
+// verdict sums up the state of the inbox in a sentence, by its most severe condition.
 type verdict struct {
 	Tone string
 	Text string
 	More string
-	// Link is the page to look at, and To its name; empty if there is none.
+	// Link is the page with details, and To the link's text. Both are empty if there is none.
 	Link, To string
 }
 
@@ -32,17 +32,17 @@ type overviewBody struct {
 	Verdict  verdict
 	Tiles    []tile
 	Handlers []ops.HandlerOverview
-	// Reasons are what living workers say keeps them from being healthy.
+	// Reasons are the health reasons that living workers report.
 	Reasons []ops.HealthReason
-	// Since is from when on attempts that have ended are counted, in this process;
-	// zero if they are not.
+	// Since is when this process began to count ended attempts. It is zero if it does not count
+	// them.
 	Since time.Time
-	// Peak is the largest number of pending statuses of a handler, for bars.
+	// Peak is the largest number of pending statuses of one handler. Bars are relative to it.
 	Peak int64
 	Jobs []jobView
 }
 
-// Share is a count's part of the largest, in percent.
+// Share returns a count in percent of Peak.
 func (b overviewBody) Share(c ops.Count) int64 {
 	if b.Peak == 0 {
 		return 0
@@ -68,7 +68,7 @@ func (q *request) overview() error {
 
 func (q *request) tiles(seen ops.Overview) []tile {
 	all, now := total(seen), q.now()
-	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // a chart ends in the number above it
+	hour := append(q.d.samples.hour(), sampleOf(seen, now)) // so that the chart ends at the figure above it
 	counted := func(value func(sample) int64) chart { return drawn(hour, now, value, number[int64]) }
 	backlog := all.Pending
 	backlog.N += all.Processing.N
@@ -79,7 +79,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		{Name: "Oldest due", Value: age(all.OldestDueAge), Link: "./messages?state=pending", Note: "waiting longest to run",
 			Chart: drawn(hour, now, func(s sample) int64 { return int64(s.oldest / time.Second) },
 				func(n int64) string { return age(time.Duration(n) * time.Second) })},
-		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "waiting for you",
+		{Name: "Poisoned", Value: countText(all.Poisoned), Link: "./failures", Note: "wait for an operator",
 			Chart: counted(func(s sample) int64 { return s.poisoned })},
 		{Name: "Rejected", Value: countText(seen.Rejected), Link: "./rejected", Note: "could not be accepted",
 			Chart: counted(func(s sample) int64 { return s.rejected })},
@@ -94,7 +94,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 	if all.Poisoned.N > 0 {
 		tiles[2].Tone = "bad"
 	} else {
-		tiles[2].Note = "nothing was given up"
+		tiles[2].Note = "nothing is poisoned"
 	}
 	if seen.Rejected.N > 0 {
 		tiles[3].Tone = "warn"
@@ -102,12 +102,12 @@ func (q *request) tiles(seen ops.Overview) []tile {
 		tiles[3].Note = "every record was accepted"
 	}
 	if seen.WorkersAlive == 0 {
-		tiles[4].Tone, tiles[4].Note = "bad", "nobody processes"
+		tiles[4].Tone, tiles[4].Note = "bad", "nothing is processed"
 	}
 	return tiles
 }
 
-// verdictOf says the worst first.
+// verdictOf returns the verdict for the most severe condition.
 func verdictOf(seen ops.Overview) verdict {
 	all := total(seen)
 	var poisoned, paused, unserved int
@@ -131,41 +131,42 @@ func verdictOf(seen ops.Overview) verdict {
 	switch {
 	case seen.WorkersAlive == 0 && all.Due.N > 0:
 		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) +
-			" wait. Look whether the application runs and reaches the database.", "workers", "See the workers"}
+			" wait. Check that the application runs and reaches the database.", "workers", "See the workers"}
 	case unhealthy > 0:
-		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]), "Health lists each reason below.",
-			"workers", "See the workers"}
+		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]),
+			"The health section below lists each reason.", "workers", "See the workers"}
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
 			plural(int64(poisoned), " handler.", " handlers."),
-			"Failures shows them by their cause: mend it, then retry the group.", "failures", "See the failures"}
+			"The Failures page groups them by cause. Fix the cause, then retry the group.", "failures", "See the failures"}
 	case unserved > 0:
-		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker takes.",
-			" handlers have work that no worker takes."),
+		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker claims.",
+			" handlers have work that no worker claims."),
 			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key.", "handlers", "See the handlers"}
 	case all.OldestDueAge > 5*time.Minute:
-		return verdict{"warn", "Work is due for " + age(all.OldestDueAge) + ".",
-			"Workers are behind: look which handler has the backlog, and whether it is paused.", "handlers", "See the handlers"}
+		return verdict{"warn", "Work has been due for " + age(all.OldestDueAge) + ".",
+			"Workers do not keep up. Check which handler has the backlog, and whether it is paused.", "handlers",
+			"See the handlers"}
 	case paused > 0:
 		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."),
-			"Their messages wait until somebody resumes them.", "handlers", "See the handlers"}
+			"Their messages wait until they are resumed.", "handlers", "See the handlers"}
 	case len(seen.Reasons) > 0:
-		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]), "Health lists each reason below.",
-			"workers", "See the workers"}
+		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]),
+			"The health section below lists each reason.", "workers", "See the workers"}
 	case seen.Rejected.N > 0:
 		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.",
 			" records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.",
-			"rejected", "See what was rejected"}
+			"rejected", "See the rejected records"}
 	case seen.WorkersAlive == 0:
-		return verdict{"warn", "No worker is alive.", "Nothing is due, but what comes will wait.", "workers",
+		return verdict{"warn", "No worker is alive.", "Nothing is due, but new messages will wait.", "workers",
 			"See the workers"}
 	case all.Pending.N+all.Processing.N > 0:
-		return verdict{"good", "All is well: work flows.", "Nothing is poisoned or rejected.", "", ""}
+		return verdict{"good", "All is well: work is being processed.", "Nothing is poisoned or rejected.", "", ""}
 	}
-	return verdict{"good", "All is quiet.", "Nothing is due, poisoned or rejected.", "", ""}
+	return verdict{"good", "All is well: no work is pending.", "Nothing is due, poisoned or rejected.", "", ""}
 }
 
-// reasonText is a health reason in one line.
+// reasonText formats a health reason as one line.
 func reasonText(r ops.HealthReason) string {
 	return short(visible(strings.TrimPrefix(cmp.Or(r.Channel, r.HandlerKey)+": "+r.Detail, ": ")), 200)
 }

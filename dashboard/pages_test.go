@@ -40,7 +40,7 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 	})
 }
 
-// ending is an application that counts what has ended.
+// ending is an application that counts ended attempts.
 type ending struct {
 	ops.Live
 	since time.Time
@@ -79,15 +79,15 @@ func TestMessagesAreFilteredAndPaged(t *testing.T) {
 			"state=poisoned&type=t", "state=poisoned&error=SMTP", "handler=mail"} {
 			require.Contains(t, r.page("messages?"+of), "<strong>60</strong> match", of)
 		}
-		require.Contains(t, r.page("messages"), "<strong>120</strong> in all")
+		require.Contains(t, r.page("messages"), "<strong>120</strong> in total")
 		require.Contains(t, r.page("messages?state=poisoned&handler=ship&handler=nobody"), "<strong>0</strong> match")
 		next := strings.ReplaceAll(between(t, page, `href="./messages?after=`, `"`), "&amp;", "&")
 		page = r.page("messages?after=" + next)
 		require.Equal(t, 10, strings.Count(page, `name="ref"`))
-		require.Contains(t, page, "Back to the first")
+		require.Contains(t, page, "First page")
 		require.Equal(t, 400, r.get("messages?after=nonsense").Status)
 		require.Equal(t, 400, r.get("messages?from=yesterday").Status)
-		require.Contains(t, r.page("messages?id=nobody"), "Nothing matches.")
+		require.Contains(t, r.page("messages?id=nobody"), "No matches.")
 	})
 }
 
@@ -100,8 +100,9 @@ func between(t testing.TB, text, before, after string) string {
 	return found
 }
 
-// Contract 11.1: a call that does not return shows on the page of its message, on
-// those of messages that wait for its handler, and in the handler's row.
+// TestPagesSayThatACallDoesNotReturn proves contract 11.1: a call that does not return is shown on
+// the page of its message, on the pages of messages that wait for its handler, and in the handler's
+// row.
 func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "hangs", "waits")
@@ -114,8 +115,8 @@ func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hangs", claimed.Claims[0].MessageID)
 		require.Contains(t, r.page("message?id=hangs"),
-			"its call does not return; health, on the overview, says for how long")
-		require.Contains(t, r.page("message?id=waits"), "It waits: a call does not return.")
+			"its call does not return; the overview&#39;s health section says for how long")
+		require.Contains(t, r.page("message?id=waits"), "Waiting: a call does not return.")
 		require.Contains(t, r.page("handlers"), "a call does not return")
 		page := r.page("")
 		require.Contains(t, page, `<span class="state paused">a call does not return</span>`)
@@ -123,7 +124,8 @@ func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 	})
 }
 
-// Contract 11.1: the overview says what the workers' health says before it calls anything quiet.
+// TestOverviewSaysWhatWorkersSayOfTheirHealth proves contract 11.1: the overview shows the workers'
+// health reasons before it reports a quiet inbox.
 func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}}
@@ -133,7 +135,7 @@ func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
 			r.clock.Advance(2 * time.Second)
 			return r.page("")
 		}
-		require.Contains(t, beat(""), "All is quiet")
+		require.Contains(t, beat(""), "All is well: no work is pending.")
 		page := beat(`[{"code":"open_circuit","state":"degraded","handler_key":"mail","detail":"its circuit breaker is open"}]`)
 		require.Contains(t, page, "A worker is degraded: mail: its circuit breaker is open")
 		require.Contains(t, page, `<span class="state paused">circuit breaker open</span>`)

@@ -16,7 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Contract 11.6: the hook is declared once, on the inbox.
+// TestNoPageShowsWhatTheInboxsHookHides proves contract 11.6: the hook is declared once, on the
+// inbox.
 func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"

@@ -12,12 +12,12 @@ import (
 
 type replayBody struct {
 	Message ops.MessagePreview
-	// CopyID is the copy's, made with the form: sent twice, it is a duplicate.
+	// CopyID is the copy's ID. It is made with the form, so that a form sent twice is a duplicate.
 	CopyID string
 }
 
-// editReplay asks for what a copy changes. Nothing that is shown is taken over:
-// it may be redacted.
+// editReplay shows the form for a copy's changes. The form is not filled with the original's
+// values, because they may be redacted.
 func (q *request) editReplay() error {
 	ref, err := q.messageRef()
 	if err != nil {
@@ -30,7 +30,7 @@ func (q *request) editReplay() error {
 	return q.render("replay", "Replay a message", "messages", replayBody{m, ops.CopyID(m.ID)})
 }
 
-// replay accepts the copy. Only what is ticked is changed: an empty field is a
+// replay accepts the copy. It changes only the fields that are ticked, because an empty field is a
 // value, too.
 func (q *request) replay() error {
 	form := q.r.PostForm
@@ -50,7 +50,7 @@ func (q *request) replay() error {
 	}
 	edit := ops.Edit{MessageID: form.Get("new-id"), Type: text("type"), ContentType: text("content-type"),
 		OrderingKey: raw("key"), Content: raw("content")}
-	if edit.Content != nil { // browsers send the line ends of a text area as two characters
+	if edit.Content != nil { // browsers send line ends of a text area as CRLF
 		*edit.Content = bytes.ReplaceAll(*edit.Content, []byte("\r\n"), []byte("\n"))
 	}
 	ref := refIn(q.given())
@@ -64,7 +64,7 @@ func (q *request) replay() error {
 	if accepted.Outcome == handler.OutcomeUnrouted {
 		said = "unrouted"
 	}
-	// its channel's, as the original's
+	// The copy has the namespace of its channel, which is the original's.
 	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace})
 	address.Set("said", said)
 	return q.redirect("./message?" + address.Encode())

@@ -15,14 +15,14 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Bounds of what a form may hold, in bytes: a replay's new content, and what is
-// ticked in the longest list.
+// Size limits of forms, in bytes. A replay carries new content. Other forms carry at most the
+// selection of the longest list.
 const (
 	maxReplay = 4 << 20
 	maxForm   = 256 << 10
 )
 
-// request is one request on its way through the dashboard.
+// request is one HTTP request while the dashboard handles it.
 type request struct {
 	d     *Dashboard
 	w     http.ResponseWriter
@@ -36,15 +36,15 @@ type request struct {
 func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
 func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
 
-// may says whether the principal may use a route, and whether it is of use here:
-// pages offer by it what would be done.
+// may reports whether the principal may use a route and this dashboard can serve it. Pages offer
+// only such routes.
 func (q *request) may(method, path string) bool {
 	may, lacking := q.use(method, path)
 	return may && lacking == nil
 }
 
-// lacks is why a route that the principal may use is of no use here, if that takes
-// another dashboard; empty if not. Where replay is off, it is so on purpose.
+// lacks returns why a route that the principal may use needs the application's own dashboard, or
+// "". It is also "" for replay that is off, because that is on purpose.
 func (q *request) lacks(method, path string) string {
 	if may, lacking := q.use(method, path); may && errors.Is(lacking, ops.ErrNeedsApplication) {
 		return problemOf(lacking).text
@@ -52,7 +52,8 @@ func (q *request) lacks(method, path string) string {
 	return ""
 }
 
-// use says whether the principal's role will do for a route, and what it lacks here.
+// use reports whether the principal's role allows a route, and the error if this dashboard cannot
+// serve it.
 func (q *request) use(method, path string) (may bool, lacking error) {
 	found, _ := find(method, path)
 	if found == nil || q.who.Role < found.role {
@@ -61,25 +62,25 @@ func (q *request) use(method, path string) (may bool, lacking error) {
 	return true, q.d.ops.Can(found.action())
 }
 
-// seesValues says whether keys, and values of headers and attributes, are shown.
+// seesValues reports whether record keys and the values of headers and attributes are shown.
 func (q *request) seesValues() bool   { return q.who.Role >= Operator }
 func (q *request) seesPayloads() bool { return q.seesValues() && q.d.showPayloads }
 
-// answer decides in this order: who it is, what there is, whether they may, for
-// what changes something whether they meant it, and whether it can be done here. Who is nobody learns nothing
-// of what there is.
+// answer checks in this order: the principal, the route, the role, the form's token if the route
+// changes something, and whether this dashboard can serve the route. Requests without a known
+// principal learn nothing about the routes.
 func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
 	if err != nil {
 		q.denied(ops.Unknown, "the dashboard")
-		return refuse(http.StatusUnauthorized, "You are not signed in",
-			"This dashboard does not know who you are. Sign in, then load the page again.", err)
+		return refuse(http.StatusUnauthorized, "Not signed in",
+			"The dashboard could not identify you. Sign in, then reload the page.", err)
 	}
 	if !who.known() {
 		q.denied(ops.Actor(who.Actor), "the dashboard")
-		return refuse(http.StatusForbidden, "Not for you", "Your account has no role here. Ask whoever runs this service.",
-			nil)
+		return refuse(http.StatusForbidden, "No access",
+			"Your account has no role here. Ask an administrator of this service.", nil)
 	}
 	q.who = who
 
@@ -90,19 +91,19 @@ func (q *request) answer() error {
 	found, other := find(q.r.Method, path)
 	switch {
 	case !ok || found == nil && len(other) == 0:
-		return refuse(http.StatusNotFound, "There is no such page", "The address may have been cut off when it was copied.",
+		return refuse(http.StatusNotFound, "Page not found", "The address may have been cut off when it was copied.",
 			nil)
 	case found == nil:
 		if slices.Contains(other, http.MethodGet) {
 			other = append(other, http.MethodHead)
 		}
 		q.w.Header().Set("Allow", strings.Join(other, ", "))
-		return refuse(http.StatusMethodNotAllowed, "Not in this way", "This address does not take "+visible(q.r.Method)+
+		return refuse(http.StatusMethodNotAllowed, "Method not allowed", "This address does not accept "+visible(q.r.Method)+
 			" requests.", nil)
 	case who.Role < found.role:
 		q.denied(q.actor(), found.name())
-		return refuse(http.StatusForbidden, "Not with your role",
-			"This takes the role "+found.role.String()+"; yours is "+who.Role.String()+".", nil)
+		return refuse(http.StatusForbidden, "Insufficient role",
+			"This requires the role "+found.role.String()+". Yours is "+who.Role.String()+".", nil)
 	}
 	q.route = found
 	if !found.isFile() {
@@ -120,8 +121,8 @@ func (q *request) answer() error {
 			return err
 		}
 	} else if embedded(q.r) {
-		return refuse(http.StatusForbidden, "Not from another site",
-			"Pages of other sites may link here, not load from here.", nil)
+		return refuse(http.StatusForbidden, "Request from another site",
+			"Pages of other sites may link to this dashboard but not load from it.", nil)
 	}
 	q.token = q.d.guard.token(q.d.guard.visit(q.w, q.r), who)
 	if err := q.d.ops.Can(found.action()); err != nil {
@@ -133,8 +134,8 @@ func (q *request) answer() error {
 	return found.serve(q)
 }
 
-// denied has the audit tell of a request that is refused for want of a right. The refusal
-// does not depend on it.
+// denied audits a request that is refused for lack of rights. The request is refused even if
+// auditing fails.
 func (q *request) denied(actor ops.Actor, target string) {
 	if err := q.d.ops.Denied(q.r.Context(), actor, target); err != nil {
 		q.d.log.Error("a refused request is not in the audit", zap.String(telemetry.FieldActor, string(actor)),
@@ -144,29 +145,28 @@ func (q *request) denied(actor ops.Actor, target string) {
 
 func (q *request) checkForm() error {
 	if !q.d.guard.sameOrigin(q.r) {
-		return refuse(http.StatusForbidden, "Not from another site",
-			"This form was sent from a page of another origin, or a proxy has changed the Host header: then the option Origins must name this site.", nil)
+		return refuse(http.StatusForbidden, "Request from another site",
+			"This form was sent from a page of another origin. If a proxy changes the Host header, the option Origins must name this site.", nil)
 	}
 	limit, words := int64(maxForm), "256 KiB"
 	if q.route.path == "replay" {
 		limit, words = maxReplay, "4 MiB"
 	}
-	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as of writing, see ServeHTTP
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as in ServeHTTP
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
-		return refuse(http.StatusBadRequest, "The form cannot be read", "It is malformed or larger than "+words+".", err)
+		return refuse(http.StatusBadRequest, "Invalid form", "It is malformed or larger than "+words+".", err)
 	}
 	if !q.d.guard.ownForm(q.r, q.who) {
-		return refuse(http.StatusForbidden, "This form is out of date",
-			"It was made for another session, or before the service was restarted. Nothing was done. Go back, load the page again and repeat it.", nil)
+		return refuse(http.StatusForbidden, "Form expired",
+			"The form belongs to another session, or the service has restarted since. Nothing was done. Go back, reload the page and try again.", nil)
 	}
 	return nil
 }
 
-// given returns what a form sends: the parameters of its address, and its fields
-// where the address has none of that name. What names a message, a handler or a
-// filter is in the address: browsers send the line ends of a field as two
-// characters, and those of a single line not at all.
+// given returns a form's values: the parameters of its address, and its fields where the address
+// has none of that name. The IDs and keys of messages, handlers and filters are in the address,
+// because browsers change line ends in fields: they send CRLF, or drop them in single-line fields.
 func (q *request) given() url.Values {
 	all := url.Values{}
 	maps.Copy(all, q.r.PostForm)
@@ -174,28 +174,28 @@ func (q *request) given() url.Values {
 	return all
 }
 
-// addSlash sends a request for the bare prefix to the overview. The handler does
-// not know the prefix, so the address is relative; its last segment is taken
-// from what the client asked for. The "./" keeps it from being another host's.
+// addSlash redirects a request for the bare prefix to the overview. The handler does not know the
+// prefix, so the address is relative, with the last segment of the address that the client
+// requested. The "./" keeps the result from being an address on another host.
 func (q *request) addSlash() error {
 	asked, err := url.ParseRequestURI(q.r.RequestURI)
 	if err != nil {
-		return refuse(http.StatusNotFound, "There is no such page", "The overview's address ends in a slash.", nil)
+		return refuse(http.StatusNotFound, "Page not found", "The overview's address ends in a slash.", nil)
 	}
 	path := asked.EscapedPath()
 	return q.redirect("./" + path[strings.LastIndex(path, "/")+1:] + "/")
 }
 
-// redirect has the browser load a page, by an address relative to this one: not
-// http.Redirect, which would make it absolute without the prefix.
+// redirect sends the browser to an address relative to this one. http.Redirect would make it
+// absolute, without the prefix.
 func (q *request) redirect(to string) error {
 	q.w.Header().Set("Location", to)
 	q.w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 
-// back is where a form asks to be sent after its action: a page of the
-// dashboard, with what to say there. Anything else is the page given.
+// back redirects to the page that the form names, with the result of the action. If the form names
+// no page of the dashboard, it redirects to otherwise.
 func (q *request) back(otherwise string, said url.Values) error {
 	to := ownPage(q.r.PostForm.Get("back"), otherwise)
 	query := to.Query()
@@ -208,7 +208,8 @@ func (q *request) back(otherwise string, said url.Values) error {
 	return q.redirect("./" + to.Path + "?" + query.Encode())
 }
 
-// ownPage reads the address of a page of the dashboard that a form sends.
+// ownPage parses an address from a form if it names a page of the dashboard, else it returns
+// otherwise.
 func ownPage(address, otherwise string) *url.URL {
 	to, err := url.Parse(strings.TrimPrefix(address, "./"))
 	if err == nil && address != "" && to.Scheme == "" && to.Host == "" && to.User == nil && to.Opaque == "" {

@@ -29,8 +29,8 @@ import (
 
 const prefix = "/admin/inbox"
 
-// rig is an inbox with handlers "mail" and "ship", which fail as told, its
-// dashboard served under a prefix, and a browser without JavaScript.
+// rig is an inbox with handlers "mail" and "ship", which fail on demand, its dashboard served under
+// a prefix, and a browser without JavaScript.
 type rig struct {
 	t     testing.TB
 	d     *inboxtest.Database
@@ -59,7 +59,7 @@ func newRig(t testing.TB, d *inboxtest.Database, of []ops.Option, options ...das
 	return newRigOf(t, d, nil, of, options...)
 }
 
-// newRigOf is newRig with options of the inbox.
+// newRigOf is like newRig, with options of the inbox.
 func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, of []ops.Option,
 	options ...dashboard.Option) *rig {
 	t.Helper()
@@ -108,7 +108,7 @@ func (r *rig) authorize(*http.Request) (dashboard.Principal, error) {
 	return r.who, r.err
 }
 
-// as has the next requests come from somebody of this role, named for it.
+// as sends the next requests as a principal of this role, named after the role.
 func (r *rig) as(role dashboard.Role) *rig {
 	return r.asWho(dashboard.Principal{Actor: role.String() + "@example.org", Role: role}, nil)
 }
@@ -120,7 +120,7 @@ func (r *rig) asWho(who dashboard.Principal, err error) *rig {
 	return r
 }
 
-// answer is a response, read.
+// answer is a response whose body has been read.
 type answer struct {
 	Status int
 	Header http.Header
@@ -149,7 +149,7 @@ func (r *rig) get(path string) answer {
 	return r.do(r.request(http.MethodGet, path, nil))
 }
 
-// page is a page that must be there.
+// page loads a page that must exist.
 func (r *rig) page(path string) string {
 	r.t.Helper()
 	a := r.get(path)
@@ -159,10 +159,10 @@ func (r *rig) page(path string) string {
 
 var tokenInput = regexp.MustCompile(`name="token" value="([^"]+)"`)
 
-// token is one as this agent's forms have it now.
+// token returns the form token that this agent's pages currently carry.
 func (r *rig) token() string {
 	r.t.Helper()
-	page := "handlers" // if there is one
+	page := "handlers" // if there is a handler
 	if who, _ := r.authorize(nil); who.Role == dashboard.Admin && r.ops.Can(ops.ActionCleanup) == nil {
 		page = "cleanup"
 	}
@@ -173,7 +173,7 @@ func (r *rig) token() string {
 	return found[1]
 }
 
-// form is a POST as a browser sends it from a page of the dashboard.
+// form returns a POST as a browser sends it from a page of the dashboard.
 func (r *rig) form(path string, fields url.Values) *http.Request {
 	r.t.Helper()
 	sent := url.Values{"token": {r.token()}}
@@ -194,10 +194,10 @@ func (r *rig) post(path string, fields url.Values) answer {
 
 var heading = regexp.MustCompile(`(?s)<h1.*?</h1>.*?</p>`)
 
-// said is what a page is about, for when a test fails.
+// said returns a page's heading, for failure messages.
 func said(page string) string { return heading.FindString(page) }
 
-// follow loads the page that a form's answer leads to.
+// follow loads the page that a form's response redirects to.
 func (r *rig) follow(a answer) string {
 	r.t.Helper()
 	require.Equal(r.t, http.StatusSeeOther, a.Status, said(a.Body))
@@ -205,7 +205,7 @@ func (r *rig) follow(a answer) string {
 	return r.page(strings.TrimPrefix(a.Header.Get("Location"), "./"))
 }
 
-// poison accepts messages that a handler poisons.
+// poison accepts messages and has a handler poison them.
 func (r *rig) poison(key, text string, ids ...string) {
 	r.t.Helper()
 	r.fail(key, handler.Poison(errors.New(text)), ids...)
@@ -223,14 +223,14 @@ func (r *rig) fail(key string, err error, ids ...string) {
 	inboxtest.Process(r.t, r.ib)
 }
 
-// ref is what a form names a status by.
+// ref returns the value that forms use for a status.
 func (r *rig) ref(key, id string) string {
 	r.t.Helper()
 	s := inboxtest.Status(r.t, r.ib, id, key)
 	return fmt.Sprintf("%s@%d", s.ID, s.Version)
 }
 
-// reject keeps a rejected record, which could be accepted, and returns its ID.
+// reject stores a rejected record that could be accepted, and returns its ID.
 func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedMessage)) string {
 	r.t.Helper()
 	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
@@ -246,7 +246,7 @@ func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedM
 	return row.ID
 }
 
-// audit is who did what, the first first, as "actor action target".
+// audit returns the audit entries, oldest first, as "actor action target".
 func (r *rig) audit() (lines []string) {
 	r.t.Helper()
 	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)

@@ -6,11 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// Role is what somebody may do; each may also do what those before may. The
-// zero Role may nothing.
+// Role is what a user may do. Each role includes the ones before it. The zero Role may do nothing.
 type Role int
 
-// The roles.
+// The roles, from least to most rights.
 const (
 	// Viewer sees everything but payloads, values of headers and attributes,
 	// keys, and the audit.
@@ -34,18 +33,17 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Principal is who asks.
+// Principal is the user who sent a request.
 type Principal struct {
-	// Actor is written to the audit: a user's name or address, 1 to 200
-	// characters without control characters. It must not be one that users
-	// choose freely.
+	// Actor is written to the audit: a user's name or address, 1 to 200 characters without control
+	// characters. It must not be a name that users choose freely.
 	Actor string
 	Role  Role
 }
 
 const maxActor = 200
 
-// known says whether it is somebody with a role. Anything odd is nobody.
+// known reports whether the principal has a role and a valid actor.
 func (p Principal) known() bool {
 	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) ||
 		utf8.RuneCountInString(p.Actor) > maxActor {

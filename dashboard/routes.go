@@ -9,14 +9,13 @@ import (
 
 // route is one page, action or file. All are one level below the prefix.
 type route struct {
-	method string // GET stands for HEAD too
+	method string // GET includes HEAD
 	path   string // without the leading slash
 	role   Role
 	serve  func(*request) error
 }
 
-// routes is the one table of what there is and who may use it: nothing is served
-// that is not in it.
+// routes is the only table of routes and the roles that they need. Nothing outside of it is served.
 func routes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	return []route{
@@ -57,14 +56,13 @@ func routes() []route {
 	}
 }
 
-// name is what the audit calls it.
+// name is the route's name in the audit.
 func (r *route) name() string { return strings.TrimSpace(r.method + " " + r.path) }
 
-// isFile says whether it is one of the dashboard's own files, which cost nothing.
+// isFile reports whether the route is a static file, which is cheap to serve.
 func (r *route) isFile() bool { return strings.Contains(r.path, ".") }
 
-// action is what the Ops must be able to do for a route to be of use; empty if any
-// Ops will do.
+// action is the operation that the Ops must support for the route. It is empty if any Ops will do.
 func (r *route) action() ops.Action {
 	switch r.path {
 	case "accept":
@@ -77,7 +75,8 @@ func (r *route) action() ops.Action {
 	return ""
 }
 
-// find looks a route up; other are the methods that the path has.
+// find returns the route of a method and a path. If there is none, it returns the methods that the
+// path has.
 func find(method, path string) (found *route, other []string) {
 	if method == http.MethodHead {
 		method = http.MethodGet

@@ -5,13 +5,12 @@ import (
 	"strconv"
 )
 
-// said is what became of the last action, as the page after it tells. It comes
-// with that page's address, which anybody can write: so it is one of the fixed
-// texts, with numbers.
+// said is the result of the last action, shown on the page after it. It comes from that page's
+// address, which anybody can write, so it is one of the fixed texts, with numbers.
 type said struct {
 	Text string
 	Bad  bool
-	// Done and Left count statuses of an action on several.
+	// Done and Left are how many statuses an action on several changed and skipped.
 	Done, Left int
 	Counted    bool
 }
@@ -23,17 +22,17 @@ var saidTexts = map[string]said{
 	"discarded":       {Text: "Discarded: it will not run again."},
 	"retried-some":    {Text: "Retried.", Counted: true},
 	"discarded-some":  {Text: "Discarded.", Counted: true},
-	"paused":          {Text: "Paused: workers stop claiming within a heartbeat; what runs goes on."},
+	"paused":          {Text: "Paused: workers stop claiming within a heartbeat. Running handlers continue."},
 	"resumed":         {Text: "Resumed: workers claim again within a heartbeat."},
 	"not-paused":      {Text: "It was not paused: nothing was done."},
-	"accepted":        {Text: "Accepted again: it is a message now and not rejected any more."},
-	"known":           {Text: "It was known already: the record is a duplicate of a message that was accepted before, and is not rejected any more."},
-	"unrouted":        {Text: "Accepted, but no handler takes its type."},
+	"accepted":        {Text: "Accepted: the record is now a message and no longer rejected."},
+	"known":           {Text: "Duplicate: the message had been accepted before. The record is no longer rejected."},
+	"unrouted":        {Text: "Accepted, but no handler subscribes to its type."},
 	"deleted":         {Text: "Deleted."},
 	"replayed":        {Text: "Replayed: this is the new message."},
-	"ended":           {Text: "Told to end: the chunk under way is finished or undone as a whole."},
+	"ended":           {Text: "Stopping: the current chunk is completed or rolled back as a whole."},
 	"nothing-chosen":  {Text: "Nothing was selected.", Bad: true},
-	"already-stopped": {Text: "It had ended already."},
+	"already-stopped": {Text: "It had already ended."},
 }
 
 func saidIn(query url.Values) *said {

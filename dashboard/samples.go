@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// window is how much the charts show.
+	// window is the period that the charts show.
 	window = time.Hour
 	// sampleEvery is the time between two samples.
 	sampleEvery = 15 * time.Second
-	// sharedFor is how long an overview serves everybody who asks for one: many
-	// lookers cost as much as one.
+	// sharedFor is how long one overview is reused for all requests, so that many viewers cost as
+	// much as one.
 	sharedFor = time.Second
-	// glanceFor is how long the navigation repeats an overview's counts.
+	// glanceFor is how long the navigation reuses an overview's counts.
 	glanceFor = 10 * time.Second
 )
 
-// sample is what the charts draw of an overview.
+// sample has the values of one overview that the charts show.
 type sample struct {
 	at       time.Time
 	backlog  int64
@@ -39,7 +39,7 @@ func sampleOf(seen ops.Overview, at time.Time) sample {
 		workers: int64(seen.WorkersAlive), oldest: all.OldestDueAge}
 }
 
-// glance is what the navigation shows beside its links.
+// glance has the counts that the navigation shows beside its links.
 type glance struct {
 	Known    bool
 	Inbox    string
@@ -49,27 +49,27 @@ type glance struct {
 	Paused   int
 }
 
-// samples are those of the last hour, in order, and the last overview.
+// samples holds the samples of the last hour, oldest first, and the latest overview.
 type samples struct {
 	mu   sync.Mutex
 	list []sample
 	last ops.Overview
-	// taken is when last was, by the dashboard's clock.
+	// taken is when last was taken, by the dashboard's clock.
 	taken time.Time
 
-	// turn has room for who asks the database, so that one does for all who come
-	// meanwhile.
+	// turn is a one-slot semaphore: one request queries the database while the others wait for its
+	// result.
 	turn chan struct{}
 }
 
-// overview is one of just now, kept as a sample.
+// overview returns an overview that is at most sharedFor old. A new one is stored as a sample.
 func (d *Dashboard) overview(ctx context.Context) (ops.Overview, error) {
 	s := &d.samples
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return ops.Overview{}, fmt.Errorf("wait for an overview that somebody else asked for: %w", ctx.Err())
+		return ops.Overview{}, fmt.Errorf("wait for the overview of another request: %w", ctx.Err())
 	}
 	now := d.clock.Now()
 	s.mu.Lock()
@@ -99,14 +99,14 @@ func (s *samples) keep(seen ops.Overview, now time.Time) {
 	}
 }
 
-// forget has the next page ask anew, so that it shows what was just done.
+// forget makes the next page query again, so that it shows the action that was just done.
 func (s *samples) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken = time.Time{}
 }
 
-// total adds the handlers up; the age is that of the oldest of all.
+// total sums up all handlers. The age is that of the oldest due status.
 func total(o ops.Overview) (all ops.HandlerOverview) {
 	add := func(to *ops.Count, c ops.Count) { to.N += c.N; to.Capped = to.Capped || c.Capped }
 	for _, h := range o.Handlers {
@@ -127,8 +127,8 @@ func (s *samples) hour() []sample {
 	return append([]sample{}, s.list...)
 }
 
-// glance returns the counts beside the navigation. A page is worth having
-// without them.
+// glance returns the counts of the navigation. Without them, it returns zeros instead of an error,
+// so that the page is still shown.
 func (d *Dashboard) glance(ctx context.Context) glance {
 	d.samples.mu.Lock()
 	seen, taken := d.samples.last, d.samples.taken
@@ -149,8 +149,8 @@ func (d *Dashboard) glance(ctx context.Context) glance {
 	return g
 }
 
-// sample is the sampler's goroutine, see Start. It tries again with the next
-// tick; charts show a failure as a gap.
+// sample is the loop that Start runs. After an error it tries again at the next tick, and the
+// charts have a gap.
 func (d *Dashboard) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()

@@ -12,9 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// visible makes what is stored fit to be read: characters that would be
-// invisible, change the direction of the text around them or are none at all are
-// written as their numbers. Line ends and tabs stay. Templates escape the rest.
+// visible makes stored text readable. Invisible characters, characters that change the text
+// direction and invalid bytes are written as escapes with their numbers. Line ends and tabs stay.
+// Templates escape the rest.
 func visible(s string) string {
 	clean := utf8.ValidString(s)
 	if clean {
@@ -39,8 +39,8 @@ func visible(s string) string {
 	return out.String()
 }
 
-// typable is an ID as somebody can see and type it: what visible shows, with those
-// spaces as their numbers that nobody sees, or that a browser does not keep.
+// typable formats an ID so that a person can see and type it. It is like visible, and also escapes
+// spaces that are invisible or that browsers do not keep.
 func typable(id string) string {
 	var out strings.Builder
 	characters := []rune(visible(id))
@@ -55,8 +55,8 @@ func typable(id string) string {
 	return out.String()
 }
 
-// hides finds control and format characters, the direction marks among them,
-// and separators that are no space.
+// hides reports whether c is a control, format or private-use character, or a line or paragraph
+// separator.
 func hides(c rune) bool {
 	if c == '\n' || c == '\t' {
 		return false
@@ -64,7 +64,7 @@ func hides(c rune) bool {
 	return unicode.IsControl(c) || unicode.In(c, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp)
 }
 
-// short cuts a text to so many characters.
+// short cuts a text to at most limit characters.
 func short(s string, limit int) string {
 	if utf8.RuneCountInString(s) <= limit {
 		return s
@@ -72,7 +72,7 @@ func short(s string, limit int) string {
 	return string([]rune(s)[:limit-1]) + "…"
 }
 
-// number groups digits by thousands.
+// number formats a number with its digits grouped by thousands.
 func number[T int | int32 | int64](n T) string {
 	s := strconv.FormatInt(int64(n), 10)
 	sign := ""
@@ -85,7 +85,7 @@ func number[T int | int32 | int64](n T) string {
 	return sign + s
 }
 
-// anyNumber is number for templates.
+// anyNumber is number for templates, where the type is not known.
 func anyNumber(n any) (string, error) {
 	switch n := n.(type) {
 	case int:
@@ -105,7 +105,7 @@ func countText(c ops.Count) string {
 	return number(c.N)
 }
 
-// age writes a duration by its two largest units.
+// age formats a duration with its two largest units.
 func age(d time.Duration) string {
 	switch d = d.Round(time.Second); {
 	case d < 0:
@@ -122,14 +122,14 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd %02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-// moment is a time as pages show it: how long ago, and which.
+// moment is a time as pages show it: its age, and the exact time.
 type moment struct {
 	Text    string
 	Machine string
 	Exact   string
 }
 
-// When tells a time by its distance from the page's. A zero time is nil.
+// When returns a time relative to the page's. It returns nil for the zero time.
 func (v *view) When(t time.Time) *moment {
 	if t.IsZero() {
 		return nil
@@ -142,24 +142,24 @@ func (v *view) When(t time.Time) *moment {
 	return &moment{text, t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05.000") + " UTC"}
 }
 
-// content is stored bytes to look at: as text if they are text, else as a dump.
+// content is stored bytes for display: as text if they are text, else as a dump.
 type content struct {
 	Text string
 	Size int64
-	// Dump: the text is a hex dump.
+	// Dump is true if Text is a hex dump.
 	Dump bool
-	// Cut: this is the beginning.
+	// Cut is true if Text is only the beginning.
 	Cut bool
-	// Withheld: it is too long for the redaction hook.
+	// Withheld is true if the content is too long for the redaction hook.
 	Withheld bool
-	// None: there are no bytes at all, which differs from an empty content.
+	// None is true if there is no content at all, which differs from an empty one.
 	None bool
 }
 
-// What is shown of a content at once.
+// How much of a content is shown.
 const (
 	shownText = 64 << 10
-	// shownBytes is how many bytes that are no text are shown without a dump.
+	// shownBytes is the longest binary content that is shown without a dump.
 	shownBytes = 48
 	shownDump  = 4 << 10
 )
@@ -171,7 +171,7 @@ func contentOf(raw []byte) content {
 func previewOf(p ops.Preview) content {
 	raw := p.Bytes
 	c := content{Size: p.Size, None: p.None || raw == nil && !p.Withheld, Cut: p.Cut, Withheld: p.Withheld}
-	if p.Cut { // maybe amid a character
+	if p.Cut { // the cut may be inside a character
 		for range utf8.UTFMax - 1 {
 			if last, size := utf8.DecodeLastRune(raw); last != utf8.RuneError || size != 1 {
 				break

@@ -23,7 +23,7 @@ var templateFiles embed.FS
 //go:embed assets
 var assetFiles embed.FS
 
-// views are the pages' templates, each with the layout and its parts.
+// views has one template per page, each with the layout and its parts.
 type views map[string]*template.Template
 
 func parseViews() (views, error) {
@@ -43,16 +43,16 @@ func parseViews() (views, error) {
 	return all, nil
 }
 
-// view is what a template is executed on. Body is the page's own.
+// view is the data that a template renders. Body is specific to the page.
 type view struct {
 	Title   string
-	Section string // of the navigation
+	Section string // the section of the navigation
 	Who     Principal
 	Token   string
 	Glance  glance
 	Said    *said
-	// Here is this page's address, for forms to come back to; Live that of its
-	// part that is kept up to date, empty if it has none.
+	// Here is this page's address, for forms to return to. Live is the address of the part that is
+	// updated, or empty.
 	Here    string
 	Live    string
 	Refresh int64 // milliseconds
@@ -62,16 +62,16 @@ type view struct {
 	q *request
 }
 
-// May says whether the principal may use a route; templates offer no other. Lacks
-// is what is wanting for one that the role would do for.
+// May reports whether the principal may use a route. Templates offer only such routes. Lacks
+// returns why a route that the role allows cannot be served here.
 func (v *view) May(method, path string) bool     { return v.q.may(method, path) }
 func (v *view) Lacks(method, path string) string { return v.q.lacks(method, path) }
 
-// Live parts are asked for by this parameter of the page's own address, so that
-// they are under its row of the table of routes.
+// partParameter and partLive form the query parameter that requests a page's live part. The page's
+// own address is used, so the page's row of the route table covers it.
 const partParameter, partLive = "part", "live"
 
-// render answers with a page, or with its live part if that is asked for.
+// render answers with a page, or with its live part if the request asks for that.
 func (q *request) render(name, title, section string, body any) error {
 	v := q.view(title, section, body)
 	block := "layout"
@@ -79,7 +79,7 @@ func (q *request) render(name, title, section string, body any) error {
 		block = "update"
 	}
 	if j, ok := body.(jobView); ok && !j.Ended {
-		v.Refresh = min(v.Refresh, time.Second.Milliseconds()) // somebody waits for it
+		v.Refresh = min(v.Refresh, time.Second.Milliseconds()) // somebody waits for the result
 	}
 	v.Glance = q.d.glance(q.r.Context())
 	if t := q.d.views[name]; t.Lookup("live") != nil {
@@ -87,7 +87,7 @@ func (q *request) render(name, title, section string, body any) error {
 		query.Set(partParameter, partLive)
 		v.Live = "./" + q.route.path + "?" + query.Encode()
 	} else if block == "update" {
-		return badInput("this page has no part that changes by itself")
+		return badInput("This page has no live part.")
 	}
 	return q.send(q.r.Context(), http.StatusOK, name, block, v)
 }
@@ -105,7 +105,7 @@ func (q *request) view(title, section string, body any) *view {
 	return v
 }
 
-// ownQuery is the page's address without what the last action said.
+// ownQuery returns the page's parameters without the result of the last action.
 func (q *request) ownQuery() url.Values {
 	own := url.Values{}
 	for name, values := range q.query {
@@ -122,18 +122,18 @@ func (q *request) renderProblem(p *problem, reference string) {
 	if p.bare {
 		q.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		q.w.WriteHeader(p.status)
-		_, _ = io.WriteString(q.w, p.title+". "+p.text+"\n") // the client has gone
+		_, _ = io.WriteString(q.w, p.title+". "+p.text+"\n") // fails only if the client is gone
 		return
 	}
 	body := struct{ Title, Text, Reference string }{p.title, p.text, reference}
-	// It is small, and may be about the end of the request's context.
+	// The page is small, and the request's context may have ended already.
 	if err := q.send(context.WithoutCancel(q.r.Context()), p.status, "problem", "layout",
 		q.view(p.title, "", body)); err != nil {
 		http.Error(q.w, p.title, p.status)
 	}
 }
 
-// page is what a template writes to, until its context ends.
+// page is the buffer that a template writes to. Writes fail once its context has ended.
 type page struct {
 	bytes.Buffer
 	ctx context.Context
@@ -156,12 +156,12 @@ func (q *request) send(ctx context.Context, status int, name, block string, v *v
 	h.Set("Content-Length", strconv.Itoa(out.Len()))
 	q.w.WriteHeader(status)
 	if q.r.Method != http.MethodHead {
-		_, _ = out.WriteTo(q.w) // the client has gone
+		_, _ = out.WriteTo(q.w) // fails only if the client is gone
 	}
 	return nil
 }
 
-// asset answers with a file of the dashboard.
+// asset serves a static file.
 func (q *request) asset() error {
 	content, err := assetFiles.ReadFile("assets/" + q.route.path)
 	if err != nil {
@@ -173,7 +173,7 @@ func (q *request) asset() error {
 	h.Set("Content-Type", types[q.route.path[strings.LastIndex(q.route.path, ".")+1:]])
 	h.Set("Content-Length", strconv.Itoa(len(content)))
 	if q.r.Method != http.MethodHead {
-		_, _ = q.w.Write(content) // the client has gone
+		_, _ = q.w.Write(content) // fails only if the client is gone
 	}
 	return nil
 }
@@ -191,8 +191,7 @@ var functions = template.FuncMap{
 	"query":   query,
 }
 
-// query makes the part of an address behind its page, escaped, from names and
-// values.
+// query encodes names and values as the query of an address.
 func query(pairs ...any) (template.URL, error) {
 	if len(pairs)%2 != 0 {
 		return "", fmt.Errorf("query: %d arguments", len(pairs))
@@ -203,7 +202,7 @@ func query(pairs ...any) (template.URL, error) {
 			values.Add(fmt.Sprint(pairs[i]), value)
 		}
 	}
-	return template.URL(values.Encode()), nil // encoded, so that nothing in it can leave its place
+	return template.URL(values.Encode()), nil // safe: Encode escapes it
 }
 
 func dict(pairs ...any) (map[string]any, error) {

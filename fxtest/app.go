@@ -11,11 +11,10 @@ import (
 	"github.com/gorm-inbox/inbox"
 )
 
-// App starts an Fx application, usually the user's own with a test database
-// provided in place of its own (see OpenDB), and stops it when the test ends.
-// An application that cannot start or stop fails the test. With Manual among
-// the options nothing is processed in the background; Use gives its inboxes to
-// the test.
+// App starts an Fx application and stops it when the test ends. Usually it is the user's own, with
+// a test database provided in place of its own (see OpenDB). An application that cannot start or
+// stop fails the test. With Manual among the options nothing is processed in the background. Use
+// gives the application's inboxes to the test.
 func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 	t.Helper()
 	app := fxtest.New(t, opts...)
@@ -24,18 +23,18 @@ func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 	return app
 }
 
-// Manual turns the background processing, cleanup and consumers of every inbox
-// in an Fx application off, and gives them one Clock, which stands at the
-// current time at first and which is in the graph as *Clock. The test runs
-// handlers by a Kit's Process, or by Inbox.ProcessPending.
+// Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx
+// application. The inboxes share one Clock, which is in the graph as *Clock. It starts at the
+// current time and then stands still. The test runs handlers with a Kit's Process, or with
+// Inbox.ProcessPending.
 func Manual() fx.Option { return manual(NewClock(time.Now())) }
 
 func manual(clock *Clock) fx.Option {
 	return fx.Supply(clock, &inbox.Override{Manual: true, Clock: clock})
 }
 
-// Use sets *kit to a Kit for the inbox that inbox.Module(name, …) made, "" for
-// the unnamed. It is one of App's options.
+// Use is an option for App. It sets *kit to a Kit for the inbox that inbox.Module(name, …) made.
+// The unnamed inbox has the name "".
 func Use(t testing.TB, name string, kit **Kit) fx.Option {
 	tag := ""
 	if name != "" {

@@ -17,8 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// shop is an application as a user would have it: its database is a parameter,
-// everything else is its own.
+// shop is an application as a user would write it. Only its database is a parameter.
 func shop(db *gorm.DB) fx.Option {
 	return fx.Options(
 		fx.Supply(fx.Annotate(db, fx.ResultTags(`name:"shop"`)), &bank{away: 1}),

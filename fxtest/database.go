@@ -13,24 +13,24 @@ import (
 	"github.com/gorm-inbox/inbox/internal/sqlitefile"
 )
 
-// A WAL file as in production. Only synchronous is off: what a power failure
-// would do to a test's database is of no interest, waiting for the disk is.
+// sqliteParameters use a WAL file as in production. Only synchronous is off: a test's database need
+// not survive a power failure, and waiting for the disk is slow.
 const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)" +
 	"&_pragma=synchronous(OFF)&_pragma=foreign_keys(1)&_txlock=immediate"
 
-// poolSize is more than an inbox with default options needs (contract 3.7).
+// poolSize is larger than what an inbox with default options needs.
 const poolSize = 20
 
-// OpenDB returns a session on a new, empty SQLite file in a temporary
-// directory of the test: no server and no C compiler needed. It is closed when
-// the test ends. Provide it in place of an application's production database.
+// OpenDB returns a session on a new, empty SQLite file in a temporary directory of the test. It
+// needs no server and no C compiler. It is closed when the test ends. Provide it in place of an
+// application's production database.
 func OpenDB(t testing.TB) *gorm.DB {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "inbox.db")
 	if err := sqlitefile.Create(file); err != nil {
 		t.Fatalf("fxtest: %v", err)
 	}
-	// Escaped: a test's name is part of the path, and # or ? would end it.
+	// Escape the path: it contains the test's name, in which # or ? would end it.
 	path := url.URL{Path: filepath.ToSlash(file)}
 	dsn := "file:" + path.EscapedPath() + sqliteParameters
 	db, err := gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, &gorm.Config{Logger: logger.Discard})

@@ -12,7 +12,7 @@ import (
 )
 
 func TestEachTestHasADatabaseOfItsOwnWhateverItsName(t *testing.T) {
-	for _, name := range []string{"same", "same", "100%", "a?b", "a b#c"} { // the second is called same#01
+	for _, name := range []string{"same", "same", "100%", "a?b", "a b#c"} { // the second "same" is called same#01
 		t.Run(name, func(t *testing.T) {
 			db := fxtest.OpenDB(t)
 			require.NoError(t, db.Exec("CREATE TABLE things (id INTEGER)").Error, "the file is new")
@@ -25,5 +25,6 @@ func TestEachTestHasADatabaseOfItsOwnWhateverItsName(t *testing.T) {
 	}
 }
 
-// SQLite lets everybody read what it makes.
+// TestDatabaseIsForItsUserAlone checks the file's permissions: SQLite by itself creates files that
+// everybody may read.
 func TestDatabaseIsForItsUserAlone(t *testing.T) { inboxtest.RequirePrivate(t, fxtest.OpenDB(t)) }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// exampleT stands in for the *testing.T that examples do not get.
+// exampleT replaces the *testing.T that examples do not get.
 type exampleT struct {
 	testing.TB
 	cleanups []func()

@@ -17,7 +17,7 @@ func Example() {
 	t := newExampleT() // your test's *testing.T
 	defer t.end()
 
-	open := false // the bank
+	open := false // whether the bank is open
 	charge := func(ctx context.Context, m handler.Message[OrderPlaced]) error {
 		if !open {
 			return errors.New("the bank is closed")

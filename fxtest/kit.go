@@ -12,36 +12,35 @@ import (
 	"github.com/gorm-inbox/inbox"
 )
 
-// Start is when the clock of a Kit stands at first.
+// Start is the initial time of a Kit's clock.
 var Start = time.Date(2026, time.January, 1, 12, 0, 0, 0, time.UTC)
 
-// Kit is one inbox under test. Its methods end the test when something is not
-// as required, so call them from the test's own goroutine.
+// Kit is one inbox under test. Its methods end the test when a requirement is not met, so call them
+// from the test's own goroutine.
 type Kit struct {
 	Inbox *inbox.Inbox
-	// DB is the database the inbox lives in.
+	// DB is the inbox's database.
 	DB *gorm.DB
-	// Clock is the inbox's clock; nil for an application without Manual.
+	// Clock is the inbox's clock. It is nil for an application without Manual.
 	Clock *Clock
 
 	t testing.TB
 }
 
-// New makes an inbox for one test: on a temporary SQLite file, wired by
-// inbox.Module, with nothing running in the background and a Clock that stands
-// at Start. Everything goes away when the test ends. Options are those of
-// inbox.Module: channels, MaxRetries and so on. Warnings and errors go to the
-// test's log; the option Logger changes that.
+// New makes an inbox for one test. It uses a temporary SQLite file and inbox.Module, runs nothing
+// in the background, and has a Clock that stands at Start. Everything is removed when the test
+// ends. The options are those of inbox.Module: channels, MaxRetries and so on. Warnings and errors
+// go to the test's log, which the option Logger changes.
 //
-// Handlers declared with inbox.From need values from an Fx graph: NewWithFx.
+// Handlers declared with inbox.From need values from an Fx graph: use NewWithFx.
 func New(t testing.TB, opts ...inbox.Option) *Kit {
 	t.Helper()
 	return NewWithFx(t, fx.Options(), opts...)
 }
 
-// NewWithFx is New with more for the Fx graph, combined by fx.Options: the
-// constructors of handlers that inbox.From declares, and what they need. The
-// kit's database is in the graph as the unnamed *gorm.DB, its clock as *Clock.
+// NewWithFx is like New, with more for the Fx graph: the constructors of handlers that inbox.From
+// declares, and what they need. Combine several with fx.Options. The kit's database is in the graph
+// as the unnamed *gorm.DB, its clock as *Clock.
 func NewWithFx(t testing.TB, more fx.Option, opts ...inbox.Option) *Kit {
 	t.Helper()
 	opts = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) {

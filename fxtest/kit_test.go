@@ -18,7 +18,7 @@ import (
 
 type placed struct{ Total int }
 
-// bank is a handler from the Fx graph that is away for a number of attempts.
+// bank is a handler from the Fx graph that fails for a number of attempts.
 type bank struct {
 	away    int
 	charged []int

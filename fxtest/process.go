@@ -13,11 +13,11 @@ import (
 // patience bounds every call of a Kit to its inbox, in real time.
 const patience = time.Minute
 
-// maxRounds bounds ProcessAll: with the longest backoff it is half a year.
+// maxRounds limits ProcessAll. With the longest backoff it is half a year.
 const maxRounds = 50_000
 
-// Accept accepts messages and returns what became of each. An invalid message
-// fails the test; use Inbox.Accept to test for one.
+// Accept accepts messages and returns the result of each. An invalid message fails the test. Use
+// Inbox.Accept to test for one.
 func (k *Kit) Accept(messages ...handler.RawMessage) []acceptor.Result {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -29,10 +29,9 @@ func (k *Kit) Accept(messages ...handler.RawMessage) []acceptor.Result {
 	return results
 }
 
-// Process runs everything that is due by the inbox's clock, and what becomes
-// due by that, until nothing is, and returns the counts. Failed messages wait
-// for their next attempt: Advance the clock and call it again, or see
-// ProcessAll.
+// Process runs everything that is due by the inbox's clock, including what becomes due meanwhile,
+// and returns the counts. Failed messages wait for their next attempt: Advance the clock and call
+// Process again, or use ProcessAll.
 func (k *Kit) Process() processor.Drained {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -50,10 +49,9 @@ func (k *Kit) Process() processor.Drained {
 	}
 }
 
-// ProcessAll is Process, and moves the clock to the next attempt and on, until
-// every status is completed or poisoned. Do not use it with handlers that
-// snooze until something outside changes: it would never end, which fails the
-// test after a while.
+// ProcessAll is like Process, but also moves the clock to each next attempt, until every status is
+// completed or poisoned. Do not use it with handlers that snooze until something outside changes.
+// It would not come to an end, and fails the test after maxRounds attempts.
 func (k *Kit) ProcessAll() processor.Drained {
 	k.t.Helper()
 	total := k.Process()
@@ -71,13 +69,13 @@ func (k *Kit) ProcessAll() processor.Drained {
 	return total
 }
 
-// Advance moves the clock on by d. Nothing runs before the next Process.
+// Advance moves the clock forward by d. Handlers do not run before the next Process.
 func (k *Kit) Advance(d time.Duration) {
 	k.t.Helper()
 	k.clock().Advance(d)
 }
 
-// Now is the time of the inbox's clock.
+// Now returns the time of the inbox's clock.
 func (k *Kit) Now() time.Time {
 	k.t.Helper()
 	return k.clock().Now()
@@ -91,8 +89,7 @@ func (k *Kit) clock() *Clock {
 	return k.Clock
 }
 
-// nextAttempt tells when the next attempt of a pending status is due, if it
-// waits for one.
+// nextAttempt returns when the next attempt of a pending status is due, if one waits for it.
 func (k *Kit) nextAttempt() (due time.Time, waiting bool) {
 	k.t.Helper()
 	var next []struct{ NextAttemptAt sql.NullTime }

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 )
 
-// recorder is a test that is expected to fail; it notes what it fails with.
+// recorder is a test that is expected to fail. It records the failure's text.
 type recorder struct {
 	testing.TB
 	said []string
@@ -25,7 +25,7 @@ func (r *recorder) Fatal(a ...any)                 { r.Fatalf("%s", fmt.Sprint(a
 func (r *recorder) Fatalf(format string, a ...any) { r.Errorf(format, a...); r.FailNow() }
 func (r *recorder) FailNow()                       { panic(r) }
 
-// run returns what a failing test said; it fails if the test does not.
+// run returns the text with which a test fails. It fails if the test does not.
 func run(t *testing.T, test func(t testing.TB)) string {
 	t.Helper()
 	r := &recorder{TB: t}
@@ -41,7 +41,8 @@ func run(t *testing.T, test func(t testing.TB)) string {
 	return strings.Join(r.said, "\n")
 }
 
-// failure is run for a requirement on a kit that lives in another test.
+// failure returns the text with which a requirement on kit fails, where kit belongs to another
+// test.
 func failure(t *testing.T, kit *fxtest.Kit, requirement func(k *fxtest.Kit)) string {
 	t.Helper()
 	return run(t, func(r testing.TB) {

@@ -29,8 +29,8 @@ func (k *Kit) RequireNotAccepted(messageID string) {
 	}
 }
 
-// RequirePending fails the test unless the handler is still to run for the
-// message, whether it failed before or not, and returns the status.
+// RequirePending fails the test unless the handler has yet to succeed for the message, whether it
+// failed before or not, and returns the status.
 func (k *Kit) RequirePending(messageID, handlerKey string) models.HandlerStatus {
 	k.t.Helper()
 	return require(k.t, k.Inbox, pending, messageID, handlerKey)
@@ -43,9 +43,9 @@ func (k *Kit) RequireCompleted(messageID, handlerKey string) models.HandlerStatu
 	return require(k.t, k.Inbox, completed, messageID, handlerKey)
 }
 
-// RequireFailed fails the test unless the handler has failed for the message
-// and waits for its next attempt, and returns the status with its last error.
-// After the last attempt the status is poisoned instead.
+// RequireFailed fails the test unless the handler has failed for the message and the status waits
+// for its next attempt. It returns the status with its last error. After the last attempt the
+// status is poisoned instead.
 func (k *Kit) RequireFailed(messageID, handlerKey string) models.HandlerStatus {
 	k.t.Helper()
 	return require(k.t, k.Inbox, failed, messageID, handlerKey)

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// state is what a status is in, as tests ask for it.
+// state is a condition of a status that tests can require.
 type state struct {
 	name string
 	is   func(s models.HandlerStatus) bool
@@ -31,16 +31,16 @@ var (
 	poisoned = state{"poisoned", func(s models.HandlerStatus) bool { return s.IsPoisoned && s.CompletedAt == nil }}
 )
 
-// found is what the database says of one message and handler key.
+// found is what the database has for one message and handler key.
 type found struct {
 	message bool
 	status  *models.HandlerStatus
-	keys    []string // with a status for the message
+	keys    []string // handler keys that have a status for the message
 }
 
 func find(ib *inbox.Inbox, messageID, handlerKey string) (found, error) {
 	var f found
-	// Not ordered by primary key, not logged when missing: Limit and Find.
+	// Limit and Find, unlike First, do not order by primary key and do not log a missing row.
 	first := func(db *gorm.DB) *gorm.DB { return db.Limit(1) }
 	var messages []models.Message
 	if err := ib.DB().Scopes(ib.Messages, first).Where("id = ?", messageID).Find(&messages).Error; err != nil {
@@ -61,7 +61,7 @@ func find(ib *inbox.Inbox, messageID, handlerKey string) (found, error) {
 	return f, nil
 }
 
-// describe tells a person what there is instead of what was expected.
+// describe says what was found instead of what was expected.
 func (f found) describe(messageID, handlerKey string) string {
 	switch {
 	case !f.message && f.status == nil:
@@ -75,7 +75,7 @@ func (f found) describe(messageID, handlerKey string) string {
 	return fmt.Sprintf("message %q, handler key %q is %s", messageID, handlerKey, summary(*f.status))
 }
 
-// summary tells a status in one line, and its last error below.
+// summary formats a status as one line, with its last error below.
 func summary(s models.HandlerStatus) string {
 	at := func(t *time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 	var text string
@@ -101,8 +101,8 @@ func summary(s models.HandlerStatus) string {
 	return text
 }
 
-// require returns the status if it is in the wanted state and fails the test
-// otherwise, saying what there is.
+// require returns the status if it is in the wanted state. Otherwise it fails the test with what
+// was found.
 func require(t testing.TB, ib *inbox.Inbox, want state, messageID, handlerKey string) models.HandlerStatus {
 	t.Helper()
 	f, err := find(ib, messageID, handlerKey)

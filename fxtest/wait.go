@@ -8,9 +8,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// WaitCompleted waits until a running inbox has completed the message for the
-// handler, and returns the status. It fails the test when that takes longer
-// than within (real time), or when the status is poisoned, saying why.
+// WaitCompleted waits until a running inbox has completed the message for the handler, and returns
+// the status. It fails the test with the reason when that takes longer than within (real time), or
+// when the status is poisoned.
 func WaitCompleted(
 	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
 ) models.HandlerStatus {
@@ -18,9 +18,9 @@ func WaitCompleted(
 	return wait(t, ib, completed, within, messageID, handlerKey)
 }
 
-// WaitFailed waits until the handler has failed for the message and waits for
-// its next attempt. It fails the test as WaitCompleted does, and when the
-// status is completed. A status that is retried quickly may be missed.
+// WaitFailed waits until the handler has failed for the message and the status waits for its next
+// attempt. It fails the test as WaitCompleted does, and also when the status is completed. It may
+// miss a status that is retried quickly.
 func WaitFailed(
 	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
 ) models.HandlerStatus {
@@ -28,8 +28,8 @@ func WaitFailed(
 	return wait(t, ib, failed, within, messageID, handlerKey)
 }
 
-// WaitPoisoned waits until the status is poisoned. It fails the test as
-// WaitCompleted does, and when the status is completed.
+// WaitPoisoned waits until the status is poisoned. It fails the test as WaitCompleted does, and
+// also when the status is completed.
 func WaitPoisoned(
 	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
 ) models.HandlerStatus {
@@ -37,7 +37,7 @@ func WaitPoisoned(
 	return wait(t, ib, poisoned, within, messageID, handlerKey)
 }
 
-// glance is the time between two looks at the database.
+// glance is the time between two queries of the database.
 const glance = 5 * time.Millisecond
 
 func wait(
@@ -57,7 +57,7 @@ func wait(
 			if want.is(*s) {
 				return *s
 			}
-			if s.CompletedAt != nil || s.IsPoisoned { // it stays as it is
+			if s.CompletedAt != nil || s.IsPoisoned { // the state is final
 				t.Fatalf("fxtest: will not be %s: %s", want.name, f.describe(messageID, handlerKey))
 			}
 		}

@@ -1,5 +1,5 @@
-// Package effects is what transactional handlers write: one row for each unit
-// of work, so that a check can tell whether each happened exactly once.
+// Package effects has the table that transactional handlers write to. It has one row for each unit
+// of work, so a check can verify that each happened exactly once.
 package effects
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Insert writes one effect: its only argument is the unit's ID. The same for
-// everybody, in the placeholders of GORM and of pgx.
+// Insert writes one effect. Its only argument is the unit's ID. All variants use the same
+// statement, with the placeholders of GORM or of pgx.
 const (
 	Insert    = `INSERT INTO bench_effects (unit) VALUES (?)`
 	InsertPgx = `INSERT INTO bench_effects (unit) VALUES ($1)`
@@ -25,7 +25,7 @@ func Create(ctx context.Context, dsn string) error {
 	})
 }
 
-// Check fails unless n units had one effect each.
+// Check returns an error unless each of n units has exactly one effect.
 func Check(ctx context.Context, dsn string, n int) error {
 	return with(ctx, dsn, func(conn *pgx.Conn) error {
 		var all, units int

@@ -1,4 +1,4 @@
-// Package groups says what is measured: one file a group.
+// Package groups defines what is measured, with one file for each group.
 package groups
 
 import (
@@ -22,7 +22,7 @@ const (
 
 const copyBoth = "COPY into the same two tables"
 
-// Accept is persisting messages with one pending status each.
+// Accept measures storing messages with one pending status each.
 func Accept() trial.Group {
 	return trial.Group{
 		Name: "accept", Unit: "message",
@@ -37,7 +37,7 @@ func Accept() trial.Group {
 	}
 }
 
-// Accept3 is Accept with three handlers for each message.
+// Accept3 is like Accept with three handlers for each message.
 func Accept3() trial.Group {
 	return trial.Group{
 		Name: "accept3", Unit: "message",
@@ -48,7 +48,7 @@ func Accept3() trial.Group {
 	}
 }
 
-// acceptVariants are those of messages with so many handlers each, then others.
+// acceptVariants returns the variants with this number of handlers, followed by others.
 func acceptVariants(handlers int, others ...trial.Variant) []trial.Variant {
 	return append([]trial.Variant{
 		{Name: "inbox", New: acceptOurs(handlers)},

@@ -2,7 +2,7 @@ package groups
 
 import "github.com/gorm-inbox/inbox/bench/trial"
 
-// All groups, in the order of docs/benchmarks.md.
+// All returns all groups, in the order of docs/benchmarks.md.
 func All() []trial.Group {
 	return []trial.Group{
 		Accept(),

@@ -23,7 +23,7 @@ const (
 	processBig         = "process, random IDs, 5 million completed"
 )
 
-// Big is the same work in tables that are full already.
+// Big measures the same work in large tables.
 func Big() trial.Group {
 	return trial.Group{
 		Name: "big", Unit: "message",
@@ -46,8 +46,8 @@ func Big() trial.Group {
 	}
 }
 
-// bigTables are databases with millions of rows, made when first asked for.
-// What a trial adds stays: a hundredth of what is there in a whole run, completed.
+// bigTables are databases with millions of rows, filled on first use. Rows that trials add stay
+// there, completed. In a whole run they are a hundredth of all rows.
 type bigTables struct {
 	lab             *trial.Lab
 	mu              sync.Mutex
@@ -111,7 +111,7 @@ func (b *bigTables) Close() error {
 	return errors.Join(errs...)
 }
 
-// bigOpen opens an inbox on the tables asked for, in which nothing is pending.
+// bigOpen opens an inbox on the chosen tables. Nothing is pending in them.
 func bigOpen(ctx context.Context, env *trial.Env, ordered, big bool) (*ours.Inbox, error) {
 	dsn := env.DSN
 	if big {
@@ -126,7 +126,7 @@ func bigOpen(ctx context.Context, env *trial.Env, ordered, big bool) (*ours.Inbo
 	return ours.Open(ctx, dsn, 1, processOptions()...)
 }
 
-// drain processes what an earlier trial has accepted.
+// drain processes messages that an earlier trial has accepted.
 func drain(ctx context.Context, dsn string) error {
 	ib, err := ours.Open(ctx, dsn, 1, processOptions()...)
 	if err != nil {
@@ -174,8 +174,8 @@ func bigProcess(big bool) newTrial {
 	}
 }
 
-// processing is processAccepted where there are other messages in the tables, too.
-// Full tables are analysed already.
+// processing is like processAccepted for tables that may have other messages. Large tables are
+// analysed already.
 func processing(
 	ctx context.Context, env *trial.Env, ib *ours.Inbox, messages []handler.RawMessage,
 ) (*trial.Trial, error) {

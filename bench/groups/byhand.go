@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// acceptByHand stores messages; store is one of the two ways.
+// acceptByHand stores messages with store, one of the two ways.
 func acceptByHand(handlers, full, quick, connections int,
 	store func(context.Context, *byhand.Inbox, []byhand.Message, []byhand.Status) error,
 ) newTrial {
@@ -40,8 +40,8 @@ func gormInBatches(ctx context.Context, ib *byhand.Inbox, messages []byhand.Mess
 	return ib.AcceptInBatches(ctx, messages, statuses, acceptBatch, acceptConnections)
 }
 
-// processByHand runs what is pending; process calls the handler it is given
-// for each message.
+// processByHand processes pending messages with process, which calls the given handler for each
+// message.
 func processByHand(
 	full, quick int, process func(context.Context, *byhand.Inbox, func(id string, content []byte) error) error,
 ) newTrial {

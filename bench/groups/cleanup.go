@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// Cleanup tells whether deleting what is old is in the way of what is new.
+// Cleanup measures whether deleting old rows slows down new work.
 func Cleanup() trial.Group {
 	return trial.Group{
 		Name: "cleanup", Unit: "message",
@@ -33,7 +33,7 @@ type expired struct{ database *server.Database }
 
 const retention = 24 * time.Hour
 
-// expiredMessages is so many that a cleanup takes fifty batches.
+// expiredMessages is large enough for fifty cleanup batches.
 func expiredMessages(lab *trial.Lab) int { return lab.Scale(500_000, 100_000) }
 
 func newExpired(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
@@ -115,8 +115,8 @@ func besideCleanup(cleaning bool) newTrial {
 	}
 }
 
-// cleaningMeanwhile does the work beside a cleanup, which must not come to its
-// end before, and tells how many rows that deleted in a second.
+// cleaningMeanwhile does the work during a cleanup, and returns how many rows per second the
+// cleanup deleted. The cleanup must still be running when the work ends.
 func cleaningMeanwhile(
 	ctx context.Context, ib *ours.Inbox, work func(context.Context) error,
 ) (deleted float64, err error) {

@@ -9,12 +9,11 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// twiceOf is how many messages there are for each that comes twice at the same
-// moment.
+// twiceOf sets how many messages are delivered twice at the same moment: one in twiceOf.
 const twiceOf = 5
 
-// deliveries are those of n messages by a transport that delivers a message
-// again until it is handled without an error.
+// deliveries simulates a transport that delivers n messages, each again until it is handled without
+// an error.
 type deliveries struct {
 	messages int
 	ids      []string
@@ -33,10 +32,10 @@ func newDeliveries(n int) *deliveries {
 	return d
 }
 
-// mostTries: what has failed so often is no matter of chance.
+// mostTries is how often a delivery may fail. More failures cannot be a coincidence.
 const mostTries = 10
 
-// to hands them to handle, so many at once.
+// to delivers them to handle, atOnce of them concurrently.
 func (d *deliveries) to(ctx context.Context, atOnce int, handle func(ctx context.Context, id string) error) error {
 	return trial.InBatches(ctx, len(d.ids), 1, atOnce, func(ctx context.Context, i, _ int) error {
 		for try := 1; ; try++ {
@@ -52,9 +51,8 @@ func (d *deliveries) to(ctx context.Context, atOnce int, handle func(ctx context
 	})
 }
 
-// figures are what tells the ways apart beside their speed, per thousand
-// messages: effects beyond one, calls of the handler beyond one, and deliveries
-// that had to be repeated.
+// figures returns what distinguishes the ways besides their speed, per thousand messages: effects
+// beyond one, handler calls beyond one, and repeated deliveries.
 func (d *deliveries) figures(effects int) map[string]float64 {
 	perThousand := func(n int) float64 { return 1000 * float64(n) / float64(d.messages) }
 	return map[string]float64{

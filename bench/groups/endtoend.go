@@ -11,7 +11,7 @@ import (
 
 const endToEndCount, endToEndQuick = 60_000, 12_000
 
-// EndToEnd is accepting and completing at the same time, in one process.
+// EndToEnd measures accepting and completing at the same time in one process.
 func EndToEnd() trial.Group {
 	return trial.Group{
 		Name: "endtoend", Unit: "message",

@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Idempotent is the inline receiver beside what is usually written.
+// Idempotent compares the inline receiver with what people usually write.
 func Idempotent() trial.Group {
 	ours := func(atOnce int) string { return fmt.Sprintf("gormstore.Wrap, %d at once", atOnce) }
 	naive := func(atOnce int) string { return fmt.Sprintf("check, run, mark in a transaction, %d at once", atOnce) }
@@ -45,7 +45,7 @@ func Idempotent() trial.Group {
 
 const idempotentCount, idempotentQuick = 4_000, 1_000
 
-// received is a message of a transport that is none of ours.
+// received is a message of a transport other than ours.
 type received struct{ id string }
 
 func (r received) MessageID() string { return r.id }
@@ -116,8 +116,8 @@ func idempotentByHand(
 	}
 }
 
-// onceTrial checks that each message has its marker and its effect, and, if
-// strict, one. The effects are counted when the time is up.
+// onceTrial checks that each message has its marker and its effect. If strict, each must have
+// exactly one effect. The effects are counted after the timed part.
 func onceTrial(
 	dsn string, d *deliveries, markers string, strict bool, run func(context.Context) error, end func(),
 ) *trial.Trial {

@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent/redisstore"
 )
 
-// IdempotentRedis is the same with markers, and effects, in Redis.
+// IdempotentRedis measures the same with markers, and effects, in Redis.
 func IdempotentRedis() trial.Group {
 	ours := func(atOnce int) string { return fmt.Sprintf("redisstore, %d at once", atOnce) }
 	setNX := func(atOnce int) string { return fmt.Sprintf("SET NX, then run, %d at once", atOnce) }
@@ -62,12 +62,11 @@ func redisOurs(atOnce int) newTrial {
 	}
 }
 
-// handMarked is how long the marker of those by hand is kept, which is what the
-// articles have.
+// handMarked is how long the markers written by hand are kept, which is the value in the articles.
 const handMarked = 24 * time.Hour
 
-// redisByHand measures one of the ways of articles; once calls run for a marker
-// that is not there.
+// redisByHand measures one of the ways in articles. once must call run if the marker does not
+// exist.
 func redisByHand(atOnce int,
 	once func(ctx context.Context, client *redis.Client, marker string, run func() error) error, strict bool,
 ) newTrial {
@@ -88,11 +87,11 @@ func redisByHand(atOnce int,
 	}
 }
 
-// markThenRun takes a message for processed from before it is on.
+// markThenRun considers a message processed before it runs.
 func markThenRun(ctx context.Context, client *redis.Client, marker string, run func() error) error {
 	err := client.SetArgs(ctx, marker, "processed", redis.SetArgs{Mode: "NX", TTL: handMarked}).Err()
 	if errors.Is(err, redis.Nil) {
-		return nil // it was there
+		return nil // the marker exists
 	}
 	if err != nil {
 		return err
@@ -100,7 +99,7 @@ func markThenRun(ctx context.Context, client *redis.Client, marker string, run f
 	return run()
 }
 
-// checkRunMark runs both of two at the same moment: both may find nothing.
+// checkRunMark may run two concurrent deliveries of a message, because both may find no marker.
 func checkRunMark(ctx context.Context, client *redis.Client, marker string, run func() error) error {
 	err := client.Get(ctx, marker).Err()
 	if err == nil {

@@ -91,7 +91,7 @@ func TestEachIdempotentRedisVariantDoesItsWorkAndItsCheckNoticesOneEffectOrMarke
 			require.NoError(t, one.Run(ctx))
 			require.NoError(t, one.Check(ctx))
 			doubled := one.Values["doubled_per_1000"]
-			require.NoError(t, one.Run(ctx)) // all of it again: known
+			require.NoError(t, one.Run(ctx)) // all messages again, now known
 			require.NoError(t, one.Check(ctx))
 			require.Equal(t, doubled, one.Values["doubled_per_1000"])
 
@@ -130,7 +130,7 @@ func TestEachIdempotentRedisVariantDoesItsWorkAndItsCheckNoticesOneEffectOrMarke
 	require.NoError(t, shared.Close())
 }
 
-// keysOf are those of all trials of the group that have not been closed.
+// keysOf returns the keys of the group's trials that are not closed yet.
 func keysOf(t *testing.T, client *redis.Client, shared io.Closer) (keys []string) {
 	t.Helper()
 	found := client.Scan(t.Context(), 0, shared.(*benchRedis).prefix+"*", 1000).Iterator()
@@ -139,7 +139,7 @@ func keysOf(t *testing.T, client *redis.Client, shared io.Closer) (keys []string
 	}
 	require.NoError(t, found.Err())
 	slices.Sort(keys)
-	return slices.Compact(keys) // a scan may come past a key twice
+	return slices.Compact(keys) // a scan may return a key twice
 }
 
 func TestDeliveriesComeTwiceNowAndThenAndAgainAfterAFailure(t *testing.T) {

@@ -22,7 +22,7 @@ const (
 	kafkaCompleted = "inbox, from Kafka to completed"
 )
 
-// Kafka is the way from records in a topic to messages.
+// Kafka measures the way from records in a topic to stored messages.
 func Kafka() trial.Group {
 	return trial.Group{
 		Name: "kafka", Unit: "message",
@@ -38,10 +38,10 @@ func Kafka() trial.Group {
 	}
 }
 
-// kafkaTopic is a topic full of records, which every trial reads.
+// kafkaTopic is a topic full of records that every trial reads.
 type kafkaTopic struct {
 	*servers.Admin
-	broker   *servers.Kafka // nil if it runs anyway
+	broker   *servers.Kafka // nil for an external broker
 	brokers  []string
 	name     string
 	messages []handler.RawMessage
@@ -68,7 +68,7 @@ func newKafkaTopic(ctx context.Context, lab *trial.Lab) (io.Closer, error) {
 	return k, nil
 }
 
-// Close ends the broker and removes its data, or the topic alone.
+// Close stops the broker and removes its data, or only deletes the topic of an external broker.
 func (k *kafkaTopic) Close() error {
 	if k.broker != nil {
 		return k.broker.Close()
@@ -80,7 +80,7 @@ func (k *kafkaTopic) Close() error {
 	return err
 }
 
-// cpu is the broker's, zero if it runs anyway.
+// cpu returns the broker's CPU time, or zero for an external broker.
 func (k *kafkaTopic) cpu() (time.Duration, error) {
 	if k.broker == nil {
 		return 0, nil
@@ -104,8 +104,8 @@ func acceptedByCalls(ctx context.Context, env *trial.Env) (*trial.Trial, error) 
 	}, nil
 }
 
-// fromKafka consumes the topic. With acceptOnly the handler is paused, so that
-// nothing else is done.
+// fromKafka consumes the topic. With acceptOnly the handler is paused, so that messages are only
+// accepted.
 func fromKafka(acceptOnly bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		topic := env.Shared.(*kafkaTopic)

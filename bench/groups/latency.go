@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// latencyRate is how many messages come in a second, one at a time.
+// latencyRate is how many messages are accepted per second, one at a time.
 const latencyRate = 200
 
 const (
@@ -23,8 +23,8 @@ const (
 	listening   = "inbox, accepted elsewhere, Listen"
 )
 
-// Latency is how soon a handler starts. The rate is given, so what counts are
-// the further figures.
+// Latency measures how soon a handler starts. The rate is fixed, so the further figures are the
+// result.
 func Latency() trial.Group {
 	return trial.Group{
 		Name: "latency", Unit: "message",
@@ -50,7 +50,7 @@ func Latency() trial.Group {
 	}
 }
 
-// latencySame wakes the handlers up in the process that accepts.
+// latencySame accepts in the process that handles, which wakes its handlers up.
 func latencySame(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 	watch := newStopwatch(env)
 	ib, err := ours.OpenWith(ctx, env.DSN, watch.handler)
@@ -60,8 +60,7 @@ func latencySame(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 	return watch.trial(ctx, ib, ib, ib.Close)
 }
 
-// latencyElsewhere accepts with an inbox that is not started, as another
-// process would.
+// latencyElsewhere accepts with an inbox that is not started, like another process.
 func latencyElsewhere(options ...inbox.Option) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		watch := newStopwatch(env)
@@ -77,8 +76,8 @@ func latencyElsewhere(options ...inbox.Option) newTrial {
 	}
 }
 
-// latencyRiver inserts and works in the same process; its jobs are always
-// announced by LISTEN/NOTIFY.
+// latencyRiver inserts and works in the same process. River always announces jobs with
+// LISTEN/NOTIFY.
 func latencyRiver(s river.Settings) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		watch := newStopwatch(env)
@@ -110,23 +109,23 @@ func latencyRiver(s river.Settings) newTrial {
 	}
 }
 
-// stopwatch takes the time from when a message is due until its handler starts.
+// stopwatch measures the time from when a message is due until its handler starts.
 type stopwatch struct {
 	messages []handler.RawMessage
-	number   map[string]int // of a message ID
+	number   map[string]int // a message's index by its ID
 	base     time.Time
-	// Both are times after base. The schedule is run's: of a stall, each message
-	// that waited behind it has its share.
+	// Both are times after base. due is the schedule of run, so a stall counts for each message
+	// that had to wait for it.
 	due     []time.Duration
-	started []atomic.Int64 // in nanoseconds; zero is not yet
+	started []atomic.Int64 // in nanoseconds; zero until the handler has started
 	missing atomic.Int64
-	all     chan struct{} // closed when each handler has started
+	all     chan struct{} // closed when every handler has started
 }
 
 func newStopwatch(env *trial.Env) *stopwatch {
 	n := env.Scale(4*latencyRate, 2*latencyRate)
 	if env.Tiny {
-		n = latencyRate / 4 // it takes its time
+		n = latencyRate / 4 // the rate is fixed, so more messages take longer
 	}
 	w := &stopwatch{messages: ours.Messages(n), number: make(map[string]int, n), base: time.Now(),
 		due: make([]time.Duration, n), started: make([]atomic.Int64, n), all: make(chan struct{})}
@@ -145,15 +144,15 @@ func (w *stopwatch) handler(called func()) []*inbox.HandlerSpec {
 	})}
 }
 
-// start notes that the handler of message i starts.
+// start records that the handler of message i has started.
 func (w *stopwatch) start(i int) {
 	if w.started[i].CompareAndSwap(0, int64(time.Since(w.base))) && w.missing.Add(-1) == 0 {
 		close(w.all)
 	}
 }
 
-// run offers one message after the other, by the clock: one that was late
-// delays none, so that slow accepts don't lower the rate.
+// run accepts one message after the other on a fixed schedule. A late message does not delay the
+// schedule, so slow accepts do not lower the rate.
 func (w *stopwatch) run(ctx context.Context, accept func(ctx context.Context, i int) error) error {
 	const every = time.Second / latencyRate
 	began := time.Since(w.base)
@@ -179,7 +178,7 @@ func (w *stopwatch) run(ctx context.Context, accept func(ctx context.Context, i 
 	}
 }
 
-// figures are the percentiles of all messages.
+// figures returns the percentiles of all messages.
 func (w *stopwatch) figures() map[string]float64 {
 	waits := make([]float64, len(w.messages))
 	for i := range waits {
@@ -190,12 +189,12 @@ func (w *stopwatch) figures() map[string]float64 {
 		"max_ms": waits[len(waits)-1]}
 }
 
-// percentile of sorted values, by the nearest rank.
+// percentile returns a percentile of sorted values, by the nearest rank.
 func percentile(sorted []float64, p int) float64 {
 	return sorted[max(0, (len(sorted)*p+99)/100-1)]
 }
 
-// trial accepts with one inbox and handles with another, or the same.
+// trial accepts with one inbox and handles with another or the same.
 func (w *stopwatch) trial(ctx context.Context, from, to *ours.Inbox, end func()) (*trial.Trial, error) {
 	if err := to.Start(ctx); err != nil {
 		end()

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/workers"
 )
 
-// TestMain lets this program be a worker process too, as the command is.
+// TestMain makes the test program usable as a worker process, like the command.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == workers.Command {
 		if err := Worker(context.Background(), os.Args[2], os.Stdin, os.Stdout); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Operations is how long operators wait for what they look at.
+// Operations measures how long operators wait for lists and searches.
 func Operations() trial.Group {
 	g := trial.Group{
 		Name: "operations", Unit: "look", NoDatabase: true,
@@ -31,10 +31,10 @@ func Operations() trial.Group {
 	return g
 }
 
-// look is one question of an operator; it returns how many rows answer it.
+// look is one query of an operator. ask returns how many rows it found.
 type look struct {
 	name string
-	// least is how many rows there must be for an answer, 0 if none may be.
+	// least is the smallest valid number of rows. If it is 0, there must be none.
 	least int
 	ask   func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error)
 }
@@ -66,7 +66,7 @@ var looks = []look{
 	{"list, failing", 50, listed(ops.Filter{States: []ops.State{ops.StateFailing}})},
 	{"list, completed, of one type", 50, listed(ops.Filter{States: []ops.State{ops.StateCompleted}, Type: ours.Type})},
 	{"list, received within a time", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
-		all := time.Duration(s.completed) * time.Millisecond // apart
+		all := time.Duration(s.completed) * time.Millisecond // the messages are a millisecond apart
 		page, err := o.List(ctx, ops.Filter{From: s.accepted.Add(-all * 3 / 4), To: s.accepted.Add(-all / 4)}, "", 0)
 		return len(page.Statuses), err
 	}},
@@ -115,7 +115,7 @@ var looks = []look{
 	}},
 }
 
-// looking asks the same again and again.
+// looking repeats the same query.
 func looking(l look) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		s := env.Shared.(*stuckInbox)
@@ -155,16 +155,16 @@ func looking(l look) newTrial {
 	}
 }
 
-// stuckInbox is a database in which most has completed and much has failed.
+// stuckInbox is a database in which most statuses have completed and many have failed.
 type stuckInbox struct {
 	database *server.Database
 	ib       *ours.Inbox
 	ops      *ops.Ops
 
 	completed, failed int
-	message           string    // that has failed
-	accepted          time.Time // the last that has completed
-	group             string    // of most failures
+	message           string    // a message that has failed
+	accepted          time.Time // when the last completed message was accepted
+	group             string    // the group with the most failures
 	last              ops.Cursor
 }
 
@@ -196,8 +196,8 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 	}
 	every := s.completed/s.failed + 2
 	for _, statement := range []string{
-		// Everywhere among what has completed. Twenty kinds of failure, and each text
-		// is another.
+		// The failures are spread among the completed statuses. There are twenty kinds of failure,
+		// and no two error texts are equal.
 		fmt.Sprintf(`WITH failed AS (
 				SELECT number, row_number() OVER (ORDER BY number) AS n FROM inbox_messages WHERE number %% %[1]d < 2 ORDER BY number LIMIT %[2]d
 			)
@@ -222,7 +222,7 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 	return s.mark(ctx)
 }
 
-// mark notes what looks go by.
+// mark checks the counts and stores the group and the cursor that looks use.
 func (s *stuckInbox) mark(ctx context.Context) error {
 	if c, err := s.count(ctx); err != nil || c != (counted{s.completed, s.failed, s.failed}) {
 		return errors.Join(err, fmt.Errorf("there are %+v statuses, expected %d completed, %d poisoned and as many failing",
@@ -246,7 +246,7 @@ func (s *stuckInbox) mark(ctx context.Context) error {
 	return nil
 }
 
-// counted are the statuses of a stuckInbox.
+// counted are the numbers of statuses in a stuckInbox.
 type counted struct{ completed, poisoned, failing int }
 
 func (s *stuckInbox) count(ctx context.Context) (c counted, err error) {

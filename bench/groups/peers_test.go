@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// tables are those whose rows a check counts, most telling first.
+// tables are the tables whose rows checks count, in the order in which spoil prefers them.
 var tables = []string{"bench_effects", "inbox_handler_statuses", "hand_statuses", "river_job", "watermill_bench",
 	"gue_jobs"}
 
@@ -39,8 +39,8 @@ func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
 	}
 }
 
-// differInANumber are variants that do what another of their group does, with
-// other settings: a tiny trial of the other tells all that theirs would.
+// differInANumber are variants that differ from another one of their group only in settings. A tiny
+// trial of that other variant covers them.
 var differInANumber = map[string][]string{
 	"accept3": {gormEach, gormBatches},
 	"process": {river2000, river500, textbook8, "Watermill SQL, batches of 1,000, backlog of 30,000",
@@ -56,7 +56,7 @@ var differInANumber = map[string][]string{
 	"sqlite":           {"accept, mattn", "accept, GORM one by one, mattn", "process, GORM one by one, modernc"},
 }
 
-// kinds are a group's variants without those.
+// kinds returns a group's variants without those.
 func kinds(t *testing.T, g trial.Group) []trial.Variant {
 	t.Helper()
 	left := slices.DeleteFunc(slices.Clone(g.Variants), func(v trial.Variant) bool {
@@ -67,7 +67,7 @@ func kinds(t *testing.T, g trial.Group) []trial.Variant {
 	return left
 }
 
-// spoil takes one row away, or adds one where none is to be left.
+// spoil removes one row, or adds one to a table that must end empty.
 func spoil(t *testing.T, ctx context.Context, dsn string) {
 	conn, err := pgx.Connect(ctx, dsn)
 	require.NoError(t, err)

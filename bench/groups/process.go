@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// What process_vs_textbook compares.
+// The variants that process_vs_textbook compares.
 const (
 	BatchesOf2000 = "inbox, batches of 2,000"
 
@@ -23,13 +23,13 @@ const (
 	textbook8 = "textbook inbox, 8 at once"
 )
 
-// inboxBench and riverBench are what the best of either is chosen from.
+// inboxBench and riverBench are the variants from which the best of either side is chosen.
 func inboxBench() []string { return []string{"inbox", BatchesOf2000} }
 func riverBench() []string { return []string{river2000, river1000, river500} }
 
 const processCount, processQuick = 100_000, 15_000
 
-// processOptions are those for throughput: what docs/benchmarks.md names.
+// processOptions returns the options for throughput that docs/benchmarks.md names.
 func processOptions() []inbox.Option {
 	return []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 		o.Processor.Concurrency = 200
@@ -38,7 +38,8 @@ func processOptions() []inbox.Option {
 	})}
 }
 
-// largeBatches is the other setting of the groups that compare with River's three.
+// largeBatches returns the options of the second inbox variant in groups that compare with River's
+// three variants.
 func largeBatches() []inbox.Option {
 	return []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 		o.Processor.Concurrency = 200
@@ -47,7 +48,7 @@ func largeBatches() []inbox.Option {
 	})}
 }
 
-// Process is taking pending messages to completed, handlers that do nothing.
+// Process measures taking pending messages to completed, with handlers that do nothing.
 func Process() trial.Group {
 	return trial.Group{
 		Name: "process", Unit: "status",
@@ -61,12 +62,11 @@ func Process() trial.Group {
 			{Name: river500, New: processRiver(river.Bench(500), processCount, processQuick)},
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
 			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
-			// Slow ones have less to do; their speed does not depend on it.
+			// Slow variants process fewer messages. Their speed does not depend on the number.
 			{Name: Textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
 			{Name: textbook8, New: processByHand(8_000, 3_000, textbookOf(8))},
-			// Each of its reads sorts all that is unread (the SELECT of
-			// schema_adapter_postgresql.go): a log is meant to be read while it
-			// is written, so it has a shorter backlog here.
+			// Each read sorts all unread messages (the SELECT in schema_adapter_postgresql.go). A
+			// log is meant to be read while it is written, so it has a shorter backlog here.
 			{Name: "Watermill SQL, defaults, backlog of 10,000", New: processWatermill(watermill.Settings{}, 10_000, 5_000)},
 			{Name: "Watermill SQL, batches of 1,000, backlog of 30,000",
 				New: processWatermill(watermill.Settings{Batch: 1_000}, 30_000, 10_000)},
@@ -94,8 +94,8 @@ func processOurs(full, quick int, options ...inbox.Option) newTrial {
 	}
 }
 
-// processStored runs an inbox on n messages that it has accepted before. Check
-// is for what the handlers leave beside their statuses.
+// processStored processes n messages that the inbox has accepted before. check verifies what the
+// handlers leave besides their statuses.
 func processStored(
 	ctx context.Context, env *trial.Env, ib *ours.Inbox, n int, check func(context.Context) error,
 ) (*trial.Trial, error) {
@@ -123,8 +123,8 @@ func processAccepted(ctx context.Context, env *trial.Env, ib *ours.Inbox, messag
 	return &trial.Trial{Count: n, Run: completing(ib, n), Check: check, Close: ib.Close}, nil
 }
 
-// completing is the part that is timed where n statuses are pending before: from
-// the inbox's start until they are completed.
+// completing returns the timed part of a trial with n pending statuses: from the inbox's start
+// until they are completed.
 func completing(ib *ours.Inbox, n int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := ib.Start(ctx); err != nil {

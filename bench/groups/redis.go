@@ -15,11 +15,11 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-// benchRedis is a server, which every trial has keys of its own in.
+// benchRedis is a server in which every trial has keys of its own.
 type benchRedis struct {
-	server *servers.Redis // nil if it runs anyway
+	server *servers.Redis // nil for an external server
 	url    string
-	prefix string // of all of the trials' keys
+	prefix string // of all trials' keys
 }
 
 func newBenchRedis(_ context.Context, lab *trial.Lab) (io.Closer, error) {
@@ -34,7 +34,7 @@ func newBenchRedis(_ context.Context, lab *trial.Lab) (io.Closer, error) {
 	return &benchRedis{server, server.URL(), prefix}, nil
 }
 
-// Close ends the server, if it was started for the group.
+// Close stops the server if it was started for the group.
 func (r *benchRedis) Close() error {
 	if r.server == nil {
 		return nil
@@ -42,7 +42,7 @@ func (r *benchRedis) Close() error {
 	return r.server.Close()
 }
 
-// cpu is the server's, zero if it runs anyway.
+// cpu returns the server's CPU time, or zero for an external server.
 func (r *benchRedis) cpu() (time.Duration, error) {
 	if r.server == nil {
 		return 0, nil
@@ -50,7 +50,7 @@ func (r *benchRedis) cpu() (time.Duration, error) {
 	return server.CPU(r.server.PID())
 }
 
-// redisTrial is one trial's keys.
+// redisTrial has the keys of one trial.
 type redisTrial struct {
 	*deliveries
 	server *benchRedis
@@ -75,8 +75,8 @@ func (r *redisTrial) effect(ctx context.Context, id string) error {
 	return r.client.RPush(ctx, r.prefix+"-effects", id).Err()
 }
 
-// trial checks that each message has its marker and its effect, and, if strict,
-// one.
+// trial checks that each message has its marker and its effect. If strict, each must have exactly
+// one effect.
 func (r *redisTrial) trial(atOnce int, strict bool, handle func(ctx context.Context, id string) error,
 	marked func(ctx context.Context, id string) (bool, error),
 ) *trial.Trial {

@@ -8,11 +8,10 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// newTrial is what a variant's New is.
+// newTrial is the type of a variant's New.
 type newTrial = func(context.Context, *trial.Env) (*trial.Trial, error)
 
-// acceptRiver inserts jobs, one for each handler of a message; nobody works
-// them.
+// acceptRiver inserts jobs, one for each handler of a message, without working them.
 func acceptRiver(insert river.Insert, handlers int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(acceptCount, acceptQuick)
@@ -31,7 +30,7 @@ func acceptRiver(insert river.Insert, handlers int) newTrial {
 	}
 }
 
-// processRiver works jobs that are there.
+// processRiver works jobs that are already stored.
 func processRiver(s river.Settings, full, quick int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(full, quick)
@@ -77,7 +76,7 @@ func processRiver(s river.Settings, full, quick int) newTrial {
 func endToEndRiver(s river.Settings) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(endToEndCount, endToEndQuick)
-		s.Connections = 8 // those that insert do not wait for those that work
+		s.Connections = 8 // so that inserts do not wait for workers' connections
 		r, err := river.Open(ctx, env.DSN, s)
 		if err != nil {
 			return nil, err

@@ -71,8 +71,9 @@ func TestLatenciesAreThoseOfEveryMessage(t *testing.T) {
 	require.Equal(t, map[string]float64{"p50_ms": n / 2, "p99_ms": n * 0.99, "max_ms": n}, w.figures())
 }
 
-// An accept that stalls (a checkpoint, a lock) for 40 messages' time makes most
-// of 50 messages late, not the one whose call it was alone.
+// TestMessagesThatWaitBehindASlowAcceptAreLate checks that a stall counts for all messages that it
+// delays. An accept that stalls for the time of 40 messages (a checkpoint, a lock) makes most of 50
+// messages late, not only its own.
 func TestMessagesThatWaitBehindASlowAcceptAreLate(t *testing.T) {
 	const stall = 40 * time.Second / latencyRate
 	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Tiny: true}})
@@ -87,10 +88,10 @@ func TestMessagesThatWaitBehindASlowAcceptAreLate(t *testing.T) {
 	require.GreaterOrEqual(t, w.figures()["p50_ms"], float64(stall.Milliseconds())/4)
 }
 
-// tinyEnv is for trials on servers that run anyway.
+// tinyEnv returns an environment for trials on external servers.
 func tinyEnv(t *testing.T, g trial.Group) trial.Env {
 	t.Helper()
-	_ = testenv.PostgresDSN(t) // leaves the test out where there is no server
+	_ = testenv.PostgresDSN(t) // skips the test if there is no server
 	lab := &trial.Lab{Tiny: true, Log: io.Discard, Server: server.Use(os.Getenv(servers.PostgresEnv)),
 		Kafka: os.Getenv(servers.KafkaEnv)}
 	if g.Name == "kafka" && lab.Kafka == "" {
@@ -109,7 +110,7 @@ func tinyEnv(t *testing.T, g trial.Group) trial.Env {
 	return env
 }
 
-// databases are those that a trial may have worked in.
+// databases returns the databases in which a trial may have worked.
 func databases(t *testing.T, ctx context.Context, env trial.Env) []string {
 	t.Helper()
 	switch shared := env.Shared.(type) {
@@ -130,7 +131,7 @@ func databases(t *testing.T, ctx context.Context, env trial.Env) []string {
 	}
 }
 
-// removeNewest takes the status or job away that came last.
+// removeNewest removes the newest status or job.
 func removeNewest(t *testing.T, ctx context.Context, dsns []string) {
 	t.Helper()
 	removed := 0
@@ -141,7 +142,7 @@ func removeNewest(t *testing.T, ctx context.Context, dsns []string) {
 			var there bool
 			require.NoError(t, conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there))
 			if !there {
-				continue // another database was used, or by somebody else
+				continue // the trial used another database
 			}
 			_, err = conn.Exec(ctx, `DELETE FROM `+table+` WHERE id = (SELECT id FROM `+table+
 				` ORDER BY created_at DESC, id DESC LIMIT 1)`)

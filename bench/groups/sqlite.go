@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// SQLite is the same on a file.
+// SQLite measures the same work on a SQLite file.
 func SQLite() trial.Group {
 	return trial.Group{
 		Name: "sqlite", Unit: "message", NoDatabase: true,
@@ -27,8 +27,8 @@ func SQLite() trial.Group {
 	}
 }
 
-// inDirectory prepares a trial on a file in a directory of its own, which goes
-// when the trial is closed.
+// inDirectory prepares a trial on a file in a directory of its own, which is removed when the trial
+// is closed.
 func inDirectory(prepare func(ctx context.Context, env *trial.Env, path string) (*trial.Trial, error)) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		directory, err := os.MkdirTemp("", "inbox-bench-")

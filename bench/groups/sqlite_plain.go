@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// plain is an inbox that one writes in an afternoon: GORM, one row at a time,
-// no retries and no recovery.
+// plain is an inbox that one writes in an afternoon: GORM, one row at a time, no retries and no
+// recovery.
 type plain struct{ db *gorm.DB }
 
 type plainMessage struct {
@@ -28,7 +28,7 @@ type plainStatus struct {
 	MessageID           string `gorm:"uniqueIndex:plain_once"`
 	HandlerKey          string `gorm:"uniqueIndex:plain_once"`
 	ProcessingStartedAt *time.Time
-	// The index holds what is pending and nothing else.
+	// The index contains only pending rows.
 	CompletedAt *time.Time    `gorm:"index:plain_pending,where:completed_at IS NULL"`
 	Message     *plainMessage `gorm:"foreignKey:MessageID"`
 }
@@ -64,7 +64,7 @@ func (p *plain) accept(ctx context.Context, messages []handler.RawMessage) error
 	return nil
 }
 
-// process claims a hundred at a time, then completes each by itself.
+// process claims a hundred statuses at a time and completes each separately.
 func (p *plain) process(ctx context.Context) error {
 	db := p.db.WithContext(ctx)
 	for {

@@ -14,8 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Transactional is running handlers that write a row in the transaction that completes
-// their status.
+// Transactional measures handlers that write a row in the transaction that completes their status.
 func Transactional() trial.Group {
 	tx := func(concurrency int) string { return fmt.Sprintf("inbox Tx, %d at once", concurrency) }
 	group := func(concurrency int) string { return fmt.Sprintf("inbox TxGroup(10), %d at once", concurrency) }

@@ -16,7 +16,7 @@ const (
 	manyWaiting = "process, 200,000 retries due in an hour"
 )
 
-// Waiting tells whether retries that are not due yet are in the way.
+// Waiting measures whether retries that are not due yet slow down other work.
 func Waiting() trial.Group {
 	return trial.Group{
 		Name: "waiting", Unit: "status",
@@ -45,14 +45,14 @@ func waiting(full, quick int) newTrial {
 	}
 }
 
-// preloadWaiting adds n statuses that failed and wait for their next attempt.
+// preloadWaiting adds n statuses that have failed and wait for their next attempt.
 func preloadWaiting(ctx context.Context, ib *ours.Inbox, dsn string, n int) error {
 	m := ours.OrderedMessages(1)[0]
 	if _, err := ib.Accept(ctx, m); err != nil {
 		return err
 	}
-	// As a claim and a failure leave it, but for a longer time. A millisecond
-	// apart, so the first of the copies is due some minutes before the last.
+	// Set the columns as a claim and a failure do, but with a longer delay. The copies are a
+	// millisecond apart, so the first is due some minutes before the last.
 	err := ib.DB.WithContext(ctx).Scopes(ib.Statuses).Where("message_id = ?", m.ID).Updates(map[string]any{
 		"error_count": 1, "last_error": "connection refused", "next_attempt_at": time.Now().Add(time.Hour),
 		"version": gorm.Expr("version + 2"),

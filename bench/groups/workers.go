@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/workers"
 )
 
-// Workers are several processes on one inbox.
+// Workers measures several processes on one inbox.
 func Workers() trial.Group {
 	g := trial.Group{
 		Name: "workers", Unit: "status",
@@ -24,7 +24,7 @@ func Workers() trial.Group {
 	return g
 }
 
-// Worker is the program of a worker process.
+// Worker is the main function of a worker process.
 func Worker(ctx context.Context, dsn string, in io.Reader, out io.Writer) error {
 	return workers.Serve(ctx, dsn, in, out, processOptions()...)
 }
@@ -68,7 +68,7 @@ func byWorkers(processes int) newTrial {
 // fleet is all worker processes of a trial.
 type fleet []*workers.Process
 
-// process begins and waits until all together have completed n statuses.
+// process starts all workers and waits until together they have completed n statuses.
 func (f fleet) process(ctx context.Context, n int64) error {
 	for _, p := range f {
 		if err := p.Begin(); err != nil {
@@ -97,7 +97,7 @@ func (f fleet) process(ctx context.Context, n int64) error {
 	}
 }
 
-// end stops all and sums up. Harmless when called twice.
+// end stops all workers and sums up their results. It may be called twice.
 func (f fleet) end() (handled int64, cpu time.Duration, err error) {
 	for _, p := range f {
 		h, c, e := p.End()

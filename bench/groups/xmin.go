@@ -17,9 +17,8 @@ const (
 	xminHeld = "accept and process, a transaction open throughout"
 )
 
-// Xmin tells whether a long transaction elsewhere, such as a dump or a report, is
-// in the way: nothing that a claim or a completion leaves behind may be removed
-// while it lasts.
+// Xmin measures whether a long transaction elsewhere, such as a dump or a report, slows down the
+// inbox. While it is open, vacuum cannot remove the dead rows that claims and completions leave.
 func Xmin() trial.Group {
 	return trial.Group{
 		Name: "xmin", Unit: "message",
@@ -93,8 +92,7 @@ func (s *snapshot) messages(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// check fails unless the snapshot was held until now: it would see new
-// messages.
+// check returns an error unless the snapshot is still open. Otherwise it would see new messages.
 func (s *snapshot) check(ctx context.Context) error {
 	n, err := s.messages(ctx)
 	if err == nil && n != s.before {

@@ -14,20 +14,19 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Loads are rows ready to be copied: the limit of what accepting could reach,
-// without deduplication, conflicts or answers.
+// Loads are rows for COPY. They show the limit of what accepting could reach, without
+// deduplication, conflicts or responses.
 type Loads struct {
 	messages, statuses [][]any
 	handlers           int
 }
 
-// copied counts rows ready to be copied, from far beyond what a database
-// numbers by itself.
+// copied numbers the rows for COPY. It starts far above the numbers that a database assigns.
 var copied atomic.Int64
 
 func init() { copied.Store(1 << 40) }
 
-// NewLoads makes the rows that accepting these messages would.
+// NewLoads returns the rows that accepting these messages would store.
 func NewLoads(messages []handler.RawMessage, handlers int) *Loads {
 	l := &Loads{handlers: handlers}
 	now := time.Now().UTC()
@@ -43,7 +42,7 @@ func NewLoads(messages []handler.RawMessage, handlers int) *Loads {
 	return l
 }
 
-// Copy loads messages and statuses, a batch of both in each transaction.
+// Copy loads messages and statuses, with a batch of both in each transaction.
 func (l *Loads) Copy(ctx context.Context, dsn string, batch, connections int) error {
 	pool, err := pgxpool.New(ctx, dsn)
 	if err != nil {

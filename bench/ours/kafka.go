@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// OpenKafka is Open with one handler and a channel that consumes a topic, by a
-// group of its own, from its beginning. The consumer has its default settings.
+// OpenKafka is like Open, with one handler and a channel that consumes a topic from its beginning
+// with a group of its own. The consumer has its default settings.
 func OpenKafka(
 	ctx context.Context, dsn string, brokers []string, topic string, options ...inbox.Option,
 ) (*Inbox, error) {
@@ -32,7 +32,7 @@ func OpenKafka(
 	}, options...)
 }
 
-// Produce writes messages as plain records: the ID as key and in a header.
+// Produce writes messages as plain records, with the ID as the key and in a header.
 func Produce(ctx context.Context, admin *servers.Admin, topic string, messages []handler.RawMessage) error {
 	const batch = 2_000
 	g, ctx := errgroup.WithContext(ctx)

@@ -11,7 +11,7 @@ import (
 // PayloadBytes is the size of every payload.
 const PayloadBytes = 1024
 
-// Payload is what every message carries: nothing that compresses.
+// Payload is the payload of every message. It does not compress.
 var Payload = func() []byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	payload := make([]byte, PayloadBytes)

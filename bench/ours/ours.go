@@ -1,5 +1,4 @@
-// Package ours runs the module under test the way its users do: through its
-// public API.
+// Package ours runs the module under test as its users do, through its public API.
 package ours
 
 import (
@@ -17,23 +16,23 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Channel and Type are what all messages have.
+// Channel and Type are those of all messages.
 const (
 	Channel = "bench"
 	Type    = "bench.message"
 )
 
-// Inbox is an inbox on a database of its own.
+// Inbox is an inbox with a database of its own.
 type Inbox struct {
 	*inbox.Inbox
 	DB *gorm.DB
-	// Handled counts handler calls: those of this process, to which whoever has
-	// others work on the same tables adds theirs.
+	// Handled counts the handler calls of this process. Trials with worker processes on the same
+	// tables add the calls of those.
 	Handled atomic.Int64
 }
 
-// Open makes an inbox whose handlers do nothing; it is migrated and not
-// started. Further options are for what is measured.
+// Open opens an inbox whose handlers do nothing. It is migrated and not started. Further options
+// are what a trial measures.
 func Open(ctx context.Context, dsn string, handlers int, options ...inbox.Option) (*Inbox, error) {
 	ib := &Inbox{}
 	return ib, ib.open(ctx, dsn, ib.handlers(handlers), options...)
@@ -50,8 +49,7 @@ func (ib *Inbox) handlers(n int) []*inbox.HandlerSpec {
 	return specs
 }
 
-// OpenWith is Open with handlers of the caller's own, each of which says when it
-// is called.
+// OpenWith is like Open with the caller's own handlers. Each must report its calls.
 func OpenWith(
 	ctx context.Context, dsn string, specs func(called func()) []*inbox.HandlerSpec, options ...inbox.Option,
 ) (*Inbox, error) {
@@ -75,8 +73,8 @@ func (ib *Inbox) openOn(
 	if err != nil {
 		return err
 	}
-	// database/sql keeps two idle connections unless told otherwise; with more
-	// in use at once it would open and close them all the time.
+	// database/sql keeps two idle connections by default. With more in use at once, it would open
+	// and close them all the time.
 	pool.SetMaxIdleConns(64)
 	options = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 		inbox.Channel(Channel, channel...)}, options...)
@@ -137,12 +135,12 @@ func (ib *Inbox) Completed(ctx context.Context, n int) error {
 	return nil
 }
 
-// once selects statuses completed by their first attempt. The accept, the claim
-// and the completion make version 3 (2 if the accept handed it off): a second
-// claim would have raised it.
+// once selects statuses that were completed by their first attempt. The accept, the claim and the
+// completion make version 3, or 2 if the accept dispatched the status directly. A second claim
+// would have made it larger.
 const once = `completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed' AND version <= 3`
 
-// checkHandled fails unless handlers were called so often.
+// checkHandled returns an error unless handlers were called n times.
 func (ib *Inbox) checkHandled(n int) error {
 	if called := ib.Handled.Load(); called != int64(n) {
 		return fmt.Errorf("handlers were called %d times, expected %d", called, n)
@@ -150,8 +148,8 @@ func (ib *Inbox) checkHandled(n int) error {
 	return nil
 }
 
-// CheckStored fails unless the tables hold so many messages and statuses, and
-// of those so many completed, by one attempt and one call of its handler each.
+// CheckStored returns an error unless the tables have these numbers of messages, statuses and
+// completed statuses, each completed by one attempt and one handler call.
 func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
 	var m, s, c int64
 	db := ib.DB.WithContext(ctx)

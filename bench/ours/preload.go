@@ -13,15 +13,14 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Preload fills the tables with n copies of a message that is stored in them,
-// and of its statuses, under IDs of their own. They come as if they had been
-// accepted a millisecond apart, up to when the original was: all times are
-// shifted. Contents are cut to preloadBytes, everything else is copied, so that
-// it follows the schema.
+// Preload fills the tables with n copies of a stored message and its statuses, under IDs of their
+// own. Their times are shifted as if they had been accepted a millisecond apart, up to the
+// original's. Contents are cut to preloadBytes. Everything else is copied, so that the rows follow
+// the schema.
 //
-// Rows are inserted one after the other, by two connections, into tables with
-// all their indexes, which then are as full as such inserts leave them: one
-// built afterwards would be packed. Vacuumed and analysed at the end.
+// Two connections insert the rows one after the other into tables with all their indexes. So the
+// indexes are as full as such inserts leave them. Indexes built afterwards would be packed. At the
+// end the tables are vacuumed and analysed.
 func (ib *Inbox) Preload(ctx context.Context, dsn, id string, n int, ordered bool) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -53,9 +52,9 @@ const (
 	preloadChunk = 5_000
 )
 
-// preloadChunks inserts one chunk after the other, of those that nobody does.
-// What a row refers to comes from the same statement, so the triggers of
-// foreign keys have nothing to find and are left out.
+// preloadChunks inserts the chunks that no other connection has taken. Each statement inserts the
+// rows together with those that they refer to, so the triggers of foreign keys would find nothing
+// wrong and are disabled.
 func preloadChunks(ctx context.Context, dsn, statement, id string, n int, next *atomic.Int64) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -77,9 +76,9 @@ func preloadChunks(ctx context.Context, dsn, statement, id string, n int, next *
 	}
 }
 
-// preloadStatement copies the message $1 and its statuses for the numbers $2
-// to $3 of $4. What the database numbers is left to it; what refers to the
-// message follows its copy.
+// preloadStatement returns a statement that copies the message $1 and its statuses for the numbers
+// $2 to $3 of $4. The database assigns the columns that it numbers. Columns that refer to the
+// message refer to its copy.
 func preloadStatement(ctx context.Context, conn *pgx.Conn, ordered bool) (string, error) {
 	messages, err := columnsOf(ctx, conn, "inbox_messages", nil)
 	if err != nil {
@@ -111,16 +110,16 @@ func preloadStatement(ctx context.Context, conn *pgx.Conn, ordered bool) (string
 		messages.names(), messages.values(age), statuses.names(), statuses.values("(m.received_at - c.received_at)")), nil
 }
 
-// age is how much older than the original copy i is.
+// age is how much older copy i is than the original.
 const age = "($4::int - i + 1) * interval '1 millisecond'"
 
-// uuidV7 is an SQL expression, a text.
+// uuidV7 returns an SQL expression for a UUIDv7 of that time, as text.
 func uuidV7(at string) string {
 	hex := "lpad(to_hex((extract(epoch FROM " + at + ") * 1000)::bigint), 12, '0')"
 	return "(substr(" + hex + ", 1, 8) || '-' || substr(" + hex + ", 9) || '-7' || substr(gen_random_uuid()::text, 16))"
 }
 
-// columns of a table with what their copies get.
+// columns are a table's columns, with the expressions for their copies.
 type columns []column
 
 type column struct {
@@ -148,7 +147,7 @@ func columnsOf(ctx context.Context, conn *pgx.Conn, table string, references map
 	})
 }
 
-// addReferences adds what refers to messages by a foreign key.
+// addReferences adds the columns of statuses that refer to messages by a foreign key.
 func addReferences(ctx context.Context, conn *pgx.Conn, references map[string]string) error {
 	rows, err := conn.Query(ctx, `
 		SELECT a.attname::text, b.attname::text
@@ -191,7 +190,7 @@ func (c columns) values(age string) string {
 	return strings.Join(values, ", ")
 }
 
-// Template accepts a message and has it handled: an original for Preload.
+// Template accepts and processes a message, as an original for Preload.
 func (ib *Inbox) Template(ctx context.Context) (id string, err error) {
 	m := OrderedMessages(1)[0]
 	if _, err := ib.Accept(ctx, m); err != nil {
@@ -207,9 +206,8 @@ func (ib *Inbox) Template(ctx context.Context) (id string, err error) {
 	return m.ID, nil
 }
 
-// CheckMessages fails unless these messages are stored, with so many statuses
-// in all, and of those so many completed, by one attempt and one call of its
-// handler each.
+// CheckMessages returns an error unless these messages are stored, and the numbers of statuses and
+// completed statuses are as given, each completed by one attempt and one handler call.
 func (ib *Inbox) CheckMessages(ctx context.Context, messages []handler.RawMessage, statuses, completed int) error {
 	ids := make([]string, len(messages))
 	for i, m := range messages {

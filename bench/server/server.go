@@ -1,5 +1,5 @@
-// Package server is the PostgreSQL that everything is measured on: one for the
-// whole run, durable, with the same settings for everybody.
+// Package server is the PostgreSQL server of a benchmark run. One server runs for the whole run,
+// durable and with the same settings for all variants.
 package server
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-// Settings are what the server runs with beside its defaults. Nothing in them
-// gives up durability.
+// Settings are the server's settings that differ from PostgreSQL's defaults. None of them weakens
+// durability.
 var Settings = map[string]string{
 	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
 	"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "300",
 }
 
-// Server is the run's server.
+// Server is the run's PostgreSQL server.
 type Server struct {
 	dsn      string
-	postgres *servers.Postgres // nil if it runs anyway
+	postgres *servers.Postgres // nil for an external server
 }
 
-// Start makes a cluster and starts it.
+// Start creates a cluster and starts it.
 func Start() (*Server, error) {
 	p, err := servers.StartPostgres(servers.PostgresOptions{Settings: Settings})
 	if err != nil {
@@ -38,9 +38,8 @@ func Start() (*Server, error) {
 	return &Server{dsn: p.DSN(), postgres: p}, nil
 }
 
-// Use takes a server that runs anyway and that others use too: for tests of
-// what is measured. Its CPU is not counted, it is not made to settle, and it
-// need not be durable.
+// Use takes an external server that others may use, too. It is for tests of the benchmarks: the
+// server's CPU is not counted, Settle does nothing, and the server need not be durable.
 func Use(dsn string) *Server { return &Server{dsn: dsn} }
 
 // Close ends the server and removes its data, if Start started it.
@@ -51,7 +50,7 @@ func (s *Server) Close() error {
 	return s.postgres.Close()
 }
 
-// Version is what the server says of itself.
+// Version returns the server's version.
 func (s *Server) Version(ctx context.Context) (version string, err error) {
 	err = s.do(ctx, func(c *pgx.Conn) error {
 		return c.QueryRow(ctx, "SELECT current_setting('server_version')").Scan(&version)
@@ -59,7 +58,7 @@ func (s *Server) Version(ctx context.Context) (version string, err error) {
 	return version, err
 }
 
-// Database is one trial's.
+// Database is the database of one trial.
 type Database struct {
 	DSN    string
 	server *Server
@@ -84,7 +83,7 @@ func (s *Server) NewDatabase(ctx context.Context) (*Database, error) {
 	return &Database{DSN: dsn.String(), server: s, name: name}, nil
 }
 
-// Drop removes the database, also while connections to it are open.
+// Drop removes the database, even while connections to it are open.
 func (d *Database) Drop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -94,7 +93,7 @@ func (d *Database) Drop() error {
 	})
 }
 
-// Settle writes everything out, so that no trial pays for the one before.
+// Settle writes all buffers to disk, so that no trial pays for the previous one.
 func (s *Server) Settle(ctx context.Context) error {
 	if s.postgres == nil {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Usage is what has been used up since some beginning; take differences.
+// Usage counts resources used since an arbitrary start. Only differences are meaningful.
 type Usage struct {
 	Client time.Duration // CPU of this process
 	Server time.Duration // CPU of all the server's processes
 	WAL    int64         // bytes
 }
 
-// Usage reads the clocks. On systems without /proc Server stays zero.
+// Usage reads the current usage. On systems without /proc Server stays zero.
 func (s *Server) Usage(ctx context.Context) (u Usage, err error) {
 	var self syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
@@ -39,10 +39,10 @@ func (s *Server) Usage(ctx context.Context) (u Usage, err error) {
 	return u, err
 }
 
-// ticks is USER_HZ, 100 on every Linux there is.
+// ticks is USER_HZ, which is 100 on every Linux.
 const ticks = 100
 
-// CPU is that of a process, its children that live and those it has reaped;
+// CPU returns the CPU time of a process, of its living children and of those it has reaped. It is
 // zero on systems without /proc.
 func CPU(pid int) (time.Duration, error) {
 	entries, err := os.ReadDir("/proc")
@@ -67,8 +67,8 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(total) * time.Second / ticks, nil
 }
 
-// stat reads /proc/PID/stat from the state on: [1] is the parent, [11] to [14]
-// are utime, stime, cutime, cstime.
+// stat reads the fields of /proc/PID/stat from the state on. [1] is the parent's PID, [11] to [14]
+// are utime, stime, cutime and cstime.
 func stat(pid int) (fields [15]int64, ok bool) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

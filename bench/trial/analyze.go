@@ -7,9 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Analyze gives the planner statistics of what a trial has loaded, as
-// autovacuum would within a minute: in place of the ones of an empty table,
-// which can cost anybody a bad plan.
+// Analyze updates the planner's statistics after a trial has loaded rows, as autovacuum would
+// within a minute. The statistics of an empty table could cause bad plans for any variant.
 func (e *Env) Analyze(ctx context.Context) (err error) {
 	conn, err := pgx.Connect(ctx, e.DSN)
 	if err != nil {

@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// InBatches calls work for each batch of n units, [from, to), from so many
-// goroutines at once, and returns the first error. It is nil only if all
-// batches were begun and none failed.
+// InBatches calls work for each batch [from, to) of n units, from several goroutines. It returns
+// the first error. A nil error means that all batches were started and none failed.
 func InBatches(
 	ctx context.Context, n, batch, goroutines int, work func(ctx context.Context, from, to int) error,
 ) error {

@@ -5,32 +5,32 @@ import (
 	"slices"
 )
 
-// Line is one figure with a name, for scripts: "name: value".
+// Line is one named figure for scripts, printed as "name: value".
 type Line struct {
 	Name string
-	// AtLeast and AtMost are the target; 0 is none.
+	// AtLeast and AtMost are the target. 0 means none.
 	AtLeast, AtMost float64
 	value           func(*Result) (float64, error)
 	variants        []string
 	times           int
-	rounds          int // that count, the first ones, in which all of its variants were measured; 0 is all
+	rounds          int // how many rounds count, from the first, in which all variants were measured; 0 means all
 }
 
-// Times multiplies the rounds of the line's variants, which alone take part in
-// the further ones: for trials of a second or two. A neighbour's whim decides one
-// of those, and a median of three hangs on two.
+// Times multiplies the rounds of the line's variants. Only these variants take part in the
+// additional rounds. Use it for trials of a second or two: other load on the machine can distort
+// one of them, and a median of three depends on two.
 func (l Line) Times(n int) Line {
 	l.times = n
 	return l
 }
 
-// Ratio is the rate of one variant divided by that of another, round by round.
+// Ratio is the rate of one variant divided by that of another, in each round.
 func Ratio(name, variant, to string, atLeast float64) Line {
 	return RatioOfBest(name, []string{variant}, []string{to}, atLeast)
 }
 
-// RatioOfBest is a Ratio between the better of several variants on either side,
-// chosen anew in each round.
+// RatioOfBest is a Ratio between the best of several variants on either side, chosen anew in each
+// round.
 func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
 	return Line{Name: name, AtLeast: atLeast, variants: slices.Concat(variants, to),
 		value: func(r *Result) (float64, error) {
@@ -53,7 +53,7 @@ func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
 		}}
 }
 
-// best are the highest rates that any of the variants had, round by round.
+// best returns the highest rate of any of the variants in each round.
 func (r *Result) best(variants []string) ([]float64, error) {
 	var best []float64
 	for i, v := range variants {
@@ -71,7 +71,7 @@ func (r *Result) best(variants []string) ([]float64, error) {
 	return best, nil
 }
 
-// Value is the median of one of a variant's further figures.
+// Value is the median of one further figure of a variant.
 func Value(name, variant, key string, atMost float64) Line {
 	return Line{Name: name, AtMost: atMost, variants: []string{variant}, value: func(r *Result) (float64, error) {
 		var values []float64
@@ -102,7 +102,7 @@ func WorstValue(name string, variants []string, key string, atMost float64) Line
 	}}
 }
 
-// Of computes the line from what was measured.
+// Of computes the line from the measurements.
 func (l Line) Of(r *Result) (float64, error) {
 	if l.rounds == 0 {
 		return l.value(r)
@@ -115,7 +115,7 @@ func (l Line) Of(r *Result) (float64, error) {
 	return l.value(first)
 }
 
-// Met says whether a value reaches the line's target.
+// Met reports whether a value reaches the line's target.
 func (l Line) Met(value float64) bool {
 	return (l.AtLeast == 0 || value >= l.AtLeast) && (l.AtMost == 0 || value <= l.AtMost)
 }
@@ -133,7 +133,7 @@ func (g Group) First() Group {
 	return g
 }
 
-// Median of at least one value.
+// Median returns the median of at least one value.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	middle := len(sorted) / 2

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// profile records this process's CPU until stop is called.
+// profile records this process's CPU usage until stop is called.
 func (l *Lab) profile(group, variant string) (stop func() error, err error) {
 	if l.Profiles == "" {
 		return func() error { return nil }, nil

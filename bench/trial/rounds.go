@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ordinaryRounds is from how many rounds on a run is more than a glance.
+// ordinaryRounds is the number of rounds from which a run counts as thorough.
 const ordinaryRounds = 3
 
-// rounds are the variants of each round: of the first ones all, of those that a
-// line's Times adds its own alone.
+// rounds returns the variants of each round. The first rounds have all variants. Rounds that a
+// line's Times adds have only that line's variants.
 func (l *Lab) rounds(g Group) [][]Variant {
 	rounds := slices.Repeat([][]Variant{g.Variants}, l.Rounds)
 	for times := 2; ; times++ {
@@ -27,7 +27,7 @@ func (l *Lab) rounds(g Group) [][]Variant {
 	}
 }
 
-// times is by how much the rounds of a line's variants are multiplied.
+// times returns by how much the rounds of a line's variants are multiplied.
 func (l *Lab) times(line Line) int {
 	if l.Quick || l.Tiny || l.Rounds < ordinaryRounds {
 		return 1
@@ -35,8 +35,8 @@ func (l *Lab) times(line Line) int {
 	return max(1, line.times)
 }
 
-// limited are a group's lines, each with the rounds that all of its variants have:
-// one of them may have more for another line.
+// limited returns a group's lines, each with the number of rounds that all of its variants have. A
+// variant may have more rounds for another line.
 func (l *Lab) limited(lines []Line) []Line {
 	lines = slices.Clone(lines)
 	for i := range lines {
@@ -45,7 +45,7 @@ func (l *Lab) limited(lines []Line) []Line {
 	return lines
 }
 
-// more says which variants have further rounds, for the reader of the table.
+// more describes the additional rounds for the reader of the table.
 func (l *Lab) more(rounds [][]Variant) string {
 	if len(rounds) == l.Rounds {
 		return ""
@@ -61,9 +61,9 @@ func (l *Lab) more(rounds [][]Variant) string {
 	return fmt.Sprintf("; %d rounds of %s", len(rounds), strings.Join(names, ", "))
 }
 
-// turn is which of n variants is the i-th of a round. Each round begins with
-// another, so that none always runs first, and every other round goes backwards,
-// so that none always runs behind the same one.
+// turn returns which of n variants is the i-th of a round. Each round begins with another variant,
+// so that none always runs first. Every other round runs backwards, so that no variant always
+// follows the same one.
 func turn(round, i, n int) int {
 	if round%2 == 1 {
 		i = n - i

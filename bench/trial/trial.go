@@ -1,8 +1,7 @@
-// Package trial measures ways of doing the same work beside each other: in one
-// run, on one server, round after round, each variant once in every round (in
-// further rounds those that a line compares), so that what slows the machine slows
-// them all. What is reported are medians, and for a ratio the median of the
-// rounds' ratios.
+// Package trial compares ways of doing the same work, in one run on one server. It runs round after
+// round, with each variant once in every round, so that what slows the machine slows all variants.
+// Additional rounds have only the variants that a line compares. The results are medians, and for a
+// ratio the median of the rounds' ratios.
 package trial
 
 import (
@@ -17,11 +16,11 @@ import (
 	"github.com/gorm-inbox/inbox/bench/server"
 )
 
-// ErrLeftOut is why a group cannot be measured here: what it needs is not
+// ErrLeftOut means that a group cannot be measured here because something that it needs is not
 // installed.
 var ErrLeftOut = errors.New("left out")
 
-// errTooSlow ends a trial that has come to its deadline.
+// errTooSlow is the cause when a trial exceeds its deadline.
 var errTooSlow = errors.New("a trial may not run that long")
 
 // Group is one question and the variants that answer it.
@@ -31,21 +30,19 @@ type Group struct {
 	Unit     string // what is counted: message, status, job
 	Variants []Variant
 	Lines    []Line
-	// NoDatabase is for trials that have what they need from elsewhere: they get
-	// no database of their own, and Env.DSN is empty.
+	// NoDatabase is for trials that do not need a database of their own. Env.DSN is then empty.
 	NoDatabase bool
-	// Shared is made once, before the first round, and handed to each trial as
-	// Env.Shared: what takes too long to make for each (a table of millions).
-	// Its Close is called after the last round. ErrLeftOut from it leaves the
-	// group out. May be nil.
+	// Shared creates, before the first round, what takes too long to create for each trial, such as
+	// a table of millions of rows. Each trial gets it as Env.Shared. It is closed after the last
+	// round. If Shared returns ErrLeftOut, the group is left out. It may be nil.
 	Shared func(ctx context.Context, lab *Lab) (io.Closer, error)
 }
 
 // Variant is one way of doing the group's work.
 type Variant struct {
 	Name string
-	// New prepares one trial, on an empty database of its own if the group has
-	// such, untimed.
+	// New prepares one trial, untimed. The trial has an empty database of its own, unless the group
+	// has NoDatabase.
 	New func(ctx context.Context, env *Env) (*Trial, error)
 }
 
@@ -53,37 +50,37 @@ type Variant struct {
 type Trial struct {
 	// Count is how many units Run handles.
 	Count int
-	// Run is the part that is timed.
+	// Run is the timed part.
 	Run func(ctx context.Context) error
-	// Check fails unless the database holds what Run must have left: a variant
-	// that is fast because it did less must not win. Required.
+	// Check returns an error unless the database holds what Run must have left, so that a variant
+	// that does less work cannot win. It is required.
 	Check func(ctx context.Context) error
-	// Close ends what New started; may be nil.
+	// Close ends what New started. It may be nil.
 	Close func()
-	// Values are further figures, such as "p99_ms", which Run or Check fills in.
+	// Values are further figures, such as "p99_ms". Run or Check sets them.
 	Values map[string]float64
 }
 
-// Lab is where trials take place.
+// Lab is the environment of all trials.
 type Lab struct {
 	Server *server.Server
 	Rounds int
 	Quick  bool
-	Tiny   bool   // for tests of what is measured: no figure counts
-	Kafka  string // the address of a broker that runs anyway, for such tests
-	Redis  string // the URL of a Redis that runs anyway, for such tests
+	Tiny   bool   // for tests of the benchmarks: figures mean nothing
+	Kafka  string // the address of an external broker, for such tests
+	Redis  string // the URL of an external Redis, for such tests
 	Log    io.Writer
-	// Profiles, if not empty, is the directory that a CPU profile of each
-	// variant's last trial is written to.
+	// Profiles is the directory for CPU profiles of each variant's last trial. If it is empty,
+	// there are none.
 	Profiles string
-	// Deadline is how long each trial may run; 0 is three minutes.
+	// Deadline is how long each trial may run. 0 means three minutes.
 	Deadline time.Duration
 }
 
-// tiny is how much a tiny trial does at most.
+// tiny is the largest number of units in a tiny trial.
 const tiny = 300
 
-// Scale is full, quick in a quick run, or a few hundred in a test.
+// Scale returns full, quick in a quick run, or a few hundred in a test.
 func (l *Lab) Scale(full, quick int) int {
 	if l.Tiny {
 		return min(quick, tiny)
@@ -97,14 +94,14 @@ func (l *Lab) Scale(full, quick int) int {
 // Env is what one trial may use.
 type Env struct {
 	*Lab
-	// DSN is that of an empty database, dropped after the trial; see NoDatabase.
+	// DSN is that of an empty database, which is dropped after the trial. See NoDatabase.
 	DSN    string
 	Shared io.Closer
 
 	group Group
 }
 
-// Measure is what one trial showed.
+// Measure has the measurements of one trial.
 type Measure struct {
 	Rate     float64 // units a second
 	ClientUs float64 // CPU of this process per unit, in microseconds
@@ -113,7 +110,7 @@ type Measure struct {
 	Values   map[string]float64
 }
 
-// Result is a group's measures: by variant, in the order of the rounds.
+// Result has a group's measurements by variant, in the order of the rounds.
 type Result struct {
 	Group    Group
 	Measures map[string][]Measure
@@ -147,8 +144,8 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 	return result, nil
 }
 
-// deadline is how long a trial may run, far longer than any takes: whoever waits
-// for a completion that never comes ends, and says how far it was.
+// deadline is how long a trial may run, far longer than any takes. A trial that waits for a
+// completion that never comes ends with an error that says how far it was.
 const deadline = 3 * time.Minute
 
 func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, failed error) {
@@ -167,11 +164,11 @@ func (l *Lab) measure(ctx context.Context, v Variant, env Env) (_ Measure, faile
 	if t.Close != nil {
 		defer t.Close()
 	}
-	// Everybody begins with clean buffers and a checkpoint just behind.
+	// Each trial starts with clean buffers right after a checkpoint.
 	if err := l.Server.Settle(ctx); err != nil {
 		return Measure{}, err
 	}
-	// What was prepared, and the garbage of the trial before, is nobody's work.
+	// Collect garbage of the preparation and the previous trial before the timing starts.
 	runtime.GC()
 	before, err := l.Server.Usage(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package workers runs inboxes in processes of their own: this program again,
-// with another command.
+// Package workers runs inboxes in separate processes, which run this same program with another
+// command.
 package workers
 
 import (
@@ -17,10 +17,10 @@ import (
 // Command is the first argument of a worker process, the DSN the second.
 const Command = "worker"
 
-// Serve is what a worker process does. It prints "ready", starts with the first
-// line of in, prints how many statuses it has completed whenever that has
-// changed, and ends with in. Its last line is "end HANDLED CPU": calls of its
-// handler, and CPU in microseconds since the start.
+// Serve runs a worker process. It prints "ready" and starts the inbox when it reads the first line
+// of in. It prints the number of completed statuses whenever that has changed, and ends when in
+// ends. Its last line is "end HANDLED CPU": the handler calls, and the CPU time in microseconds
+// since the start.
 func Serve(ctx context.Context, dsn string, in io.Reader, out io.Writer, options ...inbox.Option) error {
 	ib, err := ours.Open(ctx, dsn, 1, options...)
 	if err != nil {

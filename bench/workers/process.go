@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// Process is a worker process, seen from outside.
+// Process is a handle on a worker process.
 type Process struct {
 	command   *exec.Cmd
 	input     io.WriteCloser
-	ready     chan struct{} // closed once it may be told to begin
-	ended     chan struct{} // closed once it has ended
+	ready     chan struct{} // closed when the process waits for Begin
+	ended     chan struct{} // closed when the process has ended
 	completed atomic.Int64
 	log       bytes.Buffer
 
-	// Read after ended.
+	// Valid after ended is closed.
 	handled int64
 	cpu     time.Duration
 	err     error
 }
 
-// Start runs this program as a worker and waits until it is ready. It is killed
-// when ctx ends.
+// Start runs this program as a worker and waits until it is ready. The worker is killed when ctx
+// ends.
 func Start(ctx context.Context, dsn string) (*Process, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -58,7 +58,7 @@ func Start(ctx context.Context, dsn string) (*Process, error) {
 	}
 }
 
-// read follows what the process prints until it ends.
+// read parses the process's output until it ends.
 func (p *Process) read(output io.Reader) {
 	defer close(p.ended)
 	lines := bufio.NewScanner(output)
@@ -87,14 +87,14 @@ func (p *Process) read(output io.Reader) {
 	}
 }
 
-// Begin has it start its inbox.
+// Begin makes the process start its inbox.
 func (p *Process) Begin() error {
 	_, err := fmt.Fprintln(p.input, "begin")
 	return err
 }
 
-// Completed is how many statuses it has stored as completed. An error means
-// that it has ended.
+// Completed returns how many completed statuses the process has stored. It returns an error if the
+// process has ended.
 func (p *Process) Completed() (int64, error) {
 	select {
 	case <-p.ended:
@@ -104,8 +104,8 @@ func (p *Process) Completed() (int64, error) {
 	}
 }
 
-// End stops it and tells how often its handler was called and the CPU that it
-// used since it began.
+// End stops the process. It returns how often the handler was called and the CPU time used since
+// Begin.
 func (p *Process) End() (handled int64, cpu time.Duration, err error) {
 	_ = p.input.Close()
 	<-p.ended

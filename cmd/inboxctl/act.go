@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// action is what retry and discard differ in.
+// action has what differs between retry and discard.
 type action struct {
 	verb, done string
 	one        func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
@@ -24,9 +24,9 @@ type action struct {
 func newRetry(a *app) *cobra.Command {
 	cmd := newAction(a, action{verb: "retry", done: "retried", one: (*ops.Ops).Retry, matching: (*ops.Ops).RetryMatching})
 	cmd.Short = "Make poisoned statuses pending again"
-	cmd.Long = `Makes poisoned statuses pending again, due now, with no errors counted. A worker
-runs their handler as if for the first time; one that fails again is poisoned
-again. Only poisoned statuses can be retried.
+	cmd.Long = `Makes poisoned statuses pending again, due now, with their error count reset. A
+worker then runs their handler as for the first time. A status that fails again is
+poisoned again. Only poisoned statuses can be retried.
 
 ` + actionHelp
 	cmd.Example = actionExamples("retry")
@@ -36,28 +36,30 @@ again. Only poisoned statuses can be retried.
 func newDiscard(a *app) *cobra.Command {
 	cmd := newAction(a, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
 		matching: (*ops.Ops).DiscardMatching})
-	cmd.Short = "End poisoned statuses for good, without running their handler"
-	cmd.Long = `Ends poisoned statuses for good: their handler never runs for these messages. It
-cannot be undone. They stay stored, so that a redelivery is still recognised, and
-are cleaned up like completed ones. Their lane is free. Only poisoned statuses
-can be discarded.
+	cmd.Short = "Give up poisoned statuses permanently, without running their handler"
+	cmd.Long = `Gives up poisoned statuses permanently: their handler will not run again for these
+messages. This cannot be undone. The statuses stay stored, so that a redelivery is
+still a duplicate, and are cleaned up like completed ones. The next message in
+their lane can run. Only poisoned statuses can be discarded.
 
 ` + actionHelp
 	cmd.Example = actionExamples("discard")
 	return cmd
 }
 
-const actionHelp = `Name statuses by their IDs, of which "inboxctl list" is full. ID@VERSION is left
-alone if the status has changed since that version was seen.
+const actionHelp = `Give the IDs of statuses, which "inboxctl list" shows. With ID@VERSION nothing is
+done if the status has changed since that version.
 
-Or take all that match filters, by --matching. Then they are counted first and
-you are asked, unless --yes is given; --dry-run only counts. It goes in chunks of
---chunk, each a transaction with an audit row, and tells how far it is. Ctrl-C
-ends it behind the chunk under way and says what is done; a second one ends
-inboxctl at once. To go on, give the same command again. Statuses that somebody
-else changes meanwhile are left alone and counted as skipped. What is received
-after the count is left out unless --to says otherwise, and no more are taken than
-were counted, unless there were too many to count: if more match by then it says so.
+Or select all statuses that match filters with --matching. inboxctl then counts
+them and asks for confirmation, unless --yes is given. --dry-run only counts. It
+works in chunks of --chunk statuses, each in a transaction with an audit row, and
+prints its progress. Ctrl-C stops it after the current chunk, and it prints what is
+done. A second Ctrl-C ends inboxctl at once. To continue, run the same command
+again. Statuses that someone else changes meanwhile are counted as skipped.
+
+Messages received after the count are excluded unless --to says otherwise. No more
+statuses are changed than were counted, unless there were too many to count. If
+more match by then, inboxctl says so.
 
 JSON: {"Results": [{"StatusID", "Outcome", "Error"}]}; with --matching an
 ops.BulkResult with "DryRun", "Stopped" and "Error".`
@@ -108,7 +110,7 @@ func newAction(a *app, act action) *cobra.Command {
 
 func parseRefs(args []string) ([]ops.Ref, error) {
 	if len(args) == 0 {
-		return nil, misuse("name statuses by their IDs, or give --matching and filters")
+		return nil, misuse("give status IDs, or --matching and filters")
 	}
 	refs := make([]ops.Ref, len(args))
 	for i, arg := range args {
@@ -119,22 +121,22 @@ func parseRefs(args []string) ([]ops.Ref, error) {
 		}
 		n, err := strconv.ParseInt(version, 10, 64)
 		if err != nil || n < 1 {
-			return nil, misuse("%q: behind the @ there is no version", arg)
+			return nil, misuse("%q: the part after @ is not a version", arg)
 		}
 		refs[i].Version = n
 	}
 	return refs, nil
 }
 
-// actResult is what became of one status.
+// actResult is the result for one status.
 type actResult struct {
 	StatusID string
 	Outcome  string
 	Error    string
 }
 
-// actOnEach goes on after a status that is refused: the others may be fine. It
-// ends where every further one would fail alike.
+// actOnEach applies the action to each status. It continues after a status that is refused, because
+// the others may succeed. It stops at an error that every further status would get, too.
 func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.Ref) error {
 	results := struct{ Results []actResult }{}
 	var problems []error
@@ -167,7 +169,7 @@ func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.
 	return together(problems, done, len(refs))
 }
 
-// together is the error of several actions of which some failed.
+// together combines the errors of several actions, some of which failed.
 func together(problems []error, done, all int) error {
 	if len(problems) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Contract 11.1: only poisoned may be retried; a retry resets error_count and
-// raises requeued_count and version.
+// TestRetriedStatusesRunAgain proves contract 11.1: only poisoned statuses may be retried, and a
+// retry resets error_count and raises requeued_count and version.
 func TestRetriedStatusesRunAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
@@ -147,7 +147,8 @@ func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
 	})
 }
 
-// What comes while the operator thinks, he has not confirmed.
+// TestWhatComesAfterTheCountIsLeftAlone checks that messages received while the operator is being
+// asked are excluded, because the operator has not confirmed them.
 func TestWhatComesAfterTheCountIsLeftAlone(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
@@ -169,7 +170,7 @@ func TestWhatComesAfterTheCountIsLeftAlone(t *testing.T) {
 	})
 }
 
-// interrupting cancels as soon as something is written that holds a text.
+// interrupting cancels as soon as something is written that contains a text.
 type interrupting struct {
 	bytes.Buffer
 	at     string

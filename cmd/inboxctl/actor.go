@@ -9,25 +9,25 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// who is the actor of an action.
+// who returns the actor of an action.
 func (a *app) who() ops.Actor { return ops.Actor(a.actor) }
 
-// checkActor comes before whatever is audited, and before anybody is asked to
-// confirm it.
+// checkActor validates the actor. It runs before anything is audited and before the operator is
+// asked to confirm.
 func (a *app) checkActor() error {
 	if strings.TrimSpace(a.actor) == "" {
-		return misuse("there is no actor: this is audited, so say who you are by --actor or %s", actorVariable)
+		return misuse("no actor: this is audited, so give your name with --actor or %s", actorVariable)
 	}
 	if n := utf8.RuneCountInString(a.actor); n > maxActor {
-		return misuse("the actor has %d characters, allowed are 1 to %d", n, maxActor)
+		return misuse("the actor has %d characters: must be 1 to %d", n, maxActor)
 	}
 	return nil
 }
 
-// maxActor is what the audit keeps of a name.
+// maxActor is the longest name that the audit stores.
 const maxActor = 200
 
-// defaultActor is the operating system's user at the machine's name.
+// defaultActor returns the operating system's user at the machine's name.
 func defaultActor(getenv func(string) string) string {
 	name := ""
 	if current, err := user.Current(); err == nil {
@@ -37,7 +37,7 @@ func defaultActor(getenv func(string) string) string {
 		name = getenv("USER")
 	}
 	if name == "" {
-		return "" // a machine alone is not who
+		return "" // a machine's name alone does not identify a person
 	}
 	if host, err := os.Hostname(); err == nil && host != "" {
 		name += "@" + host

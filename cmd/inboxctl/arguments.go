@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-// unknownCommand is the Args of commands that only hold others.
+// unknownCommand is the Args function of commands that only contain other commands.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -17,8 +17,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// noArgs and oneArg say what a command wants, where cobra's say how
-// many it got.
+// noArgs and oneArg replace cobra's functions of this kind. Their errors say what the command
+// expects, where cobra's say how many arguments it got.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return misuse("unexpected argument %q", args[0])

@@ -20,14 +20,14 @@ func newAudit(a *app) *cobra.Command {
 		filter           ops.AuditFilter
 	)
 	cmd := &cobra.Command{
-		Use: "audit", Short: "Who did what, the last action first",
-		Long: `Lists the actions of operators, their looks at messages and what they were denied,
-the last first. Each row was written in the transaction of what it tells. ROLE is the
-role that its writer has logged in to PostgreSQL as. Reading the audit leaves no row.
+		Use: "audit", Short: "The audit of actions and views, latest first",
+		Long: `Lists the actions of operators, their views of messages and their denied requests,
+latest first. Each row was written in the transaction of its action. ROLE is the
+PostgreSQL role with which the actor was logged in. Reading the audit is not audited.
 
---export prints all rows that match, however many, as they are read: jsonl has one
-JSON object in each line, csv a line of names first. In csv what a terminal would obey
-is escaped.
+--export prints all rows that match, as they are read: jsonl has one JSON object in
+each line, csv starts with a line of column names. In csv, characters that a terminal
+would interpret are escaped.
 
 JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEntry.`,
 		Example: `  inboxctl audit
@@ -46,13 +46,13 @@ JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEn
 			case "":
 			case "jsonl", "csv":
 				if len(changed(cmd, []string{"limit", "after", "output"})) > 0 {
-					return misuse("--export prints all rows in a format of its own: leave out --limit, --after and --output")
+					return misuse("--export prints all rows in its own format: omit --limit, --after and --output")
 				}
 				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 					return a.exportAudit(ctx, o, filter, export)
 				})
 			default:
-				return misuse("--export is %q, allowed are jsonl and csv", export)
+				return misuse("--export = %q: must be jsonl or csv", export)
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				found, err := o.Audit(ctx, filter, after, page.limit)
@@ -80,7 +80,7 @@ JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEn
 	flags.StringVar(&who, "by", "", "of this actor")
 	flags.StringVar(&act, "action", "", "of this action, such as retry, discard, delete, view, denied")
 	flags.StringVar(&filter.Target, "target", "", "whose target contains this")
-	flags.StringVar(&export, "export", "", "all that match, as jsonl or csv")
+	flags.StringVar(&export, "export", "", "print all rows that match, as jsonl or csv")
 	page.bindPeriod(cmd, "")
 	fixed(cmd, "action", names...)
 	fixed(cmd, "export", "jsonl", "csv")
@@ -97,8 +97,8 @@ func auditTable(entries []ops.AuditEntry) *table {
 	return t
 }
 
-// exportPage is how many rows are in memory at once: a row of a bulk action names up to
-// 1,000 statuses.
+// exportPage is how many rows are held in memory at once. It is small because the row of a bulk
+// action names up to 1,000 statuses.
 const exportPage = 100
 
 func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilter, format string) error {
@@ -109,7 +109,7 @@ func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilte
 			for i := range fields {
 				fields[i] = oneLine(fields[i])
 			}
-			_ = lines.Write(fields) // its error is that of Flush
+			_ = lines.Write(fields) // Error returns its error after Flush
 			lines.Flush()
 			return lines.Error()
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// build makes the program as users do who have no C compiler.
+// build compiles the program without cgo, for users who have no C compiler.
 func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "inboxctl")
@@ -63,14 +63,14 @@ func interruptDashboard(t *testing.T, program string) {
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
 	said := bufio.NewScanner(stdout)
-	for said.Scan() && said.Text() != "Ctrl-C ends it." {
+	for said.Scan() && said.Text() != "Press Ctrl-C to stop it." {
 	}
 	require.NoError(t, said.Err())
 	require.NoError(t, command.Process.Signal(syscall.SIGINT))
 	require.NoError(t, command.Wait(), "its exit code is 0")
 }
 
-// interruptBulk holds a chunk up by the lock of a row, which SQLite has not.
+// interruptBulk blocks a chunk with a row lock, which SQLite does not have.
 func interruptBulk(t *testing.T, program string) {
 	dsn := testenv.PostgresDSN(t)
 	r := newRig(t, &inboxtest.Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn)})
@@ -79,7 +79,7 @@ func interruptBulk(t *testing.T, program string) {
 	begin := func(t *testing.T) (command *exec.Cmd, said *bufio.Scanner, free func()) {
 		held := r.d.DB.Begin()
 		require.NoError(t, held.Error)
-		t.Cleanup(func() { held.Rollback() }) // of a test that has failed, so that the next gets the rows
+		t.Cleanup(func() { held.Rollback() }) // after a failure, so that the next test gets the rows
 		require.NoError(t, held.Clauses(clause.Locking{Strength: "UPDATE"}).Find(&[]models.HandlerStatus{}, "handler_key = ?",
 			failing).Error)
 		command = exec.CommandContext(t.Context(), program, "retry", "--matching", "--handler", failing, "--yes", "--chunk",
@@ -91,7 +91,7 @@ func interruptBulk(t *testing.T, program string) {
 		inboxtest.Eventually(t, func() bool { return waitsForALock(t, r.d.DB) }, "a chunk waits for the row")
 		require.NoError(t, command.Process.Signal(syscall.SIGINT))
 		said = bufio.NewScanner(errOut)
-		for said.Scan() && !strings.Contains(said.Text(), "Stopping behind the chunk") {
+		for said.Scan() && !strings.Contains(said.Text(), "Stopping after the current chunk") {
 		}
 		require.NoError(t, said.Err())
 		return command, said, func() { require.NoError(t, held.Rollback().Error) }
@@ -115,7 +115,8 @@ func interruptBulk(t *testing.T, program string) {
 		var exit *exec.ExitError
 		require.True(t, errors.As(err, &exit), "%v", err)
 		require.Equal(t, syscall.SIGINT, exit.Sys().(syscall.WaitStatus).Signal())
-		// The server ends what it had begun when it finds nobody there.
+		// The server rolls back when it notices that the client is gone. Terminating the session
+		// makes it do so now.
 		inboxtest.Exec(t, r.d.DB,
 			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inboxctl' AND datname = current_database()")
 		inboxtest.Eventually(t, func() bool { return !waitsForALock(t, r.d.DB) }, "the chunk is undone")
@@ -125,7 +126,7 @@ func interruptBulk(t *testing.T, program string) {
 	t.Run("one finishes the chunk", func(t *testing.T) {
 		command, said, free := begin(t)
 		free()
-		require.Contains(t, strings.Join(rest(said), "\n"), "stopped: 1 of 3 retried; the same command goes on")
+		require.Contains(t, strings.Join(rest(said), "\n"), "stopped: 1 of 3 retried; run the same command to continue")
 		err := command.Wait()
 		var exit *exec.ExitError
 		require.True(t, errors.As(err, &exit), "%v", err)

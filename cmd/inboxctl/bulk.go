@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// defaultChunk is how many statuses share a transaction.
+// defaultChunk is how many statuses are changed in one transaction.
 const defaultChunk = 200
 
 type bulkFlags struct {
@@ -23,15 +23,15 @@ type bulkFlags struct {
 
 func (b *bulkFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&b.dryRun, "dry-run", false, "with --matching: only count")
-	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "with --matching: do not ask")
-	cmd.Flags().IntVar(&b.chunk, "chunk", defaultChunk, "with --matching: how many share a transaction, 1 to 1000")
+	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "with --matching: do not ask for confirmation")
+	cmd.Flags().IntVar(&b.chunk, "chunk", defaultChunk, "with --matching: how many statuses per transaction, 1 to 1000")
 }
 
-// bulkReport is what JSON tells of an action on all that match.
+// bulkReport is the JSON output of an action on all that match.
 type bulkReport struct {
 	DryRun bool
 	ops.BulkResult
-	// Stopped: it was interrupted.
+	// Stopped is true if the action was interrupted.
 	Stopped bool
 	Error   string
 }
@@ -39,14 +39,14 @@ type bulkReport struct {
 func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filter ops.Filter, bulk *bulkFlags) error {
 	switch {
 	case len(args) > 0:
-		return misuse("either status IDs or --matching, not both")
+		return misuse("use either status IDs or --matching, not both")
 	case len(changed(cmd, statusFilters)) == 0:
-		return misuse("--matching needs a filter; for really everything name each --handler")
+		return misuse("--matching requires a filter; to select everything, give each --handler")
 	case bulk.chunk < 1 || bulk.chunk > ops.MaxLimit:
-		return misuse("--chunk is %d, allowed is 1 to %d", bulk.chunk, ops.MaxLimit)
+		return misuse("--chunk = %d: must be 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
 	filter.States = []ops.State{ops.StatePoisoned}
-	// What is received after this moment nobody has counted or looked at.
+	// Exclude messages received after this moment, because nobody has counted or seen them.
 	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
 		filter.To = now
 	}
@@ -99,10 +99,10 @@ func (a *app) runBulk(
 		return errors.Join(err, printed)
 	}
 	if result.More {
-		a.say("More match now than were counted: they were left alone. The same command counts and takes them.")
+		a.say("More match now than were counted. Those were not changed. Run the same command again to include them.")
 	}
 	if report.Stopped {
-		err = fmt.Errorf("stopped: %d of %s %s; the same command goes on", result.Done, count(matched), act.done)
+		err = fmt.Errorf("stopped: %d of %s %s; run the same command to continue", result.Done, count(matched), act.done)
 	}
 	if err != nil && result.Done > 0 {
 		err = &codedError{exitPartly, err}
@@ -110,15 +110,15 @@ func (a *app) runBulk(
 	return err
 }
 
-// betweenChunks is a context that outlasts ctx until end is called, which is
-// where a chunk has ended: so the one under way is finished and counted. If it
-// takes longer than the limit, it is undone.
+// betweenChunks returns a context that outlasts ctx until end is called at the end of a chunk. So
+// an interrupt lets the running chunk finish and be counted. A chunk that takes longer than the
+// limit is cancelled and rolled back.
 func (a *app) betweenChunks(ctx context.Context, limit time.Duration) (chunks context.Context, end func()) {
 	chunks, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		a.say("Stopping behind the chunk under way. Ctrl-C once more ends inboxctl at once.")
+		a.say("Stopping after the current chunk. Press Ctrl-C again to end inboxctl at once.")
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		select {

@@ -71,7 +71,7 @@ func TestWhatOnlyTheApplicationCanDoIsRefusedWithTheReason(t *testing.T) {
 		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)}} {
 			out := r.run(args...)
 			require.Equal(t, exitRefused, out.code, out.errOut)
-			require.Contains(t, out.errOut, "is in the application's code and nowhere in the database")
+			require.Contains(t, out.errOut, "are in the application's code and not in the database")
 		}
 		require.Empty(t, r.audit())
 	})
@@ -89,7 +89,7 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 		require.NoError(t, r.d.DB.Model(&models.HandlerStatus{}).Where("message_id IN ?",
 			[]string{"old", "poisoned"}).Update("created_at", long).Error)
 
-		// The application works on: its workers list their handlers.
+		// The application keeps running: its workers list their handlers.
 		st := inboxtest.Store(t, r.d.DB)
 		require.NoError(t, st.Heartbeat(t.Context(), store.Worker{ID: "0197a1c2-0000-7000-8000-000000000002", Host: "host",
 			PID: 7, HandlerKeys: []string{failing, fine}}, time.Now()))
@@ -129,7 +129,7 @@ func TestTheActorIsRequired(t *testing.T) {
 			for _, nobody := range []string{"", "  "} {
 				out := r.run(append(args, "--actor", nobody)...)
 				require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
-				require.Contains(t, out.errOut, "say who you are")
+				require.Contains(t, out.errOut, "give your name with --actor")
 			}
 			require.Equal(t, exitMisuse, r.run(append(args, "--actor", strings.Repeat("x", 201))...).code, "%v", args)
 		}
@@ -157,7 +157,7 @@ func TestMigrateMakesTheTables(t *testing.T) {
 			} else {
 				out := runWith(t, t.Context(), env, "", "migrate", "status")
 				require.Equal(t, exitFailed, out.code)
-				require.Contains(t, out.errOut, "there is no file")
+				require.Contains(t, out.errOut, "does not exist")
 				require.Equal(t, exitMisuse, runWith(t, t.Context(), env, "", "migrate", "up", "--inbox", "x", "--schema",
 					"s").code)
 			}
@@ -181,7 +181,7 @@ func TestMigrateMakesTheTables(t *testing.T) {
 			require.Equal(t, exitFailed, out.code)
 			require.Contains(t, out.errOut, "belong to another inbox")
 
-			// The SQL it prints makes the same tables, by whatever runs it.
+			// The printed SQL makes the same tables, whichever tool runs it.
 			printed := runWith(t, t.Context(), nil, "", append([]string{"migrate", "print", "--dialect", dialect}, names...)...)
 			require.Zero(t, printed.code, printed.errOut)
 			env[dsnVariable] = dsn(t)
@@ -206,11 +206,11 @@ func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
 		key := fnv.New64a()
 		key.Write([]byte("inbox migrate " + models.Naming{}.Meta()))
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
-			// as another's migration holds it
+			// another process's migration holds this lock
 			require.NoError(t, tx.Exec(`SELECT pg_advisory_xact_lock(?)`, int64(key.Sum64())).Error)
 			out := r.run("migrate", "up", "--inbox", "test", "--timeout", "1s")
 			require.Equal(t, exitFailed, out.code, out.out)
-			require.Contains(t, out.errOut, "not done within 1s, see --timeout")
+			require.Contains(t, out.errOut, "not done within 1s, increase --timeout")
 			return nil
 		}))
 		require.Zero(t, r.run("migrate", "up", "--inbox", "test").code)

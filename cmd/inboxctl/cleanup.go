@@ -25,21 +25,21 @@ func newCleanup(a *app) *cobra.Command {
 		yes       bool
 	)
 	cmd := &cobra.Command{
-		Use: "cleanup --retention AGE", Short: "Delete what completed longer ago than an age",
+		Use: "cleanup --retention AGE", Short: "Delete statuses that ended longer ago than an age",
 		Long: `Deletes completed, discarded and superseded statuses that ended longer ago than
---retention, then messages without statuses, in batches, under the lease of
-cleanup. Never what is pending, processing, poisoned or rejected.
+--retention, then messages without statuses, in batches, while it holds the lease
+of cleanup. It never deletes what is pending, processing, poisoned or rejected.
 
-The application does this by itself if it has a Retention. inboxctl knows only
-what you tell it, so it is for inboxes whose application has none:
+An application with the option Retention does this itself. inboxctl does not know
+the application's options, so use it for inboxes without Retention:
 
-  - retentions of single handlers are not obeyed, and no archive function gets the
-    rows: they are gone;
-  - a message that comes again after it was deleted is new, and all of its
+  - it ignores retentions of single handlers, and it calls no archive function
+    before it deletes rows;
+  - a message that is delivered again after it was deleted is new, and all of its
     handlers run again: choose an age longer than any redelivery takes;
   - it does not wait for consumers to catch up after a downtime.
 
-Ctrl-C ends it between batches; what was deleted is said.
+Ctrl-C stops it between batches. It then prints what was deleted.
 
 JSON: handler.Deleted with "Error".`,
 		Example: `  inboxctl cleanup --retention 30d
@@ -60,25 +60,25 @@ JSON: handler.Deleted with "Error".`,
 	}
 	cmd.Flags().StringVar(&retention, "retention", "",
 		"how long completed statuses are kept, such as 720h or 30d; required, more than 0")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
 func parseAge(text string) (time.Duration, error) {
 	if text == "" {
-		return 0, misuse("--retention is missing, such as --retention 30d")
+		return 0, misuse("--retention is required, such as --retention 30d")
 	}
 	d, err := time.ParseDuration(text)
 	if days := daysAgo.FindStringSubmatch(text); days != nil {
 		var n int64
 		n, err = strconv.ParseInt(days[1], 10, 64)
 		d = time.Duration(n) * 24 * time.Hour
-		if n > 36_500 { // a hundred years; far more do not fit
+		if n > 36_500 { // a hundred years; much longer durations overflow
 			d = 0
 		}
 	}
 	if err != nil || d <= 0 {
-		return 0, misuse("--retention is %q, allowed are ages above 0 such as 720h or 30d", text)
+		return 0, misuse("--retention = %q: must be an age above 0 such as 720h or 30d", text)
 	}
 	return d, nil
 }
@@ -89,7 +89,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 		return err
 	}
 	if !yes {
-		question := fmt.Sprintf("Delete what inbox %q completed more than %s ago, as %s? Type yes: ", overview.Inbox,
+		question := fmt.Sprintf("Delete statuses of inbox %q that ended more than %s ago, as %s? Type yes: ", overview.Inbox,
 			age(retention), oneLine(a.actor))
 		if err := a.confirm(ctx, question, "yes"); err != nil {
 			return err
@@ -113,7 +113,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 	}
 	printed := a.print(report, func() {
 		fmt.Fprintf(a.out,
-			"deleted %d statuses and %d messages, besides %d workers and %d leases of processes that vanished\n",
+			"deleted %d statuses and %d messages, and %d workers and %d leases of processes that are gone\n",
 			deleted.Statuses, deleted.Messages, deleted.Workers, deleted.Leases)
 	})
 	if err != nil && deleted != (handler.Deleted{}) {

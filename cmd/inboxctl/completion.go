@@ -5,8 +5,8 @@ import "github.com/spf13/cobra"
 func newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use: "completion SHELL", Short: "Print a script that completes commands in your shell",
-		Long: `Prints a script that completes commands, flags and their values. The shell is
-bash, zsh, fish or powershell.`,
+		Long: `Prints a shell script for the completion of commands, flags and their values. The
+shell is bash, zsh, fish or powershell.`,
 		Example: `  source <(inboxctl completion bash)
   inboxctl completion zsh > "${fpath[1]}/_inboxctl"
   inboxctl completion fish | source`,
@@ -24,7 +24,7 @@ bash, zsh, fish or powershell.`,
 			case "powershell":
 				return root.GenPowerShellCompletionWithDesc(out)
 			}
-			return misuse("shell %q is unknown: bash, zsh, fish or powershell", args[0])
+			return misuse("shell %q is unknown: must be bash, zsh, fish or powershell", args[0])
 		},
 	}
 }

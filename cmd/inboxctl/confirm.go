@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// confirm asks on standard error and reads a line. Anything but the wanted
-// answer is errNotConfirmed, as is the end of the input, so that a script that
-// forgot --yes does nothing.
+// confirm asks on standard error and reads a line. Any other answer than the wanted one returns
+// errNotConfirmed, and so does the end of the input. A script without --yes therefore does nothing.
 func (a *app) confirm(ctx context.Context, question, wanted string) error {
 	fmt.Fprint(a.errOut, question)
 	answers := make(chan string, 1)
 	failed := make(chan error, 1)
-	// It may outlast the wait: a read from a terminal cannot be cancelled. The
-	// process ends then.
+	// The goroutine may outlast this call, because a read from a terminal cannot be cancelled. It
+	// ends with the process.
 	go func() {
 		answer, err := bufio.NewReader(a.in).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {

@@ -25,10 +25,10 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// maxConnections is all that one command needs.
+// maxConnections is the pool size. No command needs more connections.
 const maxConnections = 4
 
-// database is the one that the DSN names.
+// database is the database that the DSN names.
 type database struct {
 	*gorm.DB
 	naming models.Naming
@@ -37,7 +37,7 @@ type database struct {
 
 func (a *app) naming() models.Naming { return models.Naming{Schema: a.schema, Prefix: a.prefix} }
 
-// open opens the database, and creates a SQLite file only if told to.
+// open opens the database. It creates a missing SQLite file only if create is true.
 func (a *app) open(ctx context.Context, create bool) (*database, error) {
 	if a.dsn == "" {
 		return nil, misuse("no database: set %s or --dsn, see \"inboxctl help connecting\"", dsnVariable)
@@ -84,23 +84,23 @@ func (a *app) dialector(create bool) (kind string, dialector gorm.Dialector, err
 		dialector, err = a.sqlite(create)
 		return "SQLite", dialector, err
 	}
-	// Not quoted: whatever it is, a password may be in it.
-	return "", nil, misuse("the DSN begins neither with postgres:// nor with file:, see \"inboxctl help connecting\"")
+	// The DSN is not quoted, because it may contain a password.
+	return "", nil, misuse("the DSN must begin with postgres:// or file:, see \"inboxctl help connecting\"")
 }
 
-// dialectName is how GORM and models.SQL name the DSN's dialect; "" if there is
-// none.
+// dialectName returns the DSN's dialect as GORM and models.SQL name it, or "" if the DSN is
+// neither.
 func (a *app) dialectName() string {
 	scheme, _, _ := strings.Cut(a.dsn, ":")
 	return map[string]string{"postgres": "postgres", "postgresql": "postgres", "file": "sqlite"}[strings.ToLower(scheme)]
 }
 
-// postgres connects by a parsed configuration, so that no DSN reaches those who
-// might put it in their errors.
+// postgres connects with a parsed configuration, so that no driver sees the DSN and puts it in an
+// error.
 func (a *app) postgres() (gorm.Dialector, error) {
 	notURL := func() error {
-		// The error quotes the part it does not understand: a password perhaps.
-		return misuse("the DSN is no URL: write special characters in user and password as %%40 and the like")
+		// The error quotes the part that it cannot parse, which may be a password.
+		return misuse("the DSN is not a valid URL: escape special characters in user and password, for example @ as %%40")
 	}
 	if _, err := url.Parse(a.dsn); err != nil {
 		return nil, notURL()
@@ -109,7 +109,7 @@ func (a *app) postgres() (gorm.Dialector, error) {
 	if err != nil {
 		return nil, misuse("the DSN: %s", afterQuote(err.Error()))
 	}
-	if strings.Contains(config.Host, "@") { // errors of connecting name the host, which then holds part of the password
+	if strings.Contains(config.Host, "@") { // connection errors name the host, which here contains part of the password
 		return nil, notURL()
 	}
 	if config.ConnectTimeout == 0 {
@@ -121,7 +121,7 @@ func (a *app) postgres() (gorm.Dialector, error) {
 	return postgres.New(postgres.Config{Conn: stdlib.OpenDB(*config)}), nil
 }
 
-// afterQuote leaves out the DSN that pgx begins its errors with.
+// afterQuote removes the DSN that pgx puts at the start of its errors.
 func afterQuote(text string) string {
 	if i := strings.LastIndex(text, "`: "); i >= 0 {
 		return text[i+len("`: "):]
@@ -129,8 +129,8 @@ func afterQuote(text string) string {
 	return "it cannot be parsed"
 }
 
-// sqlite adds what the connection must have to wait its turn, unless the DSN
-// says it.
+// sqlite adds the settings with which a connection waits for other writers, unless the DSN sets
+// them.
 func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 	path, query, _ := strings.Cut(strings.TrimPrefix(a.dsn[len("file:"):], "//"), "?")
 	parameters, err := url.ParseQuery(query)
@@ -147,8 +147,8 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 			return nil, fmt.Errorf("open SQLite: %w", err)
 		}
 	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && !memory {
-		// SQLite would make an empty one.
-		return nil, fmt.Errorf("open SQLite: there is no file %q", file)
+		// Without this check SQLite would create an empty file.
+		return nil, fmt.Errorf("open SQLite: file %q does not exist", file)
 	}
 	pragmas := strings.Join(parameters["_pragma"], " ")
 	for name, value := range map[string]string{"busy_timeout": fmt.Sprint(a.timeout.Milliseconds()), "foreign_keys": "1"} {
@@ -159,7 +159,7 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 	if !parameters.Has("_txlock") {
 		parameters.Set("_txlock", "immediate")
 	}
-	// Escaped anew: SQLite would end the path at a # that came as it is.
+	// Escape the path again, because SQLite would end it at an unescaped #.
 	escaped := url.URL{Path: file}
 	return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + escaped.EscapedPath() + "?" + parameters.Encode()}, nil
 }
@@ -171,7 +171,7 @@ func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Op
 	}, options...)
 }
 
-// audited is with for work that names an actor.
+// audited is like with, for work that is audited under an actor's name.
 func (a *app) audited(
 	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option,
 ) error {
@@ -198,13 +198,14 @@ func (a *app) withDatabase(
 	return errors.Join(err, d.close())
 }
 
-// ops hides what is a secret in most applications: the hook of this one is not here.
+// ops opens the inbox. It uses the default redaction of common secrets, because the application's
+// own hook is not available here.
 func (a *app) ops(d *database, options ...ops.Option) (*ops.Ops, error) {
 	all := append([]ops.Option{ops.Naming(d.naming), ops.StatementTimeout(a.timeout)}, options...)
 	return ops.New(d.DB, append(all, ops.Redact(redact.Common))...)
 }
 
-// print prints a result: as JSON, or by the function that is for people.
+// print writes a result as JSON, or with the function that formats it for people.
 func (a *app) print(v any, people func()) error {
 	if a.output == "json" {
 		return writeJSON(a.out, v)
@@ -213,5 +214,5 @@ func (a *app) print(v any, people func()) error {
 	return a.results.err
 }
 
-// stepTimeout is how long one step of an action may take at most.
+// stepTimeout is the longest time that one step of an action may take.
 func (a *app) stepTimeout() time.Duration { return 2 * a.timeout }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// SQLite reads the path of a DSN as a URL's: what is special there must not lead to
-// another file.
+// TestPathOfASQLiteFileMayHoldAnyCharacter checks escaping: SQLite parses the path of a DSN as a
+// URL, so special characters must not lead to another file.
 func TestPathOfASQLiteFileMayHoldAnyCharacter(t *testing.T) {
 	t.Parallel()
 	for named, directory := range map[string]string{

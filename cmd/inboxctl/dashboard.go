@@ -22,9 +22,9 @@ import (
 
 const (
 	passwordVariable = "INBOX_DASHBOARD_PASSWORD"
-	// minPassword is what cannot be guessed over a network, one try at a time.
+	// minPassword is the shortest password, long enough not to be guessed over a network.
 	minPassword = 12
-	// endingFor bounds what an interrupt waits for.
+	// endingFor is how long an interrupt waits for requests and bulk actions, at least.
 	endingFor = 10 * time.Second
 )
 
@@ -39,24 +39,24 @@ func newDashboard(a *app) *cobra.Command {
 	var f dashboardFlags
 	cmd := &cobra.Command{
 		Use: "dashboard", Short: "Serve the web dashboard for one operator",
-		Long: `Serves the dashboard at a local address until Ctrl-C. Whoever opens it acts as
+		Long: `Serves the dashboard at a local address until Ctrl-C. Everyone who opens it acts as
 --actor, with the role of --role: viewer, operator, or admin, who may also delete.
 
 The browser asks for a password: that of ` + passwordVariable + `, of 12 characters
 or more, or else a new one that is printed. The user name does not matter. With
---insecure there is none: that takes an address of this machine alone, and every
-user and program of the machine then acts in your name.
+--insecure there is no password. It requires an address that only this machine can
+reach, and every user and program of the machine can then act in your name.
 
-What the application alone can do is not offered here: replay, accepting a rejected
-message again, and the cleanup (for which there is "inboxctl cleanup"). For a
-team, mount the dashboard in the application: docs/dashboard.md says how.
+Actions that need the application are not available here: replay, accepting a
+rejected message again, and the cleanup (use "inboxctl cleanup" instead). For a
+team, mount the dashboard in the application: see docs/dashboard.md.
 
-There is no TLS. On another machine listen on its loopback and come through
-"ssh -L" or "kubectl port-forward", or put a proxy with TLS before it, and name
-what browsers then see by --origin if the proxy changes the Host header.
+There is no TLS. On another machine, listen on its loopback address and connect
+through "ssh -L" or "kubectl port-forward", or put a proxy with TLS in front of it.
+If the proxy changes the Host header, name the origin that browsers see by --origin.
 
-Port 0 takes a free one. Ctrl-C ends bulk actions, too: the chunk under way is
-finished or undone as a whole.
+Port 0 selects a free port. Ctrl-C also stops bulk actions: the current chunk is
+completed or rolled back as a whole.
 
 JSON: {"URL", "Inbox", "Actor", "Role", "Password"}, once it listens.`,
 		Example: `  inboxctl dashboard
@@ -66,12 +66,13 @@ JSON: {"URL", "Inbox", "Actor", "Role", "Password"}, once it listens.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.dashboard(cmd.Context(), &f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:8420", "the address and port to serve at")
-	flags.StringVar(&f.role, "role", dashboard.Operator.String(), "what may be done: viewer, operator or admin")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:8420", "the address and port to listen on")
+	flags.StringVar(&f.role, "role", dashboard.Operator.String(), "the role of the user: viewer, operator or admin")
 	fixed(cmd, "role", roleNames()...)
 	flags.StringArrayVar(&f.origins, "origin", nil,
-		"a further origin whose pages may send forms, such as https://ops.example.org; may be repeated")
-	flags.BoolVar(&f.insecure, "insecure", false, "ask for no password; only at an address of this machine alone")
+		"another origin whose pages may send forms, such as https://ops.example.org; may be repeated")
+	flags.BoolVar(&f.insecure, "insecure", false,
+		"require no password; only on an address that only this machine can reach")
 	f.payloads.bind(cmd)
 	return cmd
 }
@@ -83,7 +84,7 @@ func roleNames() (names []string) {
 	return names
 }
 
-// dashboard checks all that needs no database before it asks for one.
+// dashboard checks everything that needs no database before it connects to one.
 func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 	if err := a.checkActor(); err != nil {
 		return err
@@ -98,16 +99,17 @@ func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 		}
 	}
 	if g.who.Role == 0 {
-		return misuse("--role is %q, allowed is viewer, operator or admin", f.role)
+		return misuse("--role = %q: must be viewer, operator or admin", f.role)
 	}
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
-		return misuse("--listen is %q, needed is an address with a port such as 127.0.0.1:8420", f.listen)
+		return misuse("--listen = %q: must be an address with a port such as 127.0.0.1:8420", f.listen)
 	}
 	password, shown := a.getenv(passwordVariable), ""
 	switch {
 	case f.insecure && !isLoopback(host):
-		return misuse("--insecure takes an address of this machine alone, such as 127.0.0.1:8420: --listen is %q", f.listen)
+		return misuse("--insecure requires an address that only this machine can reach, such as 127.0.0.1:8420 (--listen = %q)",
+			f.listen)
 	case f.insecure && password != "":
 		return misuse("both --insecure and %s: use one", passwordVariable)
 	case f.insecure:
@@ -125,24 +127,24 @@ func (a *app) dashboard(ctx context.Context, f *dashboardFlags) error {
 	return a.with(ctx, func(ctx context.Context, o *ops.Ops) error { return a.serve(ctx, o, f, &g, shown) })
 }
 
-// isLoopback says whether only this machine reaches a host.
+// isLoopback reports whether a host is reachable only from this machine.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// gate lets the one operator in.
+// gate authenticates the one operator.
 type gate struct {
 	who      dashboard.Principal
 	insecure bool
 	sum      [sha256.Size]byte // of the password
-	hosts    []string          // origins whose hosts are this one's, too
+	hosts    []string          // origins whose hosts are accepted, too
 	say      func(format string, args ...any)
 }
 
-// authorize is the dashboard's authorizer. Without a password it looks at the
-// Host header: a page of another site could have its own name lead to this
-// machine, and would then be of the same origin as the dashboard.
+// authorize is the dashboard's authorizer. Without a password it checks the Host header because of
+// DNS rebinding: another site can have its own name resolve to this machine, and its pages then
+// have the dashboard's origin.
 func (g *gate) authorize(r *http.Request) (dashboard.Principal, error) {
 	if g.insecure {
 		if !g.isOurs(r.Host) {
@@ -171,7 +173,7 @@ func (g *gate) isOurs(host string) bool {
 	return isLoopback(name)
 }
 
-// before has browsers ask for the password, and tells of wrong ones.
+// before makes browsers ask for the password, and reports wrong ones.
 func (g *gate) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := g.authorize(r); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// serving is "inboxctl dashboard" while it runs, and a browser.
+// serving is a running "inboxctl dashboard", and a browser.
 type serving struct {
 	r        *rig
 	at       served
@@ -49,7 +49,7 @@ func (s *sink) String() string {
 	return s.buffer.String()
 }
 
-// dashboard starts the command at a free port.
+// dashboard starts the command on a free port.
 func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	r.t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -78,7 +78,7 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	r.t.Cleanup(func() { s.end() })
 	inboxtest.Eventually(r.t, func() bool {
 		text := s.out.String()
-		return strings.Contains(text, "Ctrl-C ends it.") || json.Unmarshal([]byte(text), &s.at) == nil || len(ended) > 0
+		return strings.Contains(text, "Press Ctrl-C to stop it.") || json.Unmarshal([]byte(text), &s.at) == nil || len(ended) > 0
 	}, "it listens")
 	require.NotEmpty(r.t, s.out.String(), s.errOut)
 	if s.at.Password != "" {
@@ -87,7 +87,7 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	return s
 }
 
-// ask sends a request, changed by edit, and returns status and page.
+// ask sends a request, changed by edit, and returns the status and the page.
 func (s *serving) ask(
 	method, path string, form url.Values, edit func(*http.Request),
 ) (status int, header http.Header, page string) {
@@ -112,7 +112,7 @@ func (s *serving) ask(
 	return response.StatusCode, response.Header, string(body)
 }
 
-// page is one that must be there.
+// page loads a page that must exist.
 func (s *serving) page(path string) string {
 	s.r.t.Helper()
 	status, _, page := s.ask(http.MethodGet, path, nil, nil)
@@ -195,7 +195,8 @@ func TestDashboardIsClosedWithoutItsPassword(t *testing.T) {
 	})
 }
 
-// A page of another site whose name leads here is of the same origin.
+// TestDashboardWithoutPasswordTakesOnlyItsOwnHost covers DNS rebinding: a page of another site
+// whose name resolves to this machine has the dashboard's origin.
 func TestDashboardWithoutPasswordTakesOnlyItsOwnHost(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		s := r.dashboard(r.env, "--insecure", "--origin", "https://ops.example.org", "--role", "admin", "--show-payload")
@@ -216,15 +217,15 @@ func TestDashboardWithoutPasswordTakesOnlyItsOwnHost(t *testing.T) {
 func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for want, args := range map[string][]string{
-			"--insecure takes an address of this machine alone":  {"--insecure", "--listen", "0.0.0.0:0"},
-			"--insecure takes an address of this machine":        {"--insecure", "--listen", ":0"},
-			"--insecure takes an address of this":                {"--insecure", "--listen", "localhost.example.org:0"},
-			"--role is \"root\", allowed is viewer, operator or": {"--role", "root"},
-			"--role is \"\"":               {"--role", ""},
-			"--listen is \"8420\", needed": {"--listen", "8420"},
-			"is not an origin such as":     {"--listen", "127.0.0.1:0", "--origin", "ops.example.org"},
-			"there is no actor":            {"--actor", " "},
-			"has control characters":       {"--actor", "a\x1bb"},
+			"--insecure requires an address that only this machine can reach": {"--insecure", "--listen", "0.0.0.0:0"},
+			"--insecure requires an address that only this machine":           {"--insecure", "--listen", ":0"},
+			"--insecure requires an address that only this":                   {"--insecure", "--listen", "localhost.example.org:0"},
+			"--role = \"root\": must be viewer, operator or":                  {"--role", "root"},
+			"--role = \"\": must be":                                          {"--role", ""},
+			"--listen = \"8420\": must be":                                    {"--listen", "8420"},
+			"is not an origin such as":                                        {"--listen", "127.0.0.1:0", "--origin", "ops.example.org"},
+			"no actor":                                                        {"--actor", " "},
+			"has control characters":                                          {"--actor", "a\x1bb"},
 		} {
 			out := r.run(append([]string{"dashboard"}, args...)...)
 			require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)
@@ -248,7 +249,7 @@ func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
 	out := runWith(t, t.Context(), map[string]string{dsnVariable: "file:/nowhere/x.db", actorVariable: "alice"}, "",
 		"dashboard", "--listen", "127.0.0.1:0")
 	require.Equal(t, exitFailed, out.code)
-	require.Contains(t, out.errOut, "there is no file")
+	require.Contains(t, out.errOut, "does not exist")
 }
 
 func TestDashboardTellsPeopleWhereItIs(t *testing.T) {

@@ -14,11 +14,11 @@ func newDelete(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete MESSAGE-ID", Short: "Delete a message and all of its statuses",
 		Long: `Deletes a message with the statuses of all of its handlers, whatever their state.
-It cannot be undone, and nothing remembers the message: if it is delivered again,
-every handler runs again, those that had completed too. It is refused while a
-handler runs on it. To end a single poisoned status use "inboxctl discard".
+This cannot be undone. If the message is delivered again, it is new and every
+handler runs again, including those that had completed. It is refused while a
+handler is running. To give up a single poisoned status use "inboxctl discard".
 
-You are asked to type the ID; --confirm with the ID is the answer for scripts.
+inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 
 JSON: {"MessageID", "Outcome"}.`,
 		Example: `  inboxctl delete 7f9c2ba4
@@ -31,21 +31,21 @@ JSON: {"MessageID", "Outcome"}.`,
 				})
 		},
 	}
-	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID once more")
+	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID, as confirmation")
 	bindNamespace(cmd, &namespace)
 	return cmd
 }
 
-// delete deletes what an ID names, once that has been repeated.
+// delete deletes what an ID names, after the operator has typed the ID again.
 func (a *app) delete(cmd *cobra.Command, what, id, confirmation string,
 	do func(o *ops.Ops, ctx context.Context, actor ops.Actor, id, confirmation string) error,
 ) error {
 	if cmd.Flags().Changed("confirm") && confirmation != id {
-		return misuse("--confirm is %q, the ID is %q", confirmation, id)
+		return misuse("--confirm = %q: must be the ID %q", confirmation, id)
 	}
 	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 		if confirmation == "" {
-			question := fmt.Sprintf("Deleting a %s cannot be undone. Type its ID to delete it as %s: ", what, oneLine(a.actor))
+			question := fmt.Sprintf("Deleting a %s cannot be undone. To delete it as %s, type its ID: ", what, oneLine(a.actor))
 			if err := a.confirm(ctx, question, id); err != nil {
 				return err
 			}

@@ -23,7 +23,7 @@ func TestReferenceIsTheCommandsHelp(t *testing.T) {
 	require.Equal(t, want, string(text), "go test . -update writes %s anew", page)
 }
 
-// reference is the page, made of the commands' help.
+// reference generates the CLI reference page from the commands' help.
 func reference(root *cobra.Command) string {
 	var out strings.Builder
 	out.WriteString("# inboxctl: the reference\n\n")
@@ -70,7 +70,7 @@ func ownFlags(cmd *cobra.Command) string {
 	return own.FlagUsages()
 }
 
-// each visits a command and those below it.
+// each visits a command and all of its subcommands.
 func each(cmd *cobra.Command, visit func(cmd *cobra.Command)) {
 	visit(cmd)
 	for _, child := range cmd.Commands() {
@@ -80,8 +80,8 @@ func each(cmd *cobra.Command, visit func(cmd *cobra.Command)) {
 
 func splitLines(text string) []string { return strings.Split(text, "\n") }
 
-// requireExamplesRun: each inboxctl of the examples names a command and flags
-// that there are, and as many arguments as it takes.
+// requireExamplesRun checks the examples of a command: each inboxctl line must name an existing
+// command and existing flags, with as many arguments as the command takes.
 func requireExamplesRun(t *testing.T, of *cobra.Command) {
 	t.Helper()
 	for _, line := range splitLines(of.Example) {
@@ -100,7 +100,7 @@ func requireExamplesRun(t *testing.T, of *cobra.Command) {
 	}
 }
 
-// words splits a command line at spaces, but for those in quotes.
+// words splits a command line at spaces, except inside quotes.
 func words(line string) []string {
 	var out []string
 	for i, part := range strings.Split(line, "'") {

@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// The exit codes; exitCodesHelp tells them to users.
+// The exit codes. exitCodesHelp documents them for users.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -24,19 +24,19 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
   1  failed: the database cannot be reached, its tables are missing or old, a
      statement timed out, the audit row could not be written, interrupted
      before anything was done; or the result could not be printed (the disk is
-     full, for example): an action is done then, "inboxctl audit" shows it
+     full, for example): the action is done then, and "inboxctl audit" shows it
   2  misuse: a bad flag or argument
   3  not found: no such status, message, rejected message or handler key
-  4  refused: not poisoned, changed meanwhile, being processed, not confirmed,
-     replay is off, another worker is cleaning, or only the running application
-     can do it
-  5  partly done: some of several are done and the rest is not, or it was
-     interrupted; what was done is said and stays done
+  4  refused: not poisoned, changed by someone else, being processed, not
+     confirmed, replay is off, another worker is cleaning up, or only the running
+     application can do it
+  5  partly done: some of several are done, or it was interrupted; inboxctl prints
+     what was done, and that is kept
 
 With several statuses in one command: 0 if all are done, 5 if some are, else the
-code that all of them have in common, or 1.`
+code that all errors have in common, or 1.`
 
-// codedError is an error whose exit code its kind does not tell.
+// codedError is an error with an exit code of its own.
 type codedError struct {
 	code int
 	err  error
@@ -49,7 +49,7 @@ func misuse(format string, args ...any) error {
 	return &codedError{exitMisuse, fmt.Errorf(format, args...)}
 }
 
-// errNotConfirmed: the operator was asked, and did not say yes.
+// errNotConfirmed is returned when the operator was asked and did not confirm.
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
@@ -57,7 +57,7 @@ var refusals = []error{
 	ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
-// exitCode tells how the program ends.
+// exitCode returns the program's exit code for an error.
 func exitCode(err error) int {
 	if err == nil {
 		return exitDone

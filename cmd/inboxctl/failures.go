@@ -17,15 +17,14 @@ func newFailures(a *app) *cobra.Command {
 		wide    bool
 	)
 	cmd := &cobra.Command{
-		Use: "failures", Short: "What fails, by kind: handler and error",
-		Long: `Groups the poisoned and the failing statuses by handler key and error, in which
-numbers, IDs, times, addresses and quoted text do not count. The largest group
-comes first: it is mostly the one to understand first. FIRST and LAST are how
-long ago the first and the last of its statuses were added, which is mostly when
-their messages were received.
+		Use: "failures", Short: "Poisoned and failing statuses, grouped by handler and error",
+		Long: `Groups the poisoned and the failing statuses by handler key and error, ignoring
+numbers, IDs, times, addresses and quoted text in errors. The largest group comes
+first. FIRST and LAST are how long ago the oldest and the newest of its statuses
+were added, which is mostly when their messages were received.
 
 A group's fingerprint selects its statuses in "list", "retry" and "discard".
-POISONED are given up and wait for you; FAILING will be tried again by themselves.
+POISONED statuses wait for an operator. FAILING statuses are retried automatically.
 
 JSON: ops.Failures.`,
 		Example: `  inboxctl failures
@@ -46,13 +45,14 @@ JSON: ops.Failures.`,
 				}
 				err = a.print(failures, func() {
 					if len(failures.Groups) == 0 {
-						fmt.Fprintln(a.out, "Nothing is poisoned or failing.")
+						fmt.Fprintln(a.out, "No status is poisoned or failing.")
 						return
 					}
 					failureTable(failures, a.now(), wide).write(a.out)
 				})
 				if failures.Capped && a.output != "json" {
-					a.say("Looked at %d statuses and stopped: counts may be higher and groups missing. Narrow it by --handler, --from or --to.", failures.Looked)
+					a.say("Stopped after %d statuses: counts may be higher and groups may be missing. "+
+						"Narrow the search with --handler, --from or --to.", failures.Looked)
 				}
 				return err
 			})
@@ -61,7 +61,7 @@ JSON: ops.Failures.`,
 	filters.bindStates(cmd, ops.StatePoisoned, ops.StateFailing)
 	filters.bind(cmd)
 	when.bindPeriod(cmd, receivedWhen)
-	cmd.Flags().BoolVar(&wide, "wide", false, "errors whole")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show whole errors")
 	return cmd
 }
 

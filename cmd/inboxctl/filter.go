@@ -11,26 +11,26 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// filterFlags narrow which statuses a command is about.
+// filterFlags are the flags that select statuses.
 type filterFlags struct {
 	states, handlers            []string
 	message, namespace          string
 	typ, errorText, fingerprint string
 }
 
-// receivedWhen begins the help of --from and --to where they bound messages.
+// receivedWhen is the start of the help of --from and --to where they select messages.
 const receivedWhen = "of messages received "
 
-// statusFilters are the flags that bind adds; --state is one more.
+// statusFilters are the flags that bind adds. Some commands have --state besides.
 var statusFilters = []string{"handler", "message", "namespace", "type", "from", "to", "error", "fingerprint"}
 
 func (f *filterFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
 	flags.StringVar(&f.message, "message", "", "of the message with this ID")
-	flags.StringVar(&f.namespace, "namespace", "", "of that ID, mostly the channel (default all)")
+	flags.StringVar(&f.namespace, "namespace", "", "of that ID, usually the channel (default all)")
 	flags.StringVar(&f.typ, "type", "", "of messages of this type")
-	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, whatever the case")
+	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, ignoring case")
 	flags.StringVar(&f.fingerprint, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")
 }
 
@@ -52,7 +52,7 @@ func (f *filterFlags) filter(from, to time.Time) ops.Filter {
 	return filter
 }
 
-// period reads --from and --to.
+// period parses --from and --to.
 func period(from, to string, now time.Time) (begin, end time.Time, err error) {
 	if begin, err = when("from", from, now); err == nil {
 		end, err = when("to", to, now)
@@ -62,9 +62,9 @@ func period(from, to string, now time.Time) (begin, end time.Time, err error) {
 
 var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
 
-// when reads a time, or a length of time before now.
+// when parses a time, or a duration before now.
 func when(flag, text string, now time.Time) (time.Time, error) {
-	now = now.Truncate(time.Microsecond) // what a place can tell
+	now = now.Truncate(time.Microsecond) // the precision of a page's place
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -81,11 +81,11 @@ func when(flag, text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{},
-		misuse("--%s is %q, allowed are 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), and ages such as 90m, 24h or 7d", flag,
+		misuse("--%s = %q: must be 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), or an age such as 90m, 24h or 7d", flag,
 			text)
 }
 
-// changed tells which of these flags were given.
+// changed returns which of these flags the user set.
 func changed(cmd *cobra.Command, names []string) (given []string) {
 	for _, name := range names {
 		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed {

@@ -13,11 +13,11 @@ import (
 func newGaps(a *app) *cobra.Command {
 	var page pageFlags
 	cmd := &cobra.Command{
-		Use: "gaps", Short: "Records that were gone before they were read",
-		Long: `Lists the places where a consumer went on although the records it should have
-read next were not there any more, found last first. FROM should have been read
-next, TO is the first that is read: if it is lower, the topic's log began anew.
-What was in a gap, only its producer can tell.
+		Use: "gaps", Short: "Records that no longer existed when they were to be read",
+		Long: `Lists the offsets that a consumer skipped because their records no longer existed,
+latest first. FROM is the offset that should have been read next, TO the one that
+was read instead. A lower TO means that the topic's log began anew. Only the
+producer of the records knows what they contained.
 
 JSON: ops.GapPage.`,
 		Example: `  inboxctl gaps`,
@@ -33,7 +33,7 @@ JSON: ops.GapPage.`,
 				}
 				err = a.print(found, func() {
 					if len(found.Gaps) == 0 {
-						fmt.Fprintln(a.out, "No gap was ever passed.")
+						fmt.Fprintln(a.out, "No gaps found.")
 						return
 					}
 					gapTable(found.Gaps).write(a.out)

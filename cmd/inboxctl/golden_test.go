@@ -22,8 +22,8 @@ const (
 
 func before(d time.Duration) time.Time { return now.Add(-d) }
 
-// evil is what a message ID can hold that a terminal would obey: the title, a
-// cleared screen, an 8-bit escape, a line of its own, right to left.
+// evil is a message ID that a terminal would act on: it sets the title, clears the screen, has an
+// 8-bit escape, a line break and a right-to-left override.
 const evil = "\x1b]0;gone\a\x1b[2J\u009b31mred\r\n\u202egpj.exe\u200b\x00\x7f"
 
 var poisoned = ops.Status{
@@ -163,7 +163,8 @@ func TestMessagesForPeople(t *testing.T) {
 	})
 }
 
-// Contract 11: the same names as the API, times in RFC 3339 and UTC.
+// TestJSONHasTheNamesOfTheAPI proves contract 11: the JSON has the API's names, and times in RFC
+// 3339 and UTC.
 func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 	east := time.FixedZone("east", 3600)
 	status := poisoned

@@ -11,18 +11,18 @@ import (
 func newGrants(a *app) *cobra.Command {
 	var roles postgres.Roles
 	cmd := &cobra.Command{
-		Use: "grants", Short: "Print the SQL that gives PostgreSQL roles what they need",
-		Long: `Prints a PostgreSQL script that gives each named role what it needs of the tables,
-with --schema and --prefix filled in, and takes everything else away. It needs no
+		Use: "grants", Short: "Print the SQL that grants PostgreSQL roles the rights they need",
+		Long: `Prints a PostgreSQL script that grants each named role the rights it needs on the
+tables, with --schema and --prefix filled in, and revokes all others. It needs no
 database. The roles and the tables must exist.
 
   --application  accepts messages, runs handlers, cleans up, serves the dashboard
-  --operator     runs inboxctl: all commands but "migrate up"
-  --reader       reads everything but what messages and rejected records carry
+  --operator     runs inboxctl: all commands except "migrate up"
+  --reader       reads everything except the contents of messages and rejected records
 
-Run the script as the owner of the tables, the role that has run "migrate up", and
-again after each migration. No role may change or delete audit rows. docs/hardening.md
-says how to make the roles.
+Run the script as the owner of the tables, which is the role that ran "migrate up",
+and again after each migration. No role may change or delete audit rows.
+docs/hardening.md says how to create the roles.
 
 JSON: {"SQL"}.`,
 		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders
@@ -39,6 +39,6 @@ JSON: {"SQL"}.`,
 	flags := cmd.Flags()
 	flags.StringVar(&roles.Application, "application", "", "the role that the application logs in as")
 	flags.StringVar(&roles.Operator, "operator", "", "the role that operators log in as")
-	flags.StringVar(&roles.Reader, "reader", "", "the role of those who only look")
+	flags.StringVar(&roles.Reader, "reader", "", "the role of those who only read")
 	return cmd
 }

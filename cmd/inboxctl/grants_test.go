@@ -17,7 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// granted is an inbox under names of its own whose roles have what the printed script says.
+// granted is an inbox under names of its own. Its roles have the rights that the printed script
+// grants.
 type granted struct {
 	t                                          *testing.T
 	owner, application, operator, reader, lena string // DSNs
@@ -32,12 +33,12 @@ func newGranted(t *testing.T) granted {
 	reader, asReader := testenv.Role(t, dsn)
 	lena, asLena := testenv.Role(t, dsn) // an operator with a login of her own
 	testenv.Grant(t, dsn, operator, lena)
-	// she acts as the other, and is told by her own
+	// Lena's sessions act as the operator role. The audit names her login.
 	testenv.Run(t, dsn, fmt.Sprintf("ALTER ROLE %s SET role = %s", lena, operator))
 	testenv.Run(t, dsn, "CREATE SCHEMA orders AUTHORIZATION "+owner)
 	g := granted{t, asOwner, asApplication, asOperator, asReader, asLena, lena}
 	require.Zero(t, g.run(asOwner, "migrate", "up", "--inbox", "test").code)
-	for range 2 { // it may be run again
+	for range 2 { // the script may be run repeatedly
 		printed := runWith(t, t.Context(), nil, "", "grants", "--schema", "orders", "--prefix", "in_",
 			"--application", application, "--operator", operator, "--reader", reader)
 		require.Zero(t, printed.code, printed.errOut)
@@ -60,7 +61,7 @@ func (g granted) done(as string, args ...string) result {
 	return out
 }
 
-// refused runs a command that the role may not run to its end.
+// refused runs a command that must fail for lack of rights.
 func (g granted) refused(as string, args ...string) {
 	g.t.Helper()
 	out := g.run(as, args...)
@@ -164,7 +165,8 @@ func TestGrantsNameRoles(t *testing.T) {
 	}
 }
 
-// Contract 3.4: SQLite lets everybody read what it makes.
+// TestMigrateMakesASQLiteFileForItsUserAlone proves contract 3.4: SQLite by itself would create
+// files that everybody may read.
 func TestMigrateMakesASQLiteFileForItsUserAlone(t *testing.T) {
 	dsn := testenv.SQLiteDSN(t)
 	env := map[string]string{dsnVariable: dsn, actorVariable: "alice"}

@@ -13,10 +13,10 @@ import (
 
 func newHandlers(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "handlers", Short: "Handler keys: who lists them, which are paused",
-		Long: `Lists the handler keys that living workers list, that are paused, or that have
-open statuses. One that no living worker lists was renamed or removed, or its
-process is down: its statuses wait.
+		Use: "handlers", Short: "Handler keys, their workers, and which are paused",
+		Long: `Lists the handler keys that living workers have, that are paused, or that have
+pending or processing statuses. If no living worker has a key, its handler was
+renamed or removed, or its process is down, and its statuses wait.
 
 JSON: a list of ops.Handler.`,
 		Example: `  inboxctl handlers`,
@@ -39,7 +39,7 @@ func handlerTable(handlers []ops.Handler) *table {
 	for _, h := range handlers {
 		note := h.Obstacle
 		if h.StoredOnly {
-			note = "statuses are open, and no living worker lists it"
+			note = "has open statuses, but no living worker lists it"
 		}
 		t.add(h.HandlerKey, number(h.Workers), yesNo(h.Paused), note)
 	}
@@ -48,10 +48,10 @@ func handlerTable(handlers []ops.Handler) *table {
 
 func newPause(a *app) *cobra.Command {
 	cmd := newPausing(a, "paused", (*ops.Ops).Pause)
-	cmd.Use, cmd.Short = "pause HANDLER-KEY...", "Stop claiming for handler keys"
-	cmd.Long = `Stops claiming statuses of a handler key on every worker, within a heartbeat of
-each. What runs goes on to its end; messages are accepted as before and wait. It
-stays so across restarts, until "inboxctl resume".
+	cmd.Use, cmd.Short = "pause HANDLER-KEY...", "Pause handlers"
+	cmd.Long = `Makes all workers stop claiming statuses of a handler key, each within a heartbeat.
+Running handlers continue to their end. Messages are still accepted, and wait. The
+pause lasts until "inboxctl resume", also across restarts.
 
 JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 	cmd.Example = `  inboxctl pause orders.mail
@@ -61,11 +61,10 @@ JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 
 func newResume(a *app) *cobra.Command {
 	cmd := newPausing(a, "resumed", (*ops.Ops).Resume)
-	cmd.Use, cmd.Short = "resume HANDLER-KEY...", "Claim for paused handler keys again"
-	cmd.Long = `Undoes "inboxctl pause". Workers begin within a heartbeat. Of a key that was not
-paused it says so: nothing was done then, and there is no audit row. inboxctl knows
-no legacy keys: to resume a renamed handler name each key that "inboxctl handlers"
-shows as paused.
+	cmd.Use, cmd.Short = "resume HANDLER-KEY...", "Resume paused handlers"
+	cmd.Long = `Ends a pause. Workers claim again within a heartbeat. If a key was not paused,
+nothing is done and no audit row is written. inboxctl does not know legacy keys: to
+resume a renamed handler, give each key that "inboxctl handlers" shows as paused.
 
 JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 	cmd.Example = `  inboxctl resume orders.mail`
@@ -78,7 +77,7 @@ func newPausing(
 	return &cobra.Command{
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return misuse("the handler key is missing, \"inboxctl handlers\" lists them")
+				return misuse("a handler key is required, \"inboxctl handlers\" lists them")
 			}
 			return nil
 		},
@@ -90,7 +89,7 @@ func newPausing(
 	}
 }
 
-// pauseResult is what became of one handler key.
+// pauseResult is the result for one handler key.
 type pauseResult struct {
 	HandlerKey string
 	Outcome    string
@@ -104,7 +103,7 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 	var problems []error
 	for _, key := range keys {
 		err, outcome := do(o, ctx, a.who(), key), done
-		if errors.Is(err, ops.ErrNotPaused) { // which is how it was to be
+		if errors.Is(err, ops.ErrNotPaused) { // already as wanted
 			err, outcome = nil, "was not paused"
 		}
 		if err != nil {

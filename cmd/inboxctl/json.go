@@ -27,10 +27,10 @@ or removed within a major version.
              --show-payload
   lists      [] if empty, never null
 
-Characters that a terminal would obey rather than show are escaped as \u001b and
-the like, so that any JSON reader returns them unchanged.`
+Characters that a terminal would interpret are escaped as \u001b and the like. Any
+JSON reader returns them unchanged.`
 
-// writeJSON prints a value as jsonHelp says.
+// writeJSON prints a value in the format that jsonHelp documents.
 func writeJSON(w io.Writer, v any) error {
 	var compact, indented bytes.Buffer
 	if err := encode(&compact, reflect.ValueOf(v)); err != nil {
@@ -43,7 +43,7 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// hidden stands for a payload that is not shown.
+// hidden replaces a payload that is not shown.
 type hidden struct {
 	Hidden bool
 	Size   int
@@ -64,7 +64,7 @@ func encode(out *bytes.Buffer, v reflect.Value) error {
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
-		return encode(out, v.Elem()) // of nil it is not valid
+		return encode(out, v.Elem()) // invalid for nil, and so null
 	case reflect.Struct:
 		return encodeStruct(out, v)
 	case reflect.Slice, reflect.Array:
@@ -112,7 +112,7 @@ func encodeBytes(out *bytes.Buffer, b []byte) error {
 	return nil
 }
 
-// encodeStruct takes the fields of embedded structs as its own, as Go does.
+// encodeStruct encodes the fields of embedded structs as its own, as encoding/json does.
 func encodeStruct(out *bytes.Buffer, v reflect.Value) error {
 	out.WriteByte('{')
 	first := true
@@ -121,7 +121,7 @@ func encodeStruct(out *bytes.Buffer, v reflect.Value) error {
 			continue
 		}
 		if strings.HasSuffix(field.Tag.Get("json"), ",omitzero") && v.FieldByIndex(field.Index).IsZero() {
-			continue // only a running application knows it
+			continue // known only to a running application
 		}
 		if !first {
 			out.WriteByte(',')
@@ -173,8 +173,8 @@ func encodeMap(out *bytes.Buffer, v reflect.Value) error {
 	return nil
 }
 
-// escapeUnprintable escapes what a terminal might obey. Outside of strings JSON
-// has none of it but line ends.
+// escapeUnprintable escapes characters that a terminal might act on. Outside of strings, JSON has
+// no such characters except line ends.
 func escapeUnprintable(text []byte) []byte {
 	var out bytes.Buffer
 	for _, r := range string(text) {

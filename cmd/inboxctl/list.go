@@ -17,17 +17,17 @@ func newList(a *app) *cobra.Command {
 		counts, all bool
 	)
 	cmd := &cobra.Command{
-		Use: "list", Short: "Statuses, found by state, handler, message, error and age",
-		Long: `Lists statuses: one line for each message and handler, the newest first. All
-filters given must fit. "failing" are the pending ones that have failed and will
-be tried again.
+		Use: "list", Short: "Find statuses by state, handler, message, error and age",
+		Long: `Lists statuses: one line for each message and handler, the newest first. A status
+must match all filters. "failing" selects pending statuses that have failed and
+will be retried.
 
-A page has --limit lines; what follows is behind the place that is named below
-it. With --error, --fingerprint or --type a search may stop early, because it
-has looked at many rows, and tells how to go on.
+A page has --limit lines. The value of --after for the next page is printed below
+it. With --error, --fingerprint or --type a search may stop early after it has read
+many rows. It then prints how to continue.
 
-RECEIVED is how long ago, ERRORS how often it has failed since an operator last
-retried it. --wide shows errors whole.
+RECEIVED is how long ago the message was received, ERRORS how often it has failed
+since an operator last retried it. --wide shows whole errors.
 
 JSON: ops.Page; with --count ops.Count.`,
 		Example: `  inboxctl list --state poisoned
@@ -67,8 +67,8 @@ JSON: ops.Page; with --count ops.Count.`,
 	filters.bind(cmd)
 	page.bindPeriod(cmd, receivedWhen)
 	page.bind(cmd)
-	cmd.Flags().BoolVar(&counts, "count", false, "only count them, up to 10000 rows looked at")
-	cmd.Flags().BoolVar(&all, "wide", false, "errors whole")
+	cmd.Flags().BoolVar(&counts, "count", false, "only count them, reading at most 10000 rows")
+	cmd.Flags().BoolVar(&all, "wide", false, "show whole errors")
 	return cmd
 }
 
@@ -95,7 +95,8 @@ func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
 	return t
 }
 
-// stateName is the state with what is to be known of a pending one.
+// stateName returns the state. For a pending status it adds whether it waits in its lane or has
+// failed.
 func stateName(s ops.Status) string {
 	switch {
 	case s.State == ops.StatePending && s.Waiting:

@@ -24,7 +24,7 @@ func TestLookingShowsWhatIsStored(t *testing.T) {
 
 		out := r.done("status").out
 		require.Contains(t, out, `inbox          "test"`)
-		require.Contains(t, out, "Why statuses are poisoned: inboxctl failures")
+		require.Contains(t, out, "See why statuses are poisoned: inboxctl failures")
 		require.Contains(t, out, "No worker is alive")
 		overview := r.done("status", "-o", "json").object()
 		require.Equal(t, "test", overview["Inbox"])
@@ -44,20 +44,20 @@ func TestLookingShowsWhatIsStored(t *testing.T) {
 		require.EqualValues(t, 2, failures.Groups[0].Poisoned)
 		require.Contains(t, r.done("failures").out, failures.Groups[0].Fingerprint)
 		require.Equal(t, "2\n", r.done("list", "--fingerprint", failures.Groups[0].Fingerprint, "--count").out)
-		require.Contains(t, r.done("failures", "--handler", fine).out, "Nothing is poisoned or failing.")
+		require.Contains(t, r.done("failures", "--handler", fine).out, "No status is poisoned or failing.")
 
 		require.Contains(t, r.done("handlers").out, failing)
-		require.Contains(t, r.done("workers").out, "No worker has ever started")
+		require.Contains(t, r.done("workers").out, "No workers: none has started")
 		require.Contains(t, r.done("locks").out, "No lease is held")
-		require.Contains(t, r.done("gaps").out, "No gap was ever passed")
+		require.Contains(t, r.done("gaps").out, "No gaps found.")
 		require.Contains(t, r.done("audit").out, "No audit row found")
 		require.Contains(t, r.done("rejected", "list").out, "No rejected message found")
 		require.Empty(t, r.audit(), "looking at lists is not audited")
 	})
 }
 
-// A cursor belongs to its filter, and what "1h ago" means has moved on by the
-// next page.
+// TestPagesOfAPeriodToldAsAnAgeGoOn checks paging with --from 1h: a cursor belongs to its filter,
+// and "1h ago" is another time when the next page is requested.
 func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b", "c")
@@ -87,7 +87,7 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 			require.GreaterOrEqual(t, len(seen), 3, list)
 		}
 		out := r.done("list", "--limit", "2", "--from", "1h")
-		require.Contains(t, out.errOut, "There is more: repeat with --after ")
+		require.Contains(t, out.errOut, "There is more: continue with --after ")
 		require.Equal(t, exitMisuse, r.run("list", "--after", "nonsense").code)
 		require.Equal(t, exitMisuse, r.run("list", "--after", "x.y.z").code)
 		require.Equal(t, exitMisuse, r.run("list", "--limit", "0").code)
@@ -96,7 +96,8 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 	})
 }
 
-// Contract 11.3: a look at a payload is audited, and needs to be asked for.
+// TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited proves contract 11.3: a payload is shown
+// only on request, and showing it is audited.
 func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		m := inboxtest.Message("a")
@@ -133,7 +134,7 @@ func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
 
 func TestMessagesOfAttackersStayText(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		hostile := strings.NewReplacer("\x00", "").Replace(evil) // which no database takes
+		hostile := strings.NewReplacer("\x00", "").Replace(evil) // no database stores NUL
 		r.poisoned(hostile, hostile)
 		for _, args := range [][]string{{"status"}, {"list", "--wide"}, {"failures", "--wide"},
 			{"show", hostile, "--show-payload"}, {"audit"}, {"show", "not there" + hostile},
@@ -189,7 +190,7 @@ func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
 	})
 }
 
-// Contract 11.3.
+// TestAuditIsExportedWhole proves contract 11.3.
 func TestAuditIsExportedWhole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		rows := make([]models.Audit, 2*exportPage+30)

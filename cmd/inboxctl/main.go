@@ -1,6 +1,6 @@
-// Command inboxctl is for operators of an inbox: it shows what is stored, and
-// retries, discards, deletes, pauses and migrates, over package ops, as the
-// dashboard does (contract 11.1). docs/inboxctl.md is its reference.
+// Command inboxctl is the command line for operators of an inbox (contract 11.1). It shows what is
+// stored, and retries, discards, deletes, pauses and migrates. Like the dashboard, it is built on
+// package ops. docs/inboxctl.md is its reference.
 package main
 
 import (
@@ -16,9 +16,9 @@ func main() { os.Exit(mainCode()) }
 func mainCode() int {
 	ctx, interrupt := context.WithCancel(context.Background())
 	defer interrupt()
-	// The first signal asks to stop; the second ends the process at once. That
-	// must hold before anybody is told so: a second one that comes right behind
-	// the words would be lost.
+	// The first signal asks the program to stop. The second ends the process at once. Signals are
+	// reset before the program says so, so that a second signal right after the message is not
+	// lost.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -32,7 +32,7 @@ func mainCode() int {
 	return run(ctx, os.Args[1:], system{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv})
 }
 
-// system is what the program has of its surroundings.
+// system is the program's environment: its standard streams and its variables.
 type system struct {
 	in          io.Reader
 	out, errOut io.Writer

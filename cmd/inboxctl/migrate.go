@@ -13,10 +13,10 @@ import (
 
 func newMigrate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "migrate", Short: "The tables: make them, look at their version, print their SQL",
+		Use: "migrate", Short: "Create or update the tables, show their version, print their SQL",
 		Long: `The tables of an inbox have a version, and a new version of the module may need a
-newer one. An application makes and updates them at its start if it has the option
-Migrate; else do it here, before the application is deployed.`,
+newer one. An application with the option Migrate creates and updates them at its
+start. Without it, use these commands before you deploy the application.`,
 		Example: `  inboxctl migrate status
   inboxctl migrate up --inbox orders
   inboxctl migrate print --dialect postgres --schema orders`,
@@ -29,15 +29,15 @@ Migrate; else do it here, before the application is deployed.`,
 func newMigrateUp(a *app) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use: "up --inbox NAME", Short: "Make or update the tables",
-		Long: `Brings the tables to the version that this inboxctl has, in one transaction. It
-may be run again, and by several at once. A PostgreSQL schema that does not exist
-is made, a SQLite file too. It all has --timeout to end, which includes waiting for
-others who use the tables: give it more where they are large.
+		Use: "up --inbox NAME", Short: "Create or update the tables",
+		Long: `Migrates the tables to the version of this inboxctl, in one transaction. It may be
+run repeatedly and concurrently. It creates a missing PostgreSQL schema or SQLite
+file. All of it must end within --timeout, including the wait for other users of the
+tables: set a longer one for large tables.
 
 --inbox is the name that the application gives its inbox: inbox.New("orders", …)
 or inbox.Module("orders", …). It is stored with the tables, and an application with
-another name refuses to start on them; "" is a name, too.
+another name refuses to start on them. "" is a valid name.
 
 JSON: {"Version", "Outcome"}.`,
 		Example: `  inboxctl migrate up --inbox orders
@@ -45,7 +45,7 @@ JSON: {"Version", "Outcome"}.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("inbox") {
-				return misuse("--inbox is missing: the name that the application gives its inbox")
+				return misuse("--inbox is required: the name that the application gives its inbox")
 			}
 			d, err := a.open(cmd.Context(), true)
 			if err != nil {
@@ -71,7 +71,7 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	defer cancel()
 	if err := models.Migrate(migrating, d.DB, d.naming, name); err != nil {
 		if migrating.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("not done within %s, see --timeout: %w", a.timeout, err)
+			err = fmt.Errorf("not done within %s, increase --timeout: %w", a.timeout, err)
 		}
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 	}{version, outcome}, func() { fmt.Fprintf(a.out, "%s: version %d\n", outcome, version) })
 }
 
-// latest is the version that Migrate leads to.
+// latest returns the version that Migrate migrates to.
 func latest(dialect string, naming models.Naming) (int, error) {
 	migrations, err := models.SQL(dialect, naming)
 	if err != nil {
@@ -94,7 +94,7 @@ func latest(dialect string, naming models.Naming) (int, error) {
 	return migrations[len(migrations)-1].Version, nil
 }
 
-// schemaReport says how the tables are.
+// schemaReport is the state of the schema.
 type schemaReport struct {
 	State  string // "current", "missing" or "old"
 	Needed int    // the version this program needs
@@ -124,8 +124,8 @@ func (a *app) schemaState(ctx context.Context, d *database) (schemaReport, error
 
 func newMigrateStatus(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Whether the tables are there and as new as needed",
-		Long: `Says whether the tables are there and as new as this inboxctl needs them. Newer is
+		Use: "status", Short: "Whether the tables exist and are new enough",
+		Long: `Says whether the tables exist and are new enough for this inboxctl. Newer tables are
 fine. It ends with code 1 if they are missing or old.
 
 JSON: {"State", "Needed", "Detail"}; the state is current, missing or old.`,
@@ -161,10 +161,10 @@ func newMigratePrint(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the SQL of the tables",
 		Long: `Prints the SQL that "inboxctl migrate up" runs, with --schema and --prefix filled
-in, for those who may create tables where inboxctl may not. It needs no database.
---after leaves out the versions that are there already.
+in, to be run by a role that may create tables. It needs no database. --after
+omits the versions that the tables have already.
 
-Tables made so have no name until the application starts, and take its inbox's.
+Tables created this way get the inbox's name when the application first starts.
 
 JSON: a list of models.Migration.`,
 		Example: `  inboxctl migrate print --dialect postgres | psql -v ON_ERROR_STOP=1 -1 orders
@@ -175,7 +175,7 @@ JSON: a list of models.Migration.`,
 				dialect = a.dialectName()
 			}
 			if dialect == "" {
-				return misuse("--dialect is missing: postgres or sqlite")
+				return misuse("--dialect is required: postgres or sqlite")
 			}
 			migrations, err := models.SQL(dialect, a.naming())
 			if err != nil {

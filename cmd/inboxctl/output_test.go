@@ -15,8 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// TestNoCommandSucceedsWhenItsOutputIsLost runs every command with its standard
-// output on a full disk: a script must not take a missing result for an empty one.
+// TestNoCommandSucceedsWhenItsOutputIsLost runs every command with its standard output on a full
+// disk. A script must not take a lost result for an empty one.
 func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -42,7 +42,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 			{"dashboard", "--listen", "127.0.0.1:0"},
 		}
 		covered := map[string]bool{
-			// Refused with code 4 before they would print anything.
+			// These are refused with code 4 before they would print anything.
 			"inboxctl replay": true, "inboxctl rejected accept": true,
 		}
 		for _, args := range commands {
@@ -75,7 +75,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 	})
 }
 
-// changes tells whether a command can be run once only.
+// changes reports whether a command can be run only once.
 func changes(args []string) bool {
 	line := strings.Join(args, " ")
 	for _, once := range []string{"retry", "discard", "delete", "rejected delete"} {

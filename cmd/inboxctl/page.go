@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// pageFlags are those of lists.
+// pageFlags are the flags of commands that list.
 type pageFlags struct {
 	limit    int
 	after    string
@@ -20,27 +20,27 @@ type pageFlags struct {
 
 // bind adds --limit and --after.
 func (p *pageFlags) bind(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&p.limit, "limit", ops.DefaultLimit, "how many at most, 1 to 1000")
+	cmd.Flags().IntVar(&p.limit, "limit", ops.DefaultLimit, "the maximum number of lines, 1 to 1000")
 	cmd.Flags().StringVar(&p.after, "after", "",
-		"go on behind this place, which the page before told; give the same filters")
+		"continue after this place, which the previous page printed; use the same filters")
 }
 
-// bindPeriod adds --from and --to; what is what they bound.
+// bindPeriod adds --from and --to. Their help begins with what.
 func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&p.from, "from", "", what+"not before: a time such as 2026-01-02T03:04:05Z, or 90m, 24h, 7d ago")
-	cmd.Flags().StringVar(&p.to, "to", "", what+"before: likewise")
+	cmd.Flags().StringVar(&p.to, "to", "", what+"before: as --from")
 }
 
 func (p *pageFlags) check() error {
 	if p.limit < 1 || p.limit > ops.MaxLimit {
-		return misuse("--limit is %d, allowed is 1 to %d", p.limit, ops.MaxLimit)
+		return misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
 	}
 	return nil
 }
 
-// place is where a page begins, and the period of its list. A cursor belongs to
-// the filter it came from, and "24h ago" is another time in the next command: so
-// the place that a page tells has the period before the cursor.
+// place returns where the page begins, and the period of its list. A cursor belongs to the filter
+// that it came from, but "24h ago" is another time in the next command. So a place consists of the
+// period and the cursor.
 func (p *pageFlags) place(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
 	if err := p.check(); err != nil {
 		return from, to, "", err
@@ -56,7 +56,7 @@ func (p *pageFlags) place(now time.Time) (from, to time.Time, cursor ops.Cursor,
 	return from, to, ops.Cursor(parts[2]), err
 }
 
-// next is what --after takes to go on behind a page.
+// next returns the value of --after for the next page.
 func next(from, to time.Time, cursor ops.Cursor) ops.Cursor {
 	if cursor == "" || from.IsZero() && to.IsZero() {
 		return cursor
@@ -77,18 +77,18 @@ func fromMicros(text string) (time.Time, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return time.Time{}, misuse("--after is not what a page told")
+		return time.Time{}, misuse("--after is not a value that a page printed")
 	}
 	return time.UnixMicro(n).UTC(), nil
 }
 
-// more tells people how to go on.
+// more tells people how to get the next page.
 func (a *app) more(next ops.Cursor, partial bool, looked int) {
 	switch {
 	case a.output == "json" || next == "":
 	case partial:
-		a.say("Looked at %d rows and stopped; the rest may hold more: repeat with --after %s", looked, oneLine(string(next)))
+		a.say("Stopped after %d rows; there may be more: continue with --after %s", looked, oneLine(string(next)))
 	default:
-		a.say("There is more: repeat with --after %s", oneLine(string(next)))
+		a.say("There is more: continue with --after %s", oneLine(string(next)))
 	}
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// payloads keeps payloads from being shown, unless asked for.
+// payloads hides payloads unless the user asks for them.
 type payloads struct {
 	show bool
-	size int // of the last one that was hidden
+	size int // of the last payload that was hidden
 }
 
 func (p *payloads) bind(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&p.show, "show-payload", false, "show the payload, too")
+	cmd.Flags().BoolVar(&p.show, "show-payload", false, "also show the payload")
 }
 
-// redact is a hook of ops, within which payloads are hidden: they never get
-// further.
+// redact is a redaction hook for ops. It removes payloads before they reach the rest of the
+// program.
 func (p *payloads) redact(v redact.Value) []byte {
 	if p.show || v.Part != redact.PartPayload || v.Bytes == nil {
 		return v.Bytes
@@ -32,7 +32,7 @@ func (p *payloads) redact(v redact.Value) []byte {
 	return []byte{}
 }
 
-// value is what JSON has in the payload's place.
+// value is the payload as JSON shows it.
 func (p *payloads) value(shown []byte) any {
 	if p.show || shown == nil {
 		return shown
@@ -40,7 +40,7 @@ func (p *payloads) value(shown []byte) any {
 	return hidden{Hidden: true, Size: p.size}
 }
 
-// write shows a payload to people: text by lines, anything else as a hex dump.
+// write shows a payload to people: text line by line, anything else as a hex dump.
 func (p *payloads) write(w io.Writer, shown []byte) {
 	switch {
 	case shown == nil:
@@ -55,11 +55,11 @@ func (p *payloads) write(w io.Writer, shown []byte) {
 			fmt.Fprintln(w, "  "+oneLine(line))
 		}
 	default:
-		fmt.Fprintf(w, "Payload of %d bytes, no text:\n%s", len(shown), hex.Dump(shown))
+		fmt.Fprintf(w, "Payload of %d bytes, not text:\n%s", len(shown), hex.Dump(shown))
 	}
 }
 
-// bytesText shows a key or a header's value in a line.
+// bytesText formats a key or a header's value as one line.
 func bytesText(b []byte) string {
 	switch {
 	case b == nil:

@@ -11,7 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Contract 11.6: inboxctl has no hook of the application's.
+// TestNoCommandShowsCardNumbersOrCredentials proves contract 11.6: the default redaction applies,
+// because inboxctl has no hook of the application.
 func TestNoCommandShowsCardNumbersOrCredentials(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"

@@ -14,9 +14,9 @@ import (
 func newRejected(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rejected", Short: "Records that could not become messages",
-		Long: `A record that cannot become a message, because it cannot be decoded or its ID does
-not fit, is kept raw as a rejected message. It stays until somebody has the
-application accept it again, or deletes it.`,
+		Long: `A record that cannot become a message, because it cannot be decoded or its ID is
+invalid, is stored unchanged as a rejected message. It stays until it is accepted
+again by the application, or deleted.`,
 		Example: `  inboxctl rejected list
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: unknownCommand, RunE: showHelp,
@@ -32,9 +32,9 @@ func newRejectedList(a *app) *cobra.Command {
 		wide   bool
 	)
 	cmd := &cobra.Command{
-		Use: "list", Short: "Rejected messages, the last first",
-		Long: `Lists rejected messages with where they were and why they were rejected, those
-rejected last first.
+		Use: "list", Short: "Rejected messages, latest first",
+		Long: `Lists rejected messages with their origin and the reason of the rejection, latest
+first.
 
 JSON: ops.RejectedPage.`,
 		Example: `  inboxctl rejected list
@@ -68,8 +68,8 @@ JSON: ops.RejectedPage.`,
 	flags.StringVar(&filter.Channel, "channel", "", "of this channel")
 	flags.StringVar(&filter.Topic, "topic", "", "of this topic")
 	page.bindPeriod(cmd, "rejected ")
-	flags.StringVar(&filter.Reason, "reason", "", "whose reason contains this, whatever the case")
-	flags.BoolVar(&wide, "wide", false, "reasons whole")
+	flags.StringVar(&filter.Reason, "reason", "", "whose reason contains this, ignoring case")
+	flags.BoolVar(&wide, "wide", false, "show whole reasons")
 	page.bind(cmd)
 	return cmd
 }
@@ -93,8 +93,8 @@ func newRejectedShow(a *app) *cobra.Command {
 	var payload payloads
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "One rejected message with its record",
-		Long: `Shows a rejected message with the headers and the key of its record, and its value
-only with --show-payload. The look leaves an audit row in either case.
+		Long: `Shows a rejected message with the headers and the key of its record. The value is
+shown only with --show-payload. The view is audited in either case.
 
 JSON: ops.RejectedRecord, whose Value is {"Hidden": true, "Size": …} without
 --show-payload.`,
@@ -135,11 +135,11 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 
 func newRejectedAccept(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "accept ID", Short: "Says where a rejected message can be accepted again",
-		Long: `Accepting a rejected message again means to decode its record as its channel does
-now, after a fix for example. inboxctl cannot do that: decoders and handlers are
-in the application's code. It is refused with code 4. Do it in the application's
-dashboard, or by
+		Use: "accept ID", Short: "Explain where a rejected message can be accepted again",
+		Long: `To accept a rejected message again is to decode its record as its channel does now,
+for example after a fix. inboxctl cannot do that, because decoders and handlers are
+in the application's code. It refuses with code 4. Use the application's dashboard,
+or
 
   o, err := ib.Ops()
   accepted, err := o.ReAccept(ctx, actor, id)`,
@@ -165,10 +165,10 @@ func newRejectedDelete(a *app) *cobra.Command {
 	var confirmation string
 	cmd := &cobra.Command{
 		Use: "delete ID", Short: "Delete a rejected message",
-		Long: `Deletes a rejected message for good. Its record's offset is committed, so nobody
-else has it, unless the topic still holds it.
+		Long: `Deletes a rejected message permanently. The offset of its record is committed, so
+there is no other copy, unless the topic still has the record.
 
-You are asked to type the ID; --confirm with the ID is the answer for scripts.
+inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 
 JSON: {"RejectedID", "Outcome"}.`,
 		Example: `  inboxctl rejected delete 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
@@ -177,6 +177,6 @@ JSON: {"RejectedID", "Outcome"}.`,
 			return a.delete(cmd, "rejected message", args[0], confirmation, (*ops.Ops).DeleteRejected)
 		},
 	}
-	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID once more")
+	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID, as confirmation")
 	return cmd
 }

@@ -24,11 +24,11 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// go test . -update writes golden files and docs/inboxctl.md anew.
+// update is set to rewrite the golden files and docs/inboxctl.md: go test . -update
 var update = flag.Bool("update", false, "write what is compared with anew")
 
-// rig is an inbox with a handler that fails as told and one that does not, and
-// inboxctl, as the operators' role, on its database.
+// rig is an inbox with one handler that fails on demand and one that succeeds, and inboxctl on its
+// database with the operators' role.
 type rig struct {
 	t   testing.TB
 	d   *inboxtest.Database
@@ -62,7 +62,7 @@ func newRig(t testing.TB, d *inboxtest.Database, opts ...inbox.Option) *rig {
 	return r
 }
 
-// poisoned accepts messages whose status of the failing handler is poisoned.
+// poisoned accepts messages and has the failing handler poison them.
 func (r *rig) poisoned(text string, ids ...string) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -74,7 +74,7 @@ func (r *rig) poisoned(text string, ids ...string) {
 	inboxtest.Process(r.t, r.ib)
 }
 
-// mended lets the failing handler succeed.
+// mended makes the failing handler succeed.
 func (r *rig) mended() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,23 +83,23 @@ func (r *rig) mended() {
 
 func (r *rig) status(id string) models.HandlerStatus { return inboxtest.Status(r.t, r.ib, id, failing) }
 
-// result is what a command came to.
+// result is a command's exit code and output.
 type result struct {
 	t           testing.TB
 	code        int
 	out, errOut string
 }
 
-// run runs a command with nothing to read.
+// run runs a command with empty standard input.
 func (r *rig) run(args ...string) result { r.t.Helper(); return r.answer("", args...) }
 
-// answer runs a command with this on its standard input.
+// answer runs a command with this standard input.
 func (r *rig) answer(input string, args ...string) result {
 	r.t.Helper()
 	return runWith(r.t, r.t.Context(), r.env, input, args...)
 }
 
-// done runs a command that must end with 0.
+// done runs a command that must exit with 0.
 func (r *rig) done(args ...string) result {
 	r.t.Helper()
 	out := r.run(args...)
@@ -116,7 +116,7 @@ func runWith(t testing.TB, ctx context.Context, env map[string]string, input str
 	return result{t: t, code: code, out: out.String(), errOut: errOut.String()}
 }
 
-// with is the environment with changes.
+// with returns the environment with changes.
 func (r *rig) with(pairs ...string) map[string]string {
 	env := maps.Clone(r.env)
 	for i := 0; i < len(pairs); i += 2 {
@@ -125,13 +125,13 @@ func (r *rig) with(pairs ...string) map[string]string {
 	return env
 }
 
-// json reads what -o json printed.
+// json decodes the output of -o json.
 func (r result) json(into any) {
 	r.t.Helper()
 	require.NoError(r.t, json.Unmarshal([]byte(r.out), into), r.out)
 }
 
-// object reads what -o json printed.
+// object decodes the output of -o json as an object.
 func (r result) object() map[string]any {
 	r.t.Helper()
 	var v map[string]any
@@ -139,7 +139,7 @@ func (r result) object() map[string]any {
 	return v
 }
 
-// audit is the audit, the first action first, as "actor action target".
+// audit returns the audit entries, oldest first, as "actor action target".
 func (r *rig) audit() []string {
 	r.t.Helper()
 	o, err := ops.New(r.d.DB)
@@ -153,7 +153,7 @@ func (r *rig) audit() []string {
 	return lines
 }
 
-// reject keeps a rejected record and returns its ID.
+// reject stores a rejected record and returns its ID.
 func (r *rig) reject(offset int64, key, value []byte) string {
 	r.t.Helper()
 	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
@@ -164,7 +164,7 @@ func (r *rig) reject(offset int64, key, value []byte) string {
 	return row.ID
 }
 
-// golden compares text with a file.
+// golden compares text with a golden file.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join("testdata", name+".txt")

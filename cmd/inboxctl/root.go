@@ -18,15 +18,15 @@ import (
 type app struct {
 	system
 	now func() time.Time
-	// results is the system's out. It remembers that a result was lost.
+	// results is system's out. It remembers whether a result was lost.
 	results *results
 
-	// The flags that every command has.
+	// The values of the flags that every command has.
 	dsn, schema, prefix, actor, output string
 	timeout                            time.Duration
 }
 
-// The environment's variables, and what they stand in for.
+// The environment variables that replace flags.
 const (
 	dsnVariable    = "INBOX_DSN"
 	schemaVariable = "INBOX_SCHEMA"
@@ -34,23 +34,23 @@ const (
 	actorVariable  = "INBOX_ACTOR"
 )
 
-const rootLong = `inboxctl looks at an inbox's tables and acts on them, whether or not the
+const rootLong = `inboxctl inspects and changes an inbox through its tables, whether or not the
 application runs. Start with
 
   export INBOX_DSN='postgres://app@db.example.com/orders'
   inboxctl status
 
-and go on with "inboxctl failures" if something is poisoned, with "inboxctl
-workers" if nothing moves. Nothing is changed by looking. Each action, and each
-look at a message or a rejected record, leaves an audit row with the name of the
-actor, in the transaction of what it does; "inboxctl audit" shows them.
+Continue with "inboxctl failures" if something is poisoned, or with "inboxctl
+workers" if nothing makes progress. Viewing changes nothing. Each action, and each
+view of a message or a rejected record, writes an audit row with the name of the
+actor in the same transaction. "inboxctl audit" shows these rows.
 
 Card numbers, passwords, tokens and the like are replaced by [redacted] wherever
-they are recognized: in errors, headers, attributes, keys and payloads. What only
-the application knows to be secret is not.
+they are recognized: in errors, headers, attributes, keys and payloads. Secrets
+that only the application can recognize are not replaced.
 
-Every query is bounded: a count may say 10000+, and a list that would have to
-look at too many rows says so and how to go on.`
+Every query is bounded. A count may be 10000+, and a list that would have to read
+too many rows stops early and says how to continue.`
 
 const connectingHelp = `The database is named by --dsn or, better, by INBOX_DSN: other users of the
 machine can see a command's arguments.
@@ -58,24 +58,24 @@ machine can see a command's arguments.
   postgres://user:password@host:5432/database?sslmode=verify-full
   postgresql://…         the same
   file:/var/lib/app/inbox.db
-                         SQLite; the file must exist, but for "migrate up"
+                         SQLite; the file must exist, except for "migrate up"
 
 On PostgreSQL the usual variables (PGHOST, PGUSER, PGPASSWORD, PGSSLMODE, …) and
-~/.pgpass fill in what the DSN leaves out. Behind PgBouncer in transaction mode
-add default_query_exec_mode=exec. A password is never printed.
+~/.pgpass complete the DSN. With PgBouncer in transaction mode add
+default_query_exec_mode=exec. A password is never printed.
 
 --schema and --prefix (INBOX_SCHEMA, INBOX_PREFIX) say where the tables are, if
 the application sets the options Schema or TablePrefix.
 
---timeout bounds connecting, and each statement or transaction.
+--timeout limits connecting, and each statement or transaction.
 
---actor (INBOX_ACTOR) is who acts, for the audit: 1 to 200 characters, by default
+--actor (INBOX_ACTOR) is the name for the audit: 1 to 200 characters, by default
 the user and the machine inboxctl runs on.`
 
-// newRoot makes the command with all of its commands.
+// newRoot builds the root command with all of its subcommands.
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use: "inboxctl", Short: "See an inbox and act on it", Long: rootLong,
+		Use: "inboxctl", Short: "Inspect an inbox and act on it", Long: rootLong,
 		Example: `  inboxctl status
   inboxctl failures
   inboxctl list --state poisoned --handler orders.mail
@@ -89,9 +89,10 @@ func newRoot(a *app) *cobra.Command {
 	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://… or file:… ("+dsnVariable+")")
 	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+
 		"; default the search path)")
-	flags.StringVar(&a.prefix, "prefix", "", "what the tables' names begin with ("+prefixVariable+"; default inbox_)")
-	flags.StringVar(&a.actor, "actor", "", "who acts, for the audit ("+actorVariable+"; default user@host)")
-	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "of connecting, and of each statement or transaction")
+	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
+	flags.StringVar(&a.actor, "actor", "", "the name for the audit ("+actorVariable+"; default user@host)")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
+		"the timeout of connecting, and of each statement or transaction")
 	flags.StringVarP(&a.output, "output", "o", "table", "table or json")
 	fixed(root, "output", "table", "json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
@@ -109,7 +110,7 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
-// run is the whole program.
+// run is the program without its process.
 func run(ctx context.Context, args []string, sys system) int {
 	sys.errOut = &locked{w: sys.errOut}
 	printed := &results{w: sys.out}
@@ -125,8 +126,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	cmd, err := root.ExecuteContextC(ctx)
-	// Most prints ignore errors, cobra's help among them: this is where each command
-	// learns that what it printed is lost.
+	// Most prints ignore errors, and so does cobra's help. This check reports lost output for all
+	// commands.
 	if lost := a.results.err; lost != nil && !errors.Is(err, lost) {
 		err = errors.Join(err, lost)
 	}
@@ -140,7 +141,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return code
 }
 
-// errorLine is an error in a line: drivers spread theirs over several.
+// errorLine formats an error as one line, because some drivers use several, and masks secrets.
 func errorLine(err error) string {
 	text := afterColon.ReplaceAllString(secrets.Mask(err.Error()), ": ")
 	return oneLine(lineEnds.ReplaceAllString(text, "; "))
@@ -151,12 +152,11 @@ var (
 	lineEnds   = regexp.MustCompile(`\s*\n\s*`)
 )
 
-// say tells the operator something that is no result: it goes to standard
-// error, so that results can be piped.
+// say prints a note to the operator. It goes to standard error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
 
-// results is standard output. After the first error it writes nothing more, so
-// that no result misses its middle, and each further write has that error.
+// results is standard output. After the first error it writes nothing more, so that output has no
+// gap, and each further write returns that error.
 type results struct {
 	w   io.Writer
 	err error
@@ -173,7 +173,7 @@ func (r *results) Write(p []byte) (int, error) {
 	return n, r.err
 }
 
-// locked is a writer that an interrupt may write to besides.
+// locked is a writer with a lock, because an interrupt may write at the same time.
 type locked struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -185,13 +185,13 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// checkFlags refuses what no command could work with.
+// checkFlags rejects flag values that no command could use.
 func (a *app) checkFlags(cmd *cobra.Command) error {
 	if a.output != "table" && a.output != "json" {
-		return misuse("--output is %q, allowed is table or json", a.output)
+		return misuse("--output = %q: must be table or json", a.output)
 	}
 	if a.timeout <= 0 {
-		return misuse("--timeout is %v, allowed is more than 0", a.timeout)
+		return misuse("--timeout = %v: must be more than 0", a.timeout)
 	}
 	for name, variable := range map[string]string{"dsn": dsnVariable, "schema": schemaVariable, "prefix": prefixVariable,
 		"actor": actorVariable} {
@@ -207,15 +207,15 @@ func (a *app) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// topic is a page of help.
+// topic returns a help page that is not a command.
 func topic(name, short, long string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: long}
 }
 
-// fixed completes a flag from its allowed values.
+// fixed completes a flag's value from its allowed values.
 func fixed(cmd *cobra.Command, flag string, values ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
-		panic(errors.Join(errors.New("a flag that is not there"), err))
+		panic(errors.Join(errors.New("unknown flag"), err))
 	}
 }

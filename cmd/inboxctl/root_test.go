@@ -68,8 +68,8 @@ func TestWhatNeedsNoDatabaseWorksWithoutOne(t *testing.T) {
 	}
 }
 
-// At 3 a.m. help is all there is: each command explains itself and has a line
-// to copy, which exists.
+// TestEachCommandTeaches checks that each command has a description and an example that works,
+// because operators may have nothing but the help.
 func TestEachCommandTeaches(t *testing.T) {
 	root := newRoot(&app{})
 	each(root, func(cmd *cobra.Command) {

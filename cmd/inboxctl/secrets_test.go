@@ -55,7 +55,7 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 			strings.Contains(dsn, "sslpassword") {
 			continue
 		}
-		// Mistyped, so that it is an argument or a command.
+		// The DSN is mistyped, so that it is taken for an argument or a command.
 		for _, args := range [][]string{{dsn}, {"status", dsn}, {"show", "a", dsn}, {"status", "--dns", dsn},
 			{"status", "--limit=" + dsn}, {"list", "--from", dsn}} {
 			out := runWith(t, t.Context(), env, "", args...)
@@ -72,12 +72,12 @@ func TestErrorsSayWhatIsWrongWithTheDatabase(t *testing.T) {
 		text string
 	}{
 		"":                            {exitMisuse, "no database: set INBOX_DSN or --dsn"},
-		"mysql://x/y":                 {exitMisuse, "neither with postgres:// nor with file:"},
+		"mysql://x/y":                 {exitMisuse, "must begin with postgres:// or file:"},
 		"postgres://a:%zz@h/d":        {exitMisuse, "special characters in user and password"},
 		"postgres://a@h/d?sslmode=no": {exitMisuse, "sslmode is invalid"},
 		"postgres://a@127.0.0.1:1/d": {exitFailed,
 			"connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
-		"file:/nowhere/x.db":  {exitFailed, `there is no file "/nowhere/x.db"`},
+		"file:/nowhere/x.db":  {exitFailed, `file "/nowhere/x.db" does not exist`},
 		"file:" + t.TempDir(): {exitFailed, "SQLite"},
 	} {
 		out := runWith(t, t.Context(), map[string]string{dsnVariable: dsn}, "", "status")

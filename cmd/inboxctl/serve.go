@@ -16,16 +16,16 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// served is what JSON tells of a dashboard that listens.
+// served is the JSON output of a running dashboard.
 type served struct {
 	URL      string
 	Inbox    string
 	Actor    string
 	Role     string
-	Password string // empty if it is not a new one
+	Password string // empty unless it was generated
 }
 
-// serve serves until ctx ends, or the server fails.
+// serve serves until ctx ends or the server fails.
 func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate, password string) error {
 	options := []dashboard.Option{dashboard.Authorizer(g.authorize), dashboard.Origins(f.origins...),
 		dashboard.Logger(a.logger())}
@@ -47,7 +47,7 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 	server := &http.Server{Handler: g.before(d), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: zap.NewStdLog(a.logger())}
-	_ = d.Start(ctx) // has no error
+	_ = d.Start(ctx) // never fails
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 
@@ -55,12 +55,12 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 		Role: g.who.Role.String(), Password: password}
 	err = a.print(at, func() { a.writeServed(at) })
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); !isLoopback(host) {
-		a.say("Others reach this address, and there is no TLS: who listens in reads the password and all that is shown.")
+		a.say("Other machines can reach this address and there is no TLS: the password and all pages can be intercepted.")
 	}
 	if err == nil {
 		select {
 		case <-ctx.Done():
-			a.say("Ending. Ctrl-C once more ends inboxctl at once.")
+			a.say("Stopping. Press Ctrl-C again to end inboxctl at once.")
 		case err = <-failed:
 			failed <- err
 			err = fmt.Errorf("serve the dashboard: %w", err)
@@ -69,13 +69,12 @@ func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate,
 	return errors.Join(err, a.endServing(context.WithoutCancel(ctx), server, d, failed))
 }
 
-// endServing ends requests and bulk actions under way before the database is
-// closed.
+// endServing ends running requests and bulk actions before the database is closed.
 func (a *app) endServing(ctx context.Context, server *http.Server, d *dashboard.Dashboard, failed chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, max(endingFor, a.stepTimeout()))
 	defer cancel()
 	stopped := make(chan error, 1)
-	go func() { stopped <- d.Stop(ctx) }() // besides: a job's page is asked for again and again
+	go func() { stopped <- d.Stop(ctx) }() // concurrently, because a job's page keeps sending requests
 	err := server.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("end requests under way: %w", err), server.Close())
@@ -95,11 +94,11 @@ func (a *app) writeServed(at served) {
 	if at.Password != "" {
 		fmt.Fprintf(a.out, "Password: %s (any user name)\n", at.Password)
 	}
-	fmt.Fprintln(a.out, "Ctrl-C ends it.")
+	fmt.Fprintln(a.out, "Press Ctrl-C to stop it.")
 }
 
-// logger writes what actors did and what went wrong to standard error, in lines
-// that are safe for a terminal and have no passwords.
+// logger writes actions and errors to standard error, in lines that are safe for a terminal and
+// contain no passwords.
 func (a *app) logger() *zap.Logger {
 	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time",
 		EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
@@ -107,7 +106,7 @@ func (a *app) logger() *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, lines{a}, zap.InfoLevel))
 }
 
-// lines are what is logged.
+// lines is the log's output.
 type lines struct{ a *app }
 
 func (l lines) Write(p []byte) (int, error) {

@@ -18,10 +18,10 @@ func newShow(a *app) *cobra.Command {
 	var payload payloads
 	var namespace string
 	cmd := &cobra.Command{
-		Use: "show MESSAGE-ID", Short: "One message: its handlers, where it came from, its payload",
+		Use: "show MESSAGE-ID", Short: "One message with its handlers, origin and payload",
 		Long: `Shows a message with one entry per handler: its state, attempts and last error,
-and, if it has an ordering key, what is before it in its lane. The payload is
-shown only with --show-payload. The look leaves an audit row in either case.
+and, if it has an ordering key, what is ahead of it in its lane. The payload is
+shown only with --show-payload. The view is audited in either case.
 
 JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 --show-payload.`,
@@ -48,10 +48,10 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 	return cmd
 }
 
-// bindNamespace lets the user say which message of an ID is meant.
+// bindNamespace adds --namespace, which tells apart messages that share an ID.
 func bindNamespace(cmd *cobra.Command, namespace *string) {
 	cmd.Flags().StringVar(namespace, "namespace", "",
-		"of the message ID, mostly the channel: needed where several have that ID")
+		"of the message ID, usually the channel: required if several messages have the ID")
 }
 
 func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) {
@@ -84,7 +84,7 @@ func writeMessage(w io.Writer, m ops.Message, payload *payloads, now time.Time) 
 	fmt.Fprintln(w)
 	payload.write(w, m.Content)
 	if len(m.Statuses) == 0 {
-		fmt.Fprintln(w, "\nNo handler has it.")
+		fmt.Fprintln(w, "\nNo handler subscribes to it.")
 	}
 	for _, s := range m.Statuses {
 		fmt.Fprintln(w)
@@ -121,7 +121,7 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	if lane := s.Lane; lane != nil {
 		place := "first"
 		if lane.HeadStatusID != s.ID {
-			place = fmt.Sprintf("%s before it, the first is %s: status %s of message %s", count(lane.Ahead), lane.HeadState,
+			place = fmt.Sprintf("%s ahead of it, the first is %s: status %s of message %s", count(lane.Ahead), lane.HeadState,
 				lane.HeadStatusID, lane.HeadMessageID)
 		}
 		fact(w, "  in its lane", place)

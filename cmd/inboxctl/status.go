@@ -12,20 +12,20 @@ import (
 
 func newStatus(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "The inbox at a glance: what waits, runs, is poisoned",
-		Long: `Shows each handler key with its counts, and what to look at next.
+		Use: "status", Short: "Overview of the inbox: pending, processing and poisoned statuses",
+		Long: `Shows each handler key with its counts, and which commands to run next.
 
-  PENDING     not begun or waiting for the next attempt
-  DUE         of these, those that could run now; OLDEST is for how long the one
-              due longest has been: if it grows, processing is behind or stopped
-  WAITING     of these, those behind another of their lane
+  PENDING     not started or waiting for the next attempt
+  DUE         pending statuses that could run now; OLDEST is how long the oldest
+              has been due: if it grows, workers do not keep up or have stopped
+  WAITING     pending statuses that wait for another one in their lane
   PROCESSING  claimed by a worker
-  POISONED    given up: they wait for "inboxctl retry" or "inboxctl discard"
+  POISONED    wait for "inboxctl retry" or "inboxctl discard"
 
-Above the table stands what living workers say keeps them from being healthy, such
-as a halted partition, as of their last heartbeats. A note says what keeps a
-handler's statuses from running: it is paused, no living worker lists it, its
-circuit breaker is open, or one of its calls does not return.
+Above the table are the health problems that living workers reported with their
+last heartbeats, such as a halted partition. A note says why a handler's statuses do
+not run: it is paused, no living worker lists it, its circuit breaker is open, or
+one of its calls does not return.
 
 JSON: ops.Overview.`,
 		Example: `  inboxctl status
@@ -69,7 +69,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 		poisoned = poisoned || h.Poisoned.N > 0
 	}
 	if len(v.Handlers) == 0 {
-		fmt.Fprintln(w, "No handler is known: no worker has started, and nothing is open.")
+		fmt.Fprintln(w, "No handlers: no worker has started, and there are no open statuses.")
 	} else {
 		t.write(w)
 	}
@@ -81,17 +81,17 @@ func writeOverview(w io.Writer, v ops.Overview) {
 		next("No worker is alive, so nothing is processed", "workers")
 	}
 	if poisoned {
-		next("Why statuses are poisoned", "failures")
+		next("See why statuses are poisoned", "failures")
 	}
 	if v.Rejected.N > 0 {
-		next("Records that could not become messages", "rejected list")
+		next("See the rejected records", "rejected list")
 	}
 	if v.Gaps.N > 0 {
-		next("Records that were gone before they were read", "gaps")
+		next("See the gaps", "gaps")
 	}
 }
 
-// reasonText is a health reason in one line.
+// reasonText formats a health reason as one line.
 func reasonText(r ops.HealthReason) string {
 	text := r.Detail
 	switch {

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// column is one of a table's. Numbers stand at its right; Limit cuts text.
+// column is one column of a table. Numbers are aligned right. Text is cut to limit.
 type column struct {
 	name  string
 	right bool
 	limit int
 }
 
-// errorColumns is how much of an error a table shows, unless asked for all.
+// errorColumns is how wide an error in a table is unless the user asks for all of it.
 const errorColumns = 60
 
-// table aligns cells for people. What cells hold is made safe for a terminal.
+// table aligns cells for people. It escapes cell texts so that they are safe for a terminal.
 type table struct {
 	columns []column
 	rows    [][]string
@@ -64,7 +64,7 @@ func (t *table) write(w io.Writer) {
 	}
 }
 
-// fact writes a line of a name and a value; nothing for an empty value.
+// fact writes a name and a value on a line. It writes nothing for an empty value.
 func fact(w io.Writer, name, value string) {
 	if value != "" {
 		fmt.Fprintf(w, "%-14s %s\n", name, oneLine(value))

@@ -13,11 +13,10 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// oneLine makes text from the database, or from an error, safe for a terminal:
-// whatever is not a letter, digit, mark, punctuation, symbol or space is shown
-// by its escape, control characters and invisible ones that turn the direction
-// of writing among them. So a message ID that begins with an escape sequence
-// stays text.
+// oneLine makes text from the database or an error safe for a terminal. It escapes everything that
+// is not a letter, digit, mark, punctuation, symbol or space, including control characters and
+// invisible characters that change the writing direction. So a message ID that starts with an
+// escape sequence is shown as text.
 func oneLine(text string) string {
 	if isPlain(text) {
 		return text
@@ -48,7 +47,7 @@ func isPlain(text string) bool {
 	return true
 }
 
-// columns is how wide a terminal shows it.
+// columns returns how wide a terminal shows the text.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -71,11 +70,11 @@ func runeColumns(r rune) int {
 	return 1
 }
 
-// maxMarks is how many combining marks one character keeps: more of them paint
-// over the lines around.
+// maxMarks is how many combining marks one character keeps. More would overlap the neighboring
+// lines.
 const maxMarks = 4
 
-// cut shortens text to a width, with an ellipsis; 0 is any width.
+// cut shortens text to a width, with an ellipsis. A limit of 0 means any width.
 func cut(text string, limit int) string {
 	var out strings.Builder
 	taken, marks, end := 0, 0, 0 // end is where the ellipsis would go
@@ -102,7 +101,7 @@ func cut(text string, limit int) string {
 	return out.String()
 }
 
-// age is a length of time for people: "42s", "3m12s", "5h07m", "12d03h".
+// age formats a duration for people: "42s", "3m12s", "5h07m", "12d03h".
 func age(d time.Duration) string {
 	if d < 0 {
 		return "-" + age(-d)
@@ -120,7 +119,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", days, hours%24)
 }
 
-// ago is how long before now a time was; "-" for none.
+// ago formats how long before now a time was, or "-" for the zero time.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"

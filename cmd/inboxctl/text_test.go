@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireHarmless: nothing in it makes a terminal do anything but show it.
+// requireHarmless fails if the text contains anything that a terminal would act on.
 func requireHarmless(t testing.TB, text string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(text), "%q", text)
@@ -120,7 +120,7 @@ func TestTimesOfFilters(t *testing.T) {
 	}
 	for _, text := range []string{"yesterday", "-1h", "5", "2026-13-01", "1d2h"} {
 		_, err := when("from", text, now)
-		require.ErrorContains(t, err, "--from is")
+		require.ErrorContains(t, err, "--from = ")
 		require.Equal(t, exitMisuse, exitCode(err))
 	}
 }

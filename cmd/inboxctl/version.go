@@ -12,8 +12,8 @@ import (
 
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "The versions of inboxctl and of the tables it needs",
-		Long: `Prints which version inboxctl was built from, and the version of the tables that
+		Use: "version", Short: "The version of inboxctl and of the tables it needs",
+		Long: `Prints the version that inboxctl was built from, and the version of the tables that
 it needs.
 
 JSON: {"Version", "Revision", "Go", "Schema"}.`,

@@ -14,10 +14,10 @@ import (
 func newWorkers(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "workers", Short: "The processes of this inbox and their heartbeats",
-		Long: `Lists the workers, the youngest heartbeat first. A worker is alive if it has not
-stopped and was heard within 30 s. One that is "silent" has died or cannot reach
-the database: after WorkerTimeout others take over what it had claimed, and it is
-"released". Rows of workers that are gone are pruned by cleanup.
+		Long: `Lists the workers, the most recent heartbeat first. A worker is alive if it has not
+stopped and its last heartbeat is at most 30 s old. A "silent" worker has died or
+cannot reach the database. After WorkerTimeout other workers take over its claims,
+and it is "released". Cleanup removes the rows of workers that are gone.
 
 JSON: a list of ops.Worker.`,
 		Example: `  inboxctl workers
@@ -31,7 +31,7 @@ JSON: a list of ops.Worker.`,
 				}
 				return a.print(workers, func() {
 					if len(workers) == 0 {
-						fmt.Fprintln(a.out, "No worker has ever started, or all rows were pruned.")
+						fmt.Fprintln(a.out, "No workers: none has started, or all rows were cleaned up.")
 						return
 					}
 					workerTable(workers, a.now()).write(a.out)
@@ -65,9 +65,9 @@ func workerTable(workers []ops.Worker, now time.Time) *table {
 
 func newLocks(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "locks", Short: "Leases: who processes alone, who cleans",
-		Long: `Lists the leases: the one of cleanup, which one worker at a time holds, and in
-exclusive mode the one of processing. One that has expired is free.
+		Use: "locks", Short: "Leases of cleanup and of exclusive processing",
+		Long: `Lists the leases: the lease of cleanup, which one worker at a time holds, and in
+exclusive mode the lease of processing. An expired lease is free.
 
 JSON: a list of ops.Lease.`,
 		Example: `  inboxctl locks`,

@@ -1,11 +1,11 @@
 // The dashboard works without this file. It adds: a switch between dark and
-// light, updates while a page is looked at, and help with selecting.
+// light, live updates of visible pages, and help with selecting.
 (() => {
   "use strict";
   const root = document.documentElement;
   const store = "inbox-dashboard-theme";
 
-  // At once, before anything is painted.
+  // Run at once, before anything is painted.
   let theme = null;
   try { theme = localStorage.getItem(store); } catch { /* not allowed to store */ }
   if (theme === "dark" || theme === "light") root.dataset.theme = theme;
@@ -23,11 +23,11 @@
   const live = () => document.getElementById("live");
 
   const busy = (part) => {
-    if (part.querySelector("input:checked, details[open]")) return "Updates wait while something is selected.";
+    if (part.querySelector("input:checked, details[open]")) return "Updates are paused while something is selected.";
     const focused = document.activeElement;
-    if (part.contains(focused) && focused.matches("input, select, textarea, button")) return "Updates wait while you are at a control.";
+    if (part.contains(focused) && focused.matches("input, select, textarea, button")) return "Updates are paused while a control has the focus.";
     const selection = getSelection();
-    if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return "Updates wait while text is selected.";
+    if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return "Updates are paused while text is selected.";
     return "";
   };
 
@@ -75,16 +75,16 @@
     asking = true;
     ask.onloadend = () => {
       asking = false;
-      // What is no page of ours is where somebody who is not signed in was sent.
+      // A page that is not ours is the login page that the request was redirected to.
       const out = ask.status === 401 || ask.status === 403 || (ask.status === 200 && !ask.response?.getElementById("live"));
       failed = out || ask.status !== 200;
       if (!failed) {
         if (!busy(part)) swap(ask.response);
         tell("");
       } else if (out) {
-        tell("Not up to date: you are not signed in any more. Load the page again.", true);
+        tell("Not up to date: you are no longer signed in. Reload the page.", true);
       } else {
-        tell("Not up to date: the service does not answer as it should. Trying again.", true);
+        tell("Not up to date: the service is not responding correctly. Retrying.", true);
       }
       later();
     };

@@ -1,9 +1,9 @@
-// Package kafkatest is an in-process Kafka for tests and demonstrations: a
-// fake broker that speaks enough of the protocol for producers, consumer
-// groups and transactions, starts in milliseconds and can be told to fail.
+// Package kafkatest is an in-process Kafka for tests and demonstrations. It is a fake broker that
+// implements enough of the protocol for producers, consumer groups and transactions, starts in
+// milliseconds and can be told to fail.
 //
-// It is a fake: log compaction, quotas, replication and the timing of a real
-// broker are not its business. Run what depends on them against Apache Kafka.
+// It does not reproduce log compaction, quotas, replication or the timing of a real broker. Test
+// what depends on them against Apache Kafka.
 package kafkatest
 
 import (
@@ -27,15 +27,14 @@ type options struct {
 
 type user struct{ mechanism, name, password string }
 
-// Port makes the broker listen on this port of 127.0.0.1 instead of a free
-// one. Do not use it in tests that may run beside others.
+// Port makes the broker listen on this port of 127.0.0.1 instead of a free one. Do not use it in
+// tests that may run in parallel with others.
 func Port(port int) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.Ports(port)) }
 }
 
-// DataDir keeps records and committed offsets in a directory, which is made if
-// it is missing, so that the next Kafka on it goes on where this one ended.
-// Not needed for Stop and Restart.
+// DataDir stores records and committed offsets in a directory, which is created if it is missing.
+// The next Kafka on the directory continues where this one ended. Stop and Restart do not need it.
 func DataDir(dir string) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.DataDir(dir), kfake.SyncWrites()) }
 }
@@ -45,14 +44,14 @@ func Topic(name string, partitions int) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.SeedTopics(int32(partitions), name)) }
 }
 
-// AutoCreateTopics lets clients create topics by asking for them, as brokers
-// do by default. Off by default here: tests should see what they depend on.
+// AutoCreateTopics lets clients create topics by requesting them, as brokers do by default. It is
+// off by default here, so that tests declare the topics that they depend on.
 func AutoCreateTopics() Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.AllowAutoTopicCreation()) }
 }
 
-// SASL makes clients authenticate as this user; mechanism is "PLAIN",
-// "SCRAM-SHA-256" or "SCRAM-SHA-512".
+// SASL makes clients authenticate as this user. The mechanism is "PLAIN", "SCRAM-SHA-256" or
+// "SCRAM-SHA-512".
 func SASL(mechanism, name, password string) Option {
 	return func(o *options) {
 		o.user = &user{mechanism, name, password}
@@ -60,8 +59,7 @@ func SASL(mechanism, name, password string) Option {
 	}
 }
 
-// TLS makes the broker speak TLS with server's certificates; Produce trusts
-// what client trusts.
+// TLS makes the broker use TLS with the certificates of server. Produce trusts what client trusts.
 func TLS(server, client *tls.Config) Option {
 	return func(o *options) {
 		o.tls = client
@@ -80,7 +78,7 @@ type Kafka struct {
 	closed bool
 }
 
-// New starts a Kafka. Close it when done.
+// New starts a Kafka. Close it after use.
 func New(opts ...Option) (*Kafka, error) {
 	k := &Kafka{network: newNetwork()}
 	for _, o := range opts {
@@ -97,8 +95,8 @@ func New(opts ...Option) (*Kafka, error) {
 	return k, nil
 }
 
-// Start is New for tests: it fails the test on errors and closes the Kafka
-// when the test ends.
+// Start is like New, for tests: it fails the test on errors and closes the Kafka when the test
+// ends.
 func Start(t testing.TB, opts ...Option) *Kafka {
 	t.Helper()
 	k, err := New(opts...)
@@ -109,14 +107,14 @@ func Start(t testing.TB, opts ...Option) *Kafka {
 	return k
 }
 
-// Brokers are the addresses for clients (host:port). They stay the same over
-// Stop and Restart.
+// Brokers returns the addresses for clients (host:port). They stay the same across Stop and
+// Restart.
 func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
 
-// Cluster is the fake itself, for what this package does not wrap.
+// Cluster returns the fake cluster itself, for what this package does not wrap.
 func (k *Kafka) Cluster() *kfake.Cluster { return k.cluster }
 
-// CreateTopic creates a topic; an existing one is an error.
+// CreateTopic creates a topic. It returns an error if the topic exists.
 func (k *Kafka) CreateTopic(name string, partitions int) error {
 	if err := k.cluster.CreateTopic(name, int32(partitions), nil); err != nil {
 		return fmt.Errorf("create topic %q: %w", name, err)
@@ -140,11 +138,10 @@ func (k *Kafka) DeleteRecords(topic string, partition int, offset int64) error {
 	return nil
 }
 
-// HasTopic says whether a topic exists.
+// HasTopic reports whether a topic exists.
 func (k *Kafka) HasTopic(name string) bool { return k.cluster.TopicInfo(name) != nil }
 
-// Committed returns the group's committed offsets by partition; partitions
-// without one are not in it.
+// Committed returns the group's committed offset of each partition that has one.
 func (k *Kafka) Committed(group, topic string) map[int]int64 {
 	offsets := map[int]int64{}
 	info := k.cluster.GroupInfo(group)
@@ -157,7 +154,7 @@ func (k *Kafka) Committed(group, topic string) map[int]int64 {
 	return offsets
 }
 
-// Members counts the group's members.
+// Members returns how many members the group has.
 func (k *Kafka) Members(group string) int {
 	info := k.cluster.GroupInfo(group)
 	if info == nil {
@@ -166,12 +163,12 @@ func (k *Kafka) Members(group string) int {
 	return len(info.Members)
 }
 
-// Connections counts the connections that clients have open.
+// Connections returns how many connections clients have open.
 func (k *Kafka) Connections() int { return k.network.connections() }
 
-// Stop makes the broker unreachable as if its network were cut: connections
-// break and new ones are refused. Its state is kept, and group sessions run
-// out as they would. Stopping twice does nothing.
+// Stop makes the broker unreachable, as if its network were cut: connections break and new ones are
+// refused. The broker keeps its state, and group sessions time out as usual. Stopping twice does
+// nothing.
 func (k *Kafka) Stop() { k.network.stop() }
 
 // Restart makes a stopped or frozen broker reachable again at its address.
@@ -182,12 +179,11 @@ func (k *Kafka) Restart() error {
 	return nil
 }
 
-// Freeze lets connections stand open without an answer, as a hanging broker or
-// a silent network does, until Restart or Close.
+// Freeze keeps connections open but passes no data, like a hanging broker or a silent network,
+// until Restart or Close.
 func (k *Kafka) Freeze() { k.network.freeze() }
 
-// Close ends the broker; its records are gone unless it has a DataDir.
-// Closing twice does nothing.
+// Close stops the broker. Its records are lost unless it has a DataDir. Closing twice does nothing.
 func (k *Kafka) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 )
 
-// patience bounds every wait of a test; only a defect reaches it.
+// patience is the timeout of every wait in a test. Only a defect reaches it.
 const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

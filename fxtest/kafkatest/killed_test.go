@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 )
 
-// member speaks the group protocol by hand, so that it can be killed at any of
-// its steps.
+// member is a group member that sends each request of the group protocol separately, so that it can
+// be killed between any two.
 type member struct {
 	ctx        context.Context
 	client     *kgo.Client
@@ -37,7 +37,7 @@ func newMember(t *testing.T, k *kafkatest.Kafka) *member {
 	return m
 }
 
-// join waits for the other members to join again.
+// join sends a JoinGroup request, which waits until the other members join again.
 func (m *member) join() (*kmsg.JoinGroupResponse, error) {
 	req := kmsg.NewPtrJoinGroupRequest()
 	req.Group, req.MemberID, req.ProtocolType = "group", m.id, "consumer"
@@ -52,7 +52,7 @@ func (m *member) join() (*kmsg.JoinGroupResponse, error) {
 	return resp, err
 }
 
-// rejoin returns how many members the group has then.
+// rejoin joins again as the leader, and returns how many members the group then has.
 func (m *member) rejoin(t *testing.T) int {
 	t.Helper()
 	resp, err := m.join()
@@ -62,7 +62,7 @@ func (m *member) rejoin(t *testing.T) int {
 	return len(resp.Members)
 }
 
-// lead hands out the partitions to these members.
+// lead assigns partitions to these members, as the group's leader.
 func (m *member) lead(t *testing.T, ids ...string) {
 	t.Helper()
 	req := kmsg.NewPtrSyncGroupRequest()
@@ -77,7 +77,7 @@ func (m *member) lead(t *testing.T, ids ...string) {
 	require.NoError(t, kerr.ErrorForCode(resp.ErrorCode))
 }
 
-// untilRebalance stays in the group by heartbeats until it rebalances.
+// untilRebalance sends heartbeats until the group rebalances.
 func (m *member) untilRebalance(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -88,7 +88,8 @@ func (m *member) untilRebalance(t *testing.T) {
 	}, patience, 50*time.Millisecond, "the group rebalances")
 }
 
-// As a real broker's group does, whichever step a member is killed at.
+// TestGroupGoesOnWithoutAMemberThatWasKilled checks that the fake behaves like a real broker, at
+// whichever step a member is killed.
 func TestGroupGoesOnWithoutAMemberThatWasKilled(t *testing.T) {
 	for name, whileItJoins := range map[string]bool{"while it joins": true, "before it has its partitions": false} {
 		t.Run(name, func(t *testing.T) {

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// network is what the broker listens on. It can be cut and frozen while the
-// broker itself goes on.
+// network is the broker's network. It can be cut and frozen while the broker itself keeps running.
 type network struct {
 	mu        sync.Mutex
 	changed   *sync.Cond
@@ -23,7 +22,7 @@ func newNetwork() *network {
 	return n
 }
 
-// listen is a kfake.ListenFn.
+// listen implements kfake.ListenFn.
 func (n *network) listen(network, address string) (net.Listener, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		address = net.JoinHostPort("127.0.0.1", port)
@@ -58,7 +57,7 @@ func (n *network) connections() int {
 	return len(n.conns)
 }
 
-// cut breaks all connections; the caller holds the lock.
+// cut breaks all connections. The caller holds the lock.
 func (n *network) cut() {
 	n.frozen = false
 	for c := range n.conns {
@@ -112,7 +111,7 @@ func (n *network) thawed() {
 	}
 }
 
-// listener survives being stopped: Accept waits for the restart.
+// listener stays open while the network is stopped: Accept waits for the restart.
 type listener struct {
 	network *network
 	addr    net.Addr
@@ -161,7 +160,7 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return l.addr }
 
-// conn passes nothing while the network is frozen.
+// conn is a connection that passes nothing while the network is frozen.
 type conn struct {
 	net.Conn
 	network *network

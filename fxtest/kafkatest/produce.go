@@ -14,15 +14,15 @@ import (
 // produceTimeout bounds each Produce.
 const produceTimeout = 30 * time.Second
 
-// Record is one record to produce. A nil key, value or header value is
-// written as null and differs from an empty one.
+// Record is one record to produce. A nil key, value or header value is written as null, which
+// differs from an empty one.
 type Record struct {
-	// Partition is where it goes to. Default 0.
+	// Partition is the partition that the record is produced to. The default is 0.
 	Partition int
 	Key       []byte
 	Value     []byte
 	Headers   []Header
-	// Timestamp is in milliseconds resolution. Default now.
+	// Timestamp has a resolution of milliseconds. The default is the current time.
 	Timestamp time.Time
 }
 
@@ -32,9 +32,8 @@ type Header struct {
 	Value []byte
 }
 
-// Produce writes records in their order and waits until all are acknowledged,
-// 30 seconds at most. Each call has connections of its own, so that none is
-// left open for a test to trip over.
+// Produce writes records in order and waits until all are acknowledged, for at most 30 seconds.
+// Each call uses connections of its own, so that none stays open and disturbs a test.
 func (k *Kafka) Produce(topic string, records ...Record) error {
 	producer, err := kgo.NewClient(k.ClientOptions()...)
 	if err != nil {
@@ -56,8 +55,8 @@ func (k *Kafka) Produce(topic string, records ...Record) error {
 	return nil
 }
 
-// ClientOptions are what a franz-go client needs to reach this Kafka, with
-// records going to the partition they name. Add to them for transactions.
+// ClientOptions returns the options that a franz-go client needs to reach this Kafka. Records go to
+// the partition that they name. Add options for transactions.
 func (k *Kafka) ClientOptions() []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(k.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),

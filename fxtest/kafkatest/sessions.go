@@ -9,24 +9,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// sessions ends the membership of group members that are silent for a session
-// after the group's partitions were handed out. A broker does so itself; the
-// fake does not if the member's connection broke while its JoinGroup waited, and
-// the member would keep its partitions for ever.
+// sessions removes group members that stay silent for a session after partitions were assigned to
+// them. A real broker does so itself. The fake does not if the member's connection broke while its
+// JoinGroup waited, and the member would keep its partitions.
 type sessions struct {
 	kafka *Kafka
 	ctx   context.Context
 	end   context.CancelFunc
 
 	mu      sync.Mutex
-	longest map[string]time.Duration // a group's session timeout: the longest of its members
+	longest map[string]time.Duration // each group's longest session timeout of its members
 	silent  map[groupMember]*silence
 	leaving sync.WaitGroup
 }
 
 type groupMember struct{ group, id string }
 
-// silence of a member ends its membership when the timer fires.
+// silence is a running session timeout of a member. The member is removed when the timer fires.
 type silence struct{ timer *time.Timer }
 
 // watchSessions watches k's groups until it is closed.
@@ -54,13 +53,13 @@ func (s *sessions) saw(req kmsg.Request) {
 		s.heard(groupMember{req.Group, req.MemberID})
 	case *kmsg.SyncGroupRequest:
 		s.heard(groupMember{req.Group, req.MemberID})
-		for _, a := range req.GroupAssignment { // it is the leader's
+		for _, a := range req.GroupAssignment { // present in the leader's request only
 			s.await(groupMember{req.Group, a.MemberID})
 		}
 	}
 }
 
-// await gives a member a session's time to be heard. The caller holds mu.
+// await gives a member one session timeout to send a request. The caller holds mu.
 func (s *sessions) await(m groupMember) {
 	s.heard(m)
 	if s.ctx.Err() == nil {
@@ -70,7 +69,7 @@ func (s *sessions) await(m groupMember) {
 	}
 }
 
-// heard notes that a member lives. The caller holds mu.
+// heard records that a member is alive. The caller holds mu.
 func (s *sessions) heard(m groupMember) {
 	if since := s.silent[m]; since != nil {
 		since.timer.Stop()
@@ -78,7 +77,7 @@ func (s *sessions) heard(m groupMember) {
 	}
 }
 
-// expire has the member leave unless it was heard just now.
+// expire makes the member leave the group, unless it was heard in the meantime.
 func (s *sessions) expire(m groupMember, since *silence) {
 	s.mu.Lock()
 	if s.silent[m] != since || s.ctx.Err() != nil {
@@ -99,10 +98,10 @@ func (s *sessions) expire(m groupMember, since *silence) {
 	member := kmsg.NewLeaveGroupRequestMember()
 	member.MemberID = m.id
 	leave.Members = append(leave.Members, member)
-	_, _ = leave.RequestWith(s.ctx, client) // a member that is gone already is no error
+	_, _ = leave.RequestWith(s.ctx, client) // the member may be gone already, which is fine
 }
 
-// close waits for members that are leaving.
+// close stops all timers and waits for members that are leaving.
 func (s *sessions) close() {
 	s.mu.Lock()
 	s.end()

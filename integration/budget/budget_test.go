@@ -25,7 +25,7 @@ const (
 	all     = batch * batches
 )
 
-// rig is an inbox whose two handlers do nothing, on a database of its own.
+// rig is an inbox with two handlers that do nothing, on a database of its own.
 type rig struct {
 	*inbox.Inbox
 	*wire
@@ -37,7 +37,7 @@ const handlers = 2
 
 func newRig(t *testing.T) *rig { return newRigOn(t, newWire(t, quietDatabase(t), true)) }
 
-// newUntracedRig is as users have it.
+// newUntracedRig returns a rig without a tracer, as users have it.
 func newUntracedRig(t *testing.T) *rig { return newRigOn(t, newWire(t, quietDatabase(t), false)) }
 
 func newRigOn(t *testing.T, w *wire) *rig {
@@ -62,7 +62,7 @@ func newRigOn(t *testing.T, w *wire) *rig {
 	return r
 }
 
-// payload does not compress.
+// payload is a payload that does not compress.
 var payload = func() []byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	bytes := make([]byte, 1024)
@@ -86,7 +86,7 @@ func (r *rig) accept(messages []handler.RawMessage) {
 	require.NoError(r.t, err)
 }
 
-// processAll runs until that many statuses have been completed.
+// processAll processes until n statuses have been completed.
 func (r *rig) processAll(n int64) {
 	r.t.Helper()
 	require.NoError(r.t, r.Start(r.t.Context()))
@@ -100,19 +100,19 @@ func (r *rig) stop() {
 	require.NoError(r.t, r.Stop(ctx))
 }
 
-// wal is the end of the write-ahead log.
+// wal returns the end position of the write-ahead log.
 func (r *rig) wal() (bytes int64) {
 	r.t.Helper()
 	require.NoError(r.t, r.wire.DB.Raw("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&bytes).Error)
 	return bytes
 }
 
-// written reads the server's own count of what was written to the statuses.
+// written has the server's own counts of writes to the statuses.
 type written struct{ Inserted, Updated, Hot, Deleted int64 }
 
 func (r *rig) written(table string, inserted, updated int64) (w written) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { // sessions report with a delay of up to a second
+	require.Eventually(r.t, func() bool { // sessions report their counts up to a second later
 		require.NoError(r.t, r.wire.DB.Raw(`SELECT n_tup_ins AS inserted, n_tup_upd AS updated, n_tup_hot_upd AS hot, n_tup_del AS deleted
 			FROM pg_stat_user_tables WHERE relname = ?`, table).Scan(&w).Error)
 		return w.Inserted >= inserted && w.Updated >= updated
@@ -239,7 +239,7 @@ func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
 		"inserted claimed, then completed")
 }
 
-// allocations counts what work allocates, in this process, per unit.
+// allocations returns how many objects and bytes work allocates in this process, per unit.
 func allocations(units int, work func()) (count, bytes float64) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -268,6 +268,6 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	t.Logf("allocations: %.1f with %.0f bytes per message of 1 KB accepted, %.1f per status processed", accepting, bytes,
 		processing)
 	require.Less(t, accepting, 13.0)
-	require.Less(t, bytes, 6500.0) // 4,700 as users build it; the race detector has buffers thrown away at random
+	require.Less(t, bytes, 6500.0) // 4,700 in a usual build; the race detector drops buffers at random
 	require.Less(t, processing, 25.0)
 }

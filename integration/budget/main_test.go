@@ -1,7 +1,7 @@
-// Package budget keeps the hot paths as cheap as they are, without a clock:
-// statements and round trips per batch, rows written, heap-only updates, bytes
-// of write-ahead log and allocations per message. What it allows is what was
-// seen when it was written, and a little more.
+// Package budget limits the cost of the hot paths without measuring time. It counts statements and
+// round trips per batch, written rows, heap-only updates, and bytes of write-ahead log and
+// allocations per message. Its limits are slightly above the values measured when they were
+// written.
 package budget
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// quietServer is the package's own, on which nothing else writes: no other
-// package's tests, no autovacuum, and no checkpoint while it is measured. It
-// starts when first asked for; the tests here run one after the other.
+// quietServer is the package's own server, on which nothing else writes: no tests of other
+// packages, no autovacuum, and no checkpoint during a measurement. It starts on first use. The
+// tests here run one after the other.
 var quietServer = sync.OnceValues(func() (*servers.Postgres, error) {
 	return servers.StartPostgres(servers.PostgresOptions{Settings: map[string]string{
 		"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "bgwriter_lru_maxpages": "0",
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// quietDatabase makes a database on it.
+// quietDatabase makes a database on quietServer.
 func quietDatabase(t *testing.T) (dsn string) {
 	t.Helper()
 	server, err := quietServer()

@@ -15,7 +15,7 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// wire is a pool that counts what goes to the server.
+// wire is a pool that counts what is sent to the server.
 type wire struct {
 	DB         *gorm.DB
 	roundTrips atomic.Int64
@@ -24,8 +24,8 @@ type wire struct {
 	statements []string
 }
 
-// newWire opens one. Nobody speaks to pgx past a tracer: without one, only round
-// trips are counted.
+// newWire opens a wire. With a tracer, the inbox does not bypass database/sql to use pgx directly.
+// Without one, only round trips are counted.
 func newWire(t *testing.T, dsn string, traced bool) *wire {
 	t.Helper()
 	w := &wire{}
@@ -49,7 +49,7 @@ func newWire(t *testing.T, dsn string, traced bool) *wire {
 	return w
 }
 
-// reset forgets what was counted.
+// reset sets the counters to zero.
 func (w *wire) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,7 +63,7 @@ func (w *wire) all() []string {
 	return append([]string(nil), w.statements...)
 }
 
-// TraceQueryStart is pgx.QueryTracer's.
+// TraceQueryStart implements pgx.QueryTracer.
 func (w *wire) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,11 +71,10 @@ func (w *wire) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQ
 	return ctx
 }
 
-// TraceQueryEnd is pgx.QueryTracer's.
+// TraceQueryEnd implements pgx.QueryTracer.
 func (w *wire) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// countedConn counts how often something is written after something was read:
-// each is a wait for the network.
+// countedConn counts writes that follow a read. Each is one network round trip.
 type countedConn struct {
 	net.Conn
 	trips   *atomic.Int64

@@ -26,7 +26,7 @@ func (w *world) status(key, id string) models.HandlerStatus {
 	return inboxtest.Status(w.t, w.ib, id, key)
 }
 
-// audited is how often somebody did something.
+// audited returns how often an action is in the audit.
 func (w *world) audited(action ops.Action) int {
 	w.t.Helper()
 	page, err := w.ops.Audit(w.t.Context(), ops.AuditFilter{Actor: "ada@example.org", Action: action}, "", ops.MaxLimit)
@@ -34,7 +34,8 @@ func (w *world) audited(action ops.Action) int {
 	return len(page.Entries)
 }
 
-// From the overview to the cause, its group, one message, and every action.
+// TestEveryActionWorksByClicking clicks through every action, from the overview to a cause, its
+// group and one message.
 func TestEveryActionWorksByClicking(t *testing.T) {
 	for name, scripts := range map[string]bool{"with JavaScript": true, "without JavaScript": false} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestEveryActionWorksByClicking(t *testing.T) {
 
 func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	says := func(text string) { t.Helper(); require.Contains(t, b.text(), text) }
-	// The page's scripts are off, the test's own still run.
+	// Disable the page's scripts. The test's own scripts still run.
 	b.run(emulation.SetScriptExecutionDisabled(!scripts))
 
 	b.visit(w.site)
@@ -59,7 +60,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	says("Retry 14 poisoned statuses?")
 	b.click(`main button.main`)
 	require.Eventually(t, func() bool {
-		if !scripts && strings.Contains(b.text(), "Look again") {
+		if !scripts && strings.Contains(b.text(), "Refresh") {
 			b.click(`main a.button[href^="./job"]`)
 		}
 		return strings.Contains(b.text(), "Done.")
@@ -87,7 +88,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	require.Equal(t, 2, w.audited(ops.ActionDiscard))
 	b.click(`.summary a.button[href*="action=discard"]`)
 	says("Discard 4 poisoned statuses?")
-	b.click(`main a.button`) // Leave them
+	b.click(`main a.button`) // leave them
 	says("4 match")
 
 	b.click(`td ~ th a[href^="./message?"], th a[href^="./message?"]`)
@@ -113,14 +114,14 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	b.click(`tbody a[href*="5511"]`)
 	says("the value is not JSON")
 	b.click(`main button.main`)
-	says("Accepted again")
+	says("Accepted: the record is now a message")
 	says("order-r5511")
 	b.visit(w.site + "rejected-message?id=0190c1a2-1111-7000-8000-000000005512")
 	b.click(`main a.bad`)
 	b.run(chromedp.SendKeys(`input[name="confirmation"]`, "0190c1a2-1111-7000-8000-00000000551", chromedp.ByQuery))
 	b.click(`main button.bad`)
-	says("The IDs differ")
-	b.wrong() // the browser notes the status 400
+	says("Wrong ID")
+	b.wrong() // the browser logs the status 400
 	b.visit(w.site + "delete-rejected?id=0190c1a2-1111-7000-8000-000000005512")
 	b.run(chromedp.SendKeys(`input[name="confirmation"]`, "0190c1a2-1111-7000-8000-000000005512", chromedp.ByQuery))
 	b.click(`main button.bad`)
@@ -144,7 +145,7 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	b.click(`a[href="./cleanup"]`)
 	b.click(`main button.bad`)
 	require.Eventually(t, func() bool {
-		if !scripts && strings.Contains(b.text(), "Look again") {
+		if !scripts && strings.Contains(b.text(), "Refresh") {
 			b.click(`main a.button[href^="./job"]`)
 		}
 		return strings.Contains(b.text(), "Done.")
@@ -191,15 +192,15 @@ func TestFewerRolesAreOfferedAndAllowedLess(t *testing.T) {
 		require.Equal(t, c.role == dashboard.Operator, strings.Contains(b.text(), "Łukasiewicz"), "the payload")
 		require.Empty(t, b.wrong())
 		b.visit(w.site + "cleanup")
-		require.Contains(t, b.text(), "This takes the role admin; yours is "+c.role.String())
-		b.wrong() // the browser notes the status 403
+		require.Contains(t, b.text(), "This requires the role admin. Yours is "+c.role.String())
+		b.wrong() // the browser logs the status 403
 	}
-	// A page that an operator had open when the role was taken away.
+	// An operator had this page open when the role was revoked.
 	w.as(dashboard.Operator)
 	b.visit(w.site + "message?id=order-2026-00001")
 	w.as(dashboard.Viewer)
 	b.click(`.lane button.main`)
-	require.Contains(t, b.text(), "This takes the role operator; yours is viewer.")
+	require.Contains(t, b.text(), "This requires the role operator. Yours is viewer.")
 	require.True(t, w.status(mail, "order-2026-00001").IsPoisoned)
 	b.wrong()
 }
@@ -208,8 +209,7 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
 	b := open(t)
-	// What the browser has to say of refusals, and of an icon of that site, comes
-	// whenever it comes.
+	// The browser's errors, about refusals and that site's icon, may arrive at any time.
 	b.hostile = true
 	b.visit(w.site + "handlers")
 	token := evaluate[string](b, `document.querySelector('input[name="token"]').value`)
@@ -217,7 +217,7 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	evil := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
 		switch r.URL.Path {
-		case "/form": // even with a token that has leaked
+		case "/form": // even with a leaked token
 			fmt.Fprintf(rw,
 				`<form method="post" action="%sretry"><input name="token" value="%s"><input name="ref" value="%s@%d"></form><script>document.forms[0].submit()</script>`, w.site, token, s.ID, s.Version)
 		case "/frame":
@@ -230,7 +230,7 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	site := strings.Replace(evil.URL, "127.0.0.1", "localhost", 1) // another site, not only another origin
 	for _, host := range []string{site, evil.URL} {
 		b.run(chromedp.Navigate(host + "/form"))
-		b.await(`document.body.innerText.includes("Not from another site")`, "the refusal")
+		b.await(`document.body.innerText.includes("Request from another site")`, "the refusal")
 		b.run(chromedp.Navigate(host + "/frame"))
 		b.run(chromedp.Navigate(host + "/image"))
 	}
@@ -238,7 +238,7 @@ func TestOtherSitesCanNeitherSendFormsNorFrame(t *testing.T) {
 	require.Zero(t, w.audited(ops.ActionRetry)+w.audited(ops.ActionView), "no look was taken in her name")
 }
 
-// hostile texts would be markup or code where they are not escaped.
+// hostile are texts that would become markup or code if they were not escaped.
 var hostile = []string{
 	`<script>window.pwned=1</script>`, `"><img src=x onerror=window.pwned=1>`, `'><svg/onload=window.pwned=1>`,
 	`</title><script>window.pwned=1</script>`,
@@ -248,8 +248,8 @@ var hostile = []string{
 	"\u202egnp.exe", `</script><script>alert(1)</script>`,
 }
 
-// together puts texts into fewer of at most so many bytes: a page for each takes
-// its time. What must stand first does.
+// together joins texts into fewer texts of at most so many bytes, because a page for each would
+// take too long. Texts that must be at the start stay there.
 func together(texts []string, most int) (all []string) {
 	for _, text := range texts {
 		last := len(all) - 1
@@ -290,7 +290,7 @@ func TestWhatIsStoredDoesNotRun(t *testing.T) {
 		require.False(t, evaluate[bool](b, `"pwned" in window`), page)
 		require.Zero(t, evaluate[int](b,
 			`document.querySelectorAll("img, iframe, style, base, object, embed, script:not([src$='dashboard.js']), [onfocus], [onload], [onerror], form:not([action^='./']), a[href^='javascript'], a[href*='//evil']").length`), page)
-		for _, problem := range b.wrong() { // nothing that the policy had to stop
+		for _, problem := range b.wrong() { // the policy had nothing to block
 			require.NotContains(t, problem, "Content Security Policy", page)
 			require.NotContains(t, problem, "TrustedHTML", page)
 		}

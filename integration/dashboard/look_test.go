@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// addresses are those of every page, by name.
+// addresses returns the address of every page, by name.
 func addresses() map[string]string {
 	return map[string]string{
 		"overview": "", "messages": "messages", "messages-poisoned": "messages?state=poisoned&handler=" + mail,
@@ -32,7 +32,7 @@ func addresses() map[string]string {
 	}
 }
 
-// anHour has charts something to draw.
+// anHour records samples of an hour, so that charts show a line.
 func (w *world) anHour() {
 	w.t.Helper()
 	for i := range 120 {
@@ -57,7 +57,7 @@ func (w *world) anHour() {
 	w.beat()
 }
 
-// beat is the living workers' heartbeat.
+// beat updates the heartbeats of the living workers.
 func (w *world) beat() {
 	w.t.Helper()
 	require.NoError(w.t,
@@ -65,10 +65,10 @@ func (w *world) beat() {
 			w.clock.Now().Add(-3*time.Second)).Error)
 }
 
-// prefer has the browser prefer a theme, and pages change at once.
+// prefer sets the browser's preferred theme, and makes pages change at once.
 func (b *tab) prefer(theme string) {
 	b.t.Helper()
-	reduced := &emulation.MediaFeature{Name: "prefers-reduced-motion", Value: "reduce"} // no colours between two
+	reduced := &emulation.MediaFeature{Name: "prefers-reduced-motion", Value: "reduce"} // no transition between colours
 	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme},
 		reduced}))
 }
@@ -87,7 +87,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	for name, address := range addresses() {
 		b.visit(w.site + address)
 		require.Equal(t, 1, evaluate[int](b, "document.querySelectorAll('h1').length"), name)
-		require.NotContains(t, b.text(), "That did not work", name)
+		require.NotContains(t, b.text(), "Request failed", name)
 		require.Empty(t, evaluate[[]string](b, unlabelled), "%s: controls without a name", name)
 		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
 			name)
@@ -110,7 +110,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 
 var pictures = flag.String("pictures", "", "write the pictures that docs/dashboard.md shows to this `directory`")
 
-// forDocs takes the pictures of the documentation, of what a window shows.
+// forDocs takes the documentation's pictures of the visible window.
 func forDocs(t *testing.T, w *world) {
 	for name, c := range map[string]struct{ page, theme string }{
 		"dashboard-overview": {"overview", "light"}, "dashboard-failures": {"failures", "dark"},
@@ -130,8 +130,8 @@ const unlabelled = `[...document.querySelectorAll("input:not([type=hidden]), sel
 	.filter((e) => !e.closest("[hidden]") && !(e.getAttribute("aria-label") || e.innerText || (e.labels && e.labels.length)))
 	.map((e) => e.outerHTML)`
 
-// faint finds text whose contrast with what is behind it is below 4.5, or 3 if
-// it is large (WCAG 2.2, 1.4.3).
+// faint finds text whose contrast with its background is below 4.5, or below 3 if it is large (WCAG
+// 2.2, 1.4.3).
 const faint = `(() => {
 	const parse = (c) => { const m = c.match(/^rgba?\(([^)]+)\)$/); return m ? m[1].split(/[ ,\/]+/).map(Number) : null; };
 	const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
@@ -154,7 +154,7 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)
-	require.Contains(t, b.text(), "nothing was given up")
+	require.Contains(t, b.text(), "nothing is poisoned")
 	w.fail(mail, poison("smtp said 550"), "m1")
 	w.accept("order.placed", nil, "m1")
 	w.process()
@@ -171,11 +171,11 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 		return w.asked.Load() > idle+1
 	}, patience, 20*time.Millisecond, "shown again it asks at once")
 
-	// What is being selected is not taken away.
+	// A selection is not replaced by an update.
 	b.visit(w.site + "messages?state=poisoned")
-	// In one step: an update may put another box in its place between two.
+	// One script, because an update between two steps could replace the box.
 	b.run(chromedp.Evaluate(`document.querySelector('input[name="ref"]').click()`, nil))
-	b.await(`document.getElementById("pulse").innerText.includes("wait")`, "word that updates wait")
+	b.await(`document.getElementById("pulse").innerText.includes("paused")`, "word that updates are paused")
 	require.True(t, evaluate[bool](b, `document.querySelector('input[name="ref"]').checked`))
 	require.Contains(t, b.text(), "1 selected")
 }
@@ -185,7 +185,7 @@ func TestPageSaysThatItIsOldOnceWhoAsksIsSentToSignIn(t *testing.T) {
 	b := open(t)
 	b.visit(w.site)
 	w.out.Store(true)
-	b.await(`document.getElementById("pulse").innerText.includes("not signed in")`, "word that updates have ended")
+	b.await(`document.getElementById("pulse").innerText.includes("no longer signed in")`, "word that updates have ended")
 }
 
 func TestThemeIsSwitchedAndRemembered(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package dashboard looks at the dashboard with a real browser: it renders, is
-// clicked through in every role, and does not run what it shows.
+// Package dashboard tests the dashboard with a real browser: that it renders, that every action
+// works by clicking in every role, and that stored texts are not executed.
 package dashboard
 
 import (
@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	patience = testenv.Patience // of one wait
-	lifetime = 3 * patience     // of a tab
+	patience = testenv.Patience // the timeout of one wait
+	lifetime = 3 * patience     // the lifetime of a tab
 )
 
-// chromium is the package's browser. It starts when first asked for.
+// chromium is the package's browser. It starts on first use.
 var chromium = sync.OnceValues(func() (context.Context, error) {
 	path, err := lookUp("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless-shell")
 	if err != nil {
@@ -37,7 +37,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1360, 900),
 		chromedp.WSURLReadTimeout(patience), chromedp.Flag("force-color-profile", "srgb"))
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // root has no other
+		options = append(options, chromedp.NoSandbox) // as root it does not run with a sandbox
 	}
 	allocator, endAllocator := chromedp.NewExecAllocator(context.Background(), options...)
 	browser, endBrowser := chromedp.NewContext(allocator)
@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// tab is a tab of a browser window of its own, and what went wrong in it.
+// tab is a tab in a browser window of its own. It records errors.
 type tab struct {
 	t   testing.TB
 	ctx context.Context
@@ -73,11 +73,11 @@ type tab struct {
 	mu       sync.Mutex
 	problems []string // exceptions, refused loads, errors on the console
 	dialogs  []string
-	hostile  bool // it visits sites on which something is to go wrong
+	hostile  bool // it visits sites on which errors are expected
 }
 
-// open opens a tab without cookies. In the end nothing may have gone wrong in it
-// that the test has not taken.
+// open opens a tab without cookies. When the test ends, there must be no errors that the test has
+// not read.
 func open(t testing.TB) *tab {
 	t.Helper()
 	browser, err := chromium()
@@ -85,7 +85,7 @@ func open(t testing.TB) *tab {
 		t.Log(err)
 	}
 	testenv.LeaveOutIf(t, err)
-	// A window of its own: in a new profile there is none to open a tab in.
+	// Open a window, because a new profile has none in which to open a tab.
 	var window target.ID
 	require.NoError(t, chromedp.Run(browser, chromedp.ActionFunc(func(ctx context.Context) error {
 		onBrowser := cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
@@ -126,7 +126,7 @@ func (b *tab) listen(event any) {
 	}
 }
 
-// wrong returns what went wrong and forgets it.
+// wrong returns the recorded errors and clears them.
 func (b *tab) wrong() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,7 +140,7 @@ func (b *tab) run(actions ...chromedp.Action) {
 	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
 }
 
-// visit loads an address and waits until it is there.
+// visit loads an address and waits until the page is complete.
 func (b *tab) visit(address string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(address))
@@ -153,10 +153,10 @@ func evaluate[T any](b *tab, script string) (result T) {
 	return result
 }
 
-// text is what the page says.
+// text returns the page's visible text.
 func (b *tab) text() string { b.t.Helper(); return evaluate[string](b, "document.body.innerText") }
 
-// click clicks what a selector finds and waits for the page that comes of it.
+// click clicks the element that a selector finds and waits for the resulting page.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.run(chromedp.Evaluate("window.clicked = true", nil), chromedp.Click(selector, chromedp.ByQuery))
@@ -172,13 +172,13 @@ func (b *tab) await(condition, what string) {
 	}, patience, 20*time.Millisecond, what)
 }
 
-// photos is where pictures go.
+// photos is the directory for pictures.
 var photos = sync.OnceValues(func() (string, error) {
 	directory := filepath.Join(os.TempDir(), "inbox-dashboard-pictures")
 	return directory, os.MkdirAll(directory, 0o755)
 })
 
-// photograph keeps a picture of the whole page.
+// photograph saves a picture of the whole page.
 func (b *tab) photograph(name string) {
 	b.t.Helper()
 	directory, err := photos()

@@ -37,7 +37,7 @@ type world struct {
 	site  string
 	// asked counts the requests of live parts.
 	asked atomic.Int64
-	// out: whoever asks is sent to sign in.
+	// out makes the server redirect every request to a login page.
 	out atomic.Bool
 
 	mu    sync.Mutex
@@ -150,8 +150,8 @@ func ids(format string, n int) (all []string) {
 	return all
 }
 
-// furnish makes a bad morning: poisoned and failing messages of several causes,
-// a blocked lane, a backlog, rejected records, a gap, workers dead and alive.
+// furnish fills the inbox with realistic problems: poisoned and failing messages with several
+// causes, a blocked lane, a backlog, rejected records, a gap, and dead and living workers.
 func (w *world) furnish() {
 	w.t.Helper()
 	for i, id := range ids("order-2026-%05d", 14) {
@@ -200,7 +200,7 @@ func (w *world) furnish() {
 	require.NoError(w.t, w.ops.Pause(w.t.Context(), "grace@example.org", search))
 }
 
-// reject keeps a rejected record that can be accepted by now.
+// reject stores a rejected record that would be accepted now.
 func (w *world) reject(offset int64, reason string) (id string) {
 	w.t.Helper()
 	row := models.RejectedMessage{ID: fmt.Sprintf("0190c1a2-1111-7000-8000-%012d", offset), Channel: "shop",

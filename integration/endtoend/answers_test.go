@@ -31,11 +31,12 @@ func (r *rig) start(ib *inbox.Inbox) {
 	r.t.Cleanup(func() { require.NoError(r.t, ib.Stop(r.t.Context())) })
 }
 
-// claimedAndCompleted is the version of a status that was claimed once and
-// completed by that claim: it starts with 1.
+// claimedAndCompleted is the version of a status that was claimed once and completed by that claim.
+// The first version is 1.
 const claimedAndCompleted = 3
 
-// Contract 5.10: a commit with unknown outcome is resolved by reading back.
+// TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce proves contract 5.10: a commit with
+// unknown outcome is resolved by reading back.
 func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range losses {
@@ -46,7 +47,7 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 			proxy := pgproxy.New(t, r.settings.DSN)
 			r.accept(r.newInbox(r.settings.DSN), r.jobs(20, same(workload.Job{}))...)
 			proxy.LoseCommits(c.how, 6)
-			r.start(r.newInbox(proxy.DSN())) // only its transactional handlers send commits
+			r.start(r.newInbox(proxy.DSN())) // only its transactional handlers commit explicitly
 			r.awaitSettled()
 			require.Zero(t, proxy.Left(), "the losses took place")
 			r.verdict()
@@ -64,7 +65,8 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 	}
 }
 
-// Contract 4.1, 2: accepting again is safe, whatever became of the first try.
+// TestAcceptWithLostAnswerLeavesOneRow proves contract 4.1 and 2: accepting again is safe, whatever
+// the outcome of the first attempt.
 func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 	t.Parallel()
 	for _, c := range losses {
@@ -100,8 +102,8 @@ func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 	}
 }
 
-// Contract 5.9, 5.10: claims, completions, releases, heartbeats and accepts
-// lose their answers as well.
+// TestAnswersLostAtRandomUnderLoad proves contract 5.9 and 5.10: responses to claims, completions,
+// releases, heartbeats and accepts may be lost as well.
 func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -109,7 +111,7 @@ func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			unhurried(&r.settings)
-			r.settings.StatementTimeout = 500 * time.Millisecond // claims with a lost answer are looked for twice as long
+			r.settings.StatementTimeout = 500 * time.Millisecond // lost claims are reconciled after twice this
 			proxy := pgproxy.New(t, r.settings.DSN)
 			ib := r.newInbox(proxy.DSN())
 			r.start(ib)
@@ -129,13 +131,13 @@ func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
 	}
 }
 
-// Contract 2, "partition": cut off from the database, a worker is replaced,
-// and changes nothing when it is back.
+// TestPartitionedWorkerIsReplacedAndChangesNothing proves contract 2 ("partition"): a worker that
+// is cut off from the database is replaced, and changes nothing when it is back.
 func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	proxy := pgproxy.New(t, r.settings.DSN)
-	// Only the plain handler works; for the transactional one see below.
+	// Only the plain handler runs. The next test covers the transactional one.
 	producer := r.newInbox(r.settings.DSN)
 	require.NoError(t, producer.Pause(t.Context(), workload.EffectKey))
 	isolated := r.worker(func(s *workload.Settings) { s.DSN, s.EffectsDSN = proxy.DSN(), r.settings.DSN })
@@ -168,8 +170,8 @@ func TestPartitionedWorkerIsReplacedAndChangesNothing(t *testing.T) {
 	require.Equal(t, before, r.statuses())
 }
 
-// The server keeps a partitioned worker's transactions open, with the locks on
-// their rows, until TCP gives the connections up.
+// TestTransactionsOfAPartitionedWorkerAreEnded covers a worker behind a partition: the server would
+// keep its transactions open, with their row locks, until TCP times out.
 func TestTransactionsOfAPartitionedWorkerAreEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

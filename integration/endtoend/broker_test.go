@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// Contract 7.1, 7.8.
+// TestBrokerOutageUnderLoadIsSurvived proves contract 7.1 and 7.8.
 func TestBrokerOutageUnderLoadIsSurvived(t *testing.T) {
 	t.Parallel()
 	kafka := disturbedKafka(t)
@@ -43,8 +43,8 @@ func TestBrokerOutageUnderLoadIsSurvived(t *testing.T) {
 	}
 }
 
-// Contract 7.1, 7.8: whichever broker goes, in whatever way, the other leads
-// all partitions and coordinates the group from then on.
+// TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad proves contract 7.1 and 7.8: whichever
+// broker fails, in whatever way, the other then leads all partitions and coordinates the group.
 func TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad(t *testing.T) {
 	t.Parallel()
 	var proxies []*kafkaproxy.Proxy
@@ -70,7 +70,7 @@ func TestCoordinatorAndLeadersMoveBetweenBrokersUnderLoad(t *testing.T) {
 		defer cancel()
 		id, err := cluster.Coordinator(ctx, s.settings.Group)
 		if err != nil {
-			return 0 // nobody for the moment
+			return 0 // none at the moment
 		}
 		return id
 	}

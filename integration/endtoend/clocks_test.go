@@ -9,15 +9,16 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// leisurely gives time to stop a worker between two attempts.
+// leisurely leaves enough time between two attempts to stop a worker.
 func leisurely(s *workload.Settings) { s.RetryDelay = 2 * time.Second }
 
-// clock sets a worker's clock wrong.
+// clock sets a worker's clock wrong by offset.
 func clock(offset time.Duration) func(*workload.Settings) {
 	return func(s *workload.Settings) { s.ClockOffset = offset }
 }
 
-// Contract 3.5: leases and heartbeats are judged by the database's clock.
+// TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead proves contract 3.5: leases and
+// heartbeats use the database's clock.
 func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -51,8 +52,8 @@ func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T)
 	}
 }
 
-// A wrong clock does not keep a dead worker's claims from the others, nor does
-// it hurry them.
+// TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound checks that a wrong clock neither
+// delays nor hastens the recovery of a dead worker's claims.
 func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -84,14 +85,14 @@ func TestClaimsOfKilledWorkerWithAWrongClockResumeWithinTheBound(t *testing.T) {
 	}
 }
 
-// Contract 3.5: due times are judged by each worker's own clock. That of a
-// retry is written by the clock of the worker whose attempt failed.
+// TestRetriesAreDueByTheClocksOfTheirWorkers proves contract 3.5: each worker judges due times by
+// its own clock. The time of a retry is written with the clock of the worker whose attempt failed.
 func TestRetriesAreDueByTheClocksOfTheirWorkers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		offset time.Duration
-		waits  bool // others, whose clocks are right, let it wait
+		waits  bool // workers with correct clocks wait
 	}{{"an hour ahead", time.Hour, true}, {"an hour behind", -time.Hour, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +113,7 @@ func TestRetriesAreDueByTheClocksOfTheirWorkers(t *testing.T) {
 			if c.waits {
 				pause(t.Context(), time.Second)
 				require.Equal(t, before, r.statuses(), "for a worker whose clock is right it is due in an hour")
-				r.worker(clock(c.offset)) // due at once for one like the first
+				r.worker(clock(c.offset)) // due at once for a worker with the same clock
 			}
 			r.awaitSettled()
 			require.Zero(t, r.verdict().Reruns)
@@ -120,8 +121,9 @@ func TestRetriesAreDueByTheClocksOfTheirWorkers(t *testing.T) {
 	}
 }
 
-// New messages are due at once whatever the worker's clock says, retries of
-// others only when its own clock has come so far.
+// TestWorkerWhoseClockIsBehindRunsNewMessagesAndLeavesRetriesAlone checks that new messages are due
+// at once whatever the worker's clock says, and that retries of other workers are due only when its
+// own clock has reached their time.
 func TestWorkerWhoseClockIsBehindRunsNewMessagesAndLeavesRetriesAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -142,7 +144,7 @@ func TestWorkerWhoseClockIsBehindRunsNewMessagesAndLeavesRetriesAlone(t *testing
 		return r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL`) == 10
 	})
 	require.Equal(t, before, r.statusesUpTo("m-000002"), "the retries wait")
-	r.worker() // for one whose clock is right
+	r.worker() // a worker with a correct clock runs them
 	r.awaitSettled()
 	require.Zero(t, r.verdict().Reruns)
 	require.Equal(t, 5, r.number(`SELECT count(*) FROM effects WHERE pid = $1 AND message_id > 'm-000002'`, behind.PID()))

@@ -9,11 +9,11 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// slack is what a busy machine may add to a bound. What waits for nothing but the
-// next cause, such as a claim that is found by its age, takes minutes.
+// slack is how much longer than its bound something may take on a busy machine. A recovery that
+// misses its trigger, such as a claim that is found only by its age, takes minutes.
 const slack = 30 * time.Second
 
-// Contract 2, "crash"; 5.9.
+// TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound proves contract 2 ("crash") and 5.9.
 func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -23,7 +23,7 @@ func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
 		return r.number(`SELECT count(*) FROM runs WHERE pid = $1`, victim.PID()) == 8 &&
 			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 16
 	})
-	// The successor only meets quick work: what it is asked to redo is edited.
+	// The successor gets only quick work, because the payloads that it runs again are changed.
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
 	require.NoError(t, err)
 	successor := r.worker()
@@ -43,15 +43,15 @@ func TestClaimsOfKilledWorkerResumeElsewhereWithinTheBound(t *testing.T) {
 		"a crash charges nothing")
 }
 
-// Contract 2, "a resumed stale worker changes nothing"; 5.10. It is frozen in
-// the middle of transactions, whose row locks keep recovery away until the
-// successor has ended them.
+// TestWorkerFrozenPastItsTimeoutChangesNothing proves contract 2 ("a resumed stale worker changes
+// nothing") and 5.10. The worker is frozen inside transactions. Their row locks block recovery
+// until the successor has ended them.
 func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	stale := r.worker()
-	// Stubborn handlers finish in spite of the fencing and return nil: only
-	// the version stands between them and the row.
+	// Stubborn handlers return nil although their context was cancelled. Only the version keeps
+	// their result from the row.
 	job := workload.Job{DelayMS: 4_000, Stubborn: true}
 	r.accept(r.newInbox(r.settings.DSN), r.jobs(6, same(job))...)
 	r.await("the worker runs all of them, in open transactions", func() bool {
@@ -63,7 +63,7 @@ func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	_, err := r.db.ExecContext(t.Context(), `UPDATE inbox_messages SET content = '{}'`)
 	require.NoError(t, err)
 	successor := r.worker()
-	r.awaitSettled() // the stale worker still lies frozen
+	r.awaitSettled() // the stale worker is still frozen
 	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects WHERE pid = $1`, successor.PID()))
 	require.Equal(t, 6, r.number(`SELECT count(*) FROM effects`))
 	before := r.statuses()
@@ -75,7 +75,7 @@ func TestWorkerFrozenPastItsTimeoutChangesNothing(t *testing.T) {
 	r.await("it is back under a new worker ID", func() bool {
 		return r.number(`SELECT count(*) FROM inbox_workers WHERE pid = $1`, stale.PID()) == 2
 	})
-	// A stop waits for no handler of an earlier worker ID.
+	// Wait here, because a stop does not wait for handlers of an earlier worker ID.
 	r.await("each of its results was found stale", func() bool {
 		n, err := stale.Logged("result of a stale claim changed nothing")
 		require.NoError(t, err)

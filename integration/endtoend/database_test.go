@@ -10,8 +10,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// Contract 7.1, 7.8: while the database is away nothing is committed, the
-// partitions are kept, little is logged, and all goes on by itself.
+// TestDatabaseOutageWhileKafkaDeliversIsSurvived proves contract 7.1 and 7.8: while the database is
+// down nothing is committed, the partitions are kept and little is logged, and everything resumes
+// without help.
 func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
 	t.Parallel()
 	server := disturbedPostgres(t)
@@ -47,8 +48,9 @@ func TestDatabaseOutageWhileKafkaDeliversIsSurvived(t *testing.T) {
 	}
 }
 
-// Contract 7.1, 7.2: members come and go, ten rebalances in a row, while each
-// statement takes 200 ms and so each accept a second.
+// TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing proves contract 7.1 and 7.2: members
+// join and leave, with ten rebalances in a row, while each statement takes 200 ms and each accept
+// therefore a second.
 func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	s := newStream(t)
@@ -64,7 +66,7 @@ func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 			return n
 		}
 		last := stays
-		// A leave and the next join may make one rebalance of two.
+		// A leave and the next join may be combined into one rebalance.
 		for deadline := time.Now().Add(patience); generations(stays) < 11; {
 			require.True(t, time.Now().Before(deadline), "only %d generations", generations(stays))
 			next := s.worker(unhurried)
@@ -82,8 +84,8 @@ func TestRebalancesInARowDuringSlowAcceptsLoseAndDoubleNothing(t *testing.T) {
 	s.finish()
 }
 
-// Contract 2, 7.1: a member that slept through its session commits nothing for
-// partitions that are another's by now.
+// TestMemberFrozenPastItsSessionMovesNoOffsetBack proves contract 2 and 7.1: a member that was
+// frozen past its session commits nothing for partitions that now belong to another.
 func TestMemberFrozenPastItsSessionMovesNoOffsetBack(t *testing.T) {
 	t.Parallel()
 	s := newStream(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// Contract 5.3: one worker at a time, and another when that is killed.
+// TestKilledHolderOfTheLockIsReplacedWithinTheBound proves contract 5.3: one worker processes at a
+// time, and another one takes over when it is killed.
 func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -43,7 +44,7 @@ func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	})
 	taken := time.Since(killed)
 	t.Logf("taken over %s after the kill", taken)
-	const bound = 6*time.Second + 2*time.Second // WorkerTimeout, one try
+	const bound = 6*time.Second + 2*time.Second // WorkerTimeout and one try
 	require.LessOrEqual(t, taken, bound+slack)
 	r.awaitSettled()
 	require.Equal(t, 8, r.verdict().Reruns, "each plain run was interrupted once")
@@ -52,7 +53,7 @@ func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 		"a crash charges nothing")
 	require.Equal(t, 2, r.number(`SELECT count(DISTINCT pid) FROM runs`), "one of the others has done it all")
 
-	// A stop gives the lock up: the last one takes over with its next try.
+	// A stop releases the lock, so the last worker takes over with its next try.
 	successor := r.number(`SELECT pid FROM runs WHERE pid <> $1 LIMIT 1`, holder.PID())
 	if standby[0].PID() != successor {
 		standby[0], standby[1] = standby[1], standby[0]

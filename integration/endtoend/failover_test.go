@@ -32,15 +32,15 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// limit is how long a statement may take while the standby is silent, and a
-// delivery a little more.
+// limit is the timeout of a statement while the standby does not respond. A delivery may take a
+// little longer.
 const limit = 2 * time.Second
 
 // failover is a server whose commits wait for a standby.
 type failover struct {
 	t                *testing.T
 	primary, standby *servers.Postgres
-	db               *gorm.DB // of the one that is the primary
+	db               *gorm.DB // on the current primary
 }
 
 func newFailover(t *testing.T) *failover {
@@ -66,7 +66,7 @@ func (f *failover) open(server *servers.Postgres, parameters string) *gorm.DB {
 	return db
 }
 
-// count takes no xid, and waits for nothing.
+// count runs a query that assigns no transaction ID, so it does not wait for the standby.
 func (f *failover) count(query string, args ...any) (n int64) {
 	f.t.Helper()
 	require.NoError(f.t, f.db.Raw("SELECT count(*) FROM "+query, args...).Scan(&n).Error)
@@ -78,7 +78,8 @@ func (f *failover) await(what string, condition func() bool) {
 	require.Eventually(f.t, condition, patience, 10*time.Millisecond, what)
 }
 
-// toTheStandby loses the primary, and with it what the silent standby has not got.
+// toTheStandby kills the primary, losing everything that the frozen standby has not received, and
+// promotes the standby.
 func (f *failover) toTheStandby() {
 	require.NoError(f.t, f.primary.Kill())
 	require.NoError(f.t, f.standby.Kill())
@@ -87,10 +88,10 @@ func (f *failover) toTheStandby() {
 	f.db = f.open(f.standby, "")
 }
 
-// way is one in which a message is acknowledged: deliver returns nil.
+// way is one way to acknowledge a message, which deliver does by returning nil.
 type way struct {
 	deliver func(ctx context.Context, id string) error
-	stored  string // where it is then, by its ID
+	stored  string // where the message is then stored, selected by its ID
 }
 
 func effect(tx *gorm.DB, id string) error {
@@ -102,7 +103,7 @@ const (
 	accepted = "inbox_messages WHERE id = ?"
 )
 
-// ways lists them; cuts end each with its connection within limit.
+// ways returns all ways. Each gives up within limit.
 func (f *failover) ways() map[string]way {
 	t, db := f.t, f.db
 	remembers, err := gormstore.New(db, func(o *gormstore.Options) {
@@ -163,7 +164,7 @@ func (f *failover) ways() map[string]way {
 	}
 }
 
-// inline is the part of an Inline channel between the transport and the handler.
+// inline returns the delivery of an Inline channel without its transport.
 func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, id string) error {
 	h := handler.NewTx("inline", func(_ context.Context, tx *gorm.DB, m handler.Message[[]byte]) error {
 		return effect(tx, m.ID)
@@ -183,9 +184,9 @@ func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, 
 	}
 }
 
-// Contract 2: with a synchronous standby a message is acknowledged only once the
-// standby has what is acknowledged, also where it was delivered again and is found
-// on the primary, whose own commit was not waited for any longer.
+// TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary proves contract 2: with a synchronous standby,
+// a message is acknowledged only once the standby has it. That includes a redelivered message that
+// is found on the primary, where the wait for its original commit was given up.
 func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
 	t.Parallel()
 	f := newFailover(t)
@@ -201,7 +202,7 @@ func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
 		}
 	}
 
-	// A handler's transaction, whose commit meets the silence, is first.
+	// The first commit without the standby is that of a handler's transaction.
 	var frozen atomic.Bool
 	ib, err := inbox.New("failover", f.db, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = limit
@@ -256,8 +257,9 @@ func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
 	}
 }
 
-// Contract 2: PostgreSQL calls a commit successful whose wait for the standby was
-// cancelled, with a warning.
+// TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess proves contract 2: PostgreSQL reports a commit
+// as successful, with a warning, when the wait for its standby was cancelled. The inbox treats it
+// as an error.
 func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	f := newFailover(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-// stream is a rig whose workers consume a topic of their own, watched.
+// stream is a rig whose workers consume a topic of their own. Its offsets are watched.
 type stream struct {
 	*rig
 	feed    *workload.Feed
@@ -27,7 +27,7 @@ func newStream(t *testing.T) *stream {
 	return newStreamOn(newRig(t), kafka.Admin, kafka.Brokers())
 }
 
-// newStreamOn makes one with servers of the test's own.
+// newStreamOn makes a stream with servers of the test's own.
 func newStreamOn(r *rig, admin *servers.Admin, brokers []string) *stream {
 	t := r.t
 	t.Helper()
@@ -46,7 +46,7 @@ func newStreamOn(r *rig, admin *servers.Admin, brokers []string) *stream {
 	return s
 }
 
-// finish waits until everything is handled and committed, and judges.
+// finish waits until everything is handled and committed, and returns the verdict.
 func (s *stream) finish() workload.Verdict {
 	s.t.Helper()
 	require.NoError(s.t, s.feed.Flush(s.t.Context()))
@@ -62,7 +62,7 @@ func (s *stream) finish() workload.Verdict {
 	return s.verdict()
 }
 
-// worksOn waits until handlers have run since.
+// worksOn waits until handlers have run after this call.
 func (s *stream) worksOn() {
 	s.t.Helper()
 	began, done := time.Now(), s.number(`SELECT count(*) FROM effects`)
@@ -70,7 +70,7 @@ func (s *stream) worksOn() {
 	s.t.Logf("work went on within %s", time.Since(began))
 }
 
-// commitsOn waits until records were accepted and committed since.
+// commitsOn waits until records were accepted and committed after this call.
 func (s *stream) commitsOn() {
 	s.t.Helper()
 	began := time.Now()
@@ -82,7 +82,7 @@ func (s *stream) commitsOn() {
 	s.t.Logf("offsets were committed within %s", time.Since(began))
 }
 
-// consumes waits until a worker has handled what it received.
+// consumes waits until a worker has handled a message that it received.
 func (s *stream) consumes(w *workload.Worker) {
 	s.t.Helper()
 	s.await("it works", func() bool { return s.number(`SELECT count(*) FROM runs WHERE pid = $1`, w.PID()) > 20 })
@@ -97,7 +97,8 @@ func (s *stream) judgeOffsets() {
 	require.Zero(s.t, report.PastUnstored, strings.Join(report.Details, "\n"))
 }
 
-// Contract 2, 7.1: a member that comes, one that leaves and one that dies.
+// TestRebalancesUnderLoadLoseAndDoubleNothing proves contract 2 and 7.1 for members that join,
+// leave and die.
 func TestRebalancesUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	s := newStream(t)
@@ -120,7 +121,8 @@ func TestRebalancesUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	s.finish()
 }
 
-// Contract 2, first row: redelivered records become no second message.
+// TestWorkerKilledBetweenAcceptAndCommitDoublesNothing proves contract 2, first row: redelivered
+// records do not become second messages.
 func TestWorkerKilledBetweenAcceptAndCommitDoublesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStream(t)

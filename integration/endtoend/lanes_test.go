@@ -17,7 +17,7 @@ const (
 	laneSteps = 12
 )
 
-// laneLoad is all steps of all lanes: each lane's in order, the lanes mixed.
+// laneLoad returns all steps of all lanes, each lane in order and the lanes mixed.
 func laneLoad(random *rand.Rand) []handler.RawMessage {
 	next := make([]int, laneCount)
 	messages := make([]handler.RawMessage, 0, laneCount*laneSteps)
@@ -39,9 +39,9 @@ func laneLoad(random *rand.Rand) []handler.RawMessage {
 	return messages
 }
 
-// Contract 5.12, with real processes: four workers, killed at random, while a
-// rolling deploy renames the handlers twice, so that generations run side by
-// side.
+// TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames proves contract 5.12 with real processes.
+// Four workers are killed at random while a rolling deploy renames the handlers twice, so that
+// generations run concurrently.
 func TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -63,7 +63,7 @@ func TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames(t *testing.T) {
 	kills := 0
 	for part, producers := range [][]*inbox.Inbox{
 		{producer(workload.Original)},
-		{producer(workload.Original), producer(workload.Renamed)}, // both accept, as a group's members do while it rolls
+		{producer(workload.Original), producer(workload.Renamed)}, // both accept, as during a rollout
 		{producer(workload.Renamed), producer(workload.RenamedTwice)},
 	} {
 		third := load[part*len(load)/3 : (part+1)*len(load)/3]
@@ -78,7 +78,7 @@ func TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames(t *testing.T) {
 			}
 		}
 	}
-	// Statuses under a newest key need a worker that knows it.
+	// Statuses under the newest key need a worker that knows it.
 	require.NoError(t, workers[0].Kill())
 	workers[0] = r.worker(generation(workload.RenamedTwice))
 	r.await("everything is completed", func() bool {
@@ -91,7 +91,8 @@ func TestLanesKeepTheirOrderAcrossKillsRetriesAndRenames(t *testing.T) {
 	require.Equal(t, len(load)*2, r.number(`SELECT count(*) FROM inbox_handler_statuses`))
 }
 
-// The judge must be able to see what it is there for.
+// TestLaneVerdictFindsWhatIsMissingDoubledOrOutOfOrder checks that the judge finds the errors that
+// it exists for.
 func TestLaneVerdictFindsWhatIsMissingDoubledOrOutOfOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

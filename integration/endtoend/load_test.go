@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// under runs disturb while load accepts small batches directly, again and
-// again until each is accepted.
+// underDirectLoad runs disturb while load accepts small batches directly, repeating each until it
+// is accepted.
 func (r *rig) underDirectLoad(ib *inbox.Inbox, disturb func()) {
 	r.t.Helper()
 	r.under(disturb, func(ctx context.Context, number int) {
@@ -31,8 +31,7 @@ func (r *rig) underDirectLoad(ib *inbox.Inbox, disturb func()) {
 	})
 }
 
-// underKafkaLoad runs disturb while records are produced, some of them twice
-// and some bad.
+// underKafkaLoad runs disturb while records are produced, some of them twice and some bad.
 func (r *rig) underKafkaLoad(feed *workload.Feed, disturb func()) {
 	r.t.Helper()
 	r.under(disturb, func(ctx context.Context, number int) {
@@ -54,8 +53,8 @@ func (r *rig) feed(ctx context.Context, feed *workload.Feed, n, number int) {
 	}
 }
 
-// under runs disturb while produce is called over and over; what it began is
-// brought to its end.
+// under runs disturb while produce is called repeatedly. It returns after the last call of produce
+// has ended.
 func (r *rig) under(disturb func(), produce func(ctx context.Context, number int)) {
 	r.t.Helper()
 	var load sync.WaitGroup
@@ -78,7 +77,7 @@ func (r *rig) under(disturb func(), produce func(ctx context.Context, number int
 		close(stop)
 		load.Wait()
 	})
-	defer end() // should disturb end the test
+	defer end() // in case disturb ends the test
 	disturb()
 	end()
 	require.NoError(r.t, ctx.Err(), "what was under way could not be brought to its end")

@@ -1,6 +1,6 @@
-// Package endtoend proves the guarantees with real processes and real servers
-// that are killed, frozen, cut off and stopped under load. The verdict is a
-// ledger read back from the database.
+// Package endtoend proves the guarantees with real processes and real servers that are killed,
+// frozen, cut off and stopped under load. The verdict comes from a ledger that is compared with the
+// database.
 package endtoend
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// The servers of this package are its own, whatever the environment names, and
-// start when first asked for. Tests that stop or kill one have yet another.
+// The servers of this package are its own, even if the environment names servers. They start on
+// first use. Tests that stop or kill a server have another one.
 var (
 	ownPostgres = sync.OnceValues(func() (*servers.Postgres, error) {
 		postgres, err := servers.StartPostgres(servers.PostgresOptions{})
@@ -49,8 +49,8 @@ func closeAtEnd(f func() error) {
 
 func TestMain(m *testing.M) {
 	workload.MainIfWorker()
-	// Each test is several processes, some with servers of their own: more beside
-	// each other would wait for processors, and their deadlines pass.
+	// Each test runs several processes, some with servers of their own. More parallel tests would
+	// compete for processors, and their deadlines would pass.
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.(flag.Getter).Get().(int) > 2 {
 		_ = parallel.Value.Set("2")
@@ -78,8 +78,7 @@ func postgresServer(t *testing.T) *servers.Postgres {
 	return server
 }
 
-// disturbedPostgres is one of the test's own, so that it can run beside others
-// and take it away.
+// disturbedPostgres is a server of the test's own, which it may stop while other tests run.
 func disturbedPostgres(t *testing.T) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(servers.PostgresOptions{})

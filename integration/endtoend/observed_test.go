@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// observed is a worker in this process whose log is looked at.
+// observed is a worker in this process whose log is checked.
 type observed struct {
 	*inbox.Inbox
 	logs *observer.ObservedLogs
@@ -37,24 +37,24 @@ func (r *rig) observed() *observed {
 	return &observed{ib, logs}
 }
 
-// consumes says whether it is a member with partitions.
+// consumes reports whether the worker is a group member with partitions.
 func (o *observed) consumes() bool {
 	h := o.Health().Consumers[0]
 	return h.State == kafkaconsumer.StateRunning && len(h.Partitions) > 0
 }
 
-// forget drops what was logged so far.
+// forget drops the log so far.
 func (o *observed) forget() { o.logs.TakeAll() }
 
 const (
-	// sameLines is how often a worker may say the same during one outage: when
-	// it begins, and once more when a part of the worker starts again.
+	// sameLines is how often a worker may log the same message during one outage: once when it
+	// begins, and again when a part of the worker restarts.
 	sameLines = 3
-	// allLines is how much it may say in all.
+	// allLines is how many lines it may log in all.
 	allLines = 16
 )
 
-// single tells whether a line is about one message, or sums up such lines.
+// single reports whether a line is about one message, or sums up such lines.
 func single(entry observer.LoggedEntry) bool {
 	switch strings.TrimSuffix(entry.Message, ": further lines were left out") {
 	case "inbox: bad record kept as rejected", "inbox: attempt failed":
@@ -63,8 +63,8 @@ func single(entry observer.LoggedEntry) bool {
 	return slices.ContainsFunc(entry.Context, func(f zap.Field) bool { return f.Key == "message_id" })
 }
 
-// quiet fails the test if an outage filled the log (contract 7.8). What it
-// says of single messages does not count: each of them may fail once.
+// quiet fails the test if an outage flooded the log (contract 7.8). Lines about single messages do
+// not count, because each message may fail once.
 func (o *observed) quiet(t *testing.T, outage string) {
 	t.Helper()
 	lines, all := map[string]int{}, 0

@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// count counts runs in memory: it works while the database is away.
+// count counts runs in memory, so it works while the database is down.
 type count struct {
 	mu   sync.Mutex
 	runs map[string]int
@@ -39,9 +39,9 @@ func (c *count) all() (messages, runs int) {
 	return len(c.runs), runs
 }
 
-// Contract 2, 5.9, 5.15: while the database is away longer than WorkerTimeout
-// the worker stops by itself, says so once, charges nothing to handlers that do
-// not need the database, and resumes.
+// TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing proves contract 2, 5.9 and 5.15: when
+// the database is down for longer than WorkerTimeout, the worker stops its handlers, logs that
+// once, charges nothing to handlers that do not need the database, and resumes.
 func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 	t.Parallel()
 	server := disturbedPostgres(t)
@@ -122,8 +122,8 @@ func TestDatabaseAwayLongerThanTheWorkerTimeoutChargesNothing(t *testing.T) {
 			}
 			t.Log(lines)
 			for _, name := range []string{"heartbeat", "claiming", "storing results", "recovery"} {
-				// Once for the outage, and perhaps for a machine with much else to do. Each
-				// heartbeat that failed would be fifteen.
+				// Once for the outage, with some tolerance for a busy machine. A line for each
+				// failed heartbeat would make fifteen.
 				require.LessOrEqual(t, failed[name], 5, name)
 			}
 		})

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 2, 5.15: everything resumes by itself, nothing is lost or doubled.
+// TestDatabaseOutageUnderLoadIsSurvived proves contract 2 and 5.15: everything resumes without
+// help, and nothing is lost or doubled.
 func TestDatabaseOutageUnderLoadIsSurvived(t *testing.T) {
 	t.Parallel()
 	server := disturbedPostgres(t)

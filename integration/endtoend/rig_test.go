@@ -23,11 +23,11 @@ import (
 
 const patience = testenv.Patience
 
-// rig is one test's database with the inbox's tables, its ledger and workers.
+// rig is a test's database with the inbox's tables, a ledger and workers.
 type rig struct {
 	t        *testing.T
 	settings workload.Settings
-	db       *sql.DB // the test's own way to the database
+	db       *sql.DB // the test's own connection to the database
 	ledger   *workload.Ledger
 	produced int
 }
@@ -64,8 +64,8 @@ func openSQL(t *testing.T, dsn string) *sql.DB {
 	return db
 }
 
-// newInbox makes an inbox in this process, not started, whose plain handler
-// writes by the test's own way.
+// newInbox makes an inbox in this process without starting it. Its plain handler writes with the
+// test's own connection.
 func (r *rig) newInbox(dsn string) *inbox.Inbox {
 	r.t.Helper()
 	settings := r.settings
@@ -73,7 +73,7 @@ func (r *rig) newInbox(dsn string) *inbox.Inbox {
 	return r.inboxOf(settings)
 }
 
-// inboxOf makes one with settings of its own.
+// inboxOf makes such an inbox with settings of its own.
 func (r *rig) inboxOf(settings workload.Settings) *inbox.Inbox {
 	r.t.Helper()
 	db := openGORM(r.t, settings.DSN)
@@ -92,7 +92,7 @@ func openGORM(t *testing.T, dsn string) *gorm.DB {
 	return db
 }
 
-// worker starts a worker process; it must neither race nor panic.
+// worker starts a worker process. The test fails if it races or panics.
 func (r *rig) worker(change ...func(*workload.Settings)) *workload.Worker {
 	r.t.Helper()
 	settings := r.settings
@@ -113,13 +113,13 @@ func (r *rig) worker(change ...func(*workload.Settings)) *workload.Worker {
 	return w
 }
 
-// id makes the next message ID.
+// id returns the next message ID.
 func (r *rig) id() string {
 	r.produced++
 	return fmt.Sprintf("m-%06d", r.produced)
 }
 
-// jobs makes n messages.
+// jobs returns n messages.
 func (r *rig) jobs(n int, job func(i int) workload.Job) []handler.RawMessage {
 	messages := make([]handler.RawMessage, n)
 	for i := range messages {
@@ -128,10 +128,10 @@ func (r *rig) jobs(n int, job func(i int) workload.Job) []handler.RawMessage {
 	return messages
 }
 
-// same is the same job for every message.
+// same returns the same job for every message.
 func same(job workload.Job) func(int) workload.Job { return func(int) workload.Job { return job } }
 
-// mixed is quick jobs, of which some fail once or twice and a few poison.
+// mixed returns quick jobs, some of which fail once or twice and a few of which poison.
 func mixed(i int) workload.Job {
 	job := workload.Job{DelayMS: i % 7 * 3}
 	switch {
@@ -143,8 +143,8 @@ func mixed(i int) workload.Job {
 	return job
 }
 
-// accept accepts directly and notes the messages; while that fails it tries
-// again, as a producer does.
+// accept accepts messages directly and records them in the ledger. It retries until that succeeds,
+// like a producer.
 func (r *rig) accept(ib *inbox.Inbox, messages ...handler.RawMessage) {
 	r.t.Helper()
 	ids := make([]string, len(messages))
@@ -171,15 +171,15 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// progress reads how far things are; a database that is away is no progress.
+// progress reads the progress so far. A database that is down counts as no progress.
 func (r *rig) progress() (workload.Progress, error) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	defer cancel()
 	return workload.ReadProgress(ctx, r.db)
 }
 
-// awaitSettled waits until everything produced has come to its end, for as long as
-// more of it does: how much there is depends on the machine.
+// awaitSettled waits until everything produced has ended, as long as there is progress. How much
+// there is to do depends on the machine.
 func (r *rig) awaitSettled() {
 	r.t.Helper()
 	var last workload.Progress
@@ -200,11 +200,11 @@ func (r *rig) awaitSettled() {
 			require.FailNow(r.t, "not settled", "%d produced, %+v, %v, %v\n%s", r.ledger.Count(), last, err, suspectsErr,
 				strings.Join(suspects, "\n"))
 		}
-		pause(r.t.Context(), 100*time.Millisecond) // it counts all rows
+		pause(r.t.Context(), 100*time.Millisecond) // the query counts all rows
 	}
 }
 
-// verdict reads the ledger and fails the test if a promise was broken.
+// verdict compares the ledger with the database, and fails the test if a promise was broken.
 func (r *rig) verdict() workload.Verdict {
 	r.t.Helper()
 	v, err := r.ledger.Verdict(r.t.Context(), r.db)
@@ -242,7 +242,7 @@ func (r *rig) lines(query string, args ...any) []string {
 	return lines
 }
 
-// await waits for a condition, and tells what is not done if it waits in vain.
+// await waits for a condition. When it times out, it reports what is not done.
 func (r *rig) await(what string, condition func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); pause(r.t.Context(), 50*time.Millisecond) {
@@ -255,13 +255,13 @@ func (r *rig) await(what string, condition func() bool) {
 	}
 }
 
-// statuses are all columns of all statuses but for those that only locate.
+// statuses returns all statuses with all of their columns, as JSON.
 func (r *rig) statuses() []string {
 	r.t.Helper()
 	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s ORDER BY id`)
 }
 
-// statusesUpTo are those of the messages up to this one.
+// statusesUpTo returns those of the messages up to this one.
 func (r *rig) statusesUpTo(messageID string) []string {
 	r.t.Helper()
 	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE message_id <= $1 ORDER BY id`, messageID)

@@ -10,13 +10,14 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// unhurried makes heartbeats that a busy machine does not miss, for tests
-// that count reruns of living workers.
+// unhurried sets heartbeats that a busy machine does not miss, for tests that count reruns of
+// living workers.
 func unhurried(s *workload.Settings) {
 	s.WorkerTimeout, s.StatementTimeout = patience, 5*time.Second
 }
 
-// Contract 5.3: many workers claim disjoint rows.
+// TestWorkersShareTheWorkAndRunEachMessageOnce proves contract 5.3: many workers claim disjoint
+// rows.
 func TestWorkersShareTheWorkAndRunEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 4} {
@@ -47,13 +48,13 @@ func TestWorkersShareTheWorkAndRunEachMessageOnce(t *testing.T) {
 	}
 }
 
-// Contract 2, "graceful stop"; 5.8.
+// TestTerminatedWorkerChargesNothingAndLeavesNoClaim proves contract 2 ("graceful stop") and 5.8.
 func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	worker := r.worker(unhurried)
 	producer := r.newInbox(r.settings.DSN)
-	// Some return within the soft budget (3 s), some must be interrupted.
+	// Some handlers return within the soft budget (3 s), some must be interrupted.
 	quick := r.jobs(4, same(workload.Job{DelayMS: 1_500}))
 	slow := r.jobs(4, same(workload.Job{DelayMS: 60_000}))
 	r.accept(producer, append(quick, slow...)...)
@@ -61,7 +62,7 @@ func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 		return r.number(`SELECT count(*) FROM runs`) == 8 &&
 			r.number(`SELECT count(*) FROM inbox_handler_statuses WHERE processing_started_at IS NOT NULL`) == 16
 	})
-	// What waits in memory or in the database behind them is not to be lost.
+	// Work that waits in memory or in the database must not be lost.
 	r.accept(producer, r.jobs(200, same(workload.Job{}))...)
 	require.NoError(t, worker.Terminate())
 	require.NoError(t, worker.Wait(patience))
@@ -88,13 +89,13 @@ func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 	require.NoError(t, next.Wait(patience))
 }
 
-// Contract 5.8: an impatient supervisor asks again, or an operator presses ^C
-// twice; that neither ends the stop nor hastens it.
+// TestWorkerToldToStopTwiceStopsOnceAndInOrder proves contract 5.8: a second signal, from a
+// supervisor or an operator who presses ^C twice, neither aborts nor hastens the stop.
 func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	worker := r.worker(unhurried)
-	// Some return within the soft budget (3 s), some must be interrupted.
+	// Some handlers return within the soft budget (3 s), some must be interrupted.
 	r.accept(r.newInbox(r.settings.DSN), append(r.jobs(3, same(workload.Job{DelayMS: 2_000})),
 		r.jobs(3, same(workload.Job{DelayMS: 60_000}))...)...)
 	r.await("all run", func() bool {
@@ -125,7 +126,7 @@ func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
 	require.EqualValues(t, 6, counters.Released)
 }
 
-// Contract 5.8: a deploy under load.
+// TestWorkersComeAndGoUnderLoad proves contract 5.8 for a deploy under load.
 func TestWorkersComeAndGoUnderLoad(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -167,7 +167,7 @@ func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
 	require.ErrorContains(t, h.Err(), "orders/0 is halted before offset 40")
 	require.Empty(t, halts, "told once")
 	stop(t, c)
-	r.ledger.halt = nil // mended
+	r.ledger.halt = nil // fixed
 	r.start()
 	r.awaitAll()
 }
@@ -176,7 +176,7 @@ func TestBackPressureBoundsWhatIsFetched(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)
 	for p := range 4 {
-		for range 30 { // in record batches smaller than what a fetch may return
+		for range 30 { // in record batches smaller than one fetch may return
 			records := make([]kafkatest.Record, 10)
 			for i := range records {
 				body := make([]byte, 10_000)
@@ -221,12 +221,12 @@ func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)
-	r.ledger.next[place{topic, 0}] = 5 // starts behind these
+	r.ledger.next[place{topic, 0}] = 5 // starts after these records
 	last := func(c *kafkaconsumer.Config) { c.StartOffset = kafkaconsumer.Last }
 	c := r.start(last)
 	eventually(t, "the start is committed", func() bool { return r.committed(0) == 5 })
 	stop(t, c)
-	r.produce(3, 0) // while nobody listens
+	r.produce(3, 0) // while no consumer runs
 	r.start(last)
 	eventually(t, "none lost", func() bool { return r.committed(0) == 8 })
 	require.Equal(t, 3, r.ledger.accepted(topic))

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// silentBroker takes connections and never answers, as a frozen one does.
+// silentBroker accepts connections and never answers, like a frozen broker.
 func silentBroker(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,8 +37,8 @@ func silentBroker(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// Contract 7.8: a frozen broker that is named first keeps nobody from a group
-// that others coordinate.
+// TestBrokerThatNeverAnswersIsPassedBy proves contract 7.8: a frozen broker that is named first
+// does not keep members from a group that other brokers coordinate.
 func TestBrokerThatNeverAnswersIsPassedBy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)

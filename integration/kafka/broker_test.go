@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// bench is a broker with names of its own, and franz-go as the other opinion.
+// bench is a broker with names of its own, and franz-go as the reference client.
 type bench struct {
 	t            *testing.T
 	brokers      []string
@@ -31,14 +31,14 @@ type bench struct {
 	ledger       *ledger
 }
 
-// onEachBroker runs a test on the in-process Kafka, and on the real broker of
-// INBOX_TEST_KAFKA.
+// onEachBroker runs a test on the in-process Kafka, and on the real broker that INBOX_TEST_KAFKA
+// names.
 func onEachBroker(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Run("in-process", func(t *testing.T) { test(t, newBench(t, kafkatest.Start(t).Brokers()).watch()) })
 	t.Run("real", func(t *testing.T) { test(t, realBench(t).watch()) })
 }
 
-// realBench is for tests of what only a real broker does.
+// realBench returns a bench on the real broker, for tests of what only a real broker does.
 func realBench(t *testing.T) *bench {
 	t.Helper()
 	address := os.Getenv(servers.KafkaEnv)
@@ -58,13 +58,13 @@ func newBench(t *testing.T, brokers []string) *bench {
 	b.admin = kadm.NewClient(b.client)
 	b.ledger.sparse = true
 	t.Cleanup(func() {
-		_, _ = b.admin.DeleteTopics(context.Background(), b.topic) // best effort, the name is never used again
+		_, _ = b.admin.DeleteTopics(context.Background(), b.topic) // best effort: the name is not reused
 		_, _ = b.admin.DeleteGroups(context.Background(), b.group)
 	})
 	return b
 }
 
-// watch checks the ledger against the group's commits until the test ends.
+// watch checks the group's commits against the ledger until the test ends.
 func (b *bench) watch() *bench {
 	group := b.group
 	b.ledger.watchCommits(b.t, b.topic, func() (map[int]int64, error) { return b.committed(group) })
@@ -115,7 +115,7 @@ func (b *bench) produce(client *kgo.Client, records ...*kgo.Record) {
 	require.NoError(b.t, client.ProduceSync(b.t.Context(), records...).FirstErr())
 }
 
-// config is with the timeouts a real broker allows.
+// config returns a configuration with timeouts that a real broker allows.
 func (b *bench) config() kafkaconsumer.Config {
 	cfg := config(b.brokers, b.topic)
 	cfg.GroupID, cfg.HeartbeatInterval = b.group, 200*time.Millisecond
@@ -129,8 +129,8 @@ func (b *bench) start(change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Cons
 	return c
 }
 
-// awaitEnd waits until everything up to the high watermarks is committed.
-// Markers of transactions move them after the transaction's end.
+// awaitEnd waits until everything up to the high watermarks is committed. Transaction markers move
+// the watermarks after a transaction has ended.
 func (b *bench) awaitEnd() {
 	b.t.Helper()
 	eventually(b.t, "all committed", func() bool {
@@ -168,7 +168,7 @@ func (b *bench) reference(partition int32) map[int64]string {
 		stopPolling()
 		require.NoError(b.t, ctx.Err())
 		if fetches.NumRecords() == 0 {
-			break // nothing but hidden records is left
+			break // only hidden records are left
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			last = r.Offset
@@ -259,7 +259,7 @@ func TestAbortedTransactionsAreHidden(t *testing.T) {
 			for _, p := range producers {
 				require.NoError(t, p.BeginTransaction())
 			}
-			for i := range 5 { // interleaved with each other and with records of none
+			for i := range 5 { // interleaved with each other and with plain records
 				for j, p := range producers {
 					commits := (round+j)%2 == 0
 					value := fmt.Sprintf("%d/%d/%d/%v", round, j, i, commits)
@@ -318,8 +318,8 @@ func TestOpenTransactionHoldsBackWhatFollows(t *testing.T) {
 	})
 }
 
-// TestCompactedTopicWithEmptyBatchesIsReadToItsEnd needs a real cleaner: it
-// keeps the last batch of an idempotent producer even when no record is left.
+// TestCompactedTopicWithEmptyBatchesIsReadToItsEnd needs a real log cleaner. The cleaner keeps the
+// last batch of an idempotent producer even when no record is left in it.
 func TestCompactedTopicWithEmptyBatchesIsReadToItsEnd(t *testing.T) {
 	t.Parallel()
 	b := realBench(t)
@@ -338,7 +338,7 @@ func TestCompactedTopicWithEmptyBatchesIsReadToItsEnd(t *testing.T) {
 				}
 				b.produce(client, records...)
 			}
-			await(t.Context(), 250*time.Millisecond) // a segment's age is the broker's own clock
+			await(t.Context(), 250*time.Millisecond) // a segment's age depends on the broker's clock
 		}
 	}
 	written := int64(6 * 3 * 10 * 4)
@@ -453,8 +453,8 @@ func TestDeletedAndRecreatedTopicHaltsOrIsReadFromItsStart(t *testing.T) {
 	stop(t, c)
 	_, err := b.admin.DeleteTopics(t.Context(), b.topic)
 	require.NoError(t, err)
-	// A broker forgets the offsets of a deleted topic, sooner or later: the
-	// group starts over, whatever the new log holds.
+	// The broker eventually forgets the offsets of a deleted topic. The group then starts over,
+	// whatever the new log contains.
 	eventually(t, "forgotten", func() bool {
 		committed, err := b.committed(b.group)
 		return err == nil && committed[0] <= 0

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// remembering is an inbox that consumes the topic and holds a message, "old",
-// that is due for cleanup.
+// remembering returns an inbox that consumes the topic and has a message, "old", that is due for
+// cleanup.
 func remembering(
 	t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, policy acceptor.BadRecordPolicy,
 ) (*inbox.Inbox, *fxtest.Clock) {
@@ -56,12 +56,13 @@ func remembers(t *testing.T, ib *inbox.Inbox, id string) bool {
 	return n == 1
 }
 
-// Contract 6.5. A partition that is halted before what was there when it was
-// assigned holds cleanup back; empty ones and those that caught up do not.
+// TestCleanupWaitsForAHaltedPartition proves contract 6.5: a partition that is halted before the
+// end it had when it was assigned holds cleanup back. Empty partitions and those that caught up do
+// not.
 func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 3))
-		// 2 is empty
+		// partition 2 is empty
 		require.NoError(t, k.Produce(topic, record(0, "good"), record(1, "before"), record(1, ""), record(1, "after")))
 		ib, clock := remembering(t, d, k, acceptor.BadRecordHalt)
 		require.NoError(t, ib.Start(t.Context()))
@@ -104,11 +105,11 @@ func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 	})
 }
 
-// Contract 6.5.
+// TestCleanupWaitsForABrokerThatCannotBeReachedAndThenForTheBacklog proves contract 6.5.
 func TestCleanupWaitsForABrokerThatCannotBeReachedAndThenForTheBacklog(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
-		require.NoError(t, k.Produce(topic, record(0, "old"), record(0, "new"))) // a redelivery first
+		require.NoError(t, k.Produce(topic, record(0, "old"), record(0, "new"))) // a redelivery comes first
 		ib, _ := remembering(t, d, k, acceptor.BadRecordStore)
 		k.Stop()
 		inboxtest.Start(t, ib)

@@ -13,15 +13,15 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// craftedBatch is a record batch as compaction may leave it: some of the
-// offsets from base to last have no record any more.
+// craftedBatch is a record batch as compaction may leave it. Some of the offsets from base to last
+// have no record.
 type craftedBatch struct {
 	base, last int64
 	offsets    []int64
 	corrupt    bool
 	codec      int16
 	epoch      int32
-	raw        []byte // the batch itself, if it is not made of the above
+	raw        []byte // the encoded batch, if it is not built from the other fields
 }
 
 func (b craftedBatch) bytes() []byte {
@@ -36,7 +36,7 @@ func (b craftedBatch) bytes() []byte {
 	}
 	for _, offset := range b.offsets {
 		r := kmsg.Record{OffsetDelta: int32(offset - b.base), Value: fmt.Append(nil, offset)}
-		r.Length = int32(len(r.AppendTo(nil)) - 1) // less the length itself, one byte for these sizes
+		r.Length = int32(len(r.AppendTo(nil)) - 1) // without the length field, which is one byte for these sizes
 		batch.Records = r.AppendTo(batch.Records)
 	}
 	encoded := batch.AppendTo(nil)
@@ -48,8 +48,8 @@ func (b craftedBatch) bytes() []byte {
 	return encoded
 }
 
-// serve answers fetches of partition 0 from these batches, one at a time as at
-// the ends of segments, and counts them. Called again it replaces the log.
+// serve answers fetches of partition 0 with these batches, one at a time as at the ends of
+// segments, and counts the fetches. Calling it again replaces the log.
 func (r *rig) serve(batches []craftedBatch) *atomic.Int32 {
 	fetches := &atomic.Int32{}
 	if r.served.Swap(&batches) != nil {

@@ -26,8 +26,7 @@ const letters = "letters"
 
 var errBad = errors.New("it is bad")
 
-// judge is an acceptor that stores nothing and says of each record what is to
-// become of it.
+// judge is an acceptor that stores nothing and returns a disposition for each record.
 type judge func(envelope.Record) envelope.Disposition
 
 func (judge) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
@@ -44,7 +43,7 @@ func (j judge) AcceptRecords(_ context.Context, _ string, received []envelope.Re
 	return results, nil
 }
 
-// everySecond record of a partition is bad.
+// everySecond rejects every second record of a partition.
 func everySecond(r envelope.Record) envelope.Disposition {
 	if r.Offset%2 == 1 {
 		return envelope.DeadLetter
@@ -54,11 +53,11 @@ func everySecond(r envelope.Record) envelope.Disposition {
 
 func always(envelope.Record) envelope.Disposition { return envelope.DeadLetter }
 
-// read reads all there is on a topic, by partition and offset.
+// read returns all records of a topic, by partition and offset.
 func read(t *testing.T, client *kgo.Client, topic string) (records []*kgo.Record) {
 	t.Helper()
 	var ends kadm.ListedOffsets
-	eventually(t, "the client knows of the topic", func() bool { // which may be new
+	eventually(t, "the client knows of the topic", func() bool { // the topic may be new
 		var err error
 		ends, err = kadm.NewClient(client).ListEndOffsets(t.Context(), topic)
 		return err == nil && ends.Error() == nil
@@ -83,7 +82,7 @@ func read(t *testing.T, client *kgo.Client, topic string) (records []*kgo.Record
 	return records
 }
 
-// header is the last one of that name.
+// header returns the value of the last header with that name.
 func header(r *kgo.Record, name string) string {
 	for _, h := range slices.Backward(r.Headers) {
 		if h.Key == name {
@@ -93,8 +92,8 @@ func header(r *kgo.Record, name string) string {
 	return ""
 }
 
-// lettersOf are the dead-letter topic's records as "partition/offset" of where
-// they were, in its order.
+// lettersOf returns the origins of a dead-letter topic's records, as "partition/offset" in the
+// topic's order.
 func lettersOf(records []*kgo.Record) (coordinates []string) {
 	for _, r := range records {
 		coordinates = append(coordinates, header(r, kafkaconsumer.HeaderPartition)+"/"+header(r, kafkaconsumer.HeaderOffset))
@@ -110,15 +109,15 @@ func (r *rig) client() *kgo.Client {
 	return client
 }
 
-// newDead is a rig whose ledger has nothing to do: what is published is looked
-// at instead of what is accepted.
+// newDead makes a rig for dead letters. It has no checks of accepted records, because these tests
+// check what is published.
 func newDead(t *testing.T, partitions int, opts ...kafkatest.Option) *rig {
 	t.Helper()
 	return &rig{t: t, kafka: kafkatest.Start(t, append(opts, kafkatest.Topic(topic, partitions))...),
 		next: map[place]int{}}
 }
 
-// judged starts a consumer with a dead-letter topic that judges by j.
+// judged starts a consumer with a dead-letter topic and j as its acceptor.
 func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsumer.Consumer {
 	r.t.Helper()
 	c := consumer(r.t, config(r.kafka.Brokers(), topic), j,
@@ -131,7 +130,7 @@ func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsu
 
 func withLetters(cfg *kafkaconsumer.Config, topic string) { cfg.DeadLetterTopic = topic }
 
-// Contract 7.4.
+// TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom proves contract 7.4.
 func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
@@ -179,7 +178,8 @@ func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
 	})
 }
 
-// Contract 7.4. A topic that is missing is never made by asking for it.
+// TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord proves contract 7.4. Requests never
+// create a missing topic.
 func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
@@ -230,7 +230,8 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 	})
 }
 
-// Contract 7.4: on a real broker, which means it.
+// TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt proves contract 7.4 on a real
+// broker, which enforces its size limit.
 func TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt(t *testing.T) {
 	t.Parallel()
 	b := realBench(t)
@@ -268,7 +269,7 @@ func TestRecordTooLargeForTheDeadLetterTopicHaltsItsPartitionBeforeIt(t *testing
 	require.ErrorContains(t, c.Health().Err(), "refuses the bad record")
 }
 
-// Contract 2, 7.4.
+// TestDeadLettersAreAcknowledgedByAllReplicas proves contract 2 and 7.4.
 func TestDeadLettersAreAcknowledgedByAllReplicas(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
@@ -325,9 +326,9 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
 	require.Len(t, told, 150)
 }
 
-// Contract 7.4: whatever may pass is waited out, and holds back, of what was
-// accepted together, neither what is before the bad record nor another
-// partition's good ones. What comes after it waits.
+// TestDeadLetterThatFailsForNowIsRetriedInPlace proves contract 7.4: a temporary failure to publish
+// is retried. It does not hold back good records that are accepted with the bad one, neither those
+// before it nor those of other partitions. Records after it wait.
 func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 	t.Parallel()
 	for code, name := range map[int16]string{
@@ -337,7 +338,7 @@ func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newDead(t, 2, kafkatest.Topic(letters, 1))
-			r.produce(3, 0) // of which the second is bad
+			r.produce(3, 0) // the second is bad
 			r.produce(1, 1)
 			fault := r.kafka.FailNext(kmsg.Produce, code, -1)
 			c := r.judged(everySecond, func(c *kafkaconsumer.Config) {
@@ -378,11 +379,12 @@ func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
 	}
 }
 
-// answerLost is told after the record was written: the in-process Kafka acts on
-// a produce request that it fails with it.
+// answerLost is an error code that is returned after the record was written, because the in-process
+// Kafka handles a produce request that it answers with this code.
 const answerLost = 7
 
-// Contract 7.4: a letter whose answer was lost comes again.
+// TestLostAnswerOfADeadLetterRepeatsIt proves contract 7.4: a dead letter whose response was lost
+// is published again.
 func TestLostAnswerOfADeadLetterRepeatsIt(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
@@ -433,7 +435,8 @@ func TestDeadLettersGoByTheConsumersOwnCredentials(t *testing.T) {
 	require.Equal(t, []string{"0/1"}, lettersOf(read(t, r.client(), letters)))
 }
 
-// Contract 7.4: as its own headers are kept in one piece, they are one header.
+// TestDeadLetterWithTooManyHeadersHasThemInOne proves contract 7.4: when headers are kept in one
+// piece, they become one header.
 func TestDeadLetterWithTooManyHeadersHasThemInOne(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))

@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// Contract 7.6, on a real broker, which times sessions by its own clock: a
-// handler that outlasts the session while a second member joins keeps its
-// record, and nothing is handled twice.
+// TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted proves contract 7.6 on a real
+// broker, which times sessions with its own clock. A handler that outlasts the session while a
+// second member joins keeps its record, and nothing is handled twice.
 func TestDirectHandlerThatOutlastsTheSessionInARebalanceIsCommitted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := realBench(t).watch()

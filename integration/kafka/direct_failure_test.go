@@ -19,8 +19,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// Contract 7.4, 7.6: after MaxAttempts, or Poison, or its own MaxRetries, the
-// record is bad; the other handlers have done theirs, and the partition goes on.
+// TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected proves contract 7.4 and 7.6: after
+// MaxAttempts, Poison or the handler's own MaxRetries, the record is bad. The other handlers have
+// done it, and the partition continues.
 func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "own", "panics", "good")
@@ -78,7 +79,8 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 	})
 }
 
-// Contract 7.4: the same record, where bad records are published.
+// TestDirectRecordThatAHandlerGaveUpIsPublished proves contract 7.4 for the same record where bad
+// records are published.
 func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.CreateTopic(letters, 1))
@@ -107,8 +109,8 @@ func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 	})
 }
 
-// Contract 7.4: Halt stops before the record, for good in this assignment; the
-// other partitions go on.
+// TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt proves contract 7.4: Halt stops
+// before the record for the rest of this assignment, and the other partitions continue.
 func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "good", "bad", "behind")
@@ -144,7 +146,8 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 	})
 }
 
-// Contract 4.6: the same policies and counters as with the inbox.
+// TestDirectUnroutedMessagesFollowTheirPolicy proves contract 4.6: the policies and counters are
+// the same as with the inbox.
 func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[acceptor.UnroutedPolicy]struct {
@@ -179,8 +182,8 @@ func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 	}
 }
 
-// One record can hold several messages: each handler does its part of each, and
-// the unrouted among them follow their policy.
+// TestDirectBatchOfEventsIsOneRecord checks a record with several messages: each handler runs for
+// its messages, and unrouted messages follow their policy.
 func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		batch := `[{"specversion":"1.0","id":"a","source":"s","type":"t","data":1},{"specversion":"1.0","id":"b","source":"s","type":"other"},{"specversion":"1.0","id":"c","source":"s","type":"t"}]`
@@ -208,13 +211,14 @@ func TestDirectBatchOfEventsIsOneRecord(t *testing.T) {
 	})
 }
 
-// halfUnrouted holds message "a", and "b" of a type that nobody takes.
+// halfUnrouted is a record with the message "a", and "b" of a type without handlers.
 var halfUnrouted = kafkatest.Record{
 	Value:   []byte(`[{"specversion":"1.0","id":"a","source":"s","type":"t"},{"specversion":"1.0","id":"b","source":"s","type":"other"}]`),
 	Headers: []kafkatest.Header{{Key: "content-type", Value: []byte("application/cloudevents-batch+json")}},
 }
 
-// Contract 4.6, 7.4: whatever is wrong with a record is kept with it.
+// TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons proves contract 4.6 and 7.4: a
+// rejected record is kept with all of its reasons.
 func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
@@ -234,7 +238,8 @@ func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testin
 	})
 }
 
-// Contract 4.6: Halt stops before the record, not in the midst of it.
+// TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt proves contract 4.6: Halt stops
+// before the record, not in the middle of it.
 func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, r.kafka.Produce(topic, halfUnrouted))
@@ -248,7 +253,7 @@ func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) 
 	})
 }
 
-// Contract 5.7 in place.
+// TestDirectHandlersSteerByTheirErrors proves contract 5.7 for synchronous channels.
 func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "snoozes", "later", "slow")
@@ -285,8 +290,9 @@ func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
 	})
 }
 
-// Contract 5.11 in place: what a transactional handler writes is there as a
-// whole or not at all, and a swallowed SQL error is a failure.
+// TestDirectTransactionIsCommittedWholeOrRolledBack proves contract 5.11 for synchronous channels:
+// what a transactional handler writes is stored as a whole or not at all, and a swallowed SQL error
+// is a failure.
 func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
@@ -294,7 +300,7 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 			return tx.Exec("INSERT INTO effects (message_id) VALUES (?)", id).Error
 		}
 		r.send(t, 0, "fails", "swallows", "panics", "good")
-		r.ledger.sparse = true // its books are the table
+		r.ledger.sparse = true // this test checks the table instead
 		var failures []error
 		hooks := handler.Hooks{OnAttempt: func(_ context.Context, e handler.AttemptEvent) {
 			if e.Err != nil {
@@ -329,7 +335,7 @@ func TestDirectTransactionIsCommittedWholeOrRolledBack(t *testing.T) {
 	})
 }
 
-// A handler may do what it likes with the body it gets.
+// TestDirectHandlersEachGetABodyOfTheirOwn checks that a handler may change the body that it gets.
 func TestDirectHandlersEachGetABodyOfTheirOwn(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.ledger.sparse = true // nothing is done in the end

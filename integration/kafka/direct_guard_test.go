@@ -21,13 +21,13 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// once is a store that remembers, in memory, what was done.
+// once is a store that remembers processed messages in memory.
 type once struct {
-	idempotent.Store // which is never called
+	idempotent.Store // never called
 
 	mu    sync.Mutex
 	done  map[string]bool
-	held  string // the ID that somebody else is at
+	held  string // the ID that is in progress elsewhere
 	asked atomic.Int32
 }
 
@@ -60,11 +60,12 @@ func (g *once) hold(id string) {
 	g.held = id
 }
 
-// Contract 8 can be built on what delivers in place: a redelivered duplicate is
-// skipped, one in progress elsewhere is not acknowledged.
+// TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress proves that contract 8 can
+// be built on synchronous delivery: a redelivered duplicate is skipped, and a message in progress
+// elsewhere is not acknowledged.
 func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
-		r.ledger.sparse = true // duplicates are in the books once
+		r.ledger.sparse = true // the ledger has duplicates once
 		h := handler.New("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			defer r.leave(r.enter("h", m))
 			return r.done(ctx, m)
@@ -91,7 +92,7 @@ func TestInlineDeliverySkipsDuplicatesAndDoesNotAcknowledgeWhatIsInProgress(t *t
 		lost := r.kafka.FailNext(kmsg.OffsetCommit, illegalGeneration, -1)
 		first := start()
 		eventually(t, "all before it is done", func() bool {
-			partitions := first.Health().Partitions // none while it joins again, as it does for each lost commit
+			partitions := first.Health().Partitions // empty while it joins again, as it does after each lost commit
 			return store.asked.Load() > 2 && len(partitions) == 1 && partitions[0].Accepted == 3
 		})
 		stop(t, first)

@@ -17,20 +17,20 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// directRig is a rig whose ledger is written by handlers: of "first" and
-// "then", the ledger has what both have done.
+// directRig is a rig whose ledger is written by handlers. With the handlers "first" and "then", it
+// has the records that both have done.
 type directRig struct {
 	*rig
 	database *inboxtest.Database
 
 	mu      sync.Mutex
 	calls   map[string][]call // by handler key
-	running map[place]int     // handlers at this moment
-	most    int               // handlers at once, over all partitions
-	beside  bool              // two ran for one partition at the same moment
+	running map[place]int     // handlers running now
+	most    int               // the most handlers at once, over all partitions
+	beside  bool              // two handlers ran for one partition at the same time
 }
 
-// call is one attempt of a handler, as it saw it.
+// call is one attempt as its handler saw it.
 type call struct {
 	place
 	offset  int64
@@ -46,7 +46,7 @@ func onDirect(t *testing.T, partitions int, test func(t *testing.T, r *directRig
 	})
 }
 
-// handler declares one that notes its calls and then does what it is told.
+// handler declares a handler that records its calls and then calls do.
 func (r *directRig) handler(key string, do func(ctx context.Context, m inboxtest.Bytes) error) *inbox.HandlerSpec {
 	return inbox.Func(key, func(ctx context.Context, m inboxtest.Bytes) error {
 		at := r.enter(key, m)
@@ -77,7 +77,7 @@ func (r *directRig) leave(at place) {
 	r.running[at]--
 }
 
-// done enters a record in the ledger.
+// done records a record as done in the ledger.
 func (r *directRig) done(_ context.Context, m inboxtest.Bytes) error {
 	c := m.Properties.Kafka
 	r.ledger.mu.Lock()
@@ -92,7 +92,7 @@ func (r *directRig) of(key string) []call {
 	return append([]call(nil), r.calls[key]...)
 }
 
-// attempts are those that a handler saw of one record.
+// attempts returns the attempt numbers that a handler saw for one record.
 func (r *directRig) attempts(key string, partition int, offset int64) []int {
 	var attempts []int
 	for _, c := range r.of(key) {
@@ -103,15 +103,15 @@ func (r *directRig) attempts(key string, partition int, offset int64) []int {
 	return attempts
 }
 
-// settings of a Direct channel in a test, or of an Inline one.
+// settings are the settings of a Direct or Inline channel in a test.
 type settings struct {
-	inline  []inbox.InlineOption // nil: Direct
+	inline  []inbox.InlineOption // nil for a Direct channel
 	config  []func(*kafkaconsumer.Config)
 	options []inbox.Option
 	channel []inbox.ChannelOption
 }
 
-// inbox makes an inbox with the channel "c", on a pool of its own.
+// inbox makes an inbox with the channel "c" on a pool of its own.
 func (r *directRig) inbox(t *testing.T, s settings, handlers ...*inbox.HandlerSpec) *inbox.Inbox {
 	t.Helper()
 	return r.inboxOn(t, r.database.Another(t), s, handlers...)
@@ -138,7 +138,7 @@ func (r *directRig) inboxOn(t *testing.T, db *gorm.DB, s settings, handlers ...*
 	return inboxtest.New(t, db, append(opts, inbox.Channel("c", channel...))...)
 }
 
-// run starts an inbox; end stops it, at the latest when the test ends.
+// run starts an inbox. The returned function stops it, at the latest when the test ends.
 func (r *directRig) run(t *testing.T, s settings, handlers ...*inbox.HandlerSpec) (ib *inbox.Inbox, end func()) {
 	t.Helper()
 	ib = r.inbox(t, s, handlers...)
@@ -166,7 +166,7 @@ func (r *directRig) awaitCommitted(t *testing.T) {
 	})
 }
 
-// send produces records with an ID each, or without.
+// send produces records, one for each ID. An empty ID means none.
 func (r *directRig) send(t *testing.T, partition int, ids ...string) {
 	t.Helper()
 	at := place{topic, partition}
@@ -176,7 +176,7 @@ func (r *directRig) send(t *testing.T, partition int, ids ...string) {
 	}
 }
 
-// gate lets handlers wait until it is opened or they are cancelled.
+// gate blocks handlers until it is opened or they are cancelled.
 type gate struct {
 	entered chan struct{}
 	open    chan struct{}

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// headerTypes has records name their type.
+// headerTypes makes records carry their type in a header.
 var headerTypes = []func(*kafkaconsumer.Config){func(c *kafkaconsumer.Config) {
 	c.Decoder.Type, c.Decoder.TypeHeader = "", "MessageType"
 }}
@@ -23,7 +23,8 @@ func drain(d time.Duration) func(*kafkaconsumer.Config) {
 	return func(c *kafkaconsumer.Config) { c.DrainTimeout = d }
 }
 
-// Contract 7.6: heartbeats go on however long a handler takes.
+// TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit proves contract 7.6:
+// heartbeats continue however long a handler takes.
 func TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
@@ -44,7 +45,8 @@ func TestDirectHandlerSlowerThanTheSessionKeepsItsPartitionAndItsCommit(t *testi
 	})
 }
 
-// Contract 7.6: the running record has DrainTimeout, and is committed then.
+// TestRebalanceWaitsForTheRunningDirectHandlerAndCommitsIt proves contract 7.6: the running record
+// gets DrainTimeout, and its offset is committed then.
 func TestRebalanceWaitsForTheRunningDirectHandlerAndCommitsIt(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.produce(3, 0, 1)
@@ -144,8 +146,9 @@ func TestStopCancelsADirectHandlerThatOutlastsItAndRedelivers(t *testing.T) {
 	})
 }
 
-// Contract 5.4 in place: a stop is bounded, and the record is not run beside
-// itself when the partition comes back.
+// TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself proves contract 5.4
+// for synchronous channels: a stop does not wait without limit, and a record does not run a second
+// time while its first run continues after a rebalance.
 func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.produce(2, 0)
@@ -161,7 +164,7 @@ func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(
 				}
 			}))
 		receive(t, entered)
-		entered <- struct{}{} // so that the next calls pass
+		entered <- struct{}{} // for the next calls
 		end()
 		require.Equal(t, map[string]int{"h": 1}, ib.Health().InPlaceStuck)
 		require.ErrorContains(t, ib.Health().Degraded(), `handler "h": 1 calls in place ignore their cancelled context`)
@@ -182,8 +185,8 @@ func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(
 	})
 }
 
-// Contract 2: at least once. What was not committed when a consumer vanished is
-// delivered to another.
+// TestDirectRecordsOfAVanishedConsumerAreRedelivered proves contract 2, at least once: what was not
+// committed when a consumer vanished is delivered to another one.
 func TestDirectRecordsOfAVanishedConsumerAreRedelivered(t *testing.T) {
 	onDirect(t, 2, func(t *testing.T, r *directRig) {
 		r.produce(20, 0, 1)
@@ -198,7 +201,7 @@ func TestDirectRecordsOfAVanishedConsumerAreRedelivered(t *testing.T) {
 		for range 25 {
 			receive(t, g.entered)
 		}
-		r.kafka.Stop() // and the broker hears no more of it
+		r.kafka.Stop() // so that it cannot leave the group either
 		end()
 		lost.Remove()
 		require.NoError(t, r.kafka.Restart())

@@ -23,9 +23,9 @@ import (
 
 var errBoom = errors.New("boom")
 
-// Contract 7.6: order per partition also under failures, a failed handler is
-// retried alone, the offset follows the handlers. The rig's ledger checks order
-// and commits.
+// TestDirectKeepsEachPartitionsOrderWhileHandlersFail proves contract 7.6: each partition keeps its
+// order under failures, a failed handler is retried alone, and the offset follows the handlers. The
+// rig's ledger checks order and commits.
 func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
 	const each = 40
 	onDirect(t, 4, func(t *testing.T, r *directRig) {
@@ -43,7 +43,7 @@ func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
 					return err
 				}
 				if m.Properties.Kafka.Offset%5 == 0 && m.Attempt == 1 {
-					return errBoom // rolled back, or the next attempt would collide
+					return errBoom // the insert is rolled back, or the next attempt would collide
 				}
 				return nil
 			}),
@@ -78,7 +78,7 @@ func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
 	})
 }
 
-// Contract 7.6.
+// TestDirectRunsPartitionsConcurrentlyUpToTheBound proves contract 7.6.
 func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
 	onDirect(t, 5, func(t *testing.T, r *directRig) {
 		r.produce(2, 0, 1, 2, 3, 4)
@@ -160,7 +160,8 @@ func TestDirectHoldsNoMoreInMemoryThanItsBudget(t *testing.T) {
 	})
 }
 
-// Contract 4.4: nothing is deduplicated, so a missing ID is no error.
+// TestDirectMessageWithoutIDGetsItsCoordinates proves contract 4.4: nothing is deduplicated, so a
+// missing ID is no error.
 func TestDirectMessageWithoutIDGetsItsCoordinates(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "", "same", "same")
@@ -174,11 +175,12 @@ func TestDirectMessageWithoutIDGetsItsCoordinates(t *testing.T) {
 	})
 }
 
-// What a handler gets in place is what it gets from the inbox.
+// TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession checks that a handler gets the same
+// message as from the inbox.
 func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (message_id varchar(200) PRIMARY KEY)")
-		r.ledger.sparse = true // its books are the table
+		r.ledger.sparse = true // this test checks the table instead
 		var order []string
 		note := func(name string) handler.Middleware {
 			return func(ctx context.Context, c handler.Call, next func(context.Context) error) error {
@@ -219,7 +221,8 @@ func TestDirectHandlersGetTheMessageWithItsCoordinatesAndASession(t *testing.T) 
 	})
 }
 
-// Direct channels take nothing but their transport's messages.
+// TestAcceptToADirectChannelIsATypedError checks that Direct channels accept only messages of their
+// transport.
 func TestAcceptToADirectChannelIsATypedError(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		ib := r.inbox(t, settings{}, r.handler("h", r.done))
@@ -239,8 +242,8 @@ func TestAcceptToADirectChannelIsATypedError(t *testing.T) {
 	})
 }
 
-// Contract 5.13, 7.6: a pause means the same in every mode, also where it is made by a program that knows the
-// tables alone.
+// TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition proves contract 5.13 and 7.6: a pause
+// means the same in every mode, even if it was made by a program that only knows the tables.
 func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
 	for name, inline := range map[string][]inbox.InlineOption{"direct": nil, "inline": inlined} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +284,8 @@ func TestPausedHandlerOfADirectOrInlineChannelHoldsItsPartition(t *testing.T) {
 	}
 }
 
-// A channel can become Direct without losing what it had accepted before.
+// TestStatusesFromBeforeAChannelBecameDirectAreProcessed checks that a channel can become Direct
+// without losing what it had accepted before.
 func TestStatusesFromBeforeAChannelBecameDirectAreProcessed(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		h := r.handler("h", inboxtest.Nothing)
@@ -295,8 +299,8 @@ func TestStatusesFromBeforeAChannelBecameDirectAreProcessed(t *testing.T) {
 	})
 }
 
-// Contract 6.5: a redelivery to a Direct channel needs nothing that cleanup
-// deletes.
+// TestCleanupDoesNotWaitForDirectConsumers proves contract 6.5: a redelivery to a Direct channel
+// needs nothing that cleanup deletes.
 func TestCleanupDoesNotWaitForDirectConsumers(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.kafka.Stop()
@@ -308,7 +312,7 @@ func TestCleanupDoesNotWaitForDirectConsumers(t *testing.T) {
 	})
 }
 
-// Contract 7.7.
+// TestRequirementWarnsOncePerChannelAndIsOptedOutOf proves contract 7.7.
 func TestRequirementWarnsOncePerChannelAndIsOptedOutOf(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		h := r.handler("h", r.done)

@@ -18,9 +18,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// Contract 7.5. The brokers create topics when they are asked about them, which
-// each test first sees them do: otherwise no consumer could fail it. That needs
-// a real broker of its own, because the one that tests share does not.
+// TestDiscovery proves contract 7.5: no consumer creates a topic. Each part first checks that its
+// broker would create a requested topic, because otherwise no consumer could fail the test. That
+// needs a real broker of its own, because the shared one does not create topics.
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	scenarios := map[string]func(t *testing.T, b *bench){
@@ -59,14 +59,14 @@ func TestDiscovery(t *testing.T) {
 
 func (b *bench) exists(topic string) bool {
 	b.t.Helper()
-	topics, err := b.admin.ListTopics(b.t.Context()) // asks for all, which creates none
+	topics, err := b.admin.ListTopics(b.t.Context()) // a request for all topics creates none
 	require.NoError(b.t, err)
 	return topics.Has(topic)
 }
 
 // deleteTopics deletes topics when the test ends.
 func (b *bench) deleteTopics(topics ...string) {
-	// best effort, the names are never used again
+	// Errors are ignored, because the names are never used again.
 	b.t.Cleanup(func() { _, _ = b.admin.DeleteTopics(context.Background(), topics...) })
 }
 
@@ -86,7 +86,7 @@ func (b *bench) remove(topic string) {
 	eventually(b.t, "the topic is gone", func() bool { return !b.exists(topic) })
 }
 
-// send writes a record to partition 0 of a topic, once it can be written to.
+// send writes a record to partition 0 of a topic, retrying until the topic accepts it.
 func (b *bench) send(topic, value string) {
 	b.t.Helper()
 	client := b.newClient(kgo.UnknownTopicRetries(100))
@@ -94,7 +94,7 @@ func (b *bench) send(topic, value string) {
 	require.NoError(b.t, client.ProduceSync(b.t.Context(), &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr())
 }
 
-// values collects what the ledger's consumers accept.
+// values collects the values of the records that the ledger's consumers accept.
 func (b *bench) values() func() []string {
 	var (
 		mu     sync.Mutex
@@ -150,8 +150,8 @@ func followTopics(t *testing.T, b *bench) {
 	eventually(t, "all is well", func() bool { return c.Health().Err() == nil })
 }
 
-// A leader asks for the partitions of its members' topics whenever the group
-// rebalances, and kafka-go would let the broker create those that are gone.
+// rebalanceWithoutTopic covers the group's leader. It requests the partitions of its members'
+// topics at each rebalance, and kafka-go would let the broker create topics that are gone.
 func rebalanceWithoutTopic(t *testing.T, b *bench) {
 	gone, stays := b.topic+"-gone", b.topic+"-stays"
 	values := b.values()
@@ -179,7 +179,7 @@ func rebalanceWithoutTopic(t *testing.T, b *bench) {
 	}, time.Second, 20*time.Millisecond)
 }
 
-// The number of topics stays the same.
+// exchangeTopics deletes one topic and creates another, so the number of topics stays the same.
 func exchangeTopics(t *testing.T, b *bench) {
 	gone, comes := b.topic+"-gone", b.topic+"-comes"
 	values := b.values()
@@ -187,7 +187,7 @@ func exchangeTopics(t *testing.T, b *bench) {
 	c := b.start(topics(gone, comes), func(c *kafkaconsumer.Config) { c.WatchInterval = 2 * time.Second })
 	b.send(gone, "first")
 	eventually(t, "consumed", func() bool { return slices.Contains(values(), "first") })
-	b.create(1, comes) // both before the consumer looks again
+	b.create(1, comes) // both before the consumer's next check
 	b.remove(gone)
 	b.send(comes, "second")
 	eventually(t, "consumed", func() bool { return slices.Contains(values(), "second") })

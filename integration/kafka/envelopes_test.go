@@ -21,8 +21,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// produced is a record and what must be in the database because of it: the
-// messages, or the reason of a rejected record.
+// produced is a record, and what the database must have because of it: messages, or the reason of a
+// rejected record.
 type produced struct {
 	name     string
 	record   kafkatest.Record
@@ -30,8 +30,8 @@ type produced struct {
 	rejected string
 }
 
-// stored is what a message's row must hold beside its coordinates and headers,
-// which are the record's.
+// stored is what a message's row must contain besides its coordinates and headers, which are those
+// of the record.
 type stored struct {
 	id, typ, source, contentType, content string
 	attributes                            map[string]string
@@ -45,8 +45,8 @@ func headers(pairs ...string) []kafkatest.Header {
 	return all
 }
 
-// envelopes are channels, each with a topic of its name, and what comes on them
-// (contract 4.4, 4.5).
+// envelopes are channels with a topic of the same name, and the records that come on them (contract
+// 4.4, 4.5).
 var envelopes = []struct {
 	channel string
 	decoder envelope.DecoderConfig
@@ -224,7 +224,7 @@ func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
 		)
 		for _, e := range envelopes {
 			require.NoError(t, k.CreateTopic(e.channel, 1))
-			for _, p := range e.records { // one by one: an earlier one may be what it conflicts with
+			for _, p := range e.records { // one by one, because a record may conflict with an earlier one
 				require.NoError(t, k.Produce(e.channel, p.record))
 			}
 			cfg := config(k.Brokers(), e.channel)
@@ -311,7 +311,7 @@ func checkMessage(
 	require.Equal(t, r.Value == nil, at.Tombstone, "%s: a missing value differs from an empty one", name)
 }
 
-// isNull asks the database: some drivers read an empty value as nil.
+// isNull queries the database, because some drivers read an empty value as nil.
 func isNull(t *testing.T, rows *gorm.DB, column, id string) bool {
 	t.Helper()
 	var n int64
@@ -327,7 +327,8 @@ func asHeaders(r kafkatest.Record) []handler.Header {
 	return all
 }
 
-// Content of no bytes and of 8 MiB, through a broker into a database.
+// TestContentOfAnySizeIsStoredByteForByte sends empty content and content of 8 MiB through a broker
+// into a database.
 func TestContentOfAnySizeIsStoredByteForByte(t *testing.T) {
 	t.Parallel()
 	brokers := map[string]func(t *testing.T) *bench{
@@ -340,7 +341,7 @@ func TestContentOfAnySizeIsStoredByteForByte(t *testing.T) {
 			b.createTopic(1, map[string]string{"max.message.bytes": "9000000"})
 			large := make([]byte, 8<<20)
 			for i := range large {
-				large[i] = byte(i * 31 >> 3) // all bytes, also 0x00 and 0xff
+				large[i] = byte(i * 31 >> 3) // all bytes, including 0x00 and 0xff
 			}
 			contents := map[string][]byte{"none": {}, "one": {0}, "large": large}
 			client := b.newClient(kgo.ProducerBatchMaxBytes(9_000_000))

@@ -21,13 +21,13 @@ type panicking struct{ compress.Codec }
 
 func (panicking) NewReader(io.Reader) io.ReadCloser { panic("a bug of the codec") }
 
-// A panic in what decodes records halts the partition; the process and its
-// other partitions go on (contract 7.1, 7.4). Codecs are kafka-go's own variables:
-// this test runs beside no other.
+// TestPanicOfADecoderHaltsItsPartitionAndNothingElse proves contract 7.1 and 7.4: a panic in the
+// decoding of records halts the partition, while the process and its other partitions continue.
+// Codecs are global variables of kafka-go, so this test does not run in parallel with others.
 func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
 	lz4 := compress.Codecs[compress.Lz4]
 	compress.Codecs[compress.Lz4] = panicking{lz4}
-	t.Cleanup(func() { compress.Codecs[compress.Lz4] = lz4 }) // runs when the consumers are stopped
+	t.Cleanup(func() { compress.Codecs[compress.Lz4] = lz4 }) // runs after the consumers are stopped
 	r := newRig(t, 2)
 	r.produce(5, 0, 1)
 	client, err := kgo.NewClient(append(r.kafka.ClientOptions(), kgo.ProducerBatchCompression(kgo.Lz4Compression()))...)
@@ -59,8 +59,7 @@ func TestUnknownCodecHaltsBeforeTheBatch(t *testing.T) {
 	eventually(t, "committed up to it", func() bool { return r.committed(0) == 1 })
 }
 
-// cutting breaks connections in the middle of large answers, as long as it has
-// cuts left.
+// cutting breaks connections in the middle of large responses, a limited number of times.
 type cutting struct {
 	net.Conn
 	cuts *atomic.Int32
@@ -88,8 +87,7 @@ func (l cuttingListener) Accept() (net.Conn, error) {
 	return cutting{conn, l.cuts}, nil
 }
 
-// cluster is a fake of several brokers with a topic of one partition that holds
-// n records.
+// cluster returns a fake of several brokers, with a topic of one partition and n records.
 func cluster(t *testing.T, n int, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
 	k, err := kfake.NewCluster(append([]kfake.Opt{kfake.SeedTopics(1, topic), kfake.GroupMinSessionTimeout(1)},
@@ -119,7 +117,7 @@ func TestConnectionCutInAnAnswerLosesNothing(t *testing.T) {
 		l, err := net.Listen(network, address)
 		return cuttingListener{l, cuts}, err
 	}))
-	cuts.Store(4) // more often than an error of the data is tried
+	cuts.Store(4) // more often than data errors are retried
 	l := newLedger()
 	c := consumer(t, config(k.ListenAddrs(), topic), l)
 	require.NoError(t, c.Start(t.Context()))
@@ -147,7 +145,8 @@ func TestMovedLeaderIsFollowed(t *testing.T) {
 	stop(t, c)
 }
 
-// The timestamp is the producer's or, if the topic says so, the broker's.
+// TestTimestampsAreOfTheKindTheTopicHas checks both kinds: the producer's timestamp, and the
+// broker's if the topic is configured so.
 func TestTimestampsAreOfTheKindTheTopicHas(t *testing.T) {
 	t.Parallel()
 	for kind, ofBroker := range map[string]bool{"CreateTime": false, "LogAppendTime": true} {

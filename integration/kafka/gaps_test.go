@@ -23,7 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// continuing is an inbox that goes on behind gaps.
+// continuing returns an inbox that continues after gaps.
 func continuing(t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, more ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	cfg := config(k.Brokers(), topic)
@@ -60,8 +60,8 @@ func gapsOf(t *testing.T, ib *inbox.Inbox) (gaps []models.Gap) {
 	return gaps
 }
 
-// The commit behind the gap fails, as by a crash: whoever comes next finds the
-// same gap, and there is one row (contract 7.5).
+// TestGapIsKeptOnceBeforeTheOffsetMoves proves contract 7.5. The commit after the gap fails, as in
+// a crash, so the next consumer finds the same gap. There must be one row.
 func TestGapIsKeptOnceBeforeTheOffsetMoves(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -93,8 +93,9 @@ func TestGapIsKeptOnceBeforeTheOffsetMoves(t *testing.T) {
 	})
 }
 
-// An offset behind the log's end is one of another log: everything of this one
-// is read, and the committed offset moves back to its beginning.
+// TestLogThatEndsBeforeTheOffsetIsReadFromItsStart checks an offset after the log's end, which
+// belongs to another log. All of this log is read, and the committed offset moves back to its
+// beginning.
 func TestLogThatEndsBeforeTheOffsetIsReadFromItsStart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -118,7 +119,7 @@ func TestLogThatEndsBeforeTheOffsetIsReadFromItsStart(t *testing.T) {
 	})
 }
 
-// commit sets the group's offset as an operator would.
+// commit sets the group's offset like an operator.
 func commit(t *testing.T, k *kafkatest.Kafka, offset int64) {
 	t.Helper()
 	client, err := kgo.NewClient(k.ClientOptions()...)
@@ -129,7 +130,7 @@ func commit(t *testing.T, k *kafkatest.Kafka, offset int64) {
 	require.NoError(t, kadm.NewClient(client).CommitAllOffsets(t.Context(), group, offsets))
 }
 
-// observeCommits returns a function that tells the offsets committed since.
+// observeCommits returns a function that returns the offsets committed so far.
 func observeCommits(k *kafkatest.Kafka) func() []int64 {
 	var mu sync.Mutex
 	var offsets []int64
@@ -151,9 +152,9 @@ func observeCommits(k *kafkatest.Kafka) func() []int64 {
 	}
 }
 
-// values is an acceptor that goes on behind gaps and remembers the values of
-// one partition and the gaps, in their order. It waits for hold, if that is
-// set, before it accepts, and behind a gap for behind, if that is.
+// values is an acceptor that continues after gaps. It records the values of one partition and the
+// gaps, in order. If hold is set, it waits for hold before it accepts. If behind is set, it waits
+// for behind before it accepts records after a gap.
 type values struct {
 	hold, behind chan struct{}
 
@@ -162,7 +163,7 @@ type values struct {
 	gap    bool
 }
 
-// passed tells whether a gap was handed in.
+// passed reports whether the acceptor was given a gap.
 func (a *values) passed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,10 +204,10 @@ func (a *values) seen() []string {
 	return append([]string(nil), a.events...)
 }
 
-// A topic is created again while records of the log before it wait to be
-// accepted. Their acceptance must not carry the offset past the new records:
-// the gap comes behind them, and before anything of the new log, also where the
-// offset is within that.
+// TestTopicCreatedAgainUnderAConsumerIsReadFromItsStart recreates a topic while records of the old
+// log wait to be accepted. Their acceptance must not move the offset past the new records. The gap
+// comes after them and before any record of the new log, even where the offset lies within the new
+// log.
 func TestTopicCreatedAgainUnderAConsumerIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	t.Run("smaller", func(t *testing.T) { readAgain(t, "t", "u") })
@@ -228,7 +229,7 @@ func readAgain(t *testing.T, fresh ...string) {
 	waiting, goOn := answerNothing(k, 5)
 	accepted := &values{hold: make(chan struct{}), behind: make(chan struct{})}
 	cfg := config(k.Brokers(), topic)
-	cfg.WatchInterval = time.Minute // the member stays while the topic is gone
+	cfg.WatchInterval = time.Minute // the member does not notice that the topic is gone
 	c := consumer(t, cfg, accepted)
 	require.NoError(t, c.Start(t.Context()))
 	<-waiting // all are fetched
@@ -242,8 +243,8 @@ func readAgain(t *testing.T, fresh ...string) {
 		return len(h.Partitions) == 1 && h.Partitions[0].Err != nil
 	})
 	close(accepted.hold)
-	// A commit is of what is accepted when it is sent: the new records would come
-	// with the offset that moves back.
+	// A commit covers what is accepted when it is sent, so new records would be part of the commit
+	// that moves the offset back.
 	eventually(t, "the offset has moved back", func() bool { return len(commits()) >= 2 })
 	close(accepted.behind)
 	eventually(t, "the new log is read and committed", func() bool {
@@ -254,13 +255,13 @@ func readAgain(t *testing.T, fresh ...string) {
 	stop(t, c)
 }
 
-// The epoch shows a log to be another even where the offset is within it. What
-// waits to be accepted comes before the gap, as nothing may carry the offset
-// past the new log.
+// TestLogOfAnEarlierEpochIsReadFromItsStart checks that the leader epoch reveals another log even
+// where the offset lies within it. Records that wait to be accepted come before the gap, because
+// nothing may move the offset past the new log.
 func TestLogOfAnEarlierEpochIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	r.ledger.again(topic) // what is committed moves back
+	r.ledger.again(topic) // the committed offset moves back
 	fetches := r.serve([]craftedBatch{{base: 0, last: 0, offsets: []int64{0}, epoch: 5}})
 	accepted := &values{hold: make(chan struct{})}
 	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
@@ -272,13 +273,14 @@ func TestLogOfAnEarlierEpochIsReadFromItsStart(t *testing.T) {
 	before := fetches.Load()
 	r.serve([]craftedBatch{{base: 0, last: 2, offsets: []int64{0, 1, 2}, epoch: 4}})
 	eventually(t, "the gap is believed", func() bool { return fetches.Load() >= before+3 })
-	await(t.Context(), 500*time.Millisecond) // it would be passed by now
+	await(t.Context(), 500*time.Millisecond) // enough time to pass it by mistake
 	close(accepted.hold)
 	eventually(t, "the second log is read", func() bool { return r.committed(0) == 3 })
 	require.Equal(t, []string{"0", "1->0", "0", "1", "2"}, accepted.seen())
 }
 
-// A log whose epoch falls within it is not read over and over.
+// TestEpochThatFallsWithinALogHaltsUnderContinueToo checks that a log whose epoch falls within it
+// is not read repeatedly.
 func TestEpochThatFallsWithinALogHaltsUnderContinueToo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
@@ -296,8 +298,8 @@ func TestEpochThatFallsWithinALogHaltsUnderContinueToo(t *testing.T) {
 	require.Equal(t, []string{"0", "1->0", "0"}, accepted.seen())
 }
 
-// A broker may call an offset out of range that is not: it has just become the
-// leader, or is none any more.
+// TestOffsetThatIsWithinTheLogIsNoGap checks that an offset is verified when a broker calls it out
+// of range. The broker may have just become the leader, or be no leader any more.
 func TestOffsetThatIsWithinTheLogIsNoGap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)

@@ -62,8 +62,8 @@ func TestRebalanceDuringASlowAcceptWaitsForItAndCommitsIt(t *testing.T) {
 		return nil
 	}
 	r.produce(100, 0, 1)
-	// The accept takes longer than the session: only heartbeats while draining
-	// keep the member, and so its last commit, alive.
+	// The accept takes longer than the session. Heartbeats while draining keep the member, and so
+	// its last commit, alive.
 	first := r.start(func(c *kafkaconsumer.Config) {
 		c.SessionTimeout, c.DrainTimeout, c.AcceptConcurrency = 4*time.Second, 30*time.Second, 1
 	})
@@ -197,7 +197,7 @@ func TestGapHaltsAndNamesWhatIsMissing(t *testing.T) {
 	r.awaitAll()
 	stop(t, c)
 	r.produce(20, 0)
-	require.NoError(t, r.kafka.DeleteRecords(topic, 0, 35)) // retention was faster
+	require.NoError(t, r.kafka.DeleteRecords(topic, 0, 35)) // as if retention had been faster
 	halted := make(chan error, 1)
 	c = r.start(func(c *kafkaconsumer.Config) {
 		c.OnHalt = func(_ string, _ int, reason error) { halted <- reason }
@@ -213,8 +213,8 @@ func TestGapHaltsAndNamesWhatIsMissing(t *testing.T) {
 	require.False(t, c.Health().CaughtUp())
 }
 
-// TestChaos lets members come and go while accepts fail, are slow or lose
-// their answer, and the coordinator errs. The ledger checks every promise.
+// TestChaos lets members join and leave while accepts fail, are slow or lose their response, and
+// the coordinator returns errors. The ledger checks every promise.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 6)

@@ -24,7 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// application is a started Fx application with one inbox on the topic.
+// application returns a started Fx application with one inbox on the topic.
 func application(
 	t *testing.T, d *inboxtest.Database, k *kafkatest.Kafka, opts ...inbox.Option,
 ) (app *fx.App, ib *inbox.Inbox, logs *observer.ObservedLogs) {
@@ -44,7 +44,7 @@ func application(
 	return app, ib, logs
 }
 
-// plain is a channel for records with their ID in a header.
+// plain declares a channel for records with their ID in a header.
 func plain(k *kafkatest.Kafka, change ...func(*kafkaconsumer.Config)) inbox.Option {
 	cfg := config(k.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Type: "t"}
@@ -54,7 +54,7 @@ func plain(k *kafkatest.Kafka, change ...func(*kafkaconsumer.Config)) inbox.Opti
 	return inbox.Channel("c", inbox.Kafka(cfg), inbox.On("t", inboxtest.Do("h", inboxtest.Nothing)))
 }
 
-// Contract 7.4.
+// TestShutdownOnHaltEndsTheApplicationOnceWithAnError proves contract 7.4.
 func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
@@ -78,7 +78,7 @@ func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 	})
 }
 
-// Contract 7.4.
+// TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise proves contract 7.4.
 func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
@@ -113,7 +113,8 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 	})
 }
 
-// Contract 7.5: whatever halts a partition ends the application.
+// TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange proves contract 7.5: every cause of a halt ends
+// the application.
 func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -126,14 +127,15 @@ func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
 		require.NoError(t, first.Stop(ctx))
 		require.NoError(t, k.Produce(topic, record(0, "2"), record(0, "3")))
 		require.NoError(t, k.DeleteRecords(topic, 0, 2))
-		// Under the inbox's own name, which is stored.
+		// Clear the stored name of the inbox, because this application has another name.
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_meta SET "value" = '' WHERE "key" = 'name'`)
 		app, _, _ := application(t, d, k, inbox.Configure(func(o *inbox.Options) { o.ShutdownOnHalt = true }), plain(k))
 		require.Equal(t, 1, receive(t, app.Wait()).ExitCode)
 	})
 }
 
-// Contract 7.4, through an inbox as users have it: published, counted and told.
+// TestInboxPublishesBadRecordsAndGoesOn proves contract 7.4 with a whole inbox: a bad record is
+// published, counted and reported.
 func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1), kafkatest.Topic(letters, 1))
@@ -162,8 +164,8 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 	})
 }
 
-// Contract 7.4, 11.1: what one release rejects the next accepts, by the
-// channel's own decoder and handlers.
+// TestNextReleaseAcceptsWhatTheLastOneRejected proves contract 7.4 and 11.1: a new release accepts
+// what the last one rejected, with the channel's own decoder and handlers.
 func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -200,13 +202,14 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 		_, err = next.AcceptRejected(t.Context(), row.ID)
 		require.ErrorIs(t, err, acceptor.ErrRejectedNotFound)
 
-		// The record itself comes again, as after the group's offset was reset.
+		// The record itself is consumed again, as after a reset of the group's offset.
 		require.NoError(t, k.Produce(topic, lost))
 		eventually(t, "a duplicate", func() bool { return next.Counters().Duplicates == 1 })
 	})
 }
 
-// Contract 7.4, 7.6: what a Direct channel's handler gives up goes the same way.
+// TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter proves contract 7.4 and 7.6: a
+// record that a Direct channel's handler gives up is published the same way.
 func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{},

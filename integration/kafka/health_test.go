@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// watched is a started consumer with a clock that stands still and its log.
+// watched returns a started consumer with a clock that stands still, and its log.
 func watched(
 	t *testing.T, cfg kafkaconsumer.Config, acceptor kafkaconsumer.Acceptor,
 ) (*kafkaconsumer.Consumer, *fxtest.Clock, *observer.ObservedLogs) {
@@ -42,8 +42,8 @@ func first(c *kafkaconsumer.Consumer) kafkaconsumer.PartitionHealth {
 	return kafkaconsumer.PartitionHealth{Lag: -1}
 }
 
-// Contract 7.8: whatever keeps a partition from being fetched, what comes
-// meanwhile is counted.
+// TestLagGoesOnBeingKnownWhereNothingIsFetched proves contract 7.8: the lag is known even where
+// nothing is fetched, whatever the reason.
 func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -89,8 +89,8 @@ func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
 	}
 }
 
-// Contract 7.8. It is said once, and once that it is over; the clock is the
-// injected one.
+// TestStallIsSaidOnceAndOver proves contract 7.8: a stall is logged once, and its end once. Its
+// time comes from the injected clock.
 func TestStallIsSaidOnceAndOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
@@ -131,14 +131,14 @@ func TestStallIsSaidOnceAndOver(t *testing.T) {
 	r.awaitAll()
 }
 
-// What is said in another way is not said twice, and what is no fault not at
-// all.
+// TestNoStallIsSaidWhereSomethingElseSaysWhy checks that a condition with a report of its own is
+// not reported as a stall as well, and that a normal state is not reported at all.
 func TestNoStallIsSaidWhereSomethingElseSaysWhy(t *testing.T) {
 	t.Parallel()
 	settled := func(t *testing.T, c *kafkaconsumer.Consumer, clock *fxtest.Clock, logs *observer.ObservedLogs) string {
 		t.Helper()
 		clock.Advance(time.Hour)
-		require.Never(t, func() bool { // a few looks
+		require.Never(t, func() bool { // for a few checks
 			return strings.Contains(errText(c), "makes no progress") || logs.FilterMessageSnippet("partition progress").Len() > 0
 		}, 500*time.Millisecond, 20*time.Millisecond)
 		return errText(c)
@@ -202,8 +202,9 @@ func errText(c *kafkaconsumer.Consumer) string {
 	return ""
 }
 
-// Contract 6.5. Right after an election a leader may know less than was
-// committed, and answers fetches; Kafka then refuses to list offsets.
+// TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd proves contract 6.5. Right after an
+// election a leader answers fetches but may know less than was committed. Kafka then refuses to
+// list offsets.
 func TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd(t *testing.T) {
 	t.Parallel()
 	const offsetNotAvailable = 78
@@ -272,10 +273,10 @@ func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
-		leader := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Hour }) // which does not find what is added
+		leader := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Hour }) // it does not find new partitions
 		eventually(t, "it leads", func() bool { return len(leader.Health().Partitions) == 1 })
 		others := []*kafkaconsumer.Consumer{b.start(), b.start()}
-		var idle *kafkaconsumer.Consumer // two of the three are
+		var idle *kafkaconsumer.Consumer // two of the three are idle
 		eventually(t, "one of the others is idle", func() bool {
 			for _, c := range others {
 				if i := c.Health().Idle; i != nil && i.Members == 3 {
@@ -293,7 +294,8 @@ func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
 	})
 }
 
-// Whatever keeps the group from a generation without an error.
+// TestJoiningThatTakesTooLongIsSaid checks that a group without a generation is reported after some
+// time, whatever the reason. Here the coordinator keeps rebalancing.
 func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 	t.Parallel()
 	const rebalanceInProgress = 27
@@ -310,7 +312,7 @@ func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 	eventually(t, "it joins", func() bool { return c.Health().Err() == nil && c.State() == kafkaconsumer.StateRunning })
 }
 
-// They are asked for a few at a time.
+// TestEndsOfManyPartitionsAreKnown checks a number of partitions that takes several requests.
 func TestEndsOfManyPartitionsAreKnown(t *testing.T) {
 	t.Parallel()
 	const partitions = 50

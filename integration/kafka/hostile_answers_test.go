@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// forging is a way to the rig's broker, on which answers to requests of an API
-// key are replaced until the returned function is called.
+// forging returns a route to the rig's broker on which responses to requests with an API key are
+// replaced until pass is called.
 func (r *rig) forging(key kmsg.Key, content []byte) (broker string, pass func()) {
 	r.t.Helper()
 	proxy, err := kafkaproxy.Start(r.kafka.Brokers()[0])
@@ -29,8 +29,8 @@ func (r *rig) forging(key kmsg.Key, content []byte) (broker string, pass func())
 	return proxy.Address(), func() { proxy.Forge(int16(key), nil) }
 }
 
-// assigning gives every member of a group this assignment, as a member that leads
-// the group may, until the returned function is called.
+// assigning gives every member of a group this assignment until pass is called, as a member that
+// leads the group could.
 func (r *rig) assigning(assignment []byte) (pass func()) {
 	var over atomic.Bool
 	r.kafka.Cluster().ControlKey(int16(kmsg.SyncGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
@@ -45,8 +45,7 @@ func (r *rig) assigning(assignment []byte) (pass func()) {
 	return func() { over.Store(true) }
 }
 
-// webServer is the address of a server that answers as those of the web do to
-// bytes that are no request of HTTP.
+// webServer returns the address of a server that answers bytes that are not HTTP like a web server.
 func webServer(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +69,7 @@ func webServer(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// manyPartitions assigns partitions that nobody has.
+// manyPartitions returns an assignment of partitions that do not exist.
 func manyPartitions(n int32) []byte {
 	assignment := kmsg.NewConsumerMemberAssignment()
 	t := kmsg.NewConsumerMemberAssignmentTopic()
@@ -82,10 +81,10 @@ func manyPartitions(n int32) []byte {
 	return assignment.AppendTo(nil)
 }
 
-// manyBrokers is metadata of no topic.
+// manyBrokers returns metadata with many brokers and no topic.
 func manyBrokers(n int32) []byte {
 	response := kmsg.NewPtrMetadataResponse()
-	response.Version = 8 // which kafka-go asks for
+	response.Version = 8 // the version that kafka-go requests
 	for id := range n {
 		host := fmt.Sprintf("broker-%d.kafka.internal", id)
 		response.Brokers = append(response.Brokers, kmsg.MetadataResponseBroker{NodeID: id, Host: host, Port: 9092})
@@ -93,16 +92,16 @@ func manyBrokers(n int32) []byte {
 	return response.AppendTo(nil)
 }
 
-// Contract 7.2 and 7.8: no broker, nothing else at a broker's address, and no
-// member of the group can end the process or take its memory. Health says which
-// answer is refused, and consuming begins once answers are sane.
+// TestHostileAnswersEndNoProcessAndTakeNoMemory proves contract 7.2 and 7.8: no broker, no other
+// server at a broker's address and no member of the group can end the process or exhaust its
+// memory. Health says which response is refused, and consuming begins once responses are valid.
 func TestHostileAnswersEndNoProcessAndTakeNoMemory(t *testing.T) {
 	program := hostileProgram(t)
-	huge := []byte{0x7f, 0xff, 0xff, 0xff} // as a count, or as a length
+	huge := []byte{0x7f, 0xff, 0xff, 0xff} // as a count or as a length
 	for name, test := range map[string]struct {
 		says  string // by health, until pass is called
 		state string
-		sane  bool // nothing is refused
+		sane  bool // the responses are valid
 		begin func(r *rig) (broker string, pass func())
 	}{
 		"an assignment of six bytes": {`join group "g": the answer of`, "joining", false, func(r *rig) (string, func()) {
@@ -156,8 +155,8 @@ func TestHostileAnswersEndNoProcessAndTakeNoMemory(t *testing.T) {
 	}
 }
 
-// Contract 7.2: kafka-go says nothing of it, and goes on with the brokers, topics
-// and leaders that it knows.
+// TestRefusedRefreshIsSaidWhileConsumingGoesOn proves contract 7.2: kafka-go itself does not report
+// a refused refresh, and continues with the brokers, topics and leaders that it knows.
 func TestRefusedRefreshIsSaidWhileConsumingGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)

@@ -17,22 +17,22 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// What a consumer with the defaults may have, in MiB: BufferBytes, a batch of
-// MaxBatchBytes as it is decompressed, and what keeping it takes. The same was
-// without end before records had bounds.
+// hostileLimit is the memory of a consumer with default settings, in MiB: BufferBytes, a
+// decompressed batch of MaxBatchBytes, and what storing it takes. Before records had limits, these
+// tests needed unlimited memory.
 const hostileLimit = 1024
 
-// hostileRecord is a record of a few kilobytes, compressed, that came to
-// gigabytes.
+// hostileRecord is a compressed record of a few kilobytes that would grow to gigabytes when it is
+// decoded.
 type hostileRecord struct {
 	contentType string
 	value       []byte
-	headers     int    // empty ones
-	reason      string // why it is bad; empty if it is as large as a good one may be
+	headers     int    // how many empty headers it has
+	reason      string // why it is bad; empty for a good record of the largest size
 	database    func(testing.TB) string
 }
 
-// batch is the record in a batch of its own at offset 0, compressed.
+// batch returns the record in a compressed batch of its own at offset 0.
 func (h hostileRecord) batch(t *testing.T) []byte {
 	t.Helper()
 	record := []byte{0, 0, 0, 1} // no attributes, both deltas 0, no key
@@ -41,7 +41,7 @@ func (h hostileRecord) batch(t *testing.T) []byte {
 	const name = "content-type"
 	record = append(binary.AppendVarint(record, int64(len(name))), name...)
 	record = append(binary.AppendVarint(record, int64(len(h.contentType))), h.contentType...)
-	record = append(record, bytes.Repeat([]byte{0, 1}, h.headers)...) // no name, null
+	record = append(record, bytes.Repeat([]byte{0, 1}, h.headers)...) // headers without name and value
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
 	require.NoError(t, err)
 	content := encoder.EncodeAll(append(binary.AppendVarint(nil, int64(len(record))), record...), nil)
@@ -57,7 +57,7 @@ func (h hostileRecord) batch(t *testing.T) []byte {
 	return append(out, checked...)
 }
 
-// structured is an event of JSON with n attributes.
+// structured returns an event in JSON with n attributes.
 func structured(n int) []byte {
 	var out bytes.Buffer
 	out.WriteString(`{"specversion":"1.0","id":"1","source":"s","type":"event"`)
@@ -68,7 +68,7 @@ func structured(n int) []byte {
 	return out.Bytes()
 }
 
-// hostileProgram builds the program that consumes what is hostile.
+// hostileProgram builds the program that consumes hostile records.
 func hostileProgram(t *testing.T) string {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -76,13 +76,13 @@ func hostileProgram(t *testing.T) string {
 	}
 	program := filepath.Join(t.TempDir(), "hostile")
 	build := exec.Command("go", "build", "-o", program, "./hostile")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // no 8 MiB of stack for each thread
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // threads of cgo programs have stacks of 8 MiB
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, string(output))
 	return program
 }
 
-// hostile is the program with its memory limited.
+// hostile returns a command that runs the program with limited memory.
 func hostile(t *testing.T, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	script := fmt.Sprintf(`ulimit -d %d && exec "$@"`, hostileLimit<<10)
@@ -91,9 +91,9 @@ func hostile(t *testing.T, program string, args ...string) *exec.Cmd {
 	return command
 }
 
-// Contract 4.5 and 7.2: whoever may write to a topic must not be able to take the
-// memory of its consumers, nor to stop a partition for good. Each record is kept as
-// rejected, and what is behind it is handled.
+// TestHostileRecordsAreRejectedWithinAMemoryLimit proves contract 4.5 and 7.2: a client that may
+// write to a topic cannot exhaust the memory of its consumers or block a partition. Each hostile
+// record is kept as rejected, and later records are handled.
 func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 	program := hostileProgram(t)
 	var events bytes.Buffer

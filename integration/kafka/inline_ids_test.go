@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// sendBodies produces records without an ID, or with that of a header.
+// sendBodies produces records without an ID, or with this ID in a header.
 func (r *directRig) sendBodies(t *testing.T, id string, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {
@@ -26,7 +26,7 @@ func (r *directRig) sendBodies(t *testing.T, id string, bodies ...string) {
 	}
 }
 
-// payments counts the calls of a handler of JSON bodies, by the payment.
+// payments declares a handler of JSON bodies that counts its calls by payment.
 func payments(calls map[string]int, opts ...func(handler.Message[payment]) (string, error)) *inbox.HandlerSpec {
 	do := func(_ context.Context, m handler.Message[payment]) error {
 		calls[m.Payload.Payment]++
@@ -40,8 +40,8 @@ func payments(calls map[string]int, opts ...func(handler.Message[payment]) (stri
 
 type payment struct{ Payment string }
 
-// Contract 4.4, 8.3, 8.6: by default a message without ID is bad before any
-// handler runs, as in Inbox mode.
+// TestInlineMessageWithoutIDIsRejected proves contract 4.4, 8.3 and 8.6: by default a message
+// without ID is bad before any handler runs, as in Inbox mode.
 func TestInlineMessageWithoutIDIsRejected(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "", "good", strings.Repeat("é", 201))
@@ -57,8 +57,8 @@ func TestInlineMessageWithoutIDIsRejected(t *testing.T) {
 	})
 }
 
-// Contract 4.4: allowed, it runs undeduplicated, by whichever option; an ID that
-// cannot be used is still bad.
+// TestInlineMessageWithoutIDRunsEachTimeWhereAllowed proves contract 4.4: if allowed, by whichever
+// option, a message without ID runs without deduplication. An unusable ID is still bad.
 func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 	t.Parallel()
 	decoder := func(c *kafkaconsumer.Config) { c.Decoder.AllowMissingID = true }
@@ -76,7 +76,7 @@ func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 			onInline(t, 1, func(t *testing.T, r *directRig) {
 				r.send(t, 0, "", "", "same", "same", strings.Repeat("é", 201))
 				observe, logs := inboxtest.Observe()
-				observed := s // the databases' runs share s
+				observed := s // s is shared by the databases' runs
 				observed.options = []inbox.Option{observe}
 				ib, _ := r.run(t, observed, r.tx("h", inboxtest.Nothing))
 				r.awaitCommitted(t)
@@ -90,7 +90,8 @@ func TestInlineMessageWithoutIDRunsEachTimeWhereAllowed(t *testing.T) {
 	}
 }
 
-// Contract 4.4: where handlers differ, each judges for itself.
+// TestInlineHandlersJudgeAMissingIDByThemselves proves contract 4.4: each handler decides for
+// itself about a missing ID.
 func TestInlineHandlersJudgeAMissingIDByThemselves(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "")
@@ -106,8 +107,8 @@ func TestInlineHandlersJudgeAMissingIDByThemselves(t *testing.T) {
 	})
 }
 
-// Contract 4.4: an ID of the payload; if it is empty the channel's strategy
-// decides.
+// TestInlineIdempotencyKeyIsTakenFromThePayload proves contract 4.4: the ID comes from the payload.
+// If it is empty there, the channel's strategy decides.
 func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.sendBodies(t, "", `{"payment":"a"}`, `{"payment":"a"}`)
@@ -136,7 +137,8 @@ func TestInlineIdempotencyKeyIsTakenFromThePayload(t *testing.T) {
 	})
 }
 
-// Contract 4.4: "{handler key}:{correlation ID}".
+// TestInlineCompositeIDIsOfHandlerAndCorrelationID proves contract 4.4 for IDs of the form
+// "{handler key}:{correlation ID}".
 func TestInlineCompositeIDIsOfHandlerAndCorrelationID(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		rec := kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "CorrelationId", Value: []byte("7")}}}

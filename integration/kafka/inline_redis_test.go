@@ -17,9 +17,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// Contract 7.6, 8.2: two processes that share nothing but a broker and a Redis
-// handle each message once, whichever of its deliveries comes first, although the
-// Redis dies on the way, and one of the two leaves when it is back.
+// TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce proves contract 7.6 and 8.2. Two processes
+// share only a broker and a Redis. They handle each message once, whichever of its deliveries comes
+// first, although the Redis dies in between and one process leaves after it is back.
 func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	const messages, partitions = 60, 4
@@ -31,8 +31,8 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 
 	var mu sync.Mutex
 	handled, want, calls := map[string]int{}, map[string]int{}, 0
-	// All partitions have the messages in the same order: while one is in its
-	// handler, all others wait for it, and nothing else is being claimed.
+	// All partitions have the same messages in the same order. While one message is in its handler,
+	// the other partitions wait for it, and no other message is being claimed.
 	reached, killed := make(chan struct{}), make(chan struct{})
 	h := inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 		mu.Lock()
@@ -84,8 +84,8 @@ func TestInlineOnARealBrokerWithRedisHandlesEachMessageOnce(t *testing.T) {
 	out := func(ib *inbox.Inbox) bool { return ib.Health().InPlaceOutages["c"] != nil }
 	eventually(t, "one says that it cannot go on", func() bool { return out(first) || out(second) })
 	require.NoError(t, server.Start())
-	// A member that loses its partitions while its Redis is away cannot write the
-	// marker of what has just run: that would run again.
+	// Leave only now: a member that loses its partitions while its Redis is down cannot write the
+	// marker of what has just run, and that would run again.
 	b.awaitEnd()
 	leave()
 	b.produce(b.client, records...)

@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// faulty is a store that does not work until it is mended.
+// faulty is a store that fails until its fault is removed.
 type faulty struct {
 	*memstore.Store
 	fault atomic.Pointer[func(body func() error) error]
@@ -44,15 +44,15 @@ func (f *faulty) Run(ctx context.Context, run idempotent.Run, body func(ctx cont
 
 var errDown = errors.New("connection refused")
 
-// Contract 7.6, 7.8, 8.2: a store's own trouble is nobody's fault. The record is
-// neither acknowledged nor charged for it, however long it lasts.
+// TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing proves contract 7.6, 7.8 and 8.2:
+// while a store fails, the record is neither acknowledged nor charged, however long that lasts.
 func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault  func(body func() error) error
 		shows  string // in health
 		called bool
-		// cancelled: the handler fails for it.
+		// cancelled is true if the handler fails because of it.
 		cancelled bool
 	}{
 		"it cannot be reached": {func(func() error) error { return errDown }, "connection refused", false, false},
@@ -88,7 +88,7 @@ func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) 
 					options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }), observe}},
 					r.handler("h", func(context.Context, inboxtest.Bytes) error {
 						if tc.cancelled && store.fault.Load() != nil {
-							return idempotent.ErrLost // the cause of its context's end
+							return idempotent.ErrLost // the cause of the context's end
 						}
 						return nil
 					}))
@@ -117,7 +117,8 @@ func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) 
 	}
 }
 
-// A handler's own failure stays its own, also where the store adds to it.
+// TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds checks that a handler's failure is
+// charged to it, even if the store wraps the error.
 func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m")
@@ -132,7 +133,7 @@ func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 	})
 }
 
-// Contract 8.5.
+// TestInlineChannelWithoutStoreRunsEachMessageAndSaysSoOnce proves contract 8.5.
 func TestInlineChannelWithoutStoreRunsEachMessageAndSaysSoOnce(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		memory, err := memstore.New()
@@ -152,8 +153,9 @@ func TestInlineChannelWithoutStoreRunsEachMessageAndSaysSoOnce(t *testing.T) {
 	})
 }
 
-// Contract 8.2: markers of a store on the same pool share the handler's
-// transaction, those of another do not.
+// TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool proves contract 8.2: markers of
+// a store on the same pool share the handler's transaction. Those of a store on another pool do
+// not.
 func TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		require.NoError(t, models.Migrate(t.Context(), r.database.DB, models.Naming{Prefix: "own_"}, ""))
@@ -178,7 +180,8 @@ func TestInlineMarkersOfAGormStoreShareTheHandlersTransactionOnItsPool(t *testin
 	})
 }
 
-// Contract 10.4: a missing table fails the start, not the first message.
+// TestInlineStoreWithoutItsTableFailsTheStart proves contract 10.4: a missing table fails the
+// start, not the first message.
 func TestInlineStoreWithoutItsTableFailsTheStart(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		store, err := gormstore.New(r.database.DB, func(o *gormstore.Options) { o.TablePrefix = "own_" })

@@ -20,16 +20,16 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// inlined is Inline with its defaults.
+// inlined selects Inline with its defaults.
 var inlined = []inbox.InlineOption{}
 
-// onInline runs a test of an Inline channel on each database, with a table that
-// takes any number of effects.
+// onInline runs a test of an Inline channel on each database, with a table of effects without a
+// unique key.
 func onInline(t *testing.T, partitions int, test func(t *testing.T, r *directRig)) {
 	t.Helper()
 	onDirect(t, partitions, func(t *testing.T, r *directRig) {
 		inboxtest.Exec(t, r.database.DB, "CREATE TABLE effects (handler_key varchar(200), message_id varchar(200))")
-		r.ledger.sparse = true // the books are the table
+		r.ledger.sparse = true // this test checks the table instead
 		test(t, r)
 	})
 }
@@ -38,8 +38,7 @@ func effect(db *gorm.DB, m inboxtest.Bytes) error {
 	return db.Exec("INSERT INTO effects (handler_key, message_id) VALUES (?, ?)", m.HandlerKey, m.ID).Error
 }
 
-// tx declares a transactional handler that has its effect and then does what it
-// is told.
+// tx declares a transactional handler that writes its effect and then calls do.
 func (r *directRig) tx(
 	key string, do func(ctx context.Context, m inboxtest.Bytes) error, opts ...handler.Option,
 ) *inbox.HandlerSpec {
@@ -53,7 +52,7 @@ func (r *directRig) tx(
 	}, opts...)
 }
 
-// plain declares a plain handler that does so by the session it finds.
+// plain declares a plain handler that does the same with the session from its context.
 func (r *directRig) plain(key string, do func(ctx context.Context, m inboxtest.Bytes) error) *inbox.HandlerSpec {
 	return r.handler(key, func(ctx context.Context, m inboxtest.Bytes) error {
 		if err := effect(handler.DB(ctx), m); err != nil {
@@ -63,7 +62,7 @@ func (r *directRig) plain(key string, do func(ctx context.Context, m inboxtest.B
 	})
 }
 
-// effects counts them, by handler key and message ID.
+// effects counts the effects by handler key and message ID.
 func (r *directRig) effects(t *testing.T) map[string]int {
 	t.Helper()
 	var rows []struct{ HandlerKey, MessageID string }
@@ -94,8 +93,8 @@ func oneEach(keys ...string) map[string]int {
 	return counts
 }
 
-// Contract 2, 8.2, 8.3: whatever delivers a message again, and wherever, each
-// handler has its effect once.
+// TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce proves contract 2, 8.2 and 8.3:
+// however a message is delivered again, each handler has its effect once.
 func TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce(t *testing.T) {
 	onInline(t, 4, func(t *testing.T, r *directRig) {
 		const messages = 15
@@ -129,8 +128,8 @@ func TestInlineDuplicatesInAndAcrossPartitionsHaveTheirEffectsOnce(t *testing.T)
 	})
 }
 
-// Contract 8.2: of two in flight at the same moment the second waits for what the
-// first comes to.
+// TestInlineDuplicateInFlightWaitsForTheFirst proves contract 8.2: when a message is delivered
+// twice at the same time, the second delivery waits for the result of the first.
 func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]bool{"which succeeds": false, "which fails": true} {
@@ -171,9 +170,9 @@ func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
 	}
 }
 
-// Contract 7.6, 8.2: a crash between the handlers' commit and the offset's
-// delivers the records again, to no effect. A handler's new key knows what it
-// did under the old.
+// TestInlineRedeliveryAfterALostOffsetCommitIsSkipped proves contract 7.6 and 8.2: a crash between
+// the handlers' commit and the offset's commit delivers the records again, without effect. A
+// renamed handler recognizes what it did under its old key.
 func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 	t.Parallel()
 	memory, err := memstore.New()
@@ -207,8 +206,8 @@ func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 	}
 }
 
-// Contract 8.3, 8.4: one handler's failure is not another's, and leaves no
-// marker.
+// TestInlineHandlersOfAMessageAreIndependent proves contract 8.3 and 8.4: one handler's failure
+// does not affect another handler, and leaves no marker.
 func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "m", "behind")
@@ -237,7 +236,8 @@ func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 	})
 }
 
-// Contract 7.4, 8.4: what was given up is not remembered: resent, it runs.
+// TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered proves contract 7.4 and 8.4: a
+// message that was given up leaves no marker, so it runs when it is sent again.
 func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "panics", "good")
@@ -275,7 +275,7 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 	})
 }
 
-// Contract 8.3.
+// TestInlineDuplicatesFollowTheirPolicy proves contract 8.3.
 func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 	t.Parallel()
 	for policy, rejected := range map[idempotent.DuplicatePolicy]int{idempotent.SkipDuplicates: 0,
@@ -303,8 +303,9 @@ func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 	}
 }
 
-// Contract 6.5, 6.6, 8.4: a marker's presence decides; cleanup deletes it when it
-// has expired, and not before the channel has caught up.
+// TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp proves contract 6.5, 6.6 and 8.4: a message is
+// a duplicate while its marker exists. Cleanup deletes expired markers, but not before the channel
+// has caught up.
 func TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		sweep := settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {

@@ -16,7 +16,7 @@ import (
 
 func fromLast(c *kafkaconsumer.Config) { c.StartOffset = kafkaconsumer.Last }
 
-// beginLast has the group begin behind n records in each of the partitions.
+// beginLast makes the group begin after n records in each of the partitions.
 func (r *rig) beginLast(n int, partitions ...int) {
 	r.t.Helper()
 	r.produce(n, partitions...)
@@ -30,8 +30,9 @@ func (r *rig) awaitCommitted(want map[int]int64) {
 	eventually(r.t, "committed", func() bool { return maps.Equal(r.kafka.Committed(group, topic), want) })
 }
 
-// A partition that is added to the topic of a group at work is read from its
-// first record: none of it was there when the group began (contract 7.5).
+// TestLastSkipsNothingOfAPartitionThatIsAdded proves contract 7.5: a partition that is added to the
+// topic of a running group is read from its first record, because it did not exist when the group
+// began.
 func TestLastSkipsNothingOfAPartitionThatIsAdded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
@@ -43,7 +44,7 @@ func TestLastSkipsNothingOfAPartitionThatIsAdded(t *testing.T) {
 	defer client.Close()
 	_, err = kadm.NewClient(client).CreatePartitions(t.Context(), 1, topic)
 	require.NoError(t, err)
-	r.produce(5, 1) // before any member knows of it
+	r.produce(5, 1) // before any member knows of the partition
 	r.awaitCommitted(map[int]int64{0: 3, 1: 5})
 	require.Equal(t, 5, r.ledger.accepted(topic))
 }
@@ -68,8 +69,9 @@ func TestLastSkipsNothingOfATopicThatAppearsLater(t *testing.T) {
 	}
 }
 
-// One member commits where all partitions begin. Did each do so for its own,
-// then to those that ask later the group would not be new any more.
+// TestMembersThatBeginANewGroupTogetherAllReadFromLast checks that one member commits where all
+// partitions begin. If each member did so for its own partitions, the group would not look new to
+// members that ask later.
 func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
 	t.Parallel()
 	for name, partitions := range map[string][]int{"more partitions than members": {0, 1, 2, 3},
@@ -108,8 +110,8 @@ func TestMembersThatBeginANewGroupTogetherAllReadFromLast(t *testing.T) {
 	}
 }
 
-// What a transaction wrote that is open at the start, and committed later, came
-// after the start (contract 7.5).
+// TestLastBeginsBeforeATransactionThatIsOpen proves contract 7.5: records of a transaction that is
+// open at the start and committed later count as written after the start.
 func TestLastBeginsBeforeATransactionThatIsOpen(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
@@ -130,8 +132,9 @@ func TestLastBeginsBeforeATransactionThatIsOpen(t *testing.T) {
 	})
 }
 
-// A group whose offsets are deleted under a living member is no new one to it:
-// what comes while it has none would be skipped (contract 7.5).
+// TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember proves contract 7.5: if a group's
+// offsets are deleted under a running member, the member does not treat the group as new. Otherwise
+// records written in between would be skipped.
 func TestLastSkipsNothingWhenTheOffsetsAreDeletedUnderAMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)

@@ -11,7 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// Members come and go for months: what one generation leaves behind adds up.
+// TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections covers a long time of members that
+// join and leave, in which leaks of each generation would add up.
 func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 	r := newRig(t, 3)
 	c := r.start(func(c *kafkaconsumer.Config) {
@@ -20,13 +21,13 @@ func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 	generations := func(n int) {
 		for i := range n {
 			before := c.Health().Rebalances
-			code := int16(rebalanceInProgress) // it joins again as who it was
+			code := int16(rebalanceInProgress) // it joins again with its member ID
 			if i%50 == 49 {
-				code = unknownMember // it joins as somebody new
+				code = unknownMember // it joins as a new member
 			}
-			// Two, because the generation before may have sent one more while it
-			// drained: on a busy machine that comes late, takes the first
-			// failure, and nobody waits for its answer.
+			// Two failures, because the previous generation may have sent one more heartbeat while
+			// it drained. On a busy machine that heartbeat arrives late and takes the first
+			// failure, and its response is ignored.
 			fault := r.kafka.FailNext(kmsg.Heartbeat, code, 2)
 			eventually(t, "another generation", func() bool { return c.Health().Rebalances > before })
 			fault.Remove()
@@ -34,12 +35,12 @@ func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 		r.produce(10, 0, 1, 2)
 		r.awaitAll()
 	}
-	generations(10) // what is kept is there
+	generations(10) // until caches are filled
 	goroutines, connections := runtime.NumGoroutine(), r.kafka.Connections()
 	const rounds = 150
 	generations(rounds)
 	require.GreaterOrEqual(t, c.Health().Rebalances, rounds)
-	// A few come and go with requests that are under way.
+	// A few come and go with running requests.
 	eventually(t, "no more goroutines and connections than before", func() bool {
 		return runtime.NumGoroutine() <= goroutines+10 && r.kafka.Connections() <= connections+3
 	})

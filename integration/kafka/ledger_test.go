@@ -15,22 +15,21 @@ type place struct {
 	partition int
 }
 
-// ledger is an acceptor that remembers, and the oracle of these tests: every
-// record accepted at least once, first acceptances in order and without gap,
-// offsets never committed past what is accepted and never moved back.
+// ledger is an acceptor that remembers what it accepted, and checks these promises: every record is
+// accepted at least once, first acceptances are in order and without gap, and offsets are never
+// committed past what is accepted and never move back.
 type ledger struct {
-	// before runs first; its error means that nothing is stored. after runs
-	// when all is stored; its error means that the answer is lost. halt says
-	// at which records to halt. All may be nil.
+	// before runs first. If it fails, nothing is stored. after runs when everything is stored. If
+	// it fails, the response is lost. halt decides at which records to halt. All may be nil.
 	before, after func(ctx context.Context, received []envelope.Received) error
 	halt          func(envelope.Record) bool
-	// onGap says what to do about gaps; nil halts.
+	// onGap decides about gaps. If it is nil, gaps halt.
 	onGap func(envelope.Gap) (envelope.Disposition, error)
-	// sparse: offsets may be missing (compaction, transactions).
+	// sparse allows missing offsets (compaction, transactions).
 	sparse bool
 
 	mu         sync.Mutex
-	next       map[place]int64 // everything below is accepted
+	next       map[place]int64 // all records below are accepted
 	times      map[place]map[int64]int
 	records    map[place][]envelope.Record
 	calls      int
@@ -86,7 +85,7 @@ func (l *ledger) AcceptRecords(ctx context.Context, _ string, received []envelop
 	return results, nil
 }
 
-// AcceptGap lets the consumer go on if the ledger has a policy that says so.
+// AcceptGap lets the consumer continue if the ledger has onGap and that allows it.
 func (l *ledger) AcceptGap(_ context.Context, _ string, gap envelope.Gap) (envelope.Disposition, error) {
 	if l.onGap == nil {
 		return envelope.Halt, nil
@@ -110,7 +109,7 @@ func (l *ledger) store(at place, r envelope.Record) {
 	l.records[at] = append(l.records[at], r)
 }
 
-// sample compares what is committed with what is accepted.
+// sample compares committed offsets with what is accepted.
 func (l *ledger) sample(topic string, committed map[int]int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,15 +125,15 @@ func (l *ledger) sample(topic string, committed map[int]int64) {
 	}
 }
 
-// again lets the topic's committed offsets move back: its log begins anew, and
-// another acceptor knows of it.
+// again lets the topic's committed offsets move back, because its log begins anew. Use it if
+// another acceptor consumes the topic.
 func (l *ledger) again(topic string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.restarts = map[string]bool{topic: true}
 }
 
-// accepted counts the different records of a topic.
+// accepted returns how many different records of a topic were accepted.
 func (l *ledger) accepted(topic string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +146,7 @@ func (l *ledger) accepted(topic string) int {
 	return n
 }
 
-// deliveries counts how often records of a topic were accepted.
+// deliveries returns how often records of a topic were accepted.
 func (l *ledger) deliveries(topic string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +183,7 @@ func (l *ledger) check(t *testing.T) {
 	}
 }
 
-// watchCommits samples until the test ends.
+// watchCommits samples the committed offsets until the test ends.
 func (l *ledger) watchCommits(t *testing.T, topic string, committed func() (map[int]int64, error)) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -196,7 +195,7 @@ func (l *ledger) watchCommits(t *testing.T, topic string, committed func() (map[
 			case <-stop:
 				return
 			case <-ticker.C:
-				if offsets, err := committed(); err == nil { // an unreachable broker says nothing
+				if offsets, err := committed(); err == nil { // unreachable brokers are skipped
 					l.sample(topic, offsets)
 				}
 			}
@@ -209,7 +208,7 @@ func (l *ledger) watchCommits(t *testing.T, topic string, committed func() (map[
 	})
 }
 
-// haltAtGaps is the rest of an acceptor that no gap ever reaches.
+// haltAtGaps completes an acceptor in tests without gaps.
 type haltAtGaps struct{}
 
 func (haltAtGaps) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {

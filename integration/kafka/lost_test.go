@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// A broker closes a connection whose SASL session is over with the next
-// request on it, which may be a commit.
+// TestCommitWhoseConnectionIsLostIsMadeByAnother covers the end of a SASL session: the broker
+// closes the connection at the next request, which may be a commit.
 func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)

@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// liveHeap is what is in use after collections: pools give up what they keep at
+// liveHeap returns the live heap after two collections, because pools release their objects only at
 // the second.
 func liveHeap() int {
 	var m runtime.MemStats
@@ -30,13 +30,13 @@ func liveHeap() int {
 	return int(m.HeapAlloc)
 }
 
-// A backlog that lies compressed in a few responses.
+// A backlog that is compressed into a few responses.
 const (
 	backlogPartitions, backlogRecord       = 32, 1 << 20
 	backlogBuffer, backlogBatch, backlogIn = 8 << 20, 2 << 20, 1 << 20
-	backlogInflated                        = 6 << 20 // the largest batch, with what is taken at a time
-	// As BufferBytes promises: one partition exceeds it by a response, a batch
-	// and four accepts; each may have 64 KiB that it has not used.
+	backlogInflated                        = 6 << 20 // the largest batch, with what is read at a time
+	// The limit that BufferBytes promises: one partition exceeds it by a response, a batch and four
+	// accepts. Each partition may have 64 KiB of unused buffer.
 	backlogBound = backlogBuffer + backlogIn + backlogInflated + 4*(backlogBatch+backlogRecord) + backlogPartitions*64<<10
 )
 
@@ -61,7 +61,7 @@ func tightly(c *kafkaconsumer.Config) {
 	c.BufferBytes, c.BatchBytes, c.FetchMaxBytes, c.MaxBatchBytes = backlogBuffer, backlogBatch, backlogIn, backlogInflated
 }
 
-// measured is the most that was seen of live heap and of what is buffered.
+// measured has the largest observed values of the live heap and of buffered bytes.
 type measured struct{ before, heap, buffered int }
 
 func (m *measured) look(health kafkaconsumer.Health) {
@@ -75,9 +75,9 @@ func (m *measured) require(t *testing.T, slack int) {
 	require.LessOrEqual(t, m.heap, backlogBound+slack, "with what the codecs and the client keep")
 }
 
-// While the database is away, a backlog of some hundred megabytes must not be
-// decompressed into memory (contract 7.2). Everything is accepted when the
-// database is back.
+// TestMemoryIsBoundedWhileNothingIsAccepted proves contract 7.2: while the database is down, a
+// backlog of some hundred megabytes is not decompressed into memory. Everything is accepted when
+// the database is back.
 func TestMemoryIsBoundedWhileNothingIsAccepted(t *testing.T) {
 	const each = 4 // 128 MiB
 	k := kafkatest.Start(t, kafkatest.Topic(topic, backlogPartitions))
@@ -97,14 +97,15 @@ func TestMemoryIsBoundedWhileNothingIsAccepted(t *testing.T) {
 	eventually(t, "all is given back", func() bool { return c.Health().BufferedBytes == 0 })
 }
 
-// The same with an inbox, whose PostgreSQL does not answer.
+// TestMemoryIsBoundedWhileTheDatabaseIsStopped is the same test with an inbox whose PostgreSQL does
+// not answer.
 func TestMemoryIsBoundedWhileTheDatabaseIsStopped(t *testing.T) {
 	const each = 4 // 128 MiB
 	k := kafkatest.Start(t, kafkatest.Topic(topic, backlogPartitions))
 	proxy := pgproxy.New(t, testenv.PostgresDSN(t))
 	cfg := config(k.Brokers(), topic)
 	tightly(&cfg)
-	// time for megabytes on a busy machine
+	// enough for megabytes on a busy machine
 	ib := inboxtest.New(t, testenv.OpenPostgres(t, proxy.DSN()), inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = 3 * time.Second
 	}),
@@ -121,8 +122,7 @@ func TestMemoryIsBoundedWhileTheDatabaseIsStopped(t *testing.T) {
 	keepLooking(t, "all are accepted", func() bool { return inboxtest.CountMessages(t, ib) == backlogPartitions*each })
 }
 
-// awaitFull measures until the buffer is full and accepting fails, and for a
-// while after.
+// awaitFull measures until the buffer is full and accepting fails, and for some time after.
 func awaitFull(t *testing.T, m *measured, health func() kafkaconsumer.Health) {
 	t.Helper()
 	keepLooking(t, "accepting fails with the buffer full", func() bool {
@@ -136,7 +136,8 @@ func awaitFull(t *testing.T, m *measured, health func() kafkaconsumer.Health) {
 	}
 }
 
-// keepLooking is eventually on this goroutine: measuring has one.
+// keepLooking is like eventually, but runs in this goroutine, so that it does not disturb the
+// measurement.
 func keepLooking(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {
@@ -146,7 +147,8 @@ func keepLooking(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// forgetting counts records and keeps none: a ledger would be the memory.
+// forgetting counts records without storing them, because a ledger would use the memory that is
+// measured.
 type forgetting struct {
 	haltAtGaps
 	away    atomic.Bool

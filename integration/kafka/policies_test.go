@@ -24,9 +24,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// What the crash tests produce: partitions whose first, middle or last record
-// is bad, one with nothing but bad ones, one with none, and how many of them
-// are bad before the first good one.
+// batches are what the crash tests produce. In three partitions the first, middle or last record is
+// bad. One partition has only bad records, and one has none. bad has the offsets.
 var batches = []struct {
 	records int
 	bad     []int64
@@ -34,7 +33,7 @@ var batches = []struct {
 	{6, []int64{0}}, {6, []int64{3}}, {6, []int64{5}}, {2, []int64{0, 1}}, {6, nil},
 }
 
-// left is how many records the group has not committed.
+// left returns how many records the group has not committed.
 func (r *rig) left() (n int) {
 	for partition, batch := range batches {
 		n += batch.records - int(max(r.committed(partition), 0))
@@ -45,7 +44,7 @@ func (r *rig) left() (n int) {
 // badness is a way for records to be bad.
 type badness struct {
 	name string
-	// record makes a bad one.
+	// record returns a bad record.
 	record func(partition int) kafkatest.Record
 }
 
@@ -63,7 +62,7 @@ var (
 	}}
 )
 
-// policy is what is done about them.
+// policy is a policy for bad records.
 type policy struct {
 	name   string
 	adjust func(*acceptor.Options)
@@ -83,13 +82,14 @@ var policies = []policy{
 func (p policy) halts() bool     { return p.name == "Halt" || p.name == "unrouted Halt" }
 func (p policy) publishes() bool { return p.name == "DeadLetterTopic" }
 
-// step is a moment of the consumer's work.
+// step is a step of the consumer's work at which it crashes.
 type step struct {
 	name string
 	only func(policy) bool
-	// arrange makes the consumer hang there, and returns a signal that it does.
+	// arrange makes the consumer hang at the step, and returns a function that reports whether it
+	// hangs.
 	arrange func(l *life) (there func() bool)
-	// repeats: what was published is published again afterwards.
+	// repeats is true if published records are published again after the crash.
 	repeats bool
 }
 
@@ -122,7 +122,7 @@ var steps = []step{
 	}},
 }
 
-// life is one life of a consumer on an inbox's tables.
+// life is one run of a consumer on an inbox's tables.
 type life struct {
 	t        *testing.T
 	kafka    *kafkatest.Kafka
@@ -176,7 +176,7 @@ func (l *life) failCommits() {
 	l.faults = append(l.faults, l.kafka.FailNext(kmsg.OffsetCommit, -1, -1))
 }
 
-// born makes a life that is not started.
+// born makes a life without starting it.
 func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	t.Helper()
 	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t",
@@ -192,8 +192,8 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	l.wrapped = &wrapped{Acceptor: accepting}
 	cfg := config(r.kafka.Brokers(), topic)
 	cfg.Decoder = envelope.DecoderConfig{Mode: envelope.Plain, TypeHeader: "MessageType", Type: "t"}
-	// All partitions in one accept, however slow the machine: the bad records are not the
-	// most of it then, for which the database's refusals would halt.
+	// All partitions are in one accept, even on a slow machine. Otherwise an accept could have
+	// mostly bad records, and the database's refusals would halt the consumer.
 	cfg.AcceptConcurrency, cfg.BatchRecords, cfg.Linger, cfg.DrainTimeout = 1, max(r.left(),
 		1), 10*time.Second, 50*time.Millisecond
 	if p.publishes() {
@@ -206,11 +206,10 @@ func born(t *testing.T, d *inboxtest.Database, r *rig, p policy) *life {
 	return l
 }
 
-// end drops the consumer; a hanging accept is cancelled.
+// end stops the consumer. A hanging accept is cancelled.
 func (l *life) end() { stop(l.t, l.consumer) }
 
-// durable is what the tables and the dead-letter topic hold, each record as
-// "partition/offset".
+// durable is what the tables and the dead-letter topic contain, each record as "partition/offset".
 type durable struct {
 	messages, rejected, published []string
 }
@@ -229,23 +228,23 @@ func look(t *testing.T, d *inboxtest.Database, r *rig) (found durable) {
 	return found
 }
 
-// holds says whether a record may be committed.
+// holds reports whether the offset of a record may be committed.
 func (d durable) holds(partition int, offset int64) bool {
 	at := fmt.Sprint(partition, "/", offset)
 	return slices.Contains(d.messages, at) || slices.Contains(d.rejected, at) || slices.Contains(d.published, at)
 }
 
-// Contract 2, 7.1, 7.4. Whatever the policy, wherever in its batch a bad record
-// is and at whatever step the process dies: no offset is committed past a
-// record that is not durable, afterwards each is durable, rows are there once
-// and letters at least once.
+// TestCrashAtEachStepOfEachPolicyLosesAndDoublesNothing proves contract 2, 7.1 and 7.4, whatever
+// the policy, wherever in its batch a bad record is, and at whatever step the process dies. No
+// offset is committed past a record that is not durable. Afterwards each record is durable, rows
+// exist once and dead letters at least once.
 func TestCrashAtEachStepOfEachPolicyLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for _, p := range policies {
 		for _, b := range p.bad {
 			t.Run(p.name+", "+b.name, func(t *testing.T) {
 				inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-					inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))) // its tables
+					inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))) // makes its tables
 					if b.name == refusedOnes.name {
 						refuseNo(t, d)
 					}

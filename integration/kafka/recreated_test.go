@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// The offset lies within the new log, whose leader epochs begin low again: only
-// the topic's ID shows that it is another (contract 7.5).
+// TestTopicCreatedAgainWithALargerLogHalts proves contract 7.5. The offset lies within the new log,
+// and leader epochs start low again, so only the topic's ID reveals that the log is another one.
 func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
@@ -27,7 +27,7 @@ func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
 		for i := range 5 {
 			b.produce(b.client, &kgo.Record{Value: fmt.Append(nil, "old", i)})
 		}
-		c := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Minute }) // the member stays
+		c := b.start(func(c *kafkaconsumer.Config) { c.WatchInterval = time.Minute }) // the member does not notice
 		b.awaitEnd()
 		_, err := b.admin.DeleteTopics(t.Context(), b.topic)
 		require.NoError(t, err)
@@ -50,9 +50,9 @@ func TestTopicCreatedAgainWithALargerLogHalts(t *testing.T) {
 	})
 }
 
-// A partition that waits for its acceptor sends no fetch, and so sees no error:
-// the connection outlives the topic, and the next fetch on it is answered from
-// the new log.
+// TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart covers a partition that waits for
+// its acceptor. It sends no fetch and so sees no error. The connection outlives the topic, and the
+// next fetch is answered from the new log.
 func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -78,9 +78,9 @@ func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) 
 	first := produced
 	produce(8)
 	close(accepted.hold)
-	gap := 0 // how many events there are up to it
+	gap := 0 // how many events there are up to the gap
 	eventually(t, "the gap is met", func() bool {
-		produce(1) // a log that is written goes on to be read
+		produce(1) // only a log that is written to is fetched again
 		gap = 1 + slices.IndexFunc(accepted.seen(), func(event string) bool { return strings.HasSuffix(event, "->0") })
 		return gap > 0
 	})
@@ -91,9 +91,9 @@ func TestTopicCreatedAgainWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) 
 	eventually(t, "it is committed", func() bool { return k.Committed(group, topic)[0] == int64(produced-first) })
 }
 
-// The fetch that meets the new log is answered on the old connection, soon after
-// the topic's ID was asked for, and no record is written after it: what lies
-// before the offset in the new log must be read all the same.
+// TestTopicCreatedAgainAndQuietThenIsReadFromItsStart covers a quiet new log. The fetch that
+// reaches it is answered on the old connection, soon after the topic's ID was requested, and no
+// further record is written. Records before the offset in the new log must be read anyway.
 func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -120,7 +120,8 @@ func TestTopicCreatedAgainAndQuietThenIsReadFromItsStart(t *testing.T) {
 	stop(t, c)
 }
 
-// The new log ends where the old one did: no answer has a record that could show it.
+// TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart covers a new log that
+// ends at the same offset as the old one, so that no fetched record can reveal it.
 func TestTopicCreatedAgainWithALogAsLongWhileNothingIsFetchedIsReadFromItsStart(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
@@ -158,9 +159,9 @@ func writeNumbered(t *testing.T, k *kafkatest.Kafka, prefix string, n int) {
 	}
 }
 
-// answerNothing makes the leader answer fetches from the offset with no records,
-// which it tells of first, until goOn is called: then one with the error, if
-// that is not 0, and all others as they should be.
+// answerNothing makes the leader answer fetches at the offset without records, until goOn is
+// called. It closes waiting at the first such fetch. After goOn, one response has the error code,
+// if that is not 0, and all others are normal.
 func answerNothing(k *kafkatest.Kafka, offset int64) (waiting <-chan struct{}, goOn func(code int16)) {
 	began := make(chan struct{})
 	var once sync.Once
@@ -195,8 +196,8 @@ func answerNothing(k *kafkatest.Kafka, offset int64) (waiting <-chan struct{}, g
 	}
 }
 
-// lag makes the leader tell, while lies says so, of a log that ends at offset
-// 4, and returns how often it was asked where its log begins.
+// lag makes the leader report a log that ends at offset 4, for as long as lies returns true. It
+// returns how often the leader was asked for the log's start.
 func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
 	asked := &atomic.Int32{}
 	k.Cluster().ControlKey(int16(kmsg.Fetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
@@ -238,12 +239,12 @@ func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
 	return asked
 }
 
-// What was a gap when it was met may be none once everything before is
-// accepted: a leader that had just been elected did not know its log's end.
+// TestGapThatIsNoneAnyMoreIsNotPassed checks that a gap is verified again after all records before
+// it are accepted. A newly elected leader may not have known the end of its log.
 func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	r.ledger.again(topic) // another acceptor knows of it
+	r.ledger.again(topic) // see ledger.again
 	r.produce(5, 0)
 	accepted := &values{hold: make(chan struct{})}
 	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
@@ -255,7 +256,7 @@ func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
 	var over atomic.Bool
 	asked := lag(r.kafka, func(int32) bool { return !over.Load() })
 	eventually(t, "the gap is believed", func() bool { return asked.Load() == 3 })
-	await(t.Context(), 100*time.Millisecond) // the rest of the third answer
+	await(t.Context(), 100*time.Millisecond) // the rest of the third response
 	over.Store(true)
 	close(accepted.hold)
 	r.produce(1, 0)
@@ -264,11 +265,11 @@ func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
 	require.Empty(t, c.Health().Halted())
 }
 
-// A leader may lag for a second.
+// TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile checks that a leader may lag for a second.
 func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	r.ledger.again(topic) // another acceptor knows of it
+	r.ledger.again(topic) // see ledger.again
 	r.produce(5, 0)
 	accepted := &values{}
 	c := consumer(t, config(r.kafka.Brokers(), topic), accepted)
@@ -281,12 +282,12 @@ func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
 	require.Len(t, accepted.seen(), 6, "and nothing is read again")
 }
 
-// Once it is kept, a gap is not handed in again because the broker does not
-// tell where the log ends.
+// TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer checks that a stored gap is not reported again
+// because the broker does not tell where the log ends.
 func TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	r.ledger.again(topic) // another acceptor knows of it
+	r.ledger.again(topic) // see ledger.again
 	r.produce(5, 0)
 	commit(t, r.kafka, 100)
 	accepted := &values{}

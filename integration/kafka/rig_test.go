@@ -1,5 +1,5 @@
-// Package kafka tests kafkaconsumer against an in-process Kafka that can be
-// told to fail, and against a real broker where there is one.
+// Package kafka tests kafkaconsumer against an in-process Kafka that can be told to fail, and
+// against a real broker if there is one.
 package kafka
 
 import (
@@ -47,8 +47,8 @@ func newRig(t *testing.T, partitions int, opts ...kafkatest.Option) *rig {
 	return r
 }
 
-// config is quick, so that tests are, but what would be a member's death, or a
-// broker's, takes longer than a slow machine does.
+// config returns a fast configuration. Only the timeouts after which a member or a broker counts as
+// dead are long enough for a slow machine.
 func config(brokers []string, topics ...string) kafkaconsumer.Config {
 	return kafkaconsumer.Config{
 		Brokers: brokers, Topics: topics, GroupID: group,

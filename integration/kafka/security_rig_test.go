@@ -18,11 +18,10 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// password is that of each SCRAM user of these tests.
+// password is the password of all SCRAM users in these tests.
 const password = "correct-horse"
 
-// secured is a real broker with TLS, SASL and rights. Its plain listener lets
-// tests do everything.
+// secured is a real broker with TLS, SASL and ACLs. Its plain listener allows tests everything.
 type secured struct{ *servers.Kafka }
 
 func startSecured(t *testing.T) secured {
@@ -35,8 +34,8 @@ func startSecured(t *testing.T) secured {
 	return secured{k}
 }
 
-// bench makes a topic of two partitions, and a user of the topic's name for
-// all SCRAM mechanisms, who may do nothing yet.
+// bench makes a topic of two partitions, and a user with the topic's name for all SCRAM mechanisms.
+// The user has no rights yet.
 func (s secured) bench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, s.Brokers())
@@ -56,7 +55,7 @@ func (s secured) setPassword(b *bench, password string) {
 	}
 }
 
-// Rights of the bench's users, however they log in.
+// topicRight and the functions below return rights of the bench's user, however the user logs in.
 func topicRight(b *bench, operation kadm.ACLOperation) *kadm.ACLBuilder {
 	return rights(b, operation).Topics(b.topic)
 }
@@ -88,10 +87,10 @@ func revoke(b *bench, right *kadm.ACLBuilder) {
 	}
 }
 
-// way is how a consumer comes to the broker.
+// way is a way for a consumer to connect to the broker.
 type way func(b *bench, c *kafkaconsumer.Config)
 
-// to goes to a listener without a name.
+// to connects to a listener without authentication.
 func (s secured) to(listener servers.Listener) way {
 	return func(_ *bench, c *kafkaconsumer.Config) { c.Brokers = s.Listener(listener) }
 }
@@ -103,7 +102,7 @@ func (w way) trusting(cfg *tls.Config) way {
 	}
 }
 
-// certified shows a certificate for the bench's user.
+// certified adds a certificate for the bench's user.
 func (w way) certified(s secured) way {
 	return func(b *bench, c *kafkaconsumer.Config) {
 		w(b, c)
@@ -114,7 +113,7 @@ func (w way) certified(s secured) way {
 	}
 }
 
-// as logs in; an empty user is the bench's own.
+// as adds a login. An empty user is the bench's own.
 func (w way) as(mechanism, user, password string) way {
 	return func(b *bench, c *kafkaconsumer.Config) {
 		w(b, c)
@@ -125,7 +124,7 @@ func (w way) as(mechanism, user, password string) way {
 	}
 }
 
-// start starts a consumer that comes this way, and records what it logs.
+// start starts a consumer that connects this way, and records its log.
 func (w way) start(b *bench, change ...func(*kafkaconsumer.Config)) (*kafkaconsumer.Consumer, *observer.ObservedLogs) {
 	b.t.Helper()
 	cfg := config(b.brokers, b.topic)
@@ -153,11 +152,11 @@ func (w way) start(b *bench, change ...func(*kafkaconsumer.Config)) (*kafkaconsu
 	return c, logs
 }
 
-// soonForgotten is for members that cannot leave, for want of a right or a
-// password: the broker holds their place until their session is over.
+// soonForgotten sets a short session, for members that cannot leave because they lack a right or a
+// password. The broker keeps their place until the session ends.
 func soonForgotten(c *kafkaconsumer.Config) { c.SessionTimeout = 3 * time.Second }
 
-// loud is what was logged as a warning or worse, a line each.
+// loud returns what was logged as a warning or worse, one line each.
 func loud(logs *observer.ObservedLogs) []string {
 	var lines []string
 	for _, entry := range logs.Filter(func(e observer.LoggedEntry) bool { return e.Level >= zapcore.WarnLevel }).All() {
@@ -177,7 +176,7 @@ func (b *bench) fill(n int) {
 	b.produce(b.client, records...)
 }
 
-// says waits until the consumer's health has all of the words.
+// says waits until the text of the consumer's health contains all of the words.
 func says(t *testing.T, c *kafkaconsumer.Consumer, words ...string) string {
 	t.Helper()
 	text := ""

@@ -19,12 +19,12 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// TestSecuredBroker proves contract 7.5 on a real broker, which all its parts
-// share: each has its own topic, group and user.
+// TestSecuredBroker proves contract 7.5 on a real broker that all parts share. Each part has its
+// own topic, group and user.
 func TestSecuredBroker(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
-	t.Run("all", func(t *testing.T) { // ends when all parallel parts have
+	t.Run("all", func(t *testing.T) { // ends after all parallel parts
 		t.Run("every way in is good for every request", s.waysIn)
 		t.Run("a refusal is said in words, once", s.refusals)
 		t.Run("a repaired password is noticed", s.repairedPassword)
@@ -38,9 +38,8 @@ func TestSecuredBroker(t *testing.T) {
 	})
 }
 
-// waysIn takes a consumer through all its requests: metadata, joining, start
-// offsets, fetching, committing, a second member, and heartbeats while an
-// accept holds up the rebalance.
+// waysIn makes a consumer send all of its requests: metadata, joining, start offsets, fetching,
+// committing, a second member, and heartbeats while an accept delays the rebalance.
 func (s secured) waysIn(t *testing.T) {
 	trust := s.Authority().Trust()
 	overTLS := s.to(servers.SASLTLSListener).trusting(trust)
@@ -75,7 +74,7 @@ func (s secured) waysIn(t *testing.T) {
 			b.fill(10)
 			receive(t, entered)
 			second, secondLogs := w.start(b)
-			await(t.Context(), 500*time.Millisecond) // two heartbeats, while the first must not rejoin
+			await(t.Context(), 500*time.Millisecond) // two heartbeats, in which the first member must not rejoin
 			holding.Store(false)
 			close(release)
 			eventually(t, "both have a partition", func() bool {
@@ -155,7 +154,7 @@ func (s secured) refusals(t *testing.T) {
 			require.Equal(t, kafkaconsumer.StateWaiting, c.consumer.State())
 		})
 	}
-	await(t.Context(), 1500*time.Millisecond) // in which all try again and again
+	await(t.Context(), 1500*time.Millisecond) // time for several retries
 	for name, c := range cases {
 		require.Len(t, loud(c.logs), 1, name)
 		stop(t, c.consumer)
@@ -176,8 +175,8 @@ func (s secured) repairedPassword(t *testing.T) {
 	require.Len(t, loud(logs), 1)
 }
 
-// passwordChanged: what is connected goes on until its session ends; then
-// fetching and joining are refused.
+// passwordChanged checks that existing connections work until their session ends, and that fetching
+// and joining are refused then.
 func (s secured) passwordChanged(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
@@ -212,8 +211,8 @@ func (s secured) groupRightTaken(t *testing.T) {
 		fmt.Sprintf("user %q (SCRAM-SHA-512) needs the right READ on the group %q", b.topic, b.group))
 }
 
-// rightTaken takes a right away while an accept is going on, so that what it
-// accepts cannot be committed, and gives it back.
+// rightTaken removes a right during an accept, so that the accepted records cannot be committed,
+// and restores it later.
 func (s secured) rightTaken(b *bench, right *kadm.ACLBuilder, words ...string) {
 	t := b.t
 	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
@@ -236,7 +235,7 @@ func (s secured) rightTaken(b *bench, right *kadm.ACLBuilder, words ...string) {
 	b.fill(10)
 	receive(t, entered)
 	revoke(b, right)
-	await(t.Context(), 300*time.Millisecond) // the broker learns of it by itself
+	await(t.Context(), 300*time.Millisecond) // the broker applies it a moment later
 	close(release)
 	text := says(t, c, words...)
 	t.Log(text)
@@ -256,8 +255,8 @@ func (s secured) rightTaken(b *bench, right *kadm.ACLBuilder, words ...string) {
 	require.Len(t, slices.Compact(lines), len(lines), "none is repeated")
 }
 
-// oneTopicTaken: the group's leader, asking for the partitions of both topics,
-// is refused both.
+// oneTopicTaken removes the right on one of two topics. The group's leader requests the partitions
+// of both, and is refused for both.
 func (s secured) oneTopicTaken(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
@@ -287,7 +286,7 @@ func (s secured) oneTopicTaken(t *testing.T) {
 	require.NoError(t, b.client.ProduceSync(t.Context(), &kgo.Record{Topic: other, Value: []byte("held")}).FirstErr())
 	receive(t, entered)
 	revoke(b, toOther)
-	await(t.Context(), 300*time.Millisecond) // the broker learns of it by itself
+	await(t.Context(), 300*time.Millisecond) // the broker applies it a moment later
 	close(release)
 	eventually(t, "denied", func() bool { return slices.Equal(c.Health().DeniedTopics, []string{other}) })
 	b.fill(10)
@@ -331,8 +330,8 @@ func (s secured) unseenTopic(t *testing.T) {
 	require.Len(t, loud(logs), 1)
 }
 
-// shortSession: brokers close connections whose SASL session is over when they
-// are used next. kafka-go does not log in again on them.
+// shortSession checks SASL sessions that end. Brokers then close the connection at its next use,
+// and kafka-go does not log in again on it.
 func (s secured) shortSession(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)

@@ -67,7 +67,7 @@ func TestStopDoesNotJoinAgain(t *testing.T) {
 	}
 }
 
-// deadline is a stop's context.
+// deadline returns the context of a stop.
 func deadline(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
 }
@@ -171,7 +171,7 @@ func TestStoppingAtAnyMomentLeaksNothing(t *testing.T) {
 		c, err := kafkaconsumer.New("orders.events", config(r.kafka.Brokers(), topic), r.ledger, nil, nil)
 		require.NoError(t, err)
 		require.NoError(t, c.Start(t.Context()))
-		await(t.Context(), rand.N(30*time.Millisecond)) // any moment is the point of this test
+		await(t.Context(), rand.N(30*time.Millisecond)) // stops at a random moment, which is the point of this test
 		stop(t, c)
 	}
 	goleak.VerifyNone(t, running)
@@ -180,7 +180,7 @@ func TestStoppingAtAnyMomentLeaksNothing(t *testing.T) {
 	r.awaitAll()
 }
 
-// await lets time pass where there is nothing to wait for.
+// await lets time pass when there is no condition to wait for.
 func await(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

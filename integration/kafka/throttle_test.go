@@ -12,9 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// throttle answers the first fetch at once and with nothing but the order to be
-// quiet, not even the partition, as brokers do by quota (KIP-219). It counts fetches that come too early:
-// these a broker would leave unread until the time is over.
+// throttle answers the first fetch at once with a throttle time and nothing else, as brokers do
+// under a quota (KIP-219). It counts fetches that arrive before that time is over. A broker would
+// not read them until then.
 func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.Int32) {
 	throttled, early = &atomic.Bool{}, &atomic.Int32{}
 	k := r.kafka.Cluster()
@@ -36,9 +36,9 @@ func (r *rig) throttle(d time.Duration) (throttled *atomic.Bool, early *atomic.I
 	return throttled, early
 }
 
-// A quota may hold a consumer up for longer than any answer may take: that is
-// no failure (contract 7.8). Were the request's timeout as short as an answer
-// takes on a slow machine, the broker's order would be lost with it.
+// TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays proves contract 7.8: a quota may throttle a
+// consumer for longer than a request's timeout, and that is no failure. The timeout here is long
+// enough for a slow machine to receive the throttle time.
 func TestThrottledFetcherIsQuietForAsLongAsTheBrokerSays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
@@ -63,7 +63,8 @@ func TestThrottledFetcherStopsAtOnce(t *testing.T) {
 	stop(t, c)
 }
 
-// An answer that says nothing but to wait does not say that what was wrong is over.
+// TestGapIsFoundAmongThrottledAnswers checks that a response that only throttles does not clear an
+// error.
 func TestGapIsFoundAmongThrottledAnswers(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))

@@ -1,7 +1,7 @@
-// Package kafkaproxy puts a proxy between a test and a Kafka broker that cuts
-// connections in the middle of an answer, or forges answers. Brokers must be told
-// to advertise it if more than the first connections are to pass it. Only tests
-// and the soak import it.
+// Package kafkaproxy is a proxy between a test and a Kafka broker that cuts connections in the
+// middle of a response, or forges responses. For all connections to pass through the proxy, not
+// only the first, the broker must advertise the proxy's address. Only tests and the soak test
+// import it.
 package kafkaproxy
 
 import (
@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// dialTimeout bounds the way to the broker.
+// dialTimeout is the timeout for connecting to the broker.
 const dialTimeout = 5 * time.Second
 
-// Proxy is one proxy in front of one broker. It is safe for concurrent use.
+// Proxy is a proxy in front of one broker. It is safe for concurrent use.
 type Proxy struct {
 	listener net.Listener
 	ended    sync.WaitGroup
@@ -26,13 +26,13 @@ type Proxy struct {
 	broker string
 	conns  map[net.Conn]bool
 	closed bool
-	least  int // size of answers that are cut
-	left   int // how many still are to be
+	least  int // minimum size of responses that are cut
+	left   int // how many more are to be cut
 	cut    int
-	forged map[int16][]byte // answers, by the API key of their requests
+	forged map[int16][]byte // responses, by the API key of their requests
 }
 
-// Start starts a proxy in front of a broker (host:port). Close ends it.
+// Start starts a proxy in front of a broker (host:port). Close stops it.
 func Start(broker string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,35 +43,34 @@ func Start(broker string) (*Proxy, error) {
 	return p, nil
 }
 
-// Address is what clients connect to.
+// Address returns the address that clients connect to.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-// Redirect leads connections that are made from now on to another address.
+// Redirect sends new connections to another address.
 func (p *Proxy) Redirect(broker string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.broker = broker
 }
 
-// CutAnswers makes the next n answers of at least so many bytes, on whichever
-// connections, end in their middle, and their connections with them. It
-// replaces what was asked for before; n = 0 ends it.
+// CutAnswers cuts the next n responses of at least this size in the middle, on any connection, and
+// closes their connections. It replaces earlier calls. n = 0 ends it.
 func (p *Proxy) CutAnswers(n, least int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.left, p.least = n, least
 }
 
-// Cut is how many answers have been cut.
+// Cut returns how many responses have been cut.
 func (p *Proxy) Cut() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cut
 }
 
-// Forge replaces all that follows the correlation ID in answers to requests of
-// an API key; with nil they pass again. Requests with SASL tokens that are not
-// in requests of their own have no key and cannot be forged.
+// Forge replaces everything after the correlation ID in responses to requests with an API key. nil
+// ends that. Requests with SASL tokens that are not wrapped in Kafka requests have no key and
+// cannot be forged.
 func (p *Proxy) Forge(key int16, content []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +87,7 @@ func (p *Proxy) forgery(key int16) []byte {
 	return p.forged[key]
 }
 
-// Close ends the proxy and every connection through it.
+// Close stops the proxy and closes every connection through it.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -134,15 +133,15 @@ func (p *Proxy) connect(client net.Conn) {
 	requests.Wait()
 }
 
-// queue is the API keys of a connection's requests without an answer yet: brokers
-// answer in the order of the requests.
+// queue has the API keys of a connection's unanswered requests. Brokers answer in the order of the
+// requests.
 type queue struct {
 	mu   sync.Mutex
 	keys []int16
 }
 
-// requests passes on what the client asks: frames that begin with their length
-// and their API key.
+// requests forwards the client's requests. Each is a frame that begins with its length and its API
+// key.
 func (q *queue) requests(broker io.Writer, client io.Reader) error {
 	header := make([]byte, 4+2)
 	for {
@@ -161,7 +160,7 @@ func (q *queue) requests(broker io.Writer, client io.Reader) error {
 	}
 }
 
-// next is the key of the request that is answered now; -1 if there is none.
+// next returns the key of the request that is answered now, or -1 if there is none.
 func (q *queue) next() int16 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,7 +174,7 @@ func (q *queue) next() int16 {
 
 var errCut = errors.New("cut")
 
-// answers passes on what the broker says: frames that begin with their length.
+// answers forwards the broker's responses. Each is a frame that begins with its length.
 func (p *Proxy) answers(client io.Writer, broker io.Reader, keys *queue) error {
 	header := make([]byte, 4)
 	for {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo answers every frame with itself.
+// echo starts a server that answers every frame with the same frame.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +50,7 @@ func TestAnswersAreCutInTheirMiddle(t *testing.T) {
 		_, err = conn.Write(frame(size))
 		require.NoError(t, err)
 		answer := make([]byte, 4+size)
-		n, _ := io.ReadFull(conn, answer) // short where it is cut
+		n, _ := io.ReadFull(conn, answer) // incomplete if it is cut
 		return n
 	}
 	require.Equal(t, 104, ask(100))
@@ -64,7 +64,8 @@ func TestAnswersAreCutInTheirMiddle(t *testing.T) {
 	require.Equal(t, 104, ask(100))
 }
 
-// A forged answer keeps the correlation ID of its request.
+// TestAnswersAreForgedByTheirRequests checks that a forged response keeps the correlation ID of its
+// request.
 func TestAnswersAreForgedByTheirRequests(t *testing.T) {
 	p, err := kafkaproxy.Start(echo(t))
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package maketest runs `make test` as a machine does on which little is
-// installed: on few packages, with a PATH of its own.
+// Package maketest runs `make test` like a machine on which little is installed. It uses few
+// packages and a PATH of its own.
 package maketest
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hidden are the programs that the machine does not have. Without apt-get root
-// cannot install them either.
+// hidden are the programs that the machine does not have. Without apt-get, root cannot install them
+// either.
 var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser", "google-chrome",
 	"google-chrome-stable", "headless-shell", "java", "mvn", "docker", "apt-get"}
 
-// small is a run of one test for each of those programs, and of a mutant that
+// small are the arguments for a run of one test for each of those programs, and of one mutant that
 // needs Redis.
 var small = []string{
 	"test", "MODULES=./integration", "LONGEST=", "PACKAGES=./kafka ./redisstore ./pooler ./dashboard",
@@ -49,17 +49,17 @@ func TestMissingProgramsFailWhereAllIsRequired(t *testing.T) {
 	require.NotContains(t, output, "tests: ", "none ran")
 }
 
-// makeTest runs the command on the small part with a PATH that lacks what is hidden.
+// makeTest runs make with these arguments and a PATH without the hidden programs.
 func makeTest(t *testing.T, environment ...string) (output string, err error) {
 	t.Helper()
 	top, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	path := t.TempDir()
 	for _, directory := range filepath.SplitList(os.Getenv("PATH")) {
-		programs, _ := os.ReadDir(directory) // a PATH may name what is not there
+		programs, _ := os.ReadDir(directory) // the PATH may name missing directories
 		for _, program := range programs {
 			if !slices.Contains(hidden, program.Name()) {
-				// the first one counts
+				// an error means that an earlier directory has the program
 				_ = os.Symlink(filepath.Join(directory, program.Name()), filepath.Join(path, program.Name()))
 			}
 		}

@@ -1,6 +1,6 @@
 package main
 
-// acceptingMutants: accepting stores each message once, with a status for each handler.
+// acceptingMutants break accepting: each message is stored once, with a status for each handler.
 var acceptingMutants = []mutant{
 	{
 		Name:    "sqlite: the unique constraint is gone",
@@ -103,7 +103,7 @@ var acceptingMutants = []mutant{
 	},
 }
 
-// orderingMutants: ordered handlers keep the order of their lanes.
+// orderingMutants break ordering: ordered handlers keep the order of their lanes.
 var orderingMutants = []mutant{
 	{
 		Name:    "a lane is not advanced when its first row has ended",
@@ -144,7 +144,7 @@ var orderingMutants = []mutant{
 	},
 }
 
-// cleaningMutants: cleanup deletes what is completed, archived and cannot come again.
+// cleaningMutants break cleanup: it deletes only what is completed, archived and cannot come again.
 var cleaningMutants = []mutant{
 	{
 		Name:    "rejected messages go without their option",

@@ -2,7 +2,8 @@ package main
 
 import "time"
 
-// receivingMutants: Direct and Inline channels, and the inline receiver, acknowledge what is done.
+// receivingMutants break Direct and Inline channels and the inline receiver: they acknowledge only
+// what is done.
 var receivingMutants = []mutant{
 	{
 		Name:    "gormstore: a duplicate runs",
@@ -140,7 +141,7 @@ var receivingMutants = []mutant{
 	},
 }
 
-// failoverMutants: what is acknowledged survives the loss of the primary.
+// failoverMutants break failover: what is acknowledged survives the loss of the primary.
 var failoverMutants = []mutant{
 	{
 		Name:    "a marker is looked up without a lock",

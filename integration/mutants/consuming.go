@@ -2,7 +2,8 @@ package main
 
 import "time"
 
-// consumingMutants: consuming commits no offset past what is stored, and reads what producers committed.
+// consumingMutants break consuming: no offset is committed past what is stored, and only what
+// producers committed is read.
 var consumingMutants = []mutant{
 	{
 		Name:    "offsets are committed before their records are accepted",

@@ -1,16 +1,16 @@
-// Command mutants proves that tests can fail: it puts known defects, one at a
-// time, into a copy of the tree and expects the named test to notice.
+// Command mutants proves that tests can fail. It applies known defects, one at a time, to a copy of
+// the tree and expects the named test to fail.
 //
 //	go run ./mutants            all
 //	go run ./mutants -run lane  those whose name matches
 //	go run ./mutants -part 2/6  every sixth, from the second
 //
-// It runs in a directory of the git repository. A defect that no test notices,
-// one that does not apply or compile, and a test that fails without any defect
-// are all failures: the exit status is then 1. A defect that no test notices is
-// left out if tests that might have were left out for want of a server.
+// Run it in a directory of the git repository. A failure is a defect that no test notices, one that
+// does not apply or compile, or a test that fails without any defect. The exit status is then 1. An
+// unnoticed defect is left out if tests that might have noticed it were left out because a server
+// is missing.
 //
-// With -json it prints the events of go test -json, one test for each mutant.
+// With -json it prints the events of go test -json, with one test for each mutant.
 package main
 
 import (
@@ -50,8 +50,8 @@ func main() {
 	}
 }
 
-// runAll reports one line per mutant and a closing one, and says whether none
-// failed. Each job has a copy of the tree.
+// runAll prints one line per mutant and a closing one, and reports whether none failed. Each job
+// has a copy of the tree.
 func runAll(
 	ctx context.Context, report *report, directory, pattern string, jobs int, all []mutant,
 ) (ok bool, err error) {
@@ -78,7 +78,7 @@ func runAll(
 	return report.failed == 0, nil
 }
 
-// work checks mutants in a copy of the tree until none is left.
+// work checks mutants from the queue in a copy of the tree until the queue is empty.
 func work(ctx context.Context, directory string, queue <-chan mutant, report *report) (err error) {
 	tree, err := copyTree(ctx, directory)
 	if err != nil {
@@ -97,7 +97,7 @@ func work(ctx context.Context, directory string, queue <-chan mutant, report *re
 	return nil
 }
 
-// report counts and prints; it is safe for concurrent use.
+// report counts and prints results. It is safe for concurrent use.
 type report struct {
 	mu                      sync.Mutex
 	out                     io.Writer
@@ -139,7 +139,7 @@ func (r *report) event(fields map[string]any) {
 	fmt.Fprintf(r.out, "%s\n", line)
 }
 
-// close prints the count. Whoever reads the events counts them itself.
+// close prints the counts. With -json it prints none, because the reader of the events counts them.
 func (r *report) close() {
 	if r.json {
 		return
@@ -147,8 +147,8 @@ func (r *report) close() {
 	fmt.Fprintf(r.out, "mutants: %d passed, %d failed, %d left out\n", r.passed, r.failed, r.leftOut)
 }
 
-// partOf takes every n-th mutant, from the k-th: parts 1/n to n/n are all of
-// them, so that consecutive runs can share the work.
+// partOf returns every n-th mutant, from the k-th. The parts 1/n to n/n have all mutants, so that
+// consecutive runs can share the work.
 func partOf(all []mutant, part string) ([]mutant, error) {
 	var k, n int
 	if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
@@ -161,8 +161,8 @@ func partOf(all []mutant, part string) ([]mutant, error) {
 	return selected, nil
 }
 
-// choose checks the table as a whole, so that a slip in an entry is not hidden
-// by a pattern, and refuses to choose none.
+// choose returns the mutants that match. It checks the whole table first, so that a pattern does
+// not hide a mistake in an entry. Choosing none is an error.
 func choose(all []mutant, pattern string) ([]mutant, error) {
 	expression, err := regexp.Compile(pattern)
 	if err != nil {

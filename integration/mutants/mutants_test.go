@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A tree of one module, half of whose code is tested.
+// sample is a tree with one module. Half of its code is tested.
 var sample = map[string]string{
 	".gitignore": "built\n",
 	"built":      "not copied",
@@ -48,7 +48,7 @@ func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
 	sum := test{Package: ".", Run: "^TestSum$"}
 	for name, c := range map[string]struct {
 		mutant mutant
-		want   string // of the report; "" means caught
+		want   string // in the report; "" means caught
 	}{
 		"caught by a test": {mutant{Package: ".", In: "Sum", Old: "a + b", New: "a - b", Test: sum}, ""},
 		"caught by a test's panic": {mutant{Package: ".", In: "Sum", Old: "return a + b", New: `panic("no")`,

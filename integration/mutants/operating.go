@@ -1,6 +1,7 @@
 package main
 
-// operatingMutants: operators act on what they saw, within their rights, and leave a trace.
+// operatingMutants break operations: operators act on what they saw, within their rights, and leave
+// an audit trail.
 var operatingMutants = []mutant{
 	{
 		Name:    "an operator retries a status that has changed",

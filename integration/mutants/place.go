@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// apply returns the file that the mutant changes, as it is and with the defect.
+// apply returns the file that the mutant changes, in its original form and with the defect.
 func (m mutant) apply(top string) (path string, original, mutated []byte, err error) {
 	path, from, to, err := m.place(filepath.Join(top, filepath.FromSlash(m.Package)))
 	if err != nil {
@@ -30,8 +30,8 @@ func (m mutant) apply(top string) (path string, original, mutated []byte, err er
 	return path, original, []byte(text[:from] + strings.Replace(text[from:to], m.Old, m.New, 1) + text[to:]), nil
 }
 
-// place finds In among a directory's files: in which one it is, from which byte and to
-// which, -1 being the end.
+// place finds In among the files of a directory. It returns the file and the byte range. A range
+// end of -1 means the end of the file.
 func (m mutant) place(directory string) (path string, from, to int, err error) {
 	if path = filepath.Join(directory, m.In); filepath.Ext(m.In) != "" {
 		if _, err := os.Stat(path); err == nil {
@@ -68,7 +68,7 @@ func (m mutant) place(directory string) (path string, from, to int, err error) {
 	return "", 0, 0, errors.New(m.Package + " declares " + m.In + " in several files")
 }
 
-// declarations are those of a file by name; a method's has its type's before it.
+// declarations returns a file's declarations by name. A method's name has its type as a prefix.
 func declarations(file *ast.File) map[string]ast.Node {
 	all := map[string]ast.Node{}
 	for _, declaration := range file.Decls {
@@ -97,7 +97,7 @@ func declarations(file *ast.File) map[string]ast.Node {
 	return all
 }
 
-// receiver is the name of a method's type, without its pointer and its parameters.
+// receiver returns the name of a method's type, without its pointer and its type parameters.
 func receiver(expression ast.Expr) string {
 	switch e := expression.(type) {
 	case *ast.StarExpr:

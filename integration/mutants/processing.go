@@ -2,7 +2,8 @@ package main
 
 import "time"
 
-// processingMutants: processing runs each status once at a time, and stores what became of it.
+// processingMutants break processing: each status runs only once at a time, and its result is
+// stored.
 var processingMutants = []mutant{
 	{
 		Name:    "a stop charges what it interrupts",

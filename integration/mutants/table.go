@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// mutant is one defect, put into a copy of the tree to see a test fail. It is found by
-// the function it is in, so that files may be split and code around it may change.
+// mutant is one defect that is applied to a copy of the tree so that a test fails. It is found by
+// the function that contains it, so that files may be split and the code around it may change.
 type mutant struct {
 	Name    string // short, unique
 	Why     string // what the defect breaks, with the contract's clause
-	Package string // its directory, from the top of the tree; "." is the root
-	// In is what holds Old: a function, a method as Type.Method, a type, a constant or a
-	// variable; or a file of the directory that is not Go.
+	Package string // directory relative to the root of the tree; "." is the root
+	// In names what contains Old: a function, a method as Type.Method, a type, a constant or a
+	// variable, or a non-Go file of the directory.
 	In   string
 	Old  string // a short expression that occurs exactly once there
 	New  string
@@ -35,11 +35,11 @@ func (t test) limit() time.Duration {
 	return t.Timeout
 }
 
-// maxMutants bounds the table, so that checking all of it takes minutes and not hours.
+// maxMutants limits the table, so that checking all of it takes minutes and not hours.
 const maxMutants = 80
 
-// mutants are checked in this order. There is one for each guarantee, and for each rule
-// whose breach loses, doubles or reorders something: the defect a hurried change could
-// bring. A rule that two dialects implement alike has one of either.
+// mutants are all mutants, in the order in which they are checked. There is one for each guarantee,
+// and for each rule whose violation loses, doubles or reorders something: the defect that a hurried
+// change could introduce. If two dialects implement a rule alike, only one of them has a mutant.
 var mutants = slices.Concat(acceptingMutants, orderingMutants, cleaningMutants, processingMutants, consumingMutants,
 	receivingMutants, failoverMutants, operatingMutants)

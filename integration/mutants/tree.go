@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// tree is a copy of the working tree that may be damaged.
+// tree is a copy of the working tree that may be changed.
 type tree struct{ path string }
 
-// copyTree copies what git tracks or would track: what is being written counts,
-// what is built does not.
+// copyTree copies what git tracks or would track. That includes uncommitted files and excludes
+// build results.
 func copyTree(ctx context.Context, directory string) (*tree, error) {
 	top, err := git(ctx, directory, "rev-parse", "--show-toplevel")
 	if err != nil {
@@ -77,8 +77,8 @@ func copyFile(from, to string) error {
 
 func (t *tree) remove() error { return os.RemoveAll(t.path) }
 
-// check returns nil when the mutant's test passes without the defect and fails
-// with it, and a leftOut when it may only pass with it for want of a server.
+// check returns nil when the mutant's test passes without the defect and fails with it. It returns
+// a leftOut when the test could not run completely because a server is missing.
 func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baseline) error {
 	key := fmt.Sprint(m.Test)
 	whole, known := baselines[key]
@@ -106,22 +106,22 @@ func (t *tree) check(ctx context.Context, m mutant, baselines map[string]baselin
 	return judge(output, failed)
 }
 
-// baseline is what became of a test without any defect.
+// baseline is the result of a test without any defect.
 type baseline struct {
 	err     error
 	leftOut *leftOut      // nil if all of it ran
 	took    time.Duration // compiling not included
 }
 
-// leftOut is the verdict on a mutant that needs a server which is not there.
+// leftOut is the verdict on a mutant whose test needs a missing server.
 type leftOut struct{ what string }
 
 func (e *leftOut) Error() string { return "LEFT OUT: " + e.what }
 
-// leftOutLine is what a test says that is skipped for want of a server.
+// leftOutLine matches the output of a test that is skipped because a server is missing.
 var leftOutLine = regexp.MustCompile(`LEFT OUT: (.+)`)
 
-// baseline expects tests, and all of them to pass.
+// baseline runs a test without a defect. There must be tests, and all must pass.
 func (t *tree) baseline(ctx context.Context, test test) baseline {
 	output, err := t.goTest(ctx, test, test.limit())
 	took := test.limit()
@@ -143,20 +143,19 @@ func (t *tree) baseline(ctx context.Context, test test) baseline {
 	return baseline{err, without, took}
 }
 
-// passedLine is the last of go test's, with how long the tests took.
+// passedLine matches the last line of go test, which says how long the tests took.
 var passedLine = regexp.MustCompile(`(?m)^ok\s+\S+\s+([0-9.]+s)`)
 
-// patience is how long the test may take with a defect. Much longer than it
-// takes without one, it waits for what does not come any more: that it notices
-// is clear then, and its own patience need not be waited for.
+// patience is how long the test may take with a defect. If it takes much longer than without one,
+// it waits for something that will never happen. That proves that it notices, so there is no need
+// to wait for the test's own timeout.
 func (b baseline) patience(test test) time.Duration {
 	return min(test.limit(), 5*b.took.Round(time.Second)+10*time.Second)
 }
 
-// judge wants a test that says so: a compiler's error or a crash before any
-// test is a bad mutant, which proves nothing. Go prints "--- FAIL" for a test
-// that failed and for none else; a panic or a timeout inside a running test
-// comes with it or with the name of the test that ran.
+// judge requires that a test failed. A compile error or a crash before any test means that the
+// mutant is bad and proves nothing. Go prints "--- FAIL" only for a failed test. A panic or a
+// timeout inside a running test is printed with it, or with the name of the running test.
 func judge(output string, failed error) error {
 	switch {
 	case failed == nil:
@@ -171,9 +170,9 @@ func judge(output string, failed error) error {
 	return fmt.Errorf("no test failed, the command did: %w\n%s", failed, end(output))
 }
 
-// goTest runs a test in the copy. Whatever it starts ends with it.
+// goTest runs a test in the copy. All processes that the test starts end with it.
 func (t *tree) goTest(ctx context.Context, test test, limit time.Duration) (output string, err error) {
-	// Compiling comes on top; go test itself keeps the tests' limit.
+	// The extra time is for compiling. go test itself enforces the tests' limit.
 	ctx, cancel := context.WithTimeout(ctx, limit+3*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, "go", "test", "-v", "-count=1", "-timeout", limit.String(), "-run", test.Run,
@@ -189,7 +188,7 @@ func (t *tree) goTest(ctx context.Context, test test, limit time.Duration) (outp
 	return string(combined), err
 }
 
-// end is the last lines of an output, set off from the report's own.
+// end returns the last lines of an output, indented to stand out from the report.
 func end(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	if len(lines) > 15 {

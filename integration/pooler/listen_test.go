@@ -15,7 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// Contract 4.7: LISTEN succeeds there, and nothing is ever heard.
+// TestListenThroughAPoolerInTransactionModeSaysSoAndPolls proves contract 4.7: LISTEN succeeds
+// through the pooler, but no notification arrives.
 func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	t.Parallel()
 	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: 3})
@@ -36,7 +37,8 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	require.Equal(t, 1, told.Len())
 }
 
-// Contract 3.7: a session that listens keeps doing so for whoever gets it next.
+// TestListenThroughAPoolerInTransactionModeLeavesNothingBehind proves contract 3.7: a session that
+// listens would keep doing so for the client that gets it next.
 func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	const size = 3
@@ -80,7 +82,7 @@ func TestListenThroughAPoolerInSessionModeLeavesNothingBehind(t *testing.T) {
 	requireNobodyListens(t, through+"&default_query_exec_mode=exec", size)
 }
 
-// requireNobodyListens looks into all sessions of the pooler at once.
+// requireNobodyListens checks all sessions of the pooler at once.
 func requireNobodyListens(t *testing.T, dsn string, size int) {
 	t.Helper()
 	db := testenv.OpenPostgres(t, dsn)
@@ -99,7 +101,8 @@ func requireNobodyListens(t *testing.T, dsn string, size int) {
 	require.Len(t, sessions, size)
 }
 
-// A pooler in session mode lets notifications through.
+// TestListenThroughAPoolerInSessionMode checks that a pooler in session mode forwards
+// notifications.
 func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 	t.Parallel()
 	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: 40})
@@ -112,7 +115,7 @@ func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 	require.NoError(t, worker.Health().Processor.Conditions["listening"])
 }
 
-// pair is a worker that listens and an inbox of another process that accepts.
+// pair makes a worker that listens, and an inbox of another process that accepts.
 func pair(
 	t *testing.T, db, elsewhere *gorm.DB, options ...inbox.Option,
 ) (worker, other *inbox.Inbox, got <-chan string) {

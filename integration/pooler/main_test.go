@@ -1,5 +1,5 @@
-// Package pooler proves that an inbox works through PgBouncer in transaction
-// mode, where each transaction may run on another connection of the server.
+// Package pooler proves that an inbox works through PgBouncer in transaction mode, where each
+// transaction may use another connection to the server.
 package pooler
 
 import (
@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// pooled is a new database and the way to it through a pooler of its own.
+// pooled makes a new database and a pooler of its own. It returns the DSN of the database and the
+// DSN through the pooler.
 func pooled(t *testing.T, options servers.PgBouncerOptions) (direct, through string) {
 	t.Helper()
 	direct = testenv.PostgresDSN(t)

@@ -24,7 +24,7 @@ import (
 
 var errFirst = errors.New("the first attempt fails")
 
-// order notes what an ordered handler gets.
+// order records what an ordered handler gets.
 type order struct {
 	mu  sync.Mutex
 	ids map[string][]string // by ordering key
@@ -36,8 +36,8 @@ func (o *order) note(key, id string) {
 	o.ids[key] = append(o.ids[key], id)
 }
 
-// everyKind is a handler of each kind; the transactional ones leave a row for
-// each message in table effects.
+// everyKind declares a handler of each kind. The transactional ones write a row for each message to
+// the table effects.
 func everyKind(seen *order) inbox.Option {
 	write := func(key string) func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 		return func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
@@ -60,7 +60,8 @@ func everyKind(seen *order) inbox.Option {
 	)
 }
 
-// Contract 3.7: no session state is assumed.
+// TestEverythingWorksThroughAPoolerInTransactionMode proves contract 3.7: no session state is
+// assumed.
 func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	// No mode of pgx knows how many connections the pooler has.
@@ -86,7 +87,7 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	}
 	ib := inboxtest.New(t, db, options()...)
 
-	// What a worker that has vanished claimed is recovered.
+	// Claims of a worker that has vanished are recovered.
 	lost := make([]string, 8)
 	for i := range lost {
 		lost[i] = fmt.Sprintf("lost %d", i)
@@ -134,7 +135,7 @@ func work(t *testing.T, direct, db *gorm.DB) {
 			expected = append(expected, fmt.Sprintf("m %03d", n))
 		}
 		key := fmt.Sprintf("key %d", i)
-		// One may run again in its place: at least once.
+		// A message may run again before the next one: at least once.
 		require.Equal(t, expected, slices.Compact(seen.ids[key]), "lane %q", key)
 	}
 
@@ -145,7 +146,7 @@ func work(t *testing.T, direct, db *gorm.DB) {
 	exclusive(t, db)
 }
 
-// exclusive: one of two workers processes at a time, and the other once that
+// exclusive checks that only one of two workers processes at a time, and the other one after that
 // stops.
 func exclusive(t *testing.T, db *gorm.DB) {
 	ran := make(chan string, 10)

@@ -39,7 +39,7 @@ func TestConformanceOnACluster(t *testing.T) {
 	}))
 }
 
-// newCluster starts masters that share the slots.
+// newCluster starts several masters that share the slots.
 func newCluster(t *testing.T, n int) *redis.ClusterClient {
 	t.Helper()
 	var addresses []string

@@ -1,5 +1,5 @@
-// Package redisstore proves what the Redis store does when its server dies,
-// hangs, forgets or is a cluster.
+// Package redisstore tests the Redis store while its server crashes, hangs, loses data or is a
+// cluster.
 package redisstore
 
 import (
@@ -28,7 +28,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silence{}) // it has a line for every dial in vain
+	redis.SetLogger(silence{}) // it logs a line for every failed dial
 	goleak.VerifyTestMain(m)
 }
 
@@ -46,8 +46,8 @@ func start(t *testing.T, options servers.RedisOptions) *servers.Redis {
 	return server
 }
 
-// newClient is one as users have it: it does not obey contexts, and waits for
-// answers far longer than any test: who waits with it does not return.
+// newClient returns a client as users have it. It ignores contexts and has a far longer timeout
+// than any test, so a caller that waits for its response does not return.
 func newClient(t *testing.T, server *servers.Redis) *redis.Client {
 	t.Helper()
 	options, err := redis.ParseURL(server.URL())
@@ -83,8 +83,8 @@ func skipped(t *testing.T, store idempotent.Store) {
 	require.True(t, duplicate)
 }
 
-// warm lets a new store handle something else: before its first body a store
-// tries a script, which renews that claim.
+// warm makes a new store handle another message. Before its first body, a store tries a script,
+// which would renew the claim of the test.
 func warm(t *testing.T, store idempotent.Store) {
 	t.Helper()
 	other := payment
@@ -93,7 +93,7 @@ func warm(t *testing.T, store idempotent.Store) {
 	require.NoError(t, err)
 }
 
-// failures is told of every command that fails.
+// failures receives a value for every command that fails.
 type failures chan<- struct{}
 
 func (failures) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -101,7 +101,7 @@ func (failures) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (f failures) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		// Scripts that a new server does not know are no failures.
+		// A script that a new server does not know is not a failure.
 		if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
 			f <- struct{}{}
 		}
@@ -113,7 +113,7 @@ func (failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// told waits until the body is told that its claim is lost.
+// told waits until the body's context is cancelled because its claim is lost.
 func told(t *testing.T, ctx context.Context) {
 	t.Helper()
 	select {
@@ -172,7 +172,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 		_, err = store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Kill())
 			go func() {
-				<-failed // the first finalise
+				<-failed // the first attempt to finalise
 				started <- server.Start()
 			}()
 			return nil
@@ -193,7 +193,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Freeze())
 			told(t, ctx)
-			// The server's lease began later than this, and ends later.
+			// The server's lease began after began, and so ends later than this.
 			require.Less(t, time.Since(began), 2*lease, "another call may have begun")
 			return nil
 		})
@@ -210,7 +210,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		began := time.Now()
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Freeze())
-			return nil // all is well here; finalise waits in the server's socket
+			return nil // the body succeeds; its finalise waits in the server's socket
 		})
 		require.ErrorIs(t, err, idempotent.ErrLost)
 		awaitLeaseEnd(began, lease)
@@ -251,8 +251,8 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 	})
 }
 
-// awaitLeaseEnd waits for the moment at which the server would forget a claim of
-// which nothing was heard since then: a server that hangs cannot say so.
+// awaitLeaseEnd waits until the server would have dropped a claim that was last renewed at since. A
+// server that hangs cannot be asked.
 func awaitLeaseEnd(since time.Time, lease time.Duration) {
 	<-time.After(time.Until(since.Add(2 * lease)))
 }

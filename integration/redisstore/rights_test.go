@@ -14,13 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-// documented is what the store's documentation says that a user needs.
+// documented are the rights that the store's documentation names.
 var documented = []string{"+set", "+get", "+pexpire", "+del", "+evalsha", "+eval"}
 
 const user = "inbox"
 
-// grant makes the user, with these rights alone on the keys of the default
-// prefix alone.
+// grant creates the user with only these rights, on the keys of the default prefix only.
 func grant(t *testing.T, server *redis.Client, password string, rights ...string) {
 	t.Helper()
 	command := []any{"ACL", "SETUSER", user, "reset", "on", ">" + password, "~inbox:*"}
@@ -30,7 +29,7 @@ func grant(t *testing.T, server *redis.Client, password string, rights ...string
 	require.NoError(t, server.Do(t.Context(), command...).Err())
 }
 
-// everything is what a store does, but for waiting.
+// everything uses all functions of a store, except waiting.
 func everything(t *testing.T, store *redisstore.Store) {
 	t.Helper()
 	refused := errors.New("the card was refused")
@@ -83,9 +82,8 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	})
 }
 
-// requireNothingElseWanted fails if the server refused more than the one INFO,
-// and what clients tell of themselves when they connect. What is refused for ever
-// may be asked for with each message.
+// requireNothingElseWanted fails if the server refused anything except one INFO and what clients
+// send when they connect. A refused command could otherwise be repeated with each message.
 func requireNothingElseWanted(t *testing.T, server *redis.Client) {
 	t.Helper()
 	refusals, err := server.ACLLog(t.Context(), 100).Result()
@@ -106,7 +104,7 @@ func TestUserWhoMayNotRunScriptsRunsNoBody(t *testing.T) {
 	require.ErrorContains(t, err, "try a script: NOPERM")
 }
 
-// newRestricted is a store of that user.
+// newRestricted returns a store of that user.
 func newRestricted(t *testing.T, server *servers.Redis, password string, database int) *redisstore.Store {
 	t.Helper()
 	options, err := redis.ParseURL(server.URL())

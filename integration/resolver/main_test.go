@@ -1,5 +1,5 @@
-// Package resolver proves that an inbox works with GORM's dbresolver, which sends
-// what is read outside of transactions to replicas.
+// Package resolver proves that an inbox works with GORM's dbresolver, which sends reads outside of
+// transactions to replicas.
 package resolver
 
 import (
@@ -11,6 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// GORM never ends the goroutine that looks after its prepared statements.
+	// GORM never stops the goroutine of its prepared statements.
 	testenv.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }

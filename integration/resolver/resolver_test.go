@@ -33,8 +33,8 @@ import (
 
 var errReplica = errors.New("this is the replica")
 
-// replica is another, empty database, whose pool keeps no connection. Once it is
-// forbidden it refuses them and notes who asked for one.
+// replica is another, empty database, whose pool keeps no connection. Once it is forbidden, it
+// refuses connections and records who requested one.
 type replica struct {
 	driver driver.Driver
 	dsn    string
@@ -82,8 +82,7 @@ func (r *replica) callers() []string {
 	return slices.Clone(r.askedBy)
 }
 
-// resolved opens d through dbresolver: d is the source, the replica another
-// database.
+// resolved opens d through dbresolver, with d as the source and another database as the replica.
 func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *replica) {
 	t.Helper()
 	var (
@@ -119,8 +118,8 @@ func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *re
 	return db, r
 }
 
-// onEach runs a test with a session that resolves, on each database, also with
-// GORM's cache of prepared statements.
+// onEach runs a test with a dbresolver session on each database, also with GORM's cache of prepared
+// statements.
 func onEach(t *testing.T, test func(t *testing.T, d *inboxtest.Database, db *gorm.DB)) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB,
@@ -141,7 +140,7 @@ func own(db *gorm.DB) inbox.Option {
 	return inbox.Configure(func(o *inbox.Options) { o.TablePrefix = fmt.Sprintf("prepared_%v_", db.PrepareStmt) })
 }
 
-// write leaves an effect, which it reads back in its transaction.
+// write writes an effect and reads it back in the same transaction.
 func write(tx *gorm.DB, m inboxtest.Bytes) error {
 	if err := tx.Exec("INSERT INTO effects (handler, message) VALUES (?, ?)", m.HandlerKey, m.ID).Error; err != nil {
 		return err
@@ -153,7 +152,7 @@ func write(tx *gorm.DB, m inboxtest.Bytes) error {
 	return nil
 }
 
-// effects reads the source.
+// effects reads the effects from the source.
 func effects(t *testing.T, d *inboxtest.Database) (all []string) {
 	t.Helper()
 	require.NoError(t, d.DB.Raw("SELECT handler || ' ' || message FROM effects ORDER BY 1").Scan(&all).Error)
@@ -162,7 +161,7 @@ func effects(t *testing.T, d *inboxtest.Database) (all []string) {
 
 func tx(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return write(tx, m) }
 
-// bad fails the first time.
+// bad is a handler that fails the message "bad" the first time.
 func bad(_ context.Context, m inboxtest.Bytes) error {
 	if m.ID == "bad" {
 		return errors.New("bad")
@@ -170,7 +169,7 @@ func bad(_ context.Context, m inboxtest.Bytes) error {
 	return nil
 }
 
-// Contract 3.7.
+// TestInboxNeverReadsAReplica proves contract 3.7.
 func TestInboxNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
 		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.Configure(func(o *inbox.Options) {
@@ -186,7 +185,7 @@ func TestInboxNeverReadsAReplica(t *testing.T) {
 			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("3"))
 			return err
 		}))
-		require.NoError(t, db.Clauses(dbresolver.Write).Transaction(func(tx *gorm.DB) error { // of the pool of sources
+		require.NoError(t, db.Clauses(dbresolver.Write).Transaction(func(tx *gorm.DB) error { // on the source
 			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("bad"))
 			return err
 		}))
@@ -222,7 +221,7 @@ func TestInboxNeverReadsAReplica(t *testing.T) {
 	})
 }
 
-// operate goes through what operators do, with a status that is poisoned.
+// operate calls the operations of an operator with a poisoned status.
 func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
 	t.Helper()
 	ctx, ada := t.Context(), ops.Actor("ada")
@@ -252,7 +251,7 @@ func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
 	must(o.Cleanup(ctx, ada))
 }
 
-// Contract 3.7 and 8.1.
+// TestInlineChannelNeverReadsAReplica proves contract 3.7 and 8.1.
 func TestInlineChannelNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
 		k := kafkatest.Start(t, kafkatest.Topic("events", 1))
@@ -274,7 +273,7 @@ func TestInlineChannelNeverReadsAReplica(t *testing.T) {
 	})
 }
 
-// Contract 3.7 and 8.2.
+// TestStoreOfMarkersNeverReadsAReplica proves contract 3.7 and 8.2.
 func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
 	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
 		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))

@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// account is whom a server runs as.
+// account is the operating system account that a server runs as.
 type account struct {
 	name     string
 	uid, gid uint32
 }
 
-// unprivilegedAccount returns nil when we are not root. PostgreSQL refuses to
-// run as root, so root lends it the account named postgres, else nobody.
+// unprivilegedAccount returns nil if this process does not run as root. PostgreSQL refuses to run
+// as root, so root uses the account "postgres", or else "nobody".
 func unprivilegedAccount() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -38,7 +38,7 @@ func unprivilegedAccount() (*account, error) {
 	return nil, fmt.Errorf("no unprivileged account to run as: %w", errors.Join(failed...))
 }
 
-// own gives a file or directory to the account.
+// own changes the owner of a file or directory to the account.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil

@@ -21,7 +21,7 @@ type Authority struct {
 	pem         []byte
 }
 
-// NewAuthority makes an authority that nobody trusts yet.
+// NewAuthority creates an authority that no client trusts yet.
 func NewAuthority() (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -41,7 +41,7 @@ func NewAuthority() (*Authority, error) {
 	return &Authority{certificate: certificate, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// Trust is a configuration for clients that trust this authority alone.
+// Trust returns a configuration for clients that trust only this authority.
 func (a *Authority) Trust() *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
@@ -66,8 +66,8 @@ func (a *Authority) pair(name string, usage x509.ExtKeyUsage) (tls.Certificate, 
 	return tls.X509KeyPair(chain, key)
 }
 
-// issue returns a certificate and its key as PEM; a server's is for this
-// machine by each of its names.
+// issue returns a certificate and its key as PEM. A server's certificate is valid for all names of
+// this machine.
 func (a *Authority) issue(name string, usage x509.ExtKeyUsage) (chain, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -89,8 +89,8 @@ func (a *Authority) issue(name string, usage x509.ExtKeyUsage) (chain, key []byt
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", pkcs8), nil
 }
 
-// template is valid for the length of a test run, and a day back for machines
-// whose clocks differ.
+// template returns a certificate that is valid for the length of a test run, and for the day before
+// because of machines whose clocks differ.
 func template(name string) *x509.Certificate {
 	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)) // never fails
 	return &x509.Certificate{

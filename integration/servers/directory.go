@@ -13,15 +13,15 @@ const (
 	ownerFile       = "owner.lock"
 )
 
-// directory is where one server keeps its data and log. A lock held on a file
-// inside says that its owner lives; the kernel drops it with the owner, so that
-// the next start can remove what a killed test run has left.
+// directory has one server's data and log. A lock on a file inside shows that its owner lives. The
+// kernel releases the lock when the owner dies, so the next start can remove what a killed test run
+// has left.
 type directory struct {
 	path string
 	lock *os.File
 }
 
-// newDirectory makes an empty directory that belongs to the account.
+// newDirectory creates an empty directory that belongs to the account.
 func newDirectory(server string, account *account) (*directory, error) {
 	removeAbandoned(os.TempDir())
 	path, err := os.MkdirTemp(os.TempDir(), directoryPrefix+server+"-")
@@ -29,8 +29,8 @@ func newDirectory(server string, account *account) (*directory, error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	d := &directory{path: path}
-	// Locked before it gets the name that others look for: else a start at the
-	// same moment could take the lock first and remove the directory.
+	// Lock the file before it gets the name that removeAbandoned searches for. Otherwise a
+	// concurrent start could take the lock first and remove the directory.
 	d.lock, err = os.CreateTemp(path, "lock-")
 	if err == nil {
 		err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -58,8 +58,8 @@ func (d *directory) remove() error {
 	return errors.Join(closed, os.RemoveAll(d.path))
 }
 
-// removeAbandoned removes directories whose owner is dead. One without a lock
-// file is being made by somebody or is none of ours: it stays.
+// removeAbandoned removes directories whose owner is dead. It leaves directories without a lock
+// file alone, because they are being created or belong to something else.
 func removeAbandoned(parent string) {
 	locks, err := filepath.Glob(filepath.Join(parent, directoryPrefix+"*", ownerFile))
 	if err != nil {
@@ -68,7 +68,7 @@ func removeAbandoned(parent string) {
 	for _, name := range locks {
 		lock, err := os.OpenFile(name, os.O_RDWR, 0)
 		if err != nil {
-			continue // another account's
+			continue // owned by another account
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(filepath.Dir(name)) // best effort: the next start tries again

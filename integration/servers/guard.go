@@ -8,16 +8,15 @@ import (
 	"syscall"
 )
 
-// guard kills frozen processes should this process die. The kernel does so for
-// our own children only, and a server's children, once stopped, cannot notice
-// that their parent is gone: they would stay for ever.
+// guard kills frozen processes if this process dies. The kernel does that only for direct children.
+// A server's own children, once stopped, cannot notice that their parent is gone, and would remain.
 type guard struct {
 	shell *exec.Cmd
 	input io.WriteCloser
 }
 
-// startGuard starts a shell that waits for a word from us. Without a word the
-// end of its input means that we are dead, whatever the way.
+// startGuard starts a shell that waits for a line from this process. If its input ends without one,
+// this process is dead.
 func startGuard(pids []int) (*guard, error) {
 	arguments := []string{"-c", `read -r word && exit 0; kill -KILL "$@" 2>/dev/null`, "guard"}
 	for _, pid := range pids {
@@ -35,7 +34,7 @@ func startGuard(pids []int) (*guard, error) {
 	return &guard{shell: shell, input: input}, nil
 }
 
-// dismiss ends the guard without harm to what it guards. A nil guard is none.
+// dismiss ends the guard without killing anything. A nil guard is valid.
 func (g *guard) dismiss() error {
 	if g == nil {
 		return nil

@@ -13,21 +13,20 @@ import (
 // KafkaVersion is the version of Apache Kafka that StartKafka starts.
 const KafkaVersion = "4.1.0"
 
-// KafkaOptions says how StartKafka starts its broker. The zero value is right
-// for most tests.
+// KafkaOptions configures StartKafka. The zero value is right for most tests.
 type KafkaOptions struct {
-	// Heap is the broker's maximum heap in megabytes. Default 384.
+	// Heap is the broker's maximum heap in megabytes. The default is 384.
 	Heap int
-	// Settings are added to, or replace, broker settings (server.properties).
-	// Don't set listeners, process.roles or log.dirs.
+	// Settings are added to the broker's settings (server.properties), or replace them. Don't set
+	// listeners, process.roles or log.dirs.
 	Settings map[string]string
-	// Secured adds listeners with TLS and SASL, and rights (kafka_secured.go):
-	// see Kafka.Listener and Kafka.Authority.
+	// Secured adds listeners with TLS and SASL, and ACLs (kafka_secured.go). See Kafka.Listener and
+	// Kafka.Authority.
 	Secured bool
 }
 
-// Kafka is a broker of its own, a whole cluster in one process (KRaft, combined
-// mode). Its Admin methods are usable while it runs.
+// Kafka is a broker with a cluster of its own in one process (KRaft, combined mode). Its Admin
+// methods are usable while it runs.
 type Kafka struct {
 	*Admin
 	launcher  launcher
@@ -35,9 +34,9 @@ type Kafka struct {
 	control   int
 	heap      int
 	settings  map[string]string
-	secured   *secured // nil when it is not
+	secured   *secured // nil if the broker is not secured
 	directory *directory
-	probe     func(context.Context) error // whether it does what it is there for
+	probe     func(context.Context) error // fails until the broker is ready
 	clustered bool                        // one of several nodes
 
 	mu      sync.Mutex
@@ -46,22 +45,22 @@ type Kafka struct {
 	closed  bool
 }
 
-// launcher runs Kafka's programs: directly from its jars, or in a container.
+// launcher runs Kafka's programs, either from its jars or in a container.
 type launcher interface {
-	// format and serve return commands that read the properties file at
-	// settingsPath inside the broker's directory.
+	// format and serve return commands that read the properties file at settingsPath inside the
+	// broker's directory.
 	format(k *Kafka, clusterID string) *exec.Cmd
 	serve(k *Kafka) (*exec.Cmd, error)
-	// dataPath is its log directory, as the broker sees it.
+	// dataPath returns the log directory as the broker sees it.
 	dataPath(k *Kafka) string
-	// bind is the address that listeners bind to where the broker runs.
+	// bind returns the address that listeners bind to where the broker runs.
 	bind() string
-	// signal reaches the broker itself. SIGTERM, SIGKILL, SIGSTOP and SIGCONT.
+	// signal sends SIGTERM, SIGKILL, SIGSTOP or SIGCONT to the broker itself.
 	signal(k *Kafka, sig syscall.Signal) error
 }
 
-// StartKafka makes a new broker and waits until it takes requests and groups.
-// The error, one line, says what was looked for and how to install it.
+// StartKafka makes a new broker and waits until it serves requests and groups. If Kafka is missing,
+// the error is one line that says where it was looked for and how to install it.
 func StartKafka(options KafkaOptions) (*Kafka, error) {
 	launcher, err := findKafka()
 	if err != nil {
@@ -100,7 +99,7 @@ func newKafka(launcher launcher, options KafkaOptions) (*Kafka, error) {
 	return k, nil
 }
 
-// startNew gives the broker fresh ports and an empty data directory.
+// startNew assigns new ports and an empty data directory to the broker.
 func (k *Kafka) startNew() error {
 	var err error
 	if k.port, err = freePort(); err != nil {
@@ -122,7 +121,7 @@ func (k *Kafka) startNew() error {
 	return k.Start()
 }
 
-// format makes an empty data directory for a node of this cluster.
+// format creates an empty data directory for a node of this cluster.
 func (k *Kafka) format(clusterID string) error {
 	if err := os.RemoveAll(k.directory.join("data")); err != nil {
 		return fmt.Errorf("Kafka: %w", err)
@@ -138,11 +137,11 @@ func (k *Kafka) format(clusterID string) error {
 	return nil
 }
 
-// Brokers is the bootstrap list. It stays the same over restarts.
+// Brokers returns the bootstrap list. It stays the same across restarts.
 func (k *Kafka) Brokers() []string { return []string{address(k.port)} }
 
-// PID is the process ID of the program that was started, 0 while it does not
-// run: the broker itself, or the client of the container it runs in.
+// PID returns the process ID of the program that was started, or 0 while it does not run. That is
+// the broker itself, or the client of its container.
 func (k *Kafka) PID() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,8 +151,8 @@ func (k *Kafka) PID() int {
 	return k.process.cmd.Process.Pid
 }
 
-// Start starts the broker again on the same port and data and waits until it
-// takes requests; does nothing when it runs.
+// Start starts the broker again on the same port and data, and waits until it serves requests. It
+// does nothing if the broker runs.
 func (k *Kafka) Start() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -172,7 +171,7 @@ func (k *Kafka) Start() error {
 		return fmt.Errorf("Kafka: %w", err)
 	}
 	k.process = process
-	k.Admin.Close() // what it knows is about the run before
+	k.Admin.Close() // its metadata is from the previous run
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if err := process.waitUntil(ctx, k.probe); err != nil {
@@ -182,7 +181,7 @@ func (k *Kafka) Start() error {
 	return nil
 }
 
-// Stop shuts the broker down in order (SIGTERM). A frozen one is thawed first.
+// Stop shuts the broker down gracefully (SIGTERM). A frozen broker is thawed first.
 func (k *Kafka) Stop() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,16 +199,15 @@ func (k *Kafka) Stop() error {
 	return wrap("Kafka: stop", errors.Join(thawed, ended))
 }
 
-// Kill ends the broker with SIGKILL, as a crash does; the next Start recovers
-// from its log.
+// Kill kills the broker with SIGKILL, like a crash. The next Start recovers from its log.
 func (k *Kafka) Kill() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return wrap("Kafka: kill", k.kill())
 }
 
-// Freeze stops the broker in its tracks (SIGSTOP): connections stay open and
-// nothing answers, as behind a partition.
+// Freeze stops the broker with SIGSTOP. Connections stay open and get no response, as in a network
+// partition.
 func (k *Kafka) Freeze() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,7 +224,7 @@ func (k *Kafka) Freeze() error {
 	return nil
 }
 
-// Thaw lets a frozen broker go on where it was.
+// Thaw continues a frozen broker.
 func (k *Kafka) Thaw() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -262,14 +260,14 @@ func (k *Kafka) kill() error {
 	}
 	err := k.signal(syscall.SIGKILL)
 	if err != nil {
-		k.process.signal(syscall.SIGKILL) // at least what we started ourselves
+		k.process.signal(syscall.SIGKILL) // at least the program that this process started
 	}
 	<-k.process.done
 	k.process, k.frozen = nil, false
 	return err
 }
 
-// signal ignores that the broker has ended already: whoever signals waits next.
+// signal ignores that the broker may have ended already, because callers wait for its end next.
 func (k *Kafka) signal(sig syscall.Signal) error {
 	if !k.process.running() {
 		return nil
@@ -281,8 +279,8 @@ func (k *Kafka) signal(sig syscall.Signal) error {
 	return err
 }
 
-// ready tells that requests are answered and that groups can be joined, which
-// comes a moment later.
+// ready returns an error until requests are answered and groups can be joined, which takes a moment
+// longer.
 func (k *Kafka) ready(ctx context.Context) error {
 	if err := k.Admin.Ping(ctx); err != nil {
 		return err

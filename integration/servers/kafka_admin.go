@@ -10,8 +10,8 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Admin does to a broker what tests need done, by kafka-go. It works as well
-// with a broker that this package did not start.
+// Admin performs the operations on a broker that tests need, with kafka-go. It also works with a
+// broker that this package did not start.
 type Admin struct {
 	brokers  []string
 	client   *kafka.Client
@@ -22,23 +22,22 @@ const adminClientID = "inbox-test-admin"
 
 // NewAdmin returns an Admin that connects to the brokers (host:port) when used.
 func NewAdmin(brokers ...string) *Admin {
-	// The transport caches metadata; a test looks for what it just made.
+	// The transport caches metadata. Keep it briefly, because a test looks up what it just made.
 	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond,
 		ClientID: adminClientID}
 	return &Admin{brokers: brokers, replicas: 1, client: &kafka.Client{Addr: kafka.TCP(brokers...),
 		Timeout: 15 * time.Second, Transport: transport}}
 }
 
-// Close ends the connections to the broker and forgets what it said about
-// itself. The Admin remains usable.
+// Close closes the connections to the broker and drops cached metadata. The Admin remains usable.
 func (a *Admin) Close() {
 	if transport, ok := a.client.Transport.(*kafka.Transport); ok {
 		transport.CloseIdleConnections()
 	}
 }
 
-// Ping says whether a broker answers, on a connection of its own, and every
-// partition has a leader.
+// Ping returns an error unless a broker answers on a new connection and every partition has a
+// leader.
 func (a *Admin) Ping(ctx context.Context) (err error) {
 	conn, err := (&kafka.Dialer{ClientID: adminClientID}).DialContext(ctx, "tcp", a.brokers[0])
 	if err != nil {
@@ -62,9 +61,9 @@ func (a *Admin) Ping(ctx context.Context) (err error) {
 	return nil
 }
 
-// CreateTopic creates a topic, replicated in a Cluster only, with topic configs
-// such as "cleanup.policy", and waits until every partition has a leader. An existing
-// topic is an error (kafka.TopicAlreadyExists).
+// CreateTopic creates a topic with topic configs such as "cleanup.policy", and waits until every
+// partition has a leader. The topic is replicated in a Cluster only. An existing topic is an error
+// (kafka.TopicAlreadyExists).
 func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int, configs map[string]string) error {
 	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: a.replicas}
 	for key, value := range configs {
@@ -99,23 +98,23 @@ func (a *Admin) DeleteTopic(ctx context.Context, name string) error {
 	return wrap("delete topic "+name, err)
 }
 
-// Produce writes messages, acknowledged by all replicas. A message's Partition
-// is not looked at: its key decides as with Java's client, else chance.
+// Produce writes messages and waits for the acknowledgement of all replicas. It ignores a message's
+// Partition: the key selects the partition as with Java's client, and without a key it is random.
 func (a *Admin) Produce(ctx context.Context, topic string, messages ...kafka.Message) error {
 	writer := &kafka.Writer{
 		Addr: a.client.Addr, Topic: topic, Transport: a.client.Transport,
 		Balancer: &kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond,
 	}
 	err := writer.WriteMessages(ctx, messages...)
-	var each kafka.WriteErrors // which errors.Is cannot look into
+	var each kafka.WriteErrors // errors.Is cannot unwrap these errors
 	if errors.As(err, &each) {
 		err = errors.Join(each...)
 	}
 	return wrap("produce to "+topic, errors.Join(err, writer.Close()))
 }
 
-// Committed returns a group's committed offset for each partition of a topic;
-// -1 where there is none.
+// Committed returns a group's committed offset for each partition of a topic, or -1 where there is
+// none.
 func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int64, error) {
 	partitions, err := a.partitions(ctx, topic)
 	if err != nil {
@@ -141,7 +140,7 @@ func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int
 	return offsets, nil
 }
 
-// partitions lists a topic's partitions, all of which have a leader.
+// partitions returns a topic's partitions, all of which must have a leader.
 func (a *Admin) partitions(ctx context.Context, topic string) ([]int, error) {
 	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
@@ -169,8 +168,8 @@ func (a *Admin) partitions(ctx context.Context, topic string) ([]int, error) {
 	return ids, nil
 }
 
-// findCoordinator says whether the broker serves groups. The first call makes
-// the topic that keeps their offsets.
+// findCoordinator returns an error unless the broker serves groups. The first call creates the
+// topic for their offsets.
 func (a *Admin) findCoordinator(ctx context.Context) error {
 	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: "inbox-test",
 		KeyType: kafka.CoordinatorKeyTypeConsumer})

@@ -9,21 +9,20 @@ import (
 	"sync"
 )
 
-// ClusterOptions says how StartCluster starts its nodes.
+// ClusterOptions configures StartCluster.
 type ClusterOptions struct {
-	// Heap is each broker's maximum heap in megabytes. Default 256.
+	// Heap is each broker's maximum heap in megabytes. The default is 256.
 	Heap int
-	// Settings are added to, or replace, the settings of all nodes.
+	// Settings are added to the settings of all nodes, or replace them.
 	Settings map[string]string
-	// Through, if not nil, is asked for another way to each broker, given its
-	// address: what clients are told instead. Replication and the Admin go
-	// straight to the brokers all the same.
+	// Through, if not nil, is called with each broker's address and returns the address that
+	// clients are told instead. Replication and the Admin connect to the brokers directly.
 	Through func(broker string) (advertised string, err error)
 }
 
-// Cluster is two brokers, 1 and 2, and a controller that nobody disturbs. All
-// topics have a replica on each broker and take writes while one of them is in
-// sync. Its Admin asks whichever broker answers.
+// Cluster is two brokers, 1 and 2, and a controller that is not disturbed. All topics have a
+// replica on each broker and accept writes while one of them is in sync. Its Admin uses whichever
+// broker answers.
 type Cluster struct {
 	*Admin
 	controller *Kafka
@@ -31,11 +30,11 @@ type Cluster struct {
 	advertised []string
 }
 
-// controllerID follows those of the brokers.
+// controllerID is the ID after those of the brokers.
 const controllerID = 3
 
-// StartCluster makes a new cluster and waits until it takes requests and
-// groups. The error, one line, says what was looked for and how to install it.
+// StartCluster makes a new cluster and waits until it serves requests and groups. If Kafka is
+// missing, the error is one line that says where it was looked for and how to install it.
 func StartCluster(options ClusterOptions) (*Cluster, error) {
 	launcher, err := findKafka()
 	if err != nil {
@@ -60,7 +59,7 @@ func (c *Cluster) start(launcher launcher, options ClusterOptions) error {
 	}
 	clusterID := newClusterID()
 	nodes := append([]*Kafka{c.controller}, c.brokers...)
-	// Together: each is a program that takes seconds to come up.
+	// Concurrently, because each program takes seconds to start.
 	if err := together(nodes, func(k *Kafka) error { return k.format(clusterID) }); err != nil {
 		return err
 	}
@@ -72,9 +71,9 @@ func (c *Cluster) start(launcher launcher, options ClusterOptions) error {
 	return c.controller.process.waitUntil(ctx, c.ready)
 }
 
-// plan gives every node its ports and settings.
+// plan assigns ports and settings to every node.
 func (c *Cluster) plan(launcher launcher, options ClusterOptions) (err error) {
-	ports := make([]int, 5) // the controller's, and two of each broker
+	ports := make([]int, 5) // the controller's, and two for each broker
 	for i := range ports {
 		if ports[i], err = freePort(); err != nil {
 			return fmt.Errorf("Kafka: %w", err)
@@ -86,7 +85,7 @@ func (c *Cluster) plan(launcher launcher, options ClusterOptions) (err error) {
 		"default.replication.factor":     "2", "offsets.topic.replication.factor": "2",
 		"transaction.state.log.replication.factor":         "2",
 		"share.coordinator.state.topic.replication.factor": "2",
-		// A broker that is gone is noticed within seconds: 9 by default.
+		// A missing broker is noticed within seconds. The default is 9 s.
 		"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "250",
 		"replica.lag.time.max.ms": "3000", "replica.fetch.wait.max.ms": "200", "controller.quorum.fetch.timeout.ms": "2000",
 		"replica.socket.timeout.ms": "3000", "controller.socket.timeout.ms": "3000",
@@ -143,19 +142,18 @@ func (c *Cluster) plan(launcher launcher, options ClusterOptions) (err error) {
 	return nil
 }
 
-// Brokers is the bootstrap list for clients. It stays the same over restarts.
+// Brokers returns the bootstrap list for clients. It stays the same across restarts.
 func (c *Cluster) Brokers() []string { return c.advertised }
 
-// Broker is one of the two, by its ID: to stop, kill, freeze and start again.
-// One that has started takes requests; its replicas follow, see AwaitInSync.
+// Broker returns one of the two brokers by its ID, to stop, kill, freeze and start it. A broker
+// that has started serves requests before its replicas have caught up, see AwaitInSync.
 func (c *Cluster) Broker(id int) *Kafka { return c.brokers[id-1] }
 
-// Other is the ID of the other broker.
+// Other returns the ID of the other broker.
 func (c *Cluster) Other(id int) int { return len(c.brokers) + 1 - id }
 
-// AwaitInSync waits until every partition has both of its replicas in sync, as
-// each of the brokers sees it: one that was frozen knows nothing at first of
-// what was decided meanwhile.
+// AwaitInSync waits until each of the brokers sees all replicas of every partition in sync. A
+// broker that was frozen does not know at first what changed meanwhile.
 func (c *Cluster) AwaitInSync(ctx context.Context) error {
 	for _, broker := range c.brokers {
 		if err := broker.AwaitInSync(ctx); err != nil {
@@ -177,7 +175,7 @@ func (c *Cluster) Close() error {
 	return together(nodes, (*Kafka).Close)
 }
 
-// ready tells that groups can be joined and that nothing depends on one broker.
+// ready returns an error until groups can be joined and nothing depends on a single broker.
 func (c *Cluster) ready(ctx context.Context) error {
 	if err := c.findCoordinator(ctx); err != nil {
 		return err
@@ -185,8 +183,8 @@ func (c *Cluster) ready(ctx context.Context) error {
 	return c.inSync(ctx)
 }
 
-// serves returns a probe that tells whether this broker answers and the
-// cluster counts it among its brokers.
+// serves returns a probe that fails until this broker answers and the cluster counts it among its
+// brokers.
 func (k *Kafka) serves(id int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		alive, err := k.Admin.alive(ctx)
@@ -207,7 +205,7 @@ func listens(address string) func(context.Context) error {
 	}
 }
 
-// together does one thing to several nodes at once.
+// together runs do for several nodes concurrently.
 func together(nodes []*Kafka, do func(*Kafka) error) error {
 	problems := make([]error, len(nodes))
 	var all sync.WaitGroup

@@ -9,9 +9,8 @@ import (
 	"slices"
 )
 
-// properties is the broker's server.properties: one node that is broker and
-// controller, internal topics small and unreplicated, nothing created by
-// accident, no needless waiting.
+// properties returns the broker's server.properties. One node is broker and controller, internal
+// topics are small and unreplicated, no topic is created implicitly, and waiting times are short.
 func (k *Kafka) properties() []byte {
 	bind := k.launcher.bind()
 	settings := map[string]string{
@@ -59,7 +58,7 @@ func (k *Kafka) properties() []byte {
 	return file.Bytes()
 }
 
-// newClusterID is 16 random bytes as Kafka writes them.
+// newClusterID returns 16 random bytes in Kafka's encoding.
 func newClusterID() string {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails

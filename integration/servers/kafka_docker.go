@@ -31,12 +31,12 @@ func (c container) format(k *Kafka, clusterID string) *exec.Cmd {
 		"/server.properties")
 }
 
-// serve ends the broker when its input ends, which the daemon closes when the
-// docker client is gone: so a container does not outlive us either.
+// serve returns a command whose broker ends when its input ends. The daemon closes the input when
+// the docker client is gone, so a container does not outlive this process either.
 func (c container) serve(k *Kafka) (*exec.Cmd, error) {
 	command := c.command(k, `exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec /opt/kafka/bin/kafka-server-start.sh `+
 		containerData+`/server.properties </dev/null`)
-	if _, err := command.StdinPipe(); err != nil { // held open by us, closed when the command ends
+	if _, err := command.StdinPipe(); err != nil { // open in this process, closed when the command ends
 		return nil, err
 	}
 	return command, nil
@@ -67,7 +67,7 @@ func (c container) command(k *Kafka, script string) *exec.Cmd {
 		"--user", fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()), "--volume", k.directory.path + ":" + containerData,
 		"--env", fmt.Sprintf("KAFKA_HEAP_OPTS=-Xms64m -Xmx%dm", k.heap), "--env", "LOG_DIR=" + containerData + "/logs",
 	}
-	if k.clustered { // nodes reach each other where we reach them
+	if k.clustered { // nodes use the same addresses as this process
 		arguments = append(arguments, "--network", "host")
 	} else {
 		for _, port := range k.ports() {
@@ -79,7 +79,7 @@ func (c container) command(k *Kafka, script string) *exec.Cmd {
 
 func (c container) name(k *Kafka) string { return filepath.Base(k.directory.path) }
 
-// findDocker returns docker if a daemon answers, and fetches the image.
+// findDocker returns docker if its daemon answers, and pulls the image.
 func findDocker() (container, error) {
 	docker, err := exec.LookPath("docker")
 	if err != nil {

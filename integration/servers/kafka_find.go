@@ -2,7 +2,7 @@ package servers
 
 import "errors"
 
-// findKafka returns the way to run Kafka that this machine has.
+// findKafka returns a way to run Kafka on this machine.
 func findKafka() (launcher, error) {
 	missing := Missing{Server: "Kafka on a real broker",
 		Install: "default-jdk-headless and maven, start a Docker daemon, or set " + KafkaEnv}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// kafkaProject lists what Maven is to fetch: the broker, and the binding that
-// makes its log visible.
+// kafkaProject lists what Maven downloads: the broker, and the logging binding that makes its log
+// visible.
 const kafkaProject = `<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>inbox</groupId><artifactId>test-kafka</artifactId><version>1</version>
@@ -64,7 +64,7 @@ func (j jars) command(k *Kafka, arguments ...string) *exec.Cmd {
 	return command
 }
 
-// findJars finds Java and the cached jars, fetching them once per machine.
+// findJars finds Java and the cached jars. It downloads the jars once per machine.
 func findJars() (jars, error) {
 	java, err := findJava()
 	if err != nil {
@@ -87,8 +87,8 @@ func findJars() (jars, error) {
 
 var jarsFetch fetch
 
-// fetchJars has Maven copy the jars beside their place; only a complete set
-// gets the name, so that no process ever finds half of it.
+// fetchJars makes Maven copy the jars to a temporary directory and renames it when it is complete,
+// so that no process finds an incomplete set.
 func fetchJars(directory string) error {
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
@@ -101,7 +101,7 @@ func fetchJars(directory string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // best effort: only left over after a failure
+	defer func() { _ = os.RemoveAll(work) }() // only needed after a failure
 	project := filepath.Join(work, "pom.xml")
 	if err := os.WriteFile(project, []byte(kafkaProject), 0o644); err != nil {
 		return err
@@ -120,7 +120,7 @@ func fetchJars(directory string) error {
 		if _, there := os.Stat(directory); there != nil {
 			return err
 		}
-		// Another process was first, and its set is complete.
+		// Another process was faster, and its set is complete.
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func findJava() (string, error) {
 
 var javaVersionPattern = regexp.MustCompile(`version "(\d+)(?:\.(\d+))?`)
 
-// javaVersion returns the major version, or 0 when the program tells none.
+// javaVersion returns the major version, or 0 if the program does not report one.
 func javaVersion(java string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -166,5 +166,5 @@ func javaVersion(java string) int {
 	if err != nil {
 		return 0
 	}
-	return major // up to Java 8 this is 1, which is too old as well
+	return major // 1 for Java 8 and older, which is too old as well
 }

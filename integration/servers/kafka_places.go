@@ -9,9 +9,9 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Coordinator tells which broker, by its ID, coordinates a group. As with every
-// question here, one that was not answered may have gone to a frozen broker:
-// the next goes to whichever takes a new connection.
+// Coordinator returns the ID of the broker that coordinates a group. As with every request here,
+// one without a response may have gone to a frozen broker. The next request goes to a broker that
+// accepts a new connection.
 func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
 	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: group,
 		KeyType: kafka.CoordinatorKeyTypeConsumer})
@@ -25,7 +25,7 @@ func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
 	return response.Coordinator.NodeID, nil
 }
 
-// Leaders tells which broker, by its ID, leads each partition of a topic.
+// Leaders returns the ID of the broker that leads each partition of a topic.
 func (a *Admin) Leaders(ctx context.Context, topic string) (map[int]int, error) {
 	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
@@ -50,8 +50,8 @@ func (a *Admin) Leaders(ctx context.Context, topic string) (map[int]int, error) 
 	return leaders, nil
 }
 
-// AwaitInSync waits until every partition, also of internal topics, has all of
-// its replicas in sync: then no broker is the only one to have anything.
+// AwaitInSync waits until every partition, including those of internal topics, has all of its
+// replicas in sync. Then no broker is the only one with some of the data.
 func (a *Admin) AwaitInSync(ctx context.Context) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -91,7 +91,7 @@ func (a *Admin) inSync(ctx context.Context) error {
 	return nil
 }
 
-// alive tells which brokers the cluster counts as running.
+// alive returns which brokers the cluster counts as running.
 func (a *Admin) alive(ctx context.Context) (map[int]bool, error) {
 	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{})
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Listener is a way into a secured broker, by its name in the settings.
+// Listener is a listener of a secured broker, by its name in the settings.
 type Listener string
 
-// The listeners of a secured broker, beside the plain one.
+// The listeners of a secured broker, besides the plain one.
 const (
-	// TLSListener lets everybody in, without a name.
+	// TLSListener requires TLS but no authentication.
 	TLSListener Listener = "TLS"
 	// MutualTLSListener requires a client certificate of the authority.
 	MutualTLSListener Listener = "MUTUAL"
-	// SASLTLSListener takes PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, over TLS.
+	// SASLTLSListener accepts PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, over TLS.
 	SASLTLSListener Listener = "SASLTLS"
-	// SASLListener takes SCRAM-SHA-256 and SCRAM-SHA-512, without TLS.
+	// SASLListener accepts SCRAM-SHA-256 and SCRAM-SHA-512, without TLS.
 	SASLListener Listener = "SASL"
-	// ShortSessionListener is a SASLListener whose sessions end after
-	// ShortSession: a client must authenticate again or is cut off.
+	// ShortSessionListener is a SASLListener whose sessions end after ShortSession. A client must
+	// authenticate again or is disconnected.
 	ShortSessionListener Listener = "SHORT"
 )
 
@@ -30,8 +30,8 @@ const (
 // milliseconds.
 const ShortSession = 2000
 
-// PlainUser and PlainPassword are the one user that PLAIN knows: its users are
-// part of the settings. Those of SCRAM are made and changed by requests.
+// PlainUser and PlainPassword are the only login for PLAIN, whose users are part of the settings.
+// Users for SCRAM are created and changed by requests.
 const (
 	PlainUser     = "plain-user"
 	PlainPassword = "plain-password"
@@ -41,7 +41,7 @@ var listeners = map[Listener]string{ // and their protocols
 	TLSListener: "SSL", MutualTLSListener: "SSL", SASLTLSListener: "SASL_SSL", SASLListener: "SASL_PLAINTEXT", ShortSessionListener: "SASL_PLAINTEXT",
 }
 
-// secured is what makes a broker a secured one.
+// secured is the additional state of a secured broker.
 type secured struct {
 	authority  *Authority
 	chain, key []byte // the broker's
@@ -58,7 +58,7 @@ func newSecured() (*secured, error) {
 	return s, err
 }
 
-// takePorts gives every listener a fresh port.
+// takePorts assigns a new port to every listener.
 func (s *secured) takePorts() error {
 	if s == nil {
 		return nil
@@ -74,14 +74,14 @@ func (s *secured) takePorts() error {
 	return nil
 }
 
-// Listener is the bootstrap list of a secured broker by this way.
+// Listener returns the bootstrap list of a secured broker for this listener.
 func (k *Kafka) Listener(l Listener) []string { return []string{address(k.secured.ports[l])} }
 
-// Authority issued the certificate of a secured broker, and issues those of
-// the clients it lets in.
+// Authority returns the authority that issued the certificate of a secured broker, and that issues
+// certificates for its clients.
 func (k *Kafka) Authority() *Authority { return k.secured.authority }
 
-// ports are all that clients connect to.
+// ports returns all ports that clients connect to.
 func (k *Kafka) ports() []int {
 	ports := []int{k.port}
 	if k.secured != nil {
@@ -90,9 +90,9 @@ func (k *Kafka) ports() []int {
 	return ports
 }
 
-// add adds the listeners to a broker's settings. Certificates are part of
-// them, not files: the broker may see another file system. Who comes in by the
-// plain listener may do everything; everybody else what he is granted.
+// add adds the listeners to a broker's settings. Certificates are part of the settings and not
+// files, because the broker may use another file system. Clients of the plain listener may do
+// everything. All others need ACLs.
 func (s *secured) add(settings map[string]string, bind string) {
 	if s == nil {
 		return
@@ -126,8 +126,8 @@ func (s *secured) add(settings map[string]string, bind string) {
 	settings["ssl.truststore.certificates"] = oneLine(s.authority.pem)
 
 	settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-	settings["super.users"] = "User:ANONYMOUS" // brokers and controllers, and who comes by the plain listener
+	settings["super.users"] = "User:ANONYMOUS" // brokers, controllers and clients of the plain listener
 }
 
-// oneLine is PEM as a value of a properties file.
+// oneLine returns PEM as a value for a properties file.
 func oneLine(pem []byte) string { return strings.ReplaceAll(string(pem), "\n", `\n`) }

@@ -9,8 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// ownerEnv makes this test binary a process that owns servers, for the test
-// that kills their owner.
+// ownerEnv makes this test binary a process that owns servers, for the test that kills their owner.
 const ownerEnv = "INBOX_TEST_SERVERS_OWNER"
 
 func TestMain(m *testing.M) {
@@ -21,8 +20,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(tests{m})
 }
 
-// tests closes what the library that fetches PostgreSQL leaves open: the
-// connections of the default HTTP client.
+// tests closes connections of the default HTTP client after the tests. The library that downloads
+// PostgreSQL leaves them open.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
@@ -31,8 +30,8 @@ func (t tests) Run() int {
 	return code
 }
 
-// ownServers starts one frozen PostgreSQL and one running one, says which
-// processes and directories they have, and stays until it is killed.
+// ownServers starts one frozen PostgreSQL and one running one, prints their processes and
+// directories, and waits until it is killed.
 func ownServers() {
 	for _, freeze := range []bool{true, false} {
 		p, err := StartPostgres(PostgresOptions{})

@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// MissingSuffix is what, after the name of a server's variable, names the variable that
-// says why this machine does not have the server. cmd/withservers sets it once
-// it has tried; nothing else tries again then.
+// MissingSuffix is appended to the name of a server's variable. The resulting variable says why
+// this machine does not have the server. cmd/withservers sets it after it has tried to start the
+// server, and nothing tries again then.
 const MissingSuffix = "_MISSING"
 
-// Missing is the error of a server that this machine does not have.
+// Missing is the error for a server that this machine does not have.
 type Missing struct {
 	Server  string // such as "PgBouncer"
 	Why     string // a few words, such as "no pgbouncer on the PATH"
@@ -31,12 +31,12 @@ func (m *Missing) Error() string {
 
 func (m *Missing) Unwrap() error { return m.Cause }
 
-// LeftOut names the server and says why it is not there, for the report of a
-// test that is left out.
+// LeftOut returns the server and the reason why it is missing, for the report of a test that is
+// left out.
 func (m *Missing) LeftOut() string { return m.Server + " (" + m.Why + ")" }
 
-// knownMissing returns m, with the reason that the server's variable gives, if
-// the server is known to be missing; else nil.
+// knownMissing returns m, with the reason from the server's variable, if the server is known to be
+// missing. Otherwise it returns nil.
 func knownMissing(variable string, m Missing) error {
 	m.Why = os.Getenv(variable + MissingSuffix)
 	if m.Why == "" {
@@ -45,8 +45,7 @@ func knownMissing(variable string, m Missing) error {
 	return &m
 }
 
-// fetchFailed is the error of something that cannot be fetched. Its message
-// leaves out the cause, which may be long.
+// fetchFailed is the error of a failed download. Its message omits the cause, which may be long.
 type fetchFailed struct {
 	what  string
 	cause error
@@ -55,15 +54,15 @@ type fetchFailed struct {
 func (e *fetchFailed) Error() string { return e.what + " cannot be fetched" }
 func (e *fetchFailed) Unwrap() error { return e.cause }
 
-// fetch is a download, tried until it fails once in the process: on a machine
-// without a network each attempt may take minutes.
+// fetch is a download that is not retried after a failure in this process, because without a
+// network each attempt may take minutes.
 type fetch struct {
 	mu     sync.Mutex
 	failed error
 }
 
-// once runs the download unless it has failed before. It must be cheap where
-// everything is there already.
+// once runs the download unless it has failed before. The download must be cheap if everything
+// exists already.
 func (f *fetch) once(download func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,8 +72,8 @@ func (f *fetch) once(download func() error) error {
 	return f.failed
 }
 
-// lookPath finds a program on the PATH or in the directory sbin beside a bin on
-// it: the PATH of an ordinary user often lacks the latter.
+// lookPath finds a program on the PATH, or in the directory sbin beside a bin on the PATH, which
+// the PATH of an ordinary user often lacks.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// leaveOutIfMissing leaves a test out if its server is not installed. Any other
-// error is what these tests are about.
+// leaveOutIfMissing leaves a test out if its server is not installed. Other errors are left to the
+// test.
 func leaveOutIfMissing(t *testing.T, err error) {
 	t.Helper()
 	if errors.As(err, new(*Missing)) {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestServersDieWithAKilledOwner(t *testing.T) {
-	startPostgres(t, PostgresOptions{}) // leaves the test out where there is none
+	startPostgres(t, PostgresOptions{}) // leaves the test out if PostgreSQL is missing
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(os.Environ(), ownerEnv+"=1")
 	owner.Stderr = os.Stderr
@@ -33,7 +33,7 @@ func TestServersDieWithAKilledOwner(t *testing.T) {
 		}
 		pid, err := strconv.Atoi(value)
 		require.NoError(t, err)
-		if !gone(pid) { // the session that asked whether the server is up may have ended since
+		if !gone(pid) { // a session of the start's ping may have ended since
 			pids = append(pids, pid)
 		}
 	}
@@ -51,7 +51,7 @@ func TestServersDieWithAKilledOwner(t *testing.T) {
 		return true
 	}, 2*time.Minute, 50*time.Millisecond, "processes outlive their owner")
 
-	// The next start removes what the dead owner could not.
+	// The next start removes what the dead owner could not remove.
 	for _, path := range directories {
 		require.DirExists(t, path)
 	}

@@ -12,17 +12,17 @@ import (
 	"syscall"
 )
 
-// PgBouncerOptions says how StartPgBouncer starts its pooler.
+// PgBouncerOptions configures StartPgBouncer.
 type PgBouncerOptions struct {
-	// Server is the DSN of the PostgreSQL server behind it. Required.
+	// Server is the DSN of the PostgreSQL server. It is required.
 	Server string
-	// Mode is "transaction", "session" or "statement". Default: transaction.
+	// Mode is "transaction", "session" or "statement". The default is "transaction".
 	Mode string
-	// PoolSize is how many connections to the server it has for each database.
-	// Default 20.
+	// PoolSize is how many connections to the server the pooler has for each database. The default
+	// is 20.
 	PoolSize int
-	// Unreset leaves a client's traces in its session when the next one gets
-	// it, in session mode too. Default: DISCARD ALL there, as PgBouncer does.
+	// Unreset leaves a client's session state in place for the next client, in session mode too. By
+	// default PgBouncer runs DISCARD ALL there.
 	Unreset bool
 }
 
@@ -37,10 +37,10 @@ type PgBouncer struct {
 	closed bool
 }
 
-// StartPgBouncer starts the pgbouncer found on the PATH, or in an sbin beside
-// it, and waits until it answers. It has every database of the server, and asks nobody
-// for a password. As root it runs as the account "postgres", else "nobody". The
-// error, one line, says what was looked for and how to install it.
+// StartPgBouncer starts the pgbouncer found on the PATH, or in an sbin beside it, and waits until
+// it answers. It serves every database of the server without passwords. For root, it runs as the
+// account "postgres", or else "nobody". If pgbouncer is missing, the error is one line that says
+// where it was looked for and how to install it.
 func StartPgBouncer(options PgBouncerOptions) (*PgBouncer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -105,8 +105,8 @@ func (b *PgBouncer) start(ctx context.Context, binary string, options PgBouncerO
 	return nil
 }
 
-// settings are of the kind found in production but for who may come: anybody on
-// this machine. extra_float_digits is what drivers set at their start.
+// settings returns settings as in production, except that any user on this machine may connect.
+// extra_float_digits is what drivers set when they connect.
 func (b *PgBouncer) settings(options PgBouncerOptions) string {
 	mode, size := options.Mode, options.PoolSize
 	if mode == "" {
@@ -140,17 +140,17 @@ func (b *PgBouncer) settings(options PgBouncerOptions) string {
 	}, "\n")
 }
 
-// DSN leads through the pooler to the database that dsn, of its server, names.
+// DSN returns a DSN that leads through the pooler to the database that dsn names.
 func (b *PgBouncer) DSN(dsn string) string {
 	through, err := url.Parse(dsn)
 	if err != nil {
-		return dsn // whoever connects says what is wrong
+		return dsn // connecting will report the error
 	}
 	through.Host = address(b.port)
 	return through.String()
 }
 
-// Close kills it and removes what it wrote.
+// Close kills the pooler and removes its files.
 func (b *PgBouncer) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

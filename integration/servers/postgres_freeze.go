@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// freeze stops the server's own process first, and waits until it is: only then
-// can it start no further one between our listing and our signals.
+// freeze stops the server's main process first and waits until it is stopped. Otherwise it could
+// start a further process between the listing and the signals.
 func (p *Postgres) freeze() error {
 	pid := p.process.pid()
 	p.process.signal(syscall.SIGSTOP)
@@ -25,8 +25,8 @@ func (p *Postgres) freeze() error {
 	return signalAll(children, syscall.SIGSTOP)
 }
 
-// thaw wakes the server's own process last: it would take a child that lies
-// still for a hanging one.
+// thaw continues the server's main process last. Otherwise it would take a child that is still
+// stopped for a hanging one.
 func (p *Postgres) thaw() error {
 	if p.frozen == nil {
 		return nil
@@ -41,8 +41,8 @@ func (p *Postgres) kill() error {
 	if p.process == nil {
 		return nil
 	}
-	// Stopped first for freeze's reason: a child started between listing and
-	// killing would survive and keep the shared memory that Start needs.
+	// Freeze first, for the reason given there: a child started between listing and killing would
+	// survive and keep the shared memory that Start needs.
 	if p.frozen == nil && p.process.running() {
 		if err := p.freeze(); err != nil {
 			return err

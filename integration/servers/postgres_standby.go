@@ -10,10 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StartStandby starts a copy of p that follows it by streaming replication, and
-// makes p wait for it at each commit: once it returns, no commit is answered before
-// the standby has it. Connections to p are lost. Freeze the standby to silence it.
-// Close it as p.
+// StartStandby starts a copy of p that follows it by streaming replication, and makes p wait for it
+// at each commit. Once StartStandby returns, no commit is answered before the standby has it.
+// Connections to p are lost. Freeze the standby to make it unresponsive. Close it like p.
 func (p *Postgres) StartStandby() (*Postgres, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -36,8 +35,8 @@ func (p *Postgres) StartStandby() (*Postgres, error) {
 	return standby, nil
 }
 
-// copied makes the cluster of a standby, with p's settings. The copy is of files at
-// rest: not every distribution of PostgreSQL has pg_basebackup.
+// copied makes the cluster of a standby with p's settings. It copies the files of a stopped server,
+// because not every distribution of PostgreSQL has pg_basebackup.
 func (p *Postgres) copied(ctx context.Context) (*Postgres, error) {
 	directory, err := newDirectory("postgres", p.account)
 	if err != nil {
@@ -58,12 +57,12 @@ func (p *Postgres) copied(ctx context.Context) (*Postgres, error) {
 	return standby, nil
 }
 
-// Promote makes a standby a server of its own, as after the loss of the one it
-// followed, and waits until it can be written to.
+// Promote makes a standby an independent server, as after the loss of its primary, and waits until
+// it accepts writes.
 func (p *Postgres) Promote() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	// The copy has its first server's configuration, and would wait for a standby.
+	// The copy has the primary's configuration, and would wait for a standby.
 	return wrap("PostgreSQL: promote", p.administer(ctx, "ALTER SYSTEM RESET synchronous_standby_names",
 		"SELECT pg_reload_conf()", "SELECT pg_promote()"))
 }

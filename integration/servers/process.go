@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// process is one child. Its goroutine waits for it from start to end.
+// process is a child process. A goroutine waits for it from start to end.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the child has ended and was reaped
 	err  error         // how it ended; read after done
 }
 
-// startProcess starts a child that the kernel kills should this process die,
-// writing its output to the end of the file logPath. account may be nil.
+// startProcess starts a child that the kernel kills if this process dies. Its output is appended to
+// the file logPath. account may be nil.
 //
-// The kernel ties a child to the *thread* that started it, and a thread can end
-// before its process does. So the child is started and awaited on one locked
-// thread, which therefore lives as long as the child.
+// The kernel ties a child to the *thread* that started it, and a thread can end before its process
+// does. So the child is started and awaited on one locked thread, which lives as long as the child.
 func startProcess(cmd *exec.Cmd, account *account, logPath string) (*process, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -52,8 +51,8 @@ func startProcess(cmd *exec.Cmd, account *account, logPath string) (*process, er
 	return p, nil
 }
 
-// run runs a command that ends by itself, under the account, with nothing left
-// behind when ctx ends.
+// run runs a command that ends by itself, under the account. When ctx ends, the command and its
+// children are killed.
 func run(ctx context.Context, cmd *exec.Cmd, account *account, logPath string) error {
 	p, err := startProcess(cmd, account, logPath)
 	if err != nil {
@@ -74,8 +73,7 @@ func run(ctx context.Context, cmd *exec.Cmd, account *account, logPath string) e
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// signal ignores that the child has ended already: whoever signals then looks
-// at done.
+// signal ignores that the child may have ended already, because callers check done next.
 func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
 func (p *process) running() bool {
@@ -87,7 +85,7 @@ func (p *process) running() bool {
 	}
 }
 
-// waitUntil repeats probe until it returns nil, the child ends, or ctx does.
+// waitUntil repeats probe until it returns nil, the child ends, or ctx ends.
 func (p *process) waitUntil(ctx context.Context, probe func(context.Context) error) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -108,7 +106,7 @@ func (p *process) waitUntil(ctx context.Context, probe func(context.Context) err
 	}
 }
 
-// end sends sig and waits; a child that ignores it is killed, which is an error.
+// end sends sig and waits. A child that ignores the signal is killed, which is an error.
 func (p *process) end(sig syscall.Signal, limit time.Duration) error {
 	p.signal(sig)
 	timer := time.NewTimer(limit)
@@ -135,7 +133,7 @@ func (p *process) waitEnd() error {
 	}
 }
 
-// await polls a condition on processes, which nobody announces.
+// await polls a condition of processes, because their changes are not announced.
 func await(what string, limit time.Duration, condition func() bool) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -149,7 +147,7 @@ func await(what string, limit time.Duration, condition func() bool) error {
 	return nil
 }
 
-// signalAll signals processes that are not our own children.
+// signalAll sends a signal to processes that may not be children of this process.
 func signalAll(pids []int, sig syscall.Signal) error {
 	var failed []error
 	for _, pid := range pids {
@@ -160,8 +158,8 @@ func signalAll(pids []int, sig syscall.Signal) error {
 	return errors.Join(failed...)
 }
 
-// environmentWithout returns this process's environment without the variables
-// whose names start with any of the prefixes, and with those added.
+// environmentWithout returns this process's environment without the variables whose names start
+// with any of the prefixes, and with added.
 func environmentWithout(prefixes []string, added ...string) []string {
 	var kept []string
 next:

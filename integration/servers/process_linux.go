@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// childAttributes puts a child into a process group of its own, so that Ctrl-C
-// reaches only us and servers end after the tests that use them; and has the
-// kernel kill it with us.
+// childAttributes puts a child into a process group of its own. So Ctrl-C reaches only this
+// process, and servers end after the tests that use them. It also makes the kernel kill the child
+// when this process dies.
 func childAttributes(account *account) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if account != nil {
@@ -20,7 +20,7 @@ func childAttributes(account *account) *syscall.SysProcAttr {
 	return attributes
 }
 
-// childrenOf lists the processes that pid has started and that live.
+// childrenOf returns the living children of a process.
 func childrenOf(pid int) ([]int, error) {
 	entries, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -40,7 +40,7 @@ func childrenOf(pid int) ([]int, error) {
 	return children, nil
 }
 
-// gone tells that a process has ended, though nobody may have reaped it.
+// gone reports whether a process has ended, even if it was not reaped.
 func gone(pid int) bool {
 	state, _ := stateOf(pid)
 	return state == 0 || state == 'Z' || state == 'X'
@@ -51,13 +51,13 @@ func stopped(pid int) bool {
 	return state == 'T'
 }
 
-// stateOf reads a process's state letter and its parent; 0 when there is none.
+// stateOf returns a process's state letter and its parent, or zeros if there is no such process.
 func stateOf(pid int) (state byte, parent int) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, 0
 	}
-	// The name, in parentheses, may hold spaces and parentheses itself.
+	// The name is in parentheses and may itself contain spaces and parentheses.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 2 {
 		return 0, 0

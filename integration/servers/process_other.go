@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// childAttributes puts a child into a process group of its own. There is no
-// signal on the parent's death here: a killed test run leaves its servers.
+// childAttributes puts a child into a process group of its own. On this system a child gets no
+// signal when its parent dies, so a killed test run leaves its servers running.
 func childAttributes(account *account) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if account != nil {
@@ -21,7 +21,7 @@ func childAttributes(account *account) *syscall.SysProcAttr {
 	return attributes
 }
 
-// childrenOf lists the processes that pid has started and that live.
+// childrenOf returns the living children of a process.
 func childrenOf(pid int) ([]int, error) {
 	output, err := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
 	var exit *exec.ExitError
@@ -42,7 +42,7 @@ func childrenOf(pid int) ([]int, error) {
 	return children, nil
 }
 
-// gone tells that a process has ended, though nobody may have reaped it.
+// gone reports whether a process has ended, even if it was not reaped.
 func gone(pid int) bool {
 	state := stateOf(pid)
 	return state == "" || strings.HasPrefix(state, "Z")

@@ -16,18 +16,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisOptions says how StartRedis starts its server. The zero value is right
-// for most tests.
+// RedisOptions configures StartRedis. The zero value is right for most tests.
 type RedisOptions struct {
-	// Durable keeps what was written through a crash, each write being synced
-	// to disk. Default: a server that is started again is empty.
+	// Durable syncs each write to disk, so that data survives a crash. By default a server that is
+	// started again is empty.
 	Durable bool
-	// Settings are added to, or replace, settings of redis.conf. Don't set
-	// bind, port or dir.
+	// Settings are added to the settings of redis.conf, or replace them. Don't set bind, port or
+	// dir.
 	Settings map[string]string
 }
 
-// Redis is a server of its own.
+// Redis is a Redis server.
 type Redis struct {
 	binary    string
 	account   *account
@@ -41,9 +40,9 @@ type Redis struct {
 	closed  bool
 }
 
-// StartRedis starts the redis-server found on the PATH and waits until it
-// answers. As root it runs as the account "postgres", else "nobody". The error,
-// one line, says what was looked for and how to install it.
+// StartRedis starts the redis-server found on the PATH and waits until it answers. For root, it
+// runs as the account "postgres", or else "nobody". If Redis is missing, the error is one line that
+// says where it was looked for and how to install it.
 func StartRedis(options RedisOptions) (*Redis, error) {
 	missing := Missing{Server: "Redis", Install: "redis-server or set " + RedisEnv}
 	if err := knownMissing(RedisEnv, missing); err != nil {
@@ -78,18 +77,18 @@ func StartRedis(options RedisOptions) (*Redis, error) {
 	return r, nil
 }
 
-// URL is redis://host:port/0. It stays the same over restarts.
+// URL returns redis://host:port/0. It stays the same across restarts.
 func (r *Redis) URL() string { return "redis://" + address(r.port) + "/0" }
 
-// PingRedis asks the server that a URL names whether it answers.
+// PingRedis returns an error unless the server at the URL answers.
 func PingRedis(ctx context.Context, url string) error {
 	options, err := redis.ParseURL(url)
 	if err != nil {
 		return err
 	}
 	options.ContextTimeoutEnabled, options.MaxRetries, options.DialerRetries = true, -1, 1
-	// Its client complains on stderr of one that cannot be reached, as while it
-	// starts.
+	// Dial first, because the Redis client logs to stderr when a server cannot be reached, such as
+	// during its start.
 	reached, err := new(net.Dialer).DialContext(ctx, "tcp", options.Addr)
 	if err != nil {
 		return err
@@ -99,7 +98,7 @@ func PingRedis(ctx context.Context, url string) error {
 	return errors.Join(client.Ping(ctx).Err(), client.Close())
 }
 
-// PID is the server's process ID, 0 while it does not run.
+// PID returns the server's process ID, or 0 while it does not run.
 func (r *Redis) PID() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,8 +108,8 @@ func (r *Redis) PID() int {
 	return r.process.pid()
 }
 
-// Start starts the server again on the same port, with its data if it is
-// Durable, and waits until it answers; does nothing when it runs.
+// Start starts the server again on the same port, with its data if it is Durable, and waits until
+// it answers. It does nothing if the server runs.
 func (r *Redis) Start() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +158,7 @@ func (r *Redis) settings() string {
 	return text.String()
 }
 
-// Stop shuts the server down in order (SIGTERM). A frozen one is thawed first.
+// Stop shuts the server down gracefully (SIGTERM). A frozen server is thawed first.
 func (r *Redis) Stop() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,15 +171,15 @@ func (r *Redis) Stop() error {
 	return wrap("Redis: stop", ended)
 }
 
-// Kill ends the server with SIGKILL, as a crash does.
+// Kill kills the server with SIGKILL, like a crash.
 func (r *Redis) Kill() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return wrap("Redis: kill", r.kill())
 }
 
-// Freeze stops the server in its tracks (SIGSTOP): connections stay open and
-// nothing answers, as behind a partition.
+// Freeze stops the server with SIGSTOP. Connections stay open and get no response, as in a network
+// partition.
 func (r *Redis) Freeze() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +198,7 @@ func (r *Redis) Freeze() error {
 	return nil
 }
 
-// Thaw lets a frozen server go on where it was.
+// Thaw continues a frozen server.
 func (r *Redis) Thaw() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

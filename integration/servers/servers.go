@@ -1,8 +1,7 @@
-// Package servers starts the real servers that tests run against, PostgreSQL,
-// Apache Kafka and Redis, on this machine and for this process alone: they listen on
-// 127.0.0.1 only, and none outlives the process that started it. Each can be
-// stopped, killed, frozen and started again on the same port and data, so that
-// a test can prove what happens to those who depend on it.
+// Package servers starts the real servers that tests use: PostgreSQL, Apache Kafka and Redis. They
+// run on this machine for this process only. They listen on 127.0.0.1 only, and none outlives the
+// process that started it. Each can be stopped, killed, frozen and started again on the same port
+// and data, so that a test can check what happens to its clients.
 //
 // Every method is safe for concurrent use, in any order and more than once.
 package servers
@@ -17,8 +16,8 @@ import (
 	"time"
 )
 
-// Environment variables that name servers which run already (see
-// cmd/withservers): a DSN, a host:port and a URL.
+// The environment variables that name running servers (see cmd/withservers): a DSN, a host:port and
+// a URL.
 const (
 	PostgresEnv = "INBOX_TEST_POSTGRES"
 	KafkaEnv    = "INBOX_TEST_KAFKA"
@@ -32,14 +31,13 @@ const (
 	pollInterval = 25 * time.Millisecond
 )
 
-// givenPorts are those that this process has used or found taken.
+// givenPorts are the ports that this process has used or found taken.
 var givenPorts sync.Map
 
-// freePort finds a port nobody listens on. It searches below the range that
-// outgoing connections take their ports from (32768 upwards on Linux):
-// otherwise, while a server is down, any client on the machine could be given
-// the very port that the server must come back to. It gives none out twice: who
-// has it may not listen yet, or be down.
+// freePort finds a port on which no process listens. It searches below the range of ports for
+// outgoing connections (32768 upwards on Linux). Otherwise, while a server is down, any client on
+// the machine could be given the port that the server must come back to. It returns no port twice,
+// because a previous caller may not listen yet or be down.
 func freePort() (int, error) {
 	const low, high, tries = 20000, 32000, 200
 	for range tries {
@@ -61,12 +59,12 @@ func freePort() (int, error) {
 
 func address(port int) string { return fmt.Sprintf("%s:%d", loopback, port) }
 
-// portTaken tells from a server's log that it lost the race for its port.
+// portTaken reports whether a server's log says that another process took its port first.
 func portTaken(err error) bool {
 	return err != nil && strings.Contains(strings.ToLower(err.Error()), "address already in use")
 }
 
-// logTail returns the end of a log on one line, for an error message.
+// logTail returns the end of a log as one line, for an error message.
 func logTail(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

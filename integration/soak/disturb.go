@@ -8,7 +8,7 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// server is what can be done to PostgreSQL and to a broker alike.
+// server has the operations that PostgreSQL and a broker share.
 type server interface {
 	Start() error
 	Stop() error
@@ -17,12 +17,11 @@ type server interface {
 	Thaw() error
 }
 
-// tracks are everything that is disturbed. Workers, database and brokers are
-// disturbed at the same time; of the brokers one at a time, since the other is
-// to take over.
+// tracks returns all disturbances. Workers, database and brokers are disturbed concurrently. Only
+// one broker is disturbed at a time, because the other has to take over.
 func (w *world) tracks(f *fleet) []track {
 	const down = 3 * time.Second
-	frozen := w.settings.SessionTimeout + 2*time.Second // longer than anybody is waited for
+	frozen := w.settings.SessionTimeout + 2*time.Second // longer than the workers' session
 	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"kafka_answers_cut", w.cutKafka, 4 * time.Second},
 		{"rebalance_storm", f.storm, 0}}
 	for id := range 2 {
@@ -49,8 +48,8 @@ func (w *world) tracks(f *fleet) []track {
 	}
 }
 
-// outage takes a server away for a time. settled, if not nil, waits until it
-// is whole again.
+// outage takes a server down for a time. settled, if not nil, waits until the server has recovered
+// completely.
 func (w *world) outage(
 	name, kind string, s server, begin, end func() error, settled func() bool,
 ) func(time.Duration) bool {
@@ -61,7 +60,7 @@ func (w *world) outage(
 			w.say("%s: %v", name, err)
 		}
 		pause(context.Background(), lasts)
-		for range 3 { // without it there is nothing to judge
+		for range 3 { // without the server there is nothing to judge
 			again := end()
 			if again == nil {
 				break
@@ -73,7 +72,7 @@ func (w *world) outage(
 	}
 }
 
-// inSync waits until the next broker may go.
+// inSync waits until the next broker may be taken down.
 func (w *world) inSync() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
@@ -107,8 +106,8 @@ func (w *world) moveCoordinator(lasts time.Duration) bool {
 	return done && moved
 }
 
-// coordinator is the ID of the broker that coordinates the workers' group; 0
-// is nobody.
+// coordinator returns the ID of the broker that coordinates the workers' group, or 0 if there is
+// none.
 func (w *world) coordinator() int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -119,7 +118,7 @@ func (w *world) coordinator() int {
 	return id
 }
 
-// slowness is how late each answer of a slow database is.
+// slowness is the delay of each response from a slow database.
 const slowness = 200 * time.Millisecond
 
 func (w *world) slowPostgres(lasts time.Duration) bool {
@@ -143,8 +142,8 @@ func (w *world) losePostgres(lasts time.Duration) bool {
 	return lost > 0
 }
 
-// cutKafka cuts connections to the brokers in the middle of answers that are
-// large enough to carry records.
+// cutKafka cuts connections to the brokers in the middle of responses that are large enough to
+// contain records.
 func (w *world) cutKafka(lasts time.Duration) bool {
 	const carriesRecords = 1000
 	w.say("answers of Kafka are cut in their middle for %.1fs", lasts.Seconds())
@@ -171,7 +170,7 @@ func (w *world) answersCut() (n int) {
 	return n
 }
 
-// killOne kills one worker, terminateOne asks one to stop.
+// killOne kills one worker. terminateOne asks one to stop.
 func (f *fleet) killOne(time.Duration) bool {
 	return f.disturb("killed", true, (*workload.Worker).Kill)
 }
@@ -196,7 +195,7 @@ func (f *fleet) freezeOne(lasts time.Duration) bool {
 	return true
 }
 
-// disturb does something to the next worker in turn.
+// disturb applies do to the next worker in turn.
 func (f *fleet) disturb(what string, ends bool, do func(*workload.Worker) error) bool {
 	f.turn++
 	s := f.slots[f.turn%len(f.slots)]
@@ -215,13 +214,13 @@ func (f *fleet) disturb(what string, ends bool, do func(*workload.Worker) error)
 // changes is how many members join or leave in a storm.
 const changes = 10
 
-// storm lets a further worker join and leave again and again.
+// storm makes an additional worker join and leave repeatedly.
 func (f *fleet) storm(time.Duration) bool {
 	f.world.say("a further worker joins and leaves, %d rebalances in a row", changes)
 	made := 0
 	for try := 0; made < changes && try < 2*changes; try++ {
 		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
-		if err != nil { // the database is away
+		if err != nil { // the database is down
 			pause(context.Background(), time.Second)
 			continue
 		}

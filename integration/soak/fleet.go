@@ -11,32 +11,31 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// fleet keeps a number of workers running: one that ended is replaced, as a
-// cluster does.
+// fleet keeps a number of workers running. It replaces a worker that has ended, like a cluster.
 type fleet struct {
 	world  *world
 	slots  []*slot
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 
-	turn     int          // whom to disturb next; of the workers' track
-	failures atomic.Int64 // workers that ended unasked, raced, panicked or did not stop in order
-	rss      atomic.Int64 // the most memory that a worker had, in KiB
+	turn     int          // the next worker to disturb; used only by the workers' track
+	failures atomic.Int64 // workers that ended unasked, raced, panicked or did not stop gracefully
+	rss      atomic.Int64 // the most memory that a worker used, in KiB
 }
 
-// slot is the place of one worker and of those that replace it.
+// slot holds one worker and later its replacements.
 type slot struct {
 	number int
 
 	mu     sync.Mutex
 	worker *workload.Worker // nil while there is none
-	asked  bool             // it was told to end, or killed
+	asked  bool             // it was asked to stop, or killed
 }
 
-// restartPause lies between a worker's end and its successor's start.
+// restartPause is the time between a worker's end and its replacement's start.
 const restartPause = 500 * time.Millisecond
 
-// stopPatience is how long a worker may take to stop; longer than its budget.
+// stopPatience is how long a worker may take to stop. It is longer than the worker's stop budget.
 const stopPatience = 40 * time.Second
 
 func newFleet(w *world, workers int) *fleet {
@@ -50,8 +49,8 @@ func newFleet(w *world, workers int) *fleet {
 	return f
 }
 
-// keep starts one worker after the other. One that cannot start, because the
-// database is away, is tried again.
+// keep starts one worker after the other. If one cannot start because the database is down, keep
+// tries again.
 func (f *fleet) keep(ctx context.Context, s *slot) {
 	for ctx.Err() == nil {
 		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
@@ -66,14 +65,14 @@ func (f *fleet) keep(ctx context.Context, s *slot) {
 			f.peak(worker)
 		}
 		if ctx.Err() != nil {
-			return // the end is for stop or kill
+			return // stop or kill handles its end
 		}
 		f.examine(s)
 		pause(ctx, restartPause)
 	}
 }
 
-// examine looks at how a worker ended and takes it out of its slot.
+// examine checks how a worker ended and takes it out of its slot.
 func (f *fleet) examine(s *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,20 +90,19 @@ func (f *fleet) examine(s *slot) {
 	s.worker = nil
 }
 
-// bury waits for the end of a worker of no slot that was told to stop, and
-// looks at how it ended. What it says at the end does not matter: it may have
-// stopped while the database was away.
+// bury waits for a worker outside of all slots that was asked to stop, and checks how it ended. Its
+// exit error does not matter, because the database may have been down when it stopped.
 func (f *fleet) bury(worker *workload.Worker) {
 	s := &slot{worker: worker, asked: true}
 	if err := worker.Wait(stopPatience); worker.Running() {
 		f.failures.Add(1)
 		f.world.say("a worker did not stop: %v", err)
-		_ = worker.Kill() // fails only for one that has ended
+		_ = worker.Kill() // fails only if it has ended
 	}
 	f.examine(s)
 }
 
-// await waits for a condition; that it does not come about is no failure.
+// await waits for a condition. It is not a failure if the condition does not become true.
 func (f *fleet) await(what string, limit time.Duration, condition func() bool) {
 	deadline := time.Now().Add(limit)
 	for !condition() {
@@ -116,7 +114,7 @@ func (f *fleet) await(what string, limit time.Duration, condition func() bool) {
 	}
 }
 
-// peak notes how much memory a worker has had.
+// peak records how much memory a worker has used.
 func (f *fleet) peak(worker *workload.Worker) {
 	kib := worker.PeakMemory()
 	for {
@@ -127,7 +125,8 @@ func (f *fleet) peak(worker *workload.Worker) {
 	}
 }
 
-// with gives a slot's worker to f, if there is one that was not asked to end.
+// with calls f with the slot's worker, if there is one that was not asked to end. ends says whether
+// f ends the worker.
 func (s *slot) with(ends bool, f func(*workload.Worker) error) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +137,7 @@ func (s *slot) with(ends bool, f func(*workload.Worker) error) (bool, error) {
 	return true, f(s.worker)
 }
 
-// stop ends all workers in order. What keeps one from it is returned.
+// stop stops all workers gracefully. It returns their errors.
 func (f *fleet) stop() error {
 	f.cancel()
 	f.ended.Wait()
@@ -158,13 +157,13 @@ func (f *fleet) stop() error {
 	return errors.Join(problems...)
 }
 
-// kill ends what still runs.
+// kill kills all workers that still run.
 func (f *fleet) kill() {
 	f.cancel()
 	f.ended.Wait()
 	for _, s := range f.slots {
 		if s.worker != nil {
-			_ = s.worker.Kill() // fails only for one that has ended
+			_ = s.worker.Kill() // fails only if it has ended
 		}
 	}
 }

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// progressInterval lies between two ledger lines.
+	// progressInterval is the time between two ledger lines.
 	progressInterval = 5 * time.Second
-	// settlePatience is how long the end may take once all is up again.
+	// settlePatience is how long work may take to finish after all servers are up again.
 	settlePatience = 75 * time.Second
-	// askTimeout bounds one question to the database.
+	// askTimeout is the timeout of one database query.
 	askTimeout = 30 * time.Second
 )
 
-// reportProgress prints the ledger again and again until ctx ends.
+// reportProgress prints the ledger repeatedly until ctx ends.
 func (w *world) reportProgress(ctx context.Context) {
 	for pause(ctx, progressInterval) {
 		ask, cancel := context.WithTimeout(ctx, progressInterval)
@@ -37,8 +37,7 @@ func (w *world) reportProgress(ctx context.Context) {
 
 var errUnsettled = errors.New("something is left to do though everything is up again")
 
-// settle waits until everything produced is acknowledged, handled and
-// committed.
+// settle waits until everything produced is acknowledged, handled and committed.
 func (w *world) settle(l *load) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
@@ -57,7 +56,7 @@ func (w *world) settle(l *load) error {
 	}
 }
 
-// judge prints the final figures and tells whether every promise was kept.
+// judge prints the final figures and reports whether every promise was kept.
 func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whole bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// load produces messages: nine in ten to Kafka, of which some twice and a few
-// bad, the others by accepting directly.
+// load produces messages. Nine in ten go to Kafka, some of them twice and a few of them bad. The
+// others are accepted directly.
 type load struct {
 	world  *world
 	rate   int
@@ -27,8 +27,8 @@ type load struct {
 // loadInterval is the time between two bursts.
 const loadInterval = 100 * time.Millisecond
 
-// directBacklog is how many direct bursts may wait for the database. While it
-// is full nothing is accepted directly, as by a caller that waits.
+// directBacklog is how many direct bursts may wait for the database. While it is full, nothing more
+// is accepted directly, like a caller that waits.
 const directBacklog = 100
 
 func newLoad(w *world, rate int) (*load, error) {
@@ -52,8 +52,8 @@ func (l *load) close() {
 	}
 }
 
-// run produces until ctx ends, and returns when everything that was begun is
-// accepted or handed to the Kafka client.
+// run produces until ctx ends. It returns when everything started is accepted or handed to the
+// Kafka client.
 func (l *load) run(ctx context.Context) {
 	accepted := make(chan struct{})
 	go func() {
@@ -105,7 +105,7 @@ func (l *load) next() (string, workload.Job) {
 	return fmt.Sprintf("m-%08d", l.number), job
 }
 
-// accept tries until the database has said yes.
+// accept retries until the database has accepted the messages.
 func (l *load) accept(messages []handler.RawMessage) {
 	for _, m := range messages {
 		l.world.ledger.Produced(m.ID)
@@ -118,7 +118,7 @@ func (l *load) accept(messages []handler.RawMessage) {
 			return
 		}
 		if !pause(ctx, loadInterval) {
-			l.world.say("direct accept given up: %v", err) // the ledger will tell
+			l.world.say("direct accept given up: %v", err) // the ledger will show it
 			return
 		}
 	}

@@ -1,16 +1,15 @@
-// Command soak runs workers on a real PostgreSQL and a real Kafka of two
-// brokers under load for some minutes and disturbs all three: a schedule has
-// every kind of harm once, which takes about three minutes, and then chance
-// decides. At the end it reads the ledger: is anything missing or doubled, did
-// a committed offset move back or pass a record that was not stored?
+// Command soak runs workers on a real PostgreSQL and a real Kafka of two brokers under load for
+// some minutes, and disturbs all three. A schedule inflicts every kind of disturbance once, which
+// takes about three minutes. After that they are chosen at random. At the end it checks the ledger:
+// is anything missing or doubled, and did a committed offset move back or pass a record that was
+// not stored?
 //
 //	go run ./soak -minutes 5 -seed 7
 //
-// It prints a line per event, a ledger line every few seconds and, at the end,
-// one "name: value" line for each figure and each kind of harm. The seed
-// decides what happens and in which order, not to the microsecond. The exit
-// status is 0 only if no promise was broken, nothing is pending and every kind
-// of harm was done.
+// It prints a line per event and a ledger line every few seconds. At the end it prints one "name:
+// value" line for each figure and each kind of disturbance. The seed decides what happens and in
+// which order, but not the exact times. The exit status is 0 only if no promise was broken, nothing
+// is pending and every kind of disturbance happened.
 package main
 
 import (
@@ -52,8 +51,8 @@ func main() {
 // overrun is how much longer the schedule may take on a slow machine.
 const overrun = 20 * time.Second
 
-// run soaks until the time is over, or ctx ends it early, and judges. The
-// error is about the soak itself: it could not find out.
+// run soaks until the time is over or ctx ends, and judges. An error means that the soak itself
+// failed and there is no result.
 func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers int) (whole bool, err error) {
 	w, err := newWorld(ctx, seed)
 	if err != nil {
@@ -81,7 +80,7 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	reporting.Go(func() { w.reportProgress(report) })
 	tracks := w.tracks(fleet)
 	matrix := newMatrix(tracks)
-	matrix.disturb(timed, schedule, seed, tracks) // returns with everything up again
+	matrix.disturb(timed, schedule, seed, tracks) // returns after all servers are up again
 	endLoad()
 	loading.Wait()
 	w.say("the disturbances are over, waiting for what is left")

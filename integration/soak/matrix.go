@@ -10,32 +10,31 @@ import (
 	"time"
 )
 
-// cell is one kind of harm: of the matrix of what can be disturbed and how.
-// do returns when it is over and what it took away is back, and reports whether
-// it came about.
+// cell is one kind of disturbance: a target and what happens to it. do returns when the target is
+// restored, and reports whether the disturbance happened.
 type cell struct {
 	name string
 	do   func(lasts time.Duration) bool
-	// lasts is how long it takes something away in the schedule.
+	// lasts is how long the disturbance takes in the schedule.
 	lasts time.Duration
 }
 
-// track is cells that happen one after the other; tracks overlap.
+// track is a sequence of cells. Tracks run concurrently.
 type track struct {
 	name  string
 	cells []cell
-	// pause lies between two cells of the schedule; half to twice as much when
-	// chance decides.
+	// pause is the time between two cells of the schedule. In the random phase it is half to twice
+	// as long.
 	pause time.Duration
 }
 
-// matrix counts what happened.
+// matrix counts how often each cell happened.
 type matrix struct {
 	mu   sync.Mutex
 	hits map[string]int
 }
 
-// newMatrix knows every cell, so that one that never happened is told.
+// newMatrix starts with a count of 0 for every cell, so that a cell that never happens is reported.
 func newMatrix(tracks []track) *matrix {
 	m := &matrix{hits: map[string]int{}}
 	for _, t := range tracks {
@@ -52,7 +51,7 @@ func (m *matrix) hit(name string) {
 	m.hits[name]++
 }
 
-// missed names the cells that never happened.
+// missed returns the names of cells that never happened.
 func (m *matrix) missed() (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +63,7 @@ func (m *matrix) missed() (names []string) {
 	return names
 }
 
-// print prints a line per cell.
+// print prints one line for each cell.
 func (m *matrix) print() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,10 +72,9 @@ func (m *matrix) print() {
 	}
 }
 
-// disturb goes through every track at once: first through all of its cells in
-// their order, again those that did not come about, until the schedule's
-// context ends, then at random until ctx ends. It returns when everything is up
-// again.
+// disturb runs all tracks concurrently. Each track first runs its cells in order, until the
+// schedule's context ends, and repeats those that did not happen. After that it runs cells at
+// random until ctx ends. disturb returns after everything is up again.
 func (m *matrix) disturb(ctx, schedule context.Context, seed uint64, tracks []track) {
 	var under sync.WaitGroup
 	for i, t := range tracks {
@@ -86,8 +84,8 @@ func (m *matrix) disturb(ctx, schedule context.Context, seed uint64, tracks []tr
 	under.Wait()
 }
 
-// attempts is how often a cell of the schedule is tried that does not come
-// about, because what it would disturb is away at that moment.
+// attempts is how often the schedule tries a cell that does not happen because its target is down
+// at that moment.
 const attempts = 10
 
 func (m *matrix) follow(ctx, schedule context.Context, t track, random *rand.Rand) {

@@ -18,15 +18,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// world is everything a soak is about but its workers.
+// world is everything in a soak except the workers.
 type world struct {
 	seed     uint64
 	began    time.Time
 	dir      string // of the workers' logs
 	postgres *servers.Postgres
-	database *pgproxy.Proxy // the workers' way to it
+	database *pgproxy.Proxy // the workers' route to the database
 	cluster  *servers.Cluster
-	proxies  []*kafkaproxy.Proxy // clients' ways to the brokers
+	proxies  []*kafkaproxy.Proxy // clients' routes to the brokers
 	db       *sql.DB
 	ledger   *workload.Ledger
 	offsets  *workload.Offsets
@@ -73,7 +73,7 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.settings = workload.Quick(w.database.DSN())
-	ib, closeInbox, err := w.inbox() // of no channel with Kafka: it is never started
+	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (w *world) start(ctx context.Context) (err error) {
 	return err
 }
 
-// through makes a way to a broker on which answers can be cut.
+// through returns a route to a broker on which responses can be cut.
 func (w *world) through(broker string) (string, error) {
 	proxy, err := kafkaproxy.Start(broker)
 	if err != nil {
@@ -95,7 +95,7 @@ func (w *world) through(broker string) (string, error) {
 	return proxy.Address(), nil
 }
 
-// inbox makes an inbox in this process, to accept by.
+// inbox makes an inbox in this process, which accepts messages.
 func (w *world) inbox() (*inbox.Inbox, func() error, error) {
 	db, err := workload.Open(w.settings.DSN)
 	if err != nil {
@@ -112,7 +112,7 @@ func (w *world) inbox() (*inbox.Inbox, func() error, error) {
 	return ib, pool.Close, nil
 }
 
-// close ends the servers. The workers' logs go too unless they are wanted.
+// close stops the servers. It removes the workers' logs if tidy is true.
 func (w *world) close(tidy bool) error {
 	var problems []error
 	if tidy && w.dir != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// Contract 12.
+// TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable proves contract 12.
 func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)

@@ -164,8 +164,9 @@ func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
 	require.Equal(t, map[string]float64{"c": 1}, by(collected["inbox.inline.missing_keys"], "inbox.channel"))
 }
 
-// Contract 11.5: an Inline or Direct channel that stands still is told of as work
-// that waits in the inbox is; what an outage keeps from going on is excused.
+// TestChannelWithoutTheInboxThatStandsStillIsUnhealthy proves contract 11.5: a stalled Inline or
+// Direct channel is reported like stalled work in the inbox. A stall that an outage causes is
+// excused.
 func TestChannelWithoutTheInboxThatStandsStillIsUnhealthy(t *testing.T) {
 	for name, mode := range map[string]inbox.ChannelOption{"direct": inbox.Direct(), "inline": inbox.Inline()} {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +217,8 @@ func TestOutageExcusesAnInlineChannelThatStandsStill(t *testing.T) {
 	})
 }
 
-// Contract 7.6: a partition that waits for a paused handler owes no progress.
+// TestPausedHandlerExcusesAChannelThatStandsStill proves contract 7.6: a partition that waits for a
+// paused handler owes no progress.
 func TestPausedHandlerExcusesAChannelThatStandsStill(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newStanding(t, d, inbox.Inline())
@@ -243,7 +245,7 @@ func TestPausedHandlerExcusesAChannelThatStandsStill(t *testing.T) {
 	})
 }
 
-// standing is an inbox with a channel whose handler waits until it is let go.
+// standing is an inbox with a channel whose handler blocks until it is released.
 type standing struct {
 	ib      *inbox.Inbox
 	clock   *fxtest.Clock
@@ -283,14 +285,15 @@ func (r *standing) produce(t *testing.T, id string) {
 		Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}}}))
 }
 
-// receive has the handler run.
+// receive makes the handler run.
 func (r *standing) receive(t *testing.T, id string) {
 	t.Helper()
 	r.produce(t, id)
 	inboxtest.Receive(t, r.entered, id)
 }
 
-// consumer is what the inbox is because of the channel; empty if nothing is wrong.
+// consumer returns the inbox's health state that the channel causes. It is empty if nothing is
+// wrong.
 func (r *standing) consumer() inbox.HealthState {
 	for _, reason := range r.ib.Health().Reasons {
 		if reason.Code == inbox.ReasonConsumer {

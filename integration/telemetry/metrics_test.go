@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// mixed is an inbox whose messages say what is to become of them.
+// mixed returns an inbox whose messages say what their handlers do.
 func mixed(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*inbox.Inbox, *fxtest.Clock) {
 	t.Helper()
 	do := func(_ context.Context, m inboxtest.Bytes) error {
@@ -143,7 +143,7 @@ func TestDurationsAreMeasuredInSeconds(t *testing.T) {
 			"stock snoozed ": 1,
 		}, runs)
 
-		clock.Advance(5 * time.Second) // backoff and all: a retry has waited since it was due
+		clock.Advance(5 * time.Second) // includes the backoff: a retry's age counts from when it was due
 		inboxtest.Process(t, ib)
 		for _, p := range m.collect(t)["inbox.wait.duration"] {
 			require.EqualValues(t, 8, p.count)
@@ -235,7 +235,8 @@ func TestGaugesShowTheBacklogWhileTheInboxRuns(t *testing.T) {
 	})
 }
 
-// An inbox that could never look at its backlog is as blind as one that could.
+// TestAgeOfTheSampleBeginsWithTheStart checks that the age of the sample counts from the start,
+// even if no sample has ever succeeded.
 func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
@@ -285,8 +286,8 @@ func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
 	})
 }
 
-// Whoever sends messages must not be able to fill the metrics' storage with
-// series: none is made for a name that the application has not declared.
+// TestWhatIsNotDeclaredHasNoSeriesOfItsOwn checks that senders of messages cannot fill the metrics'
+// storage with series. Names that the application has not declared get no series.
 func TestWhatIsNotDeclaredHasNoSeriesOfItsOwn(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))

@@ -17,7 +17,8 @@ var (
 	quoted    = regexp.MustCompile("`([^`]+)`")
 )
 
-// What the page says of a metric's kind and attributes is what is exported.
+// TestThePageTellsMetricsApartAsTheyAre checks that the kinds and attributes of metrics on the page
+// match what is exported.
 func TestThePageTellsMetricsApartAsTheyAre(t *testing.T) {
 	page, err := os.ReadFile("../../docs/observability.md")
 	require.NoError(t, err)
@@ -34,7 +35,7 @@ func TestThePageTellsMetricsApartAsTheyAre(t *testing.T) {
 			require.Equal(t, m.Unit == "s", strings.Contains(row[1], "(s)"), "%s: its unit", m.Name)
 			attributes := []string{"inbox_name"}
 			for _, a := range quoted.FindAllStringSubmatch(row[3], -1) {
-				if a[1] != "error.type" { // nothing has failed here
+				if a[1] != "error.type" { // no error has occurred here
 					attributes = append(attributes, strings.ReplaceAll(a[1], ".", "_"))
 				}
 			}
@@ -45,7 +46,7 @@ func TestThePageTellsMetricsApartAsTheyAre(t *testing.T) {
 	}
 }
 
-// seriesOf is a metric's name in Prometheus.
+// seriesOf returns a metric's name in Prometheus.
 func seriesOf(m telemetry.Metric) string {
 	name := strings.ReplaceAll(m.Name, ".", "_")
 	switch {

@@ -32,7 +32,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// canary is a card number as errors quote it. No ID or time has its digits.
+// canary is a card number as errors may quote it. No ID or time contains its digits.
 const canary = "4111 1111 1111 1111"
 
 func requireNoCanary(t *testing.T, text, where string) {
@@ -42,7 +42,7 @@ func requireNoCanary(t *testing.T, text, where string) {
 	}
 }
 
-// lines is a log, as the application would write it.
+// lines is a log in the application's format.
 type lines struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -60,7 +60,7 @@ func (l *lines) text() string {
 	return l.String()
 }
 
-// faces are where an error may be seen.
+// faces are the places where an error may become visible.
 type faces struct {
 	log   *lines
 	spans spans
@@ -80,7 +80,7 @@ func newFaces(t *testing.T, db *gorm.DB) (*faces, []inbox.Option) {
 		inbox.Configure(func(o *inbox.Options) { o.Logger = log })}
 }
 
-// tables is all that is stored, as text.
+// tables returns everything that is stored, as text.
 func (f *faces) tables(t *testing.T) string {
 	t.Helper()
 	n := models.Naming{Prefix: models.DefaultPrefix}
@@ -102,7 +102,7 @@ func (f *faces) tables(t *testing.T) string {
 	return all.String()
 }
 
-// seen is all that is to be seen outside the database, by where.
+// seen returns everything that is visible outside the database, by place.
 func (f *faces) seen(t *testing.T, ib *inbox.Inbox) map[string]string {
 	t.Helper()
 	all := map[string]string{"log": f.log.text(), "tables": f.tables(t)}
@@ -145,7 +145,7 @@ func (f *faces) seen(t *testing.T, ib *inbox.Inbox) map[string]string {
 	return all
 }
 
-// failing has a handler fail in every way there is, by message ID.
+// failing is a handler that fails in every possible way, selected by the message ID.
 func failing(_ context.Context, m inboxtest.Bytes) error {
 	err := fmt.Errorf("card %s was declined", canary)
 	switch m.ID {
@@ -157,7 +157,7 @@ func failing(_ context.Context, m inboxtest.Bytes) error {
 		if m.Attempt == 1 {
 			return handler.RetryAfter(time.Millisecond, err)
 		}
-	case "long": // whose text is cut within the card number
+	case "long": // the text is cut inside the card number
 		return handler.Poison(errors.New(strings.Repeat("x", models.MaxLastError-24) + " " + canary))
 	case "fails":
 		return err
@@ -167,7 +167,7 @@ func failing(_ context.Context, m inboxtest.Bytes) error {
 
 var failingIDs = []string{"poison", "panic", "late", "long", "fails"}
 
-// badID is the ID strategy of records of which one is bad.
+// badID is an ID strategy that fails for one record.
 func badID(r envelope.Record) (string, error) {
 	if id := string(r.Value); id != "bad" {
 		return id, nil
@@ -175,13 +175,14 @@ func badID(r envelope.Record) (string, error) {
 	return "", fmt.Errorf("the customer of card %s is unknown", strings.ReplaceAll(canary, " ", "-"))
 }
 
-// Contract 11.6: through all delivery modes, and all policies for bad records.
+// TestNoErrorShowsWhatTheHookHides proves contract 11.6 for all delivery modes and all policies for
+// bad records.
 func TestNoErrorShowsWhatTheHookHides(t *testing.T) {
 	const declined, unknown = "card [redacted] was declined", "the customer of card [redacted] is unknown"
 	for name, mode := range map[string]struct {
 		channel []inbox.ChannelOption
 		policy  acceptor.BadRecordPolicy
-		stored  []string // what is stored of it
+		stored  []string // what is stored of the error
 		letters int
 	}{
 		"inbox": {nil, acceptor.BadRecordStore, []string{declined, unknown}, 0},
@@ -261,7 +262,8 @@ func lettersOn(t *testing.T, broker *kafkatest.Kafka, n int) (letters []kafka.Me
 	return letters
 }
 
-// Contract 11.6: nothing is lost, charged or repeated because the hook has a defect.
+// TestHookThatPanicsChangesNothingButTheText proves contract 11.6: a defect of the hook causes no
+// loss, charge or repetition.
 func TestHookThatPanicsChangesNothingButTheText(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		f, options := newFaces(t, d.DB)

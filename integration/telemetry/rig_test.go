@@ -1,5 +1,5 @@
-// Package telemetry tests what an inbox measures and traces, through
-// OpenTelemetry's SDK, and what is shipped to look at it with.
+// Package telemetry tests the metrics and traces of an inbox with OpenTelemetry's SDK, and the
+// dashboards and alerts that are shipped for them.
 package telemetry
 
 import (
@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// meter collects an inbox's metrics when asked to.
+// meter collects an inbox's metrics on demand.
 type meter struct{ *metric.ManualReader }
 
 func newMeter(t *testing.T) (meter, inbox.Option) {
@@ -91,7 +91,7 @@ func pointsOf(t *testing.T, data metricdata.Aggregation) (points []point) {
 	return points
 }
 
-// by tells a metric's values by one of their attributes.
+// by returns a metric's values by one of their attributes.
 func by(points []point, key string) map[string]float64 {
 	values := map[string]float64{}
 	for _, p := range points {
@@ -107,7 +107,7 @@ func sum(points []point) (total float64) {
 	return total
 }
 
-// spans records an inbox's spans once they have ended.
+// spans records an inbox's ended spans.
 type spans struct{ *tracetest.SpanRecorder }
 
 func newSpans(t *testing.T) (spans, *trace.TracerProvider, inbox.Option) {

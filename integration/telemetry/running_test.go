@@ -19,11 +19,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// hanging calls do not return until they are let go, whatever becomes of their
-// context.
+// hanging calls do not return until they are released, even if their context ends.
 type hanging struct {
 	entered, leave chan struct{}
-	letGo          func() // as often as one likes
+	letGo          func() // may be called repeatedly
 }
 
 func newHanging() hanging {
@@ -55,8 +54,9 @@ func linesOf(logs *observer.ObservedLogs) []string {
 	return lines
 }
 
-// Contract 5.4, 11.5, 12: whatever holds a call, and whatever waits behind it, the
-// call is seen, by its age and by name, until it returns.
+// TestCallThatDoesNotReturnIsSeenUntilItDoes proves contract 5.4, 11.5 and 12: a call that does not
+// return is visible, by its age and by name, until it returns. That holds whatever blocks the call
+// and whatever waits for it.
 func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 	for name, mode := range map[string]struct {
 		channel []inbox.ChannelOption
@@ -89,7 +89,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.Empty(t, ages(), "not before the start")
 					inboxtest.Start(t, ib)
 					t.Cleanup(held.letGo)
-					for range 2 { // the second waits behind the first, in its lane or partition
+					for range 2 { // the second waits for the first, in its lane or partition
 						require.NoError(t, kafka.Produce("orders", kafkatest.Record{Key: []byte("k"), Value: []byte("1")}))
 					}
 					inboxtest.Receive(t, held.entered, "the call")
@@ -139,8 +139,8 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 	}
 }
 
-// Contract 5.4: a timeout is how long a handler may run; one that ignores it is
-// seen all the same.
+// TestTimeoutLongerThanLongRunningCountsInItsStead proves contract 5.4: a timeout limits how long a
+// handler may run, and a handler that ignores it is reported anyway.
 func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	clock := fxtest.NewClock(inboxtest.Noon)
 	held := newHanging()
@@ -174,7 +174,7 @@ func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	require.Equal(t, []string{"brief", "patient"}, keys())
 }
 
-// Contract 9.
+// TestLongRunningOfZeroLeavesTheAgeAlone proves contract 9.
 func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
 	m, provider := newMeter(t)
 	log, logs := inboxtest.Observe()

@@ -24,8 +24,8 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// exported is what Prometheus sees of an inbox that has done everything: the names
-// of its series with their labels.
+// exported returns what Prometheus scrapes from an inbox that has done everything: the names of its
+// series with their labels.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -80,7 +80,7 @@ var (
 	legendLabel = regexp.MustCompile(`\{\{\s*(?:\$labels\.)?([a-z_]+)\s*\}\}`)
 )
 
-// labels are those of all series. Both begin alike.
+// labels returns the names of all labels, sorted. They are needed because some match seriesName, too.
 func labels(series map[string][]string) []string {
 	var all []string
 	for _, its := range series {

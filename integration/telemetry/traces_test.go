@@ -23,7 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// producer is what a producer sent along: the span of number n.
+// producer returns the IDs of a producer's span n, and the header that carries it.
 func producer(n int) (traceID, spanID, header string) {
 	traceID, spanID = fmt.Sprintf("%032x", 0xabc000+n), fmt.Sprintf("%016x", 0xdef000+n)
 	return traceID, spanID, "00-" + traceID + "-" + spanID + "-01"
@@ -106,8 +106,8 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 	})
 }
 
-// Contract 12: what a producer claims in its baggage does not get to handlers,
-// unless the application asks for it.
+// TestAProducersBaggageStaysOutOfHandlersByDefault proves contract 12: what a producer puts into
+// its baggage does not reach handlers, unless the application asks for it.
 func TestAProducersBaggageStaysOutOfHandlersByDefault(t *testing.T) {
 	before := otel.GetTextMapPropagator()
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))

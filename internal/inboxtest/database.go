@@ -1,6 +1,5 @@
-// Package inboxtest is what the behaviour tests of several packages share: an
-// inbox on each real database, and ways to look at what is stored. Only tests
-// import it.
+// Package inboxtest is shared by the behaviour tests of several packages. It makes an inbox on each
+// real database and reads what is stored. Only tests import it.
 package inboxtest
 
 import (
@@ -15,18 +14,18 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Database is a fresh database of one test.
+// Database is a new database for one test.
 type Database struct {
 	// Dialect is "sqlite" or "postgres".
 	Dialect string
-	// DB is the first pool on it.
+	// DB is the first pool on the database.
 	DB *gorm.DB
 
 	dsn string
 }
 
-// OnEach runs a test on a fresh SQLite file and, where a server is named, on a
-// fresh PostgreSQL database, both in parallel with other tests.
+// OnEach runs a test on a new SQLite file and, if a server is configured, on a new PostgreSQL
+// database. Both run in parallel with other tests.
 func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()
@@ -41,8 +40,8 @@ func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	})
 }
 
-// OnEachAlone is OnEach while no other test of the package runs, for what other tests'
-// use of memory would hide.
+// OnEachAlone is like OnEach while no other test of the package runs, for measurements of memory
+// that other tests would disturb.
 func OnEachAlone(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
@@ -52,17 +51,16 @@ func OnEachAlone(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Run("postgres", func(t *testing.T) { test(t, openPostgres(t)) })
 }
 
-// OnPostgres is OnEach for what cannot happen on SQLite, so that no test passes
-// there without having tested anything. Say why.
+// OnPostgres is like OnEach, but on PostgreSQL only. Use it for what cannot happen on SQLite, so
+// that no test passes there without testing anything, and say why.
 func OnPostgres(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()
 	test(t, openPostgres(t))
 }
 
-// OnStrictPostgres runs a test on databases whose transactions are serializable, or
-// repeatable read, unless they state their isolation: because the role's setting says so,
-// and because the database's does.
+// OnStrictPostgres runs a test on databases whose default isolation is serializable or repeatable
+// read. Each level is set once for the role and once for the database.
 func OnStrictPostgres(t *testing.T, test func(t *testing.T, d *Database, level string)) {
 	t.Helper()
 	t.Parallel()
@@ -85,7 +83,7 @@ func openPostgres(t *testing.T) *Database {
 	return &Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn), dsn: dsn}
 }
 
-// Another opens one more pool, as another process of the same inbox would.
+// Another opens one more pool, like another process of the same inbox.
 func (d *Database) Another(t testing.TB) *gorm.DB {
 	t.Helper()
 	if d.Dialect == "sqlite" {
@@ -94,11 +92,11 @@ func (d *Database) Another(t testing.TB) *gorm.DB {
 	return testenv.OpenPostgres(t, d.dsn)
 }
 
-// DSN leads to the database, for a way of the test's own.
+// DSN returns the database's DSN, for connections of the test's own.
 func (d *Database) DSN() string { return d.dsn }
 
-// AsApplication makes the tables and opens a pool as an application's role, which may do
-// what ApplicationRole grants; on SQLite, which has no roles, it is DB.
+// AsApplication makes the tables and opens a pool with an application's role, which has the rights
+// of ApplicationRole. SQLite has no roles, so there it returns DB.
 func (d *Database) AsApplication(t testing.TB) *gorm.DB {
 	t.Helper()
 	if d.Dialect == "sqlite" {
@@ -109,8 +107,7 @@ func (d *Database) AsApplication(t testing.TB) *gorm.DB {
 	return testenv.OpenPostgres(t, as)
 }
 
-// OperatorDSN makes the tables and leads to the database as an operator's role; on SQLite
-// it is DSN.
+// OperatorDSN makes the tables and returns a DSN with an operator's role. On SQLite it returns DSN.
 func (d *Database) OperatorDSN(t testing.TB) string {
 	t.Helper()
 	if d.Dialect == "sqlite" || d.dsn == "" {
@@ -122,8 +119,8 @@ func (d *Database) OperatorDSN(t testing.TB) string {
 	return as
 }
 
-// ApplicationRole makes a role with what an application needs of the tables that there are
-// under the default names, and nothing else. See testenv.Role.
+// ApplicationRole makes a role with only the rights that an application needs on the existing
+// tables under their default names. See testenv.Role.
 func ApplicationRole(t testing.TB, dsn string) (role, as string) {
 	t.Helper()
 	role, as = testenv.Role(t, dsn)
@@ -138,8 +135,8 @@ func grant(t testing.TB, dsn string, roles postgres.Roles) {
 	testenv.Run(t, dsn, script)
 }
 
-// RequirePrivate writes to a SQLite database, and requires that its files, the one of the
-// WAL among them, are their user's alone.
+// RequirePrivate writes to a SQLite database and requires that only the user may access its files,
+// including the WAL.
 func RequirePrivate(t testing.TB, db *gorm.DB) {
 	t.Helper()
 	Exec(t, db, "CREATE TABLE private (id INTEGER)")

@@ -13,9 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// OnEachDriver is OnEach for what depends on the driver: SQLite's in Go and, where
-// there is a C compiler, in C, and PostgreSQL, each also with GORM's cache of
-// prepared statements.
+// OnEachDriver is like OnEach for each driver: SQLite's in Go and, if there is a C compiler, in C,
+// and PostgreSQL. Each driver also runs with GORM's cache of prepared statements.
 func OnEachDriver(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// Endless records the statements whose context never ends: a database that does
-// not answer would keep them for ever.
+// Endless records statements whose context has no end. A database that does not answer would block
+// them without limit.
 type Endless struct {
 	driver driver.Driver
 	dsn    string
@@ -26,8 +26,8 @@ type Endless struct {
 	statements []string
 }
 
-// OnEndless opens a pool on a new SQLite file that records in e what runs
-// without an end.
+// OnEndless opens a pool on a new SQLite file. e records the statements that run on it without an
+// end.
 func OnEndless(t testing.TB) (d *Database, e *Endless) {
 	t.Helper()
 	e = &Endless{dsn: testenv.SQLiteDSN(t)}
@@ -42,7 +42,7 @@ func OnEndless(t testing.TB) (d *Database, e *Endless) {
 	return &Database{Dialect: "sqlite", DB: db, dsn: e.dsn}, e
 }
 
-// During returns those that run while work does.
+// During returns the recorded statements that ran while work ran.
 func (e *Endless) During(work func()) []string {
 	e.mu.Lock()
 	before := len(e.statements)

@@ -22,13 +22,13 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// Patience bounds every wait of a test.
+// Patience is the timeout of every wait in a test.
 const Patience = testenv.Patience
 
-// Noon is when tests with a clock of their own begin.
+// Noon is the initial time of tests with a clock of their own.
 var Noon = fxtest.Start
 
-// Bytes is the message that the handlers of most tests get.
+// Bytes is the message type that most tests' handlers receive.
 type Bytes = handler.Message[[]byte]
 
 // Do declares a plain handler.
@@ -43,23 +43,23 @@ func Tx(
 	return inbox.Tx(key, fn, opts...)
 }
 
-// Nothing is a handler's function that succeeds.
+// Nothing is a handler function that succeeds.
 func Nothing(context.Context, Bytes) error { return nil }
 
-// Handlers gives channel "c" its handlers for type "t".
+// Handlers declares handlers for type "t" on channel "c".
 func Handlers(handlers ...*inbox.HandlerSpec) inbox.Option {
 	return inbox.Channel("c", inbox.On("t", handlers...))
 }
 
-// Defaults has Start migrate the tables, and sets bounds that only a defect reaches: no
-// statement is given up and no worker is taken for dead because the machine is slow. A
-// test of a bound sets its own.
+// Options returns the defaults with migration at start and with generous timeouts. On a slow
+// machine no statement is cancelled and no worker is considered dead. A test of a timeout sets its
+// own.
 func Defaults(o *inbox.Options) {
 	o.Migrate = true
 	o.Processor.StatementTimeout, o.Processor.WorkerTimeout = Patience, Patience
 }
 
-// Brisk is for inboxes that run: intervals as short as tests want them.
+// Brisk sets short intervals, for inboxes that run in the background.
 func Brisk() inbox.Option {
 	return inbox.Configure(func(o *inbox.Options) {
 		Defaults(o)
@@ -69,7 +69,7 @@ func Brisk() inbox.Option {
 	})
 }
 
-// New makes the inbox "test", with its tables. It starts from Defaults.
+// New makes the inbox "test", with its tables. It starts with Options.
 func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	ib, err := inbox.New("test", db, append([]inbox.Option{inbox.Configure(Defaults)}, opts...)...)
@@ -78,7 +78,7 @@ func New(t testing.TB, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	return ib
 }
 
-// Start starts it; end stops it, at the latest when the test ends.
+// Start starts the inbox. The returned function stops it, at the latest when the test ends.
 func Start(t testing.TB, ib *inbox.Inbox) (end func()) {
 	t.Helper()
 	require.NoError(t, ib.Start(context.Background()))
@@ -91,18 +91,18 @@ func Start(t testing.TB, ib *inbox.Inbox) (end func()) {
 	return end
 }
 
-// Observe collects the inbox's log.
+// Observe returns an option that records the inbox's log, and the recorded log.
 func Observe() (inbox.Option, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.DebugLevel)
 	return inbox.Configure(func(o *inbox.Options) { o.Logger = zap.New(core) }), logs
 }
 
-// Message is a message of channel "c" and type "t" with its ID as content.
+// Message returns a message of channel "c" and type "t" with its ID as content.
 func Message(id string) handler.RawMessage {
 	return handler.RawMessage{Channel: "c", Type: "t", ID: id, Content: []byte(id)}
 }
 
-// Accept accepts messages of these IDs; all must be valid.
+// Accept accepts messages with these IDs. All must be valid.
 func Accept(t testing.TB, ib *inbox.Inbox, ids ...string) []acceptor.Result {
 	t.Helper()
 	messages := make([]handler.RawMessage, len(ids))
@@ -114,7 +114,7 @@ func Accept(t testing.TB, ib *inbox.Inbox, ids ...string) []acceptor.Result {
 	return results
 }
 
-// Process runs what is due.
+// Process runs everything that is due.
 func Process(t testing.TB, ib *inbox.Inbox) processor.Drained {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -136,7 +136,7 @@ func Status(t testing.TB, ib *inbox.Inbox, messageID, handlerKey string) models.
 	return rows[0]
 }
 
-// Statuses reads all statuses, by message ID and handler key.
+// Statuses reads all statuses, ordered by message ID and handler key.
 func Statuses(t testing.TB, ib *inbox.Inbox) []models.HandlerStatus {
 	t.Helper()
 	var rows []models.HandlerStatus
@@ -144,7 +144,7 @@ func Statuses(t testing.TB, ib *inbox.Inbox) []models.HandlerStatus {
 	return rows
 }
 
-// CountMessages counts the stored messages.
+// CountMessages returns how many messages are stored.
 func CountMessages(t testing.TB, ib *inbox.Inbox) int {
 	t.Helper()
 	var n int64
@@ -160,8 +160,8 @@ func AllCompleted(t testing.TB, ib *inbox.Inbox) bool {
 	return n == 0
 }
 
-// Eventually waits for a condition, which runs in the test's own goroutine and
-// may use require.
+// Eventually waits for a condition. It calls the condition in the test's own goroutine, so the
+// condition may use require.
 func Eventually(t testing.TB, condition func() bool, what string) {
 	t.Helper()
 	deadline := time.NewTimer(Patience)
@@ -191,7 +191,7 @@ func Receive[T any](t testing.TB, signals <-chan T, what string) T {
 	}
 }
 
-// Store is the inbox's store, to bring about what other processes would do.
+// Store returns the inbox's store, with which a test acts like another process.
 func Store(t testing.TB, db *gorm.DB) store.Store {
 	t.Helper()
 	st, err := dialects.New(db, models.Naming{}, store.Options{})
@@ -199,7 +199,7 @@ func Store(t testing.TB, db *gorm.DB) store.Store {
 	return st
 }
 
-// Exec runs a statement of the test.
+// Exec runs a SQL statement and fails the test on an error.
 func Exec(t testing.TB, db *gorm.DB, statement string, args ...any) {
 	t.Helper()
 	require.NoError(t, db.Exec(statement, args...).Error, statement)

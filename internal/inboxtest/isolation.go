@@ -7,8 +7,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// UnstatedIsolation notes from now on which statements change one of an inbox's tables on
-// PostgreSQL at another isolation than READ COMMITTED, and lists them.
+// UnstatedIsolation records from now on which statements change an inbox's tables on PostgreSQL at
+// another isolation level than READ COMMITTED. The returned function lists them.
 func UnstatedIsolation(t testing.TB, db *gorm.DB) (statements func() []string) {
 	t.Helper()
 	Exec(t, db, "CREATE TABLE unstated (level text, statement text)")

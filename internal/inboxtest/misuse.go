@@ -7,13 +7,13 @@ import (
 	"gorm.io/gorm"
 )
 
-// Item has a unique name and a key that the database assigns.
+// Item is a row with a unique name and a key that the database assigns.
 type Item struct {
 	ID   int64 `gorm:"primaryKey;autoIncrement"`
 	Name string
 }
 
-// Items makes the table of items, with one that is "taken".
+// Items makes the table of items, with one item named "taken".
 func Items(t testing.TB, d *Database) {
 	t.Helper()
 	key := "integer PRIMARY KEY AUTOINCREMENT"
@@ -24,7 +24,7 @@ func Items(t testing.TB, d *Database) {
 	Exec(t, d.DB, "INSERT INTO items (name) VALUES ('taken')")
 }
 
-// ItemNames are the names of all items but the one that was taken.
+// ItemNames returns the names of all items except "taken".
 func ItemNames(t testing.TB, d *Database) []string {
 	t.Helper()
 	names := []string{}
@@ -34,7 +34,7 @@ func ItemNames(t testing.TB, d *Database) []string {
 
 const takenAgain = "INSERT INTO items (name) VALUES ('taken') RETURNING id"
 
-// FailedWrites are writes that fail, by the ways that lead to the database.
+// FailedWrites returns writes that fail, one for each way to use the database.
 func FailedWrites() map[string]func(tx *gorm.DB) error {
 	create := func(tx *gorm.DB) error { return tx.Create(&Item{Name: "taken"}).Error }
 	return map[string]func(tx *gorm.DB) error{
@@ -71,8 +71,7 @@ func FailedWrites() map[string]func(tx *gorm.DB) error {
 	}
 }
 
-// TransactionControls are ways to end the transaction that tx stands in, or to
-// begin another.
+// TransactionControls returns the ways to end tx's transaction or to begin another.
 func TransactionControls() map[string]func(tx *gorm.DB) error {
 	ways := map[string]func(tx *gorm.DB) error{
 		"the connection": func(tx *gorm.DB) error {

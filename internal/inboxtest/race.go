@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/racetest"
 )
 
-// OneWins runs callers, numbered from 0, at the same time: one of them succeeds,
-// all others learn from this error that they came too late.
+// OneWins runs callers, numbered from 0, at the same time. One of them must succeed, and all others
+// must return the error lost.
 func OneWins(t testing.TB, callers int, lost error, call func(caller int) error) {
 	t.Helper()
 	won := 0

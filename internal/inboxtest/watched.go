@@ -2,14 +2,14 @@ package inboxtest
 
 import "context"
 
-// Watched is a context that tells when somebody looks for its end. Looked has room
-// for as many looks as there may be.
+// Watched is a context that sends to Looked whenever Done is called. Looked has a buffer for as
+// many calls as a test expects.
 type Watched struct {
 	context.Context
 	Looked chan struct{}
 }
 
-// Watch watches a context.
+// Watch returns a Watched context.
 func Watch(ctx context.Context) *Watched {
 	return &Watched{Context: ctx, Looked: make(chan struct{}, 8)}
 }

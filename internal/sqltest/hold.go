@@ -7,8 +7,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// HoldStatuses makes every statement that changes a status on PostgreSQL wait, with
-// the locks it has by then, until release. Releasing twice does nothing.
+// HoldStatuses makes every statement that changes a status on PostgreSQL wait until release. While
+// it waits, the statement keeps the locks that it has. Releasing twice does nothing.
 func HoldStatuses(t testing.TB, db *gorm.DB) (release func()) {
 	t.Helper()
 	for _, statement := range []string{

@@ -7,10 +7,9 @@ import (
 	"gorm.io/gorm"
 )
 
-// Load fills the messages and statuses of an inbox on PostgreSQL by these
-// statements, a million rows in seconds: without a log of them, and with the
-// indexes and the reference from statuses to messages made afterwards. Pages are
-// filled to the brim. Statistics of them are not made.
+// Load fills the messages and statuses of an inbox on PostgreSQL with these statements, a million
+// rows in seconds. Tables are unlogged and their pages filled completely, and indexes and the
+// foreign key from statuses to messages are built afterwards. The tables are not analysed.
 func Load(t testing.TB, db *gorm.DB, statements ...string) {
 	t.Helper()
 	exec := func(statement string) {

@@ -1,5 +1,5 @@
-// Package sqltest is what tests of packages with SQL of their own share: plans
-// that EXPLAIN tells, rows by the million, and the names of all statements.
+// Package sqltest is shared by tests of packages that have SQL statements. It reads query plans,
+// loads millions of rows, and lists the names of all statements.
 package sqltest
 
 import "strings"
@@ -12,13 +12,13 @@ type Plan struct {
 	Rows     float64 `json:"Actual Rows"`
 	Loops    float64 `json:"Actual Loops"`
 	Removed  float64 `json:"Rows Removed by Filter"`
-	// Hit and Read are pages, of this node and those below it.
+	// Hit and Read are page counts of this node and the nodes below it.
 	Hit   float64 `json:"Shared Hit Blocks"`
 	Read  float64 `json:"Shared Read Blocks"`
 	Plans []Plan  `json:"Plans"`
 }
 
-// Scans lists every access to a table as "node relation index".
+// Scans returns every access to a table as "node relation index".
 func (p Plan) Scans() (found []string) {
 	if p.Relation != "" && strings.Contains(p.Type, "Scan") || p.Index != "" {
 		found = append(found, strings.Join(strings.Fields(p.Type+" "+p.Relation+" "+p.Index), " "))
@@ -29,7 +29,7 @@ func (p Plan) Scans() (found []string) {
 	return found
 }
 
-// Looked counts the rows that scans looked at.
+// Looked returns how many rows the scans read.
 func (p Plan) Looked() float64 {
 	count := 0.0
 	if strings.Contains(p.Type, "Scan") && p.Relation != "" {

@@ -15,9 +15,9 @@ import (
 
 var beginsLikeSQL = regexp.MustCompile(`^\s*(WITH|SELECT|INSERT|UPDATE|DELETE)\b`)
 
-// Statements lists the names of the SQL statements of the tested package, and of those
-// in the directories beside: every string declared outside functions, alone or as a
-// field, that begins like SQL and is no part of another.
+// Statements returns the names of the SQL statements in the tested package and in the directories
+// beside. A statement is a string declared outside of functions, alone or as a field, that begins
+// like SQL and is not part of another one.
 func Statements(t testing.TB, beside ...string) []string {
 	t.Helper()
 	var files []string
@@ -70,7 +70,7 @@ func Statements(t testing.TB, beside ...string) []string {
 	return found
 }
 
-// texts are the strings that a declaration gives: itself, or its fields.
+// texts returns the strings of a declaration: its value, or its fields.
 func texts(name string, value ast.Expr) map[string]ast.Expr {
 	literal, ok := value.(*ast.CompositeLit)
 	if !ok {
@@ -87,7 +87,7 @@ func texts(name string, value ast.Expr) map[string]ast.Expr {
 	return fields
 }
 
-// leftmost is the string that an expression begins with.
+// leftmost returns the string that an expression begins with.
 func leftmost(value ast.Expr) string {
 	switch value := value.(type) {
 	case *ast.BinaryExpr:

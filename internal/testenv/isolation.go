@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// RoleIsolation returns a DSN that leads to dsn's database as a role of its own, whose
-// transactions have this isolation level unless they state theirs. The role, and what it
-// owns in the database, go when the test ends.
+// RoleIsolation returns a DSN of dsn's database with a role of its own. Transactions of that role
+// have this isolation level unless they state theirs. The role and what it owns in the database are
+// dropped when the test ends.
 func RoleIsolation(t testing.TB, dsn, level string) string {
 	t.Helper()
 	role, as := newRole(t, dsn, "SUPERUSER")
@@ -18,8 +18,8 @@ func RoleIsolation(t testing.TB, dsn, level string) string {
 	return as
 }
 
-// DatabaseIsolation gives dsn's database this isolation level for all transactions that do
-// not state theirs, in sessions that begin from now on.
+// DatabaseIsolation sets this isolation level in dsn's database for all transactions that do not
+// state theirs. It applies to sessions that begin from now on.
 func DatabaseIsolation(t testing.TB, dsn, level string) string {
 	t.Helper()
 	address, err := url.Parse(dsn)

@@ -8,24 +8,22 @@ import (
 	"testing"
 )
 
-// RequireVariable names the environment variable that, set to 1, makes a test
-// fail that would be left out for want of a server. CI=true does the same.
+// RequireVariable names the environment variable that makes tests fail instead of being left out
+// when their server is missing. It must be 1. CI=true has the same effect.
 const RequireVariable = "INBOX_TEST_REQUIRE"
 
-// MissingSuffix is what, after the name of a server's variable, names the variable that
-// says why there is no such server. cmd/withservers sets it.
+// MissingSuffix is appended to the name of a server's variable. The resulting variable says why
+// there is no such server. cmd/withservers sets it.
 const MissingSuffix = "_MISSING"
 
-// Required reports whether a test that lacks a server fails instead of being
-// left out.
+// Required reports whether a test whose server is missing fails instead of being left out.
 func Required() bool {
 	return os.Getenv(RequireVariable) == "1" || os.Getenv("CI") == "true"
 }
 
-// LeaveOut ends a test whose server is missing: skipped, with a line that
-// `make test` repeats at its end, so that the tests pass on any machine; failed
-// where every test must run. The variable is the one that would have named the
-// server.
+// LeaveOut ends a test whose server is missing. The test is skipped, so that the tests pass on any
+// machine, with a line that `make test` repeats at its end. Where every test must run, it fails
+// instead. The variable is the one that would have named the server.
 func LeaveOut(t testing.TB, server, variable string) {
 	t.Helper()
 	why := os.Getenv(variable + MissingSuffix)
@@ -35,8 +33,8 @@ func LeaveOut(t testing.TB, server, variable string) {
 	LeaveOutFor(t, server+" ("+why+")")
 }
 
-// LeaveOutIf ends a test whose own server could not be started, as LeaveOut
-// does where one is not named; nil does nothing.
+// LeaveOutIf ends a test whose own server could not be started, like LeaveOut. It does nothing if
+// err is nil.
 func LeaveOutIf(t testing.TB, err error) {
 	t.Helper()
 	var missing interface{ LeftOut() string }
@@ -49,10 +47,11 @@ func LeaveOutIf(t testing.TB, err error) {
 	}
 }
 
-// LeaveOutFor is LeaveOut for want of anything else, which says what and why.
+// LeaveOutFor is like LeaveOut for other missing requirements. The text says what is missing and
+// why.
 func LeaveOutFor(t testing.TB, what string) {
 	t.Helper()
-	what = strings.Join(strings.Fields(what), " ") // one line: testreport reads it
+	what = strings.Join(strings.Fields(what), " ") // one line, because testreport reads it
 	if Required() {
 		t.Fatalf("required (%s=1 or CI=true), but not there: %s", RequireVariable, what)
 	}

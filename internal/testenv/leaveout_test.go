@@ -48,11 +48,11 @@ type noJava struct{}
 func (noJava) Error() string   { return "no Java; install with apt-get install default-jdk-headless" }
 func (noJava) LeftOut() string { return "Kafka on a real broker (no Java)" }
 
-// verdictOf returns how the function ended its test; "" if it did not.
+// verdictOf returns how the function ended its test, or "" if it did not.
 func verdictOf(t *testing.T, f func(testing.TB)) string {
 	verdict := &verdict{TB: t}
 	done := make(chan struct{})
-	go func() { // as each test runs on a goroutine that can end by itself
+	go func() { // tests run on goroutines that can end themselves
 		defer close(done)
 		f(verdict)
 	}()
@@ -60,7 +60,7 @@ func verdictOf(t *testing.T, f func(testing.TB)) string {
 	return verdict.said
 }
 
-// verdict is a test that notes how it was ended.
+// verdict is a test that records how it was ended.
 type verdict struct {
 	testing.TB
 	said string

@@ -12,11 +12,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is for a package's TestMain: it runs the tests, looks for goroutines they
-// leave, and lets the package's tests use the same databases one after the other.
-// To make one takes a tenth of a second, and to drop one up to a second, because
-// PostgreSQL first writes all that it has in memory to the disk; to empty one
-// takes a few milliseconds.
+// Main is for a package's TestMain. It runs the tests, checks for leaked goroutines, and lets the
+// package's tests reuse databases. Creating a database takes a tenth of a second. Dropping one
+// takes up to a second, because PostgreSQL first writes its buffers to the disk. Emptying one takes
+// a few milliseconds.
 func Main(m *testing.M, options ...goleak.Option) {
 	databases.keep()
 	goleak.VerifyTestMain(m, append(options, goleak.Cleanup(func(code int) {
@@ -28,12 +27,11 @@ func Main(m *testing.M, options ...goleak.Option) {
 	}))...)
 }
 
-// databases are those this process has made.
+// databases are the databases that this process has made.
 var databases lending
 
-// lending keeps empty databases, by the DSN of their server, for the next test.
-// Unless it is told to keep them it drops them as soon as no test uses any: the
-// process may end after each.
+// lending keeps empty databases for the next test, by the DSN of their server. Unless keep was
+// called, it drops them as soon as no test uses any, because the process may end after each test.
 type lending struct {
 	mu    sync.Mutex
 	kept  bool
@@ -60,8 +58,8 @@ func (l *lending) take(server string) (name string, found bool) {
 	return "", false
 }
 
-// giveBack takes the name of a database that no test uses any more; empty is false
-// if it is not to be used again.
+// giveBack returns a database that its test no longer uses. If empty is false, the database is
+// dropped instead of reused.
 func (l *lending) giveBack(server, name string, empty bool) error {
 	l.mu.Lock()
 	l.inUse--
@@ -98,7 +96,7 @@ func (l *lending) dropAll() error {
 	return nil
 }
 
-// onDatabase is the server's address with the name of a database.
+// onDatabase returns the server's DSN with the name of a database.
 func onDatabase(server, name string) (string, error) {
 	address, err := url.Parse(server)
 	if err != nil {
@@ -108,9 +106,9 @@ func onDatabase(server, name string) (string, error) {
 	return address.String(), nil
 }
 
-// empty makes a database like a new one, after ending the connections that killed
-// processes left on it, and reports whether it can: settings and extensions belong
-// to no schema.
+// empty terminates the connections that killed processes left on a database, and makes the database
+// like a new one. It reports false if it cannot, because settings, extensions and other objects
+// outside of schemas were left.
 func empty(dsn string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()

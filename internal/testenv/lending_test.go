@@ -18,7 +18,7 @@ func TestDatabaseThatIsLentAgainIsLikeANewOne(t *testing.T) {
 		db := testenv.OpenPostgres(t, used)
 		require.NoError(t,
 			db.Exec(`CREATE SCHEMA "odd ""name"; CREATE TABLE "odd ""name".t (n integer); CREATE TABLE seen (n integer)`).Error)
-		left, err := db.DB() // as a process that was killed leaves it
+		left, err := db.DB() // a connection as a killed process leaves it
 		require.NoError(t, err)
 		connection, err := left.Conn(t.Context())
 		require.NoError(t, err)

@@ -2,7 +2,6 @@ package testenv
 
 import "time"
 
-// Patience bounds each wait of a test for what must happen. Only a defect
-// reaches it, on a machine with much else to do, too: a wait costs no more than
-// what it waits for takes.
+// Patience is the timeout of each wait in a test. Only a defect reaches it, even on a busy machine.
+// A long timeout costs nothing, because a wait ends with what it waits for.
 const Patience = 2 * time.Minute

@@ -6,9 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PgxReserved are settings of pgx under which nobody may speak to a connection but
-// through database/sql: somebody wants to see each statement, or none is to be
-// prepared (as behind some poolers).
+// PgxReserved returns pgx settings under which a connection may be used only through database/sql.
+// Either a tracer must see each statement, or statements must not be prepared (as behind some
+// poolers).
 func PgxReserved() map[string]func(*pgx.ConnConfig) {
 	mode := func(m pgx.QueryExecMode) func(*pgx.ConnConfig) {
 		return func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = m }

@@ -1,5 +1,5 @@
-// Package testenv gives tests real databases: an empty one for every call, whose
-// contents are gone when the test ends.
+// Package testenv provides tests with real databases. Each call gives an empty database, whose
+// contents are removed when the test ends.
 package testenv
 
 import (
@@ -22,28 +22,27 @@ import (
 // postgres:// URL) of a server on which tests may create databases.
 const PostgresVariable = "INBOX_TEST_POSTGRES"
 
-// adminTimeout bounds creating and dropping one database, which writes a checkpoint.
+// adminTimeout is the timeout for creating or dropping one database, which writes a checkpoint.
 const adminTimeout = 5 * time.Minute
 
-// Postgres returns a session on an empty database of the server named by
-// PostgresVariable, see PostgresDSN. The pool is closed when the test ends.
-// Without a server see LeaveOut.
+// Postgres returns a session on an empty database of the server that PostgresVariable names, see
+// PostgresDSN. The pool is closed when the test ends. Without a server it ends the test, see
+// LeaveOut.
 func Postgres(t testing.TB) *gorm.DB {
 	t.Helper()
 	return OpenPostgres(t, PostgresDSN(t))
 }
 
-// OpenPostgres opens one more pool on a database that PostgresDSN made, and
-// closes it when the test ends: a second process of the same inbox.
+// OpenPostgres opens one more pool on a database that PostgresDSN made, like a second process of
+// the same inbox. The pool is closed when the test ends.
 func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
 	t.Helper()
 	return Open(t, postgres.Open(dsn), gorm.Config{})
 }
 
-// PostgresDSN returns the DSN of an empty database, which nobody else uses until
-// the test ends. Then connections still open on it are ended, and it is emptied
-// and used again, or dropped (see Main).
-// Without a server see LeaveOut.
+// PostgresDSN returns the DSN of an empty database that no other test uses until this test ends.
+// After the test, open connections to it are terminated, and it is emptied and reused, or dropped
+// (see Main). Without a server it ends the test, see LeaveOut.
 func PostgresDSN(t testing.TB) string {
 	t.Helper()
 	server := os.Getenv(PostgresVariable)
@@ -58,20 +57,20 @@ func PostgresDSN(t testing.TB) string {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		empty, err := empty(dsn)
-		if err != nil { // dropping it is more thorough
+		if err != nil { // dropping the database is more thorough
 			t.Logf("database %s cannot be emptied, it is dropped: %v", name, err)
 		}
 		require.NoError(t, databases.giveBack(server, name, empty))
 	})
 	if !found {
-		// template0 takes no connections, so nobody can keep it busy.
+		// template0 accepts no connections, so no session can block the copy.
 		require.NoError(t, administer(server, "CREATE DATABASE "+name+" TEMPLATE template0"))
 	}
 	return dsn
 }
 
 func administer(dsn, statement string) error {
-	// Not a test's: it has ended when cleanups run.
+	// The test's context has ended when cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	db, err := sql.Open("pgx", dsn)

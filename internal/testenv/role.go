@@ -8,27 +8,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Role makes a role that may log in to dsn's database and do nothing with the tables there.
-// It returns its name and a DSN that leads there as this role. The role goes when the test
-// ends.
+// Role makes a role that may log in to dsn's database but has no rights on its tables. It returns
+// the role's name and a DSN with this role. The role is dropped when the test ends.
 func Role(t testing.TB, dsn string) (role, as string) {
 	t.Helper()
 	return newRole(t, dsn, "")
 }
 
-// Grant grants a role what is said.
+// Grant grants a role these rights.
 func Grant(t testing.TB, dsn, what, role string) {
 	t.Helper()
 	Run(t, dsn, fmt.Sprintf("GRANT %s TO %s", what, role))
 }
 
-// Run runs a script.
+// Run runs a SQL script.
 func Run(t testing.TB, dsn, script string) {
 	t.Helper()
 	require.NoError(t, administer(dsn, script))
 }
 
-// newRole makes a role. It, and what it owns in the database, goes when the test ends.
+// newRole makes a role. The role and what it owns in the database are dropped when the test ends.
 func newRole(t testing.TB, dsn, attributes string) (role, as string) {
 	t.Helper()
 	role = "inbox_test_" + randomHex(t)

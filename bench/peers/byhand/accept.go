@@ -8,9 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// AcceptOneByOne stores each message and its statuses in a transaction of
-// their own, from several goroutines. A duplicate would be told by the error
-// of its transaction.
+// AcceptOneByOne stores each message with its statuses in a transaction of its own, from several
+// goroutines. A duplicate would show as an error of its transaction.
 func (ib *Inbox) AcceptOneByOne(ctx context.Context, messages []Message, statuses []Status, goroutines int) error {
 	handlers := len(statuses) / len(messages)
 	return trial.InBatches(ctx, len(messages), 1, goroutines, func(ctx context.Context, i, _ int) error {
@@ -23,8 +22,8 @@ func (ib *Inbox) AcceptOneByOne(ctx context.Context, messages []Message, statuse
 	})
 }
 
-// AcceptInBatches stores messages and statuses by CreateInBatches. A single
-// duplicate would fail its whole batch.
+// AcceptInBatches stores messages and statuses with CreateInBatches. A single duplicate would fail
+// its whole batch.
 func (ib *Inbox) AcceptInBatches(
 	ctx context.Context, messages []Message, statuses []Status, batch, goroutines int,
 ) error {

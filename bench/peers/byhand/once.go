@@ -11,10 +11,10 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// Processed is the marker of the articles on idempotent consumers, such as
-// https://microservices.io/patterns/communication-style/idempotent-consumer.html.
-// That one inserts it before it handles the message, as gormstore does; what is
-// measured here is the order of many others: look, handle, note.
+// Processed is the marker that articles on idempotent consumers use, such as
+// https://microservices.io/patterns/communication-style/idempotent-consumer.html. That article
+// inserts it before it handles the message, as gormstore does. The order measured here is that of
+// many others: check, handle, mark.
 type Processed struct {
 	MessageID   string `gorm:"primaryKey;type:varchar(200)"`
 	ProcessedAt time.Time
@@ -23,13 +23,12 @@ type Processed struct {
 // TableName implements gorm's Tabler.
 func (Processed) TableName() string { return "hand_processed" }
 
-// Consumer looks whether a message was processed, handles it, and then notes
-// that it was.
+// Consumer checks whether a message was processed, handles it, and then marks it.
 type Consumer struct{ DB *gorm.DB }
 
-// OpenConsumer makes the table. The pool may have that many connections. GORM
-// does without a transaction around each single statement, which its page on
-// performance (https://gorm.io/docs/performance.html) advises.
+// OpenConsumer creates the table. The pool may have that many connections. GORM does not wrap
+// single statements in transactions, as its page on performance advises
+// (https://gorm.io/docs/performance.html).
 func OpenConsumer(ctx context.Context, dsn string, connections int) (*Consumer, error) {
 	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard, SkipDefaultTransaction: true})
 	if err != nil {
@@ -56,15 +55,14 @@ func (c *Consumer) Close() {
 	}
 }
 
-// Separately has each statement commit by itself. Of two at the same moment both
-// may find nothing and run; a crash after run repeats it.
+// Separately commits each statement by itself. Two concurrent deliveries may both find no marker
+// and run. A crash after run repeats it.
 func (c *Consumer) Separately(ctx context.Context, id string, run func(db *gorm.DB) error) error {
 	return checkThenAct(c.DB.WithContext(ctx), id, run)
 }
 
-// InTransaction has them commit together. Of two at the same moment both may
-// find nothing and run; the primary key then fails one, whose message has to be
-// delivered again.
+// InTransaction commits all statements together. Two concurrent deliveries may both find no marker
+// and run. The primary key then fails one, whose message has to be delivered again.
 func (c *Consumer) InTransaction(ctx context.Context, id string, run func(db *gorm.DB) error) error {
 	return c.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return checkThenAct(tx, id, run) })
 }

@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The index hand_statuses_pending serves the walk, the messages' primary key
+// lockPending uses the index hand_statuses_pending for the scan and the messages' primary key for
 // the join.
 const lockPending = `SELECT s.id, m.id, m.content FROM hand_statuses s JOIN hand_messages m ON m.id = s.message_id
 	WHERE s.completed_at IS NULL AND NOT s.is_poisoned ORDER BY s.id LIMIT $1 FOR UPDATE OF s SKIP LOCKED`
 
-// SkipLocked is the queue of the articles on SKIP LOCKED: lock a batch, run the
-// handlers, mark them all, commit, with the transaction open all the while. A
-// crash repeats a batch, and while handlers run nothing that became garbage
-// since can be vacuumed. It returns when nothing is pending.
+// SkipLocked is the queue that articles build on SKIP LOCKED. It locks a batch, runs the handlers,
+// marks all rows and commits, all in one open transaction. A crash repeats the batch, and while
+// handlers run, vacuum cannot remove newer dead rows. It returns when nothing is pending.
 func (ib *Inbox) SkipLocked(ctx context.Context, workers, batch int, run func(id string, content []byte) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {

@@ -1,7 +1,6 @@
-// Package byhand is what people write themselves: an inbox of two plain
-// tables, in the ways that articles and code bases show. Retries, recovery
-// after a crash and everything else that is not needed to complete a message
-// once are left out, which makes these faster than they could be in earnest.
+// Package byhand is an inbox as people write it themselves: two plain tables, used in the ways that
+// articles and code bases show. It leaves out retries, crash recovery and everything else that is
+// not needed to complete a message once. That makes it faster than it could be in production.
 package byhand
 
 import (
@@ -31,7 +30,7 @@ type Message struct {
 // TableName implements gorm's Tabler.
 func (Message) TableName() string { return "hand_messages" }
 
-// Status is one handler's progress on one message.
+// Status is one handler's status of one message.
 type Status struct {
 	ID                  uuid.UUID `gorm:"primaryKey;type:uuid"`
 	MessageID           string
@@ -49,8 +48,8 @@ type Status struct {
 // TableName implements gorm's Tabler.
 func (Status) TableName() string { return "hand_statuses" }
 
-// The tables, with what any of them should have: the unique key that is the
-// deduplication, and a partial index on what is pending.
+// tables are the tables with the indexes that any of them needs: the unique key for deduplication,
+// and a partial index on pending rows.
 var tables = []string{
 	`CREATE TABLE hand_messages (id varchar(200) PRIMARY KEY, type varchar(255) NOT NULL, content bytea NOT NULL, received_at timestamptz NOT NULL)`,
 	`CREATE TABLE hand_statuses (
@@ -61,14 +60,14 @@ var tables = []string{
 	`CREATE INDEX hand_statuses_pending ON hand_statuses (id) WHERE completed_at IS NULL AND NOT is_poisoned`,
 }
 
-// Inbox is the two tables in a database of their own.
+// Inbox has the two tables in a database of their own.
 type Inbox struct {
 	DB   *gorm.DB
 	Pool *pgxpool.Pool
 }
 
-// Open makes the tables. Both pools may have that many connections, and GORM's
-// keeps them.
+// Open creates the tables. Both pools may have that many connections, and GORM's pool keeps them
+// when idle.
 func Open(ctx context.Context, dsn string, connections int) (*Inbox, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -109,7 +108,7 @@ func (ib *Inbox) Close() {
 	}
 }
 
-// Load fills the tables with n messages that one handler has before it.
+// Load fills the tables with n messages that are pending for one handler.
 func (ib *Inbox) Load(ctx context.Context, n int) error {
 	messages, statuses := Rows(n, 1)
 	return trial.InBatches(ctx, n, 1000, 2, func(ctx context.Context, from, to int) error {
@@ -132,7 +131,7 @@ func (ib *Inbox) Load(ctx context.Context, n int) error {
 	})
 }
 
-// Rows are n messages and their handlers' statuses, message by message.
+// Rows returns n messages and their handlers' statuses, in the order of the messages.
 func Rows(n, handlers int) (messages []Message, statuses []Status) {
 	now := time.Now().UTC()
 	for _, m := range ours.Messages(n) {
@@ -145,8 +144,8 @@ func Rows(n, handlers int) (messages []Message, statuses []Status) {
 	return messages, statuses
 }
 
-// CheckStored fails unless the tables hold so many messages and statuses, and
-// of those so many completed.
+// CheckStored returns an error unless the tables have these numbers of messages, statuses and
+// completed statuses.
 func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed int) error {
 	var m, s, c int
 	err := ib.Pool.QueryRow(ctx,

@@ -10,9 +10,8 @@ import (
 	"gorm.io/gorm/clause"
 )
 
-// Textbook is the inbox of the textbooks: claim a batch, run its handlers one
-// after the other (or so many at once), save each by itself. It returns when
-// nothing is pending.
+// Textbook is the inbox of the textbooks. It claims a batch, runs its handlers one after the other
+// or atOnce concurrently, and saves each status separately. It returns when nothing is pending.
 func (ib *Inbox) Textbook(ctx context.Context, batch, atOnce int, run func(id string, content []byte) error) error {
 	for {
 		claimed, err := ib.claim(ctx, batch)
@@ -54,9 +53,8 @@ func (ib *Inbox) claim(ctx context.Context, batch int) (claimed []Status, err er
 	return claimed, err
 }
 
-// TransactionEach has several goroutines take one message at a time and run
-// its handler in the transaction that completes it. It returns when nothing is
-// pending.
+// TransactionEach runs several goroutines. Each takes one message at a time and runs its handler in
+// the transaction that completes it. It returns when nothing is pending.
 func (ib *Inbox) TransactionEach(
 	ctx context.Context, goroutines int, run func(tx *gorm.DB, id string, content []byte) error,
 ) error {

@@ -1,5 +1,5 @@
-// Package gue runs gue (github.com/vgarvardt/gue) as its users do: a job is
-// locked, worked and deleted in one transaction.
+// Package gue runs gue (github.com/vgarvardt/gue) as its users do. A job is locked, worked and
+// deleted in one transaction.
 package gue
 
 import (
@@ -23,7 +23,7 @@ const (
 	kind  = "bench"
 )
 
-// table is gue's, with its index: users make it from migrations/schema.sql.
+// table is gue's table with its index, which users create from migrations/schema.sql.
 var table = []string{
 	`CREATE TABLE gue_jobs (
 		job_id text NOT NULL PRIMARY KEY, priority smallint NOT NULL, run_at timestamptz NOT NULL, job_type text NOT NULL, args bytea NOT NULL,
@@ -41,10 +41,10 @@ type Gue struct {
 	running sync.WaitGroup
 }
 
-// Open makes the table and a pool of workers with a connection each; it is not
-// started. Of the two strategies of polling it is RunAtPollStrategy, the one
-// that the table's index serves: without priorities they mean the same. The
-// logger is none unless one is given.
+// Open creates the table and a pool of workers with a connection each, without starting them. Of
+// gue's two polling strategies it uses RunAtPollStrategy, which the table's index supports. Without
+// priorities both mean the same. Nothing is logged, because gue logs only to a logger that it is
+// given.
 func Open(ctx context.Context, dsn string, workers int) (*Gue, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -113,7 +113,7 @@ func (g *Gue) Work(ctx context.Context, n int) error {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for {
-		if g.worked.Load() >= int64(n) { // the last are about to be deleted
+		if g.worked.Load() >= int64(n) { // the last jobs may not be deleted yet
 			var empty bool
 			if err := g.pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM gue_jobs)`).Scan(&empty); err != nil || empty {
 				return err
@@ -129,7 +129,7 @@ func (g *Gue) Work(ctx context.Context, n int) error {
 	}
 }
 
-// Check fails unless so many jobs are stored and so many have been worked.
+// Check returns an error unless the expected numbers of jobs are stored and have been worked.
 func (g *Gue) Check(ctx context.Context, stored, worked int) error {
 	var all int
 	if err := g.pool.QueryRow(ctx, `SELECT count(*) FROM gue_jobs WHERE length(args) = $1 AND error_count = 0`,

@@ -21,8 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// args are what every job carries. River keeps arguments as JSON, in which
-// bytes are base64.
+// args are the arguments of every job. River stores arguments as JSON, in which bytes are base64.
 type args struct {
 	Payload []byte `json:"payload"`
 }
@@ -30,7 +29,7 @@ type args struct {
 // Kind implements river.JobArgs.
 func (args) Kind() string { return "bench" }
 
-// River is a client on a database of its own.
+// River is a client with a database of its own.
 type River struct {
 	client    *river.Client[pgx.Tx]
 	pool      *pgxpool.Pool
@@ -39,7 +38,7 @@ type River struct {
 	counting  sync.WaitGroup
 }
 
-// Open migrates the database and makes a client; it is not started.
+// Open migrates the database and creates a client without starting it.
 func Open(ctx context.Context, dsn string, s Settings) (_ *River, err error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -89,11 +88,11 @@ func (r *River) Close() {
 	r.pool.Close()
 }
 
-// Start begins to work. Completed jobs are counted by a subscription, as
-// "river bench" counts them: its events come after the completion is stored.
+// Start starts the client. It counts completed jobs with a subscription, as "river bench" does,
+// because events are sent after the completion is stored.
 func (r *River) Start(ctx context.Context, jobs int) error {
-	// Room for every completion there will be: events that do not fit are
-	// dropped, and Completed would wait for them for ever.
+	// The channel has room for every completion. Events that do not fit are dropped, and then
+	// Completed would never return.
 	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: jobs,
 		Kinds: []river.EventKind{river.EventKindJobCompleted}})
 	if err := r.client.Start(context.WithoutCancel(ctx)); err != nil {
@@ -105,7 +104,7 @@ func (r *River) Start(ctx context.Context, jobs int) error {
 	go func() {
 		defer r.counting.Done()
 		defer cancel()
-		for range events { // until the client has stopped
+		for range events { // until the client stops
 			r.completed.Add(1)
 		}
 	}()
@@ -126,10 +125,10 @@ func (r *River) Completed(ctx context.Context, n int) error {
 	return nil
 }
 
-// Insert is one of River's ways to insert many jobs.
+// Insert is one of River's methods to insert many jobs.
 type Insert func(*River, context.Context, []river.InsertManyParams) error
 
-// InsertMany is the ordinary way; InsertManyFast is COPY.
+// InsertMany is the ordinary method. InsertManyFast uses COPY.
 var (
 	InsertMany Insert = func(r *River, ctx context.Context, jobs []river.InsertManyParams) error {
 		_, err := r.client.InsertMany(ctx, jobs)
@@ -158,8 +157,8 @@ func (r *River) InsertAll(ctx context.Context, insert Insert, n, batch, connecti
 	})
 }
 
-// CheckStored fails unless the table holds so many jobs with the whole
-// payload, and of those so many completed, by one attempt each.
+// CheckStored returns an error unless the table has these numbers of jobs, with the whole payload,
+// and of completed jobs, each after one attempt.
 func (r *River) CheckStored(ctx context.Context, jobs, completed int) error {
 	var all, whole, done int
 	err := r.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE length(decode(args->>'payload', 'base64')) = $1),
@@ -181,7 +180,7 @@ type worker struct {
 	started       func(payload []byte)
 }
 
-// Work does nothing, or as example_complete_job_within_tx_test.go does.
+// Work does nothing, or completes its job as example_complete_job_within_tx_test.go does.
 func (w *worker) Work(ctx context.Context, job *river.Job[args]) (err error) {
 	if w.started != nil {
 		w.started(job.Args.Payload)

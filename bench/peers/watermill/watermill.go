@@ -1,7 +1,6 @@
-// Package watermill runs Watermill's SQL Pub/Sub
-// (github.com/ThreeDotsLabs/watermill-sql) as its users do. It is a log with an
-// offset for each consumer group, or a queue for one consumer: there are no
-// rows per handler, no retries of one message beside others, nothing parked.
+// Package watermill runs Watermill's SQL Pub/Sub (github.com/ThreeDotsLabs/watermill-sql) as its
+// users do. It is a log with an offset for each consumer group, or a queue for one consumer. It has
+// no rows per handler, no retries of one message beside others, and no parked messages.
 package watermill
 
 import (
@@ -24,14 +23,14 @@ const (
 	group = "bench-handler-1"
 )
 
-// Settings choose the adapters. Everything else is Watermill's default.
+// Settings select the adapters. Everything else is Watermill's default.
 type Settings struct {
 	Queue bool // PostgreSQLQueueSchema instead of DefaultPostgreSQLSchema
 	Batch int  // SubscribeBatchSize; 0 is Watermill's default, 100
 }
 
-// payloadType is what the documentation of GeneratePayloadType names for
-// payloads that are not JSON.
+// payloadType is the column type that the documentation of GeneratePayloadType names for payloads
+// that are not JSON.
 func payloadType(string) string { return "BYTEA" }
 
 func (s Settings) schema() sql.SchemaAdapter {
@@ -41,8 +40,8 @@ func (s Settings) schema() sql.SchemaAdapter {
 	return sql.DefaultPostgreSQLSchema{GeneratePayloadType: payloadType, SubscribeBatchSize: s.Batch}
 }
 
-// offsets deletes what a queue has handled, as that adapter's own tests do:
-// marked rows would stay in its way.
+// offsets returns the adapter for offsets. For a queue it deletes handled rows, as that adapter's
+// own tests do, because rows that are only marked would slow it down.
 func (s Settings) offsets() sql.OffsetsAdapter {
 	if s.Queue {
 		return sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true}
@@ -56,10 +55,10 @@ type Watermill struct {
 	pool       *pgxpool.Pool
 	publisher  *sql.Publisher
 	subscriber *sql.Subscriber
-	last       int64 // offset of the message that is read last
+	last       int64 // offset of the topic's last message
 }
 
-// Open makes the topic's tables.
+// Open creates the topic's tables.
 func Open(ctx context.Context, dsn string, s Settings) (*Watermill, error) {
 	pool, err := pgxpool.New(ctx, dsn)
 	if err != nil {
@@ -80,7 +79,7 @@ func (w *Watermill) open() (err error) {
 		return err
 	}
 	config := sql.SubscriberConfig{SchemaAdapter: w.settings.schema(), OffsetsAdapter: w.settings.offsets()}
-	if !w.settings.Queue { // a queue refuses a consumer group
+	if !w.settings.Queue { // a queue rejects a consumer group
 		config.ConsumerGroup = group
 	}
 	if w.subscriber, err = sql.NewSubscriber(db, config, watermill.NopLogger{}); err != nil {
@@ -107,7 +106,7 @@ func (w *Watermill) PublishAll(ctx context.Context, n, batch, connections int) e
 	})
 }
 
-// Prepare notes which message is read last.
+// Prepare records the offset of the topic's last message.
 func (w *Watermill) Prepare(ctx context.Context) error {
 	order := `transaction_id DESC, "offset" DESC`
 	if w.settings.Queue {
@@ -116,7 +115,7 @@ func (w *Watermill) Prepare(ctx context.Context) error {
 	return w.pool.QueryRow(ctx, `SELECT "offset" FROM watermill_bench ORDER BY `+order+` LIMIT 1`).Scan(&w.last)
 }
 
-// Work handles n messages and returns when the database has that of the last.
+// Work handles n messages. It returns when the last acknowledgement is stored in the database.
 func (w *Watermill) Work(ctx context.Context, n int, run func(payload []byte)) error {
 	messages, err := w.subscriber.Subscribe(context.WithoutCancel(ctx), topic)
 	if err != nil {
@@ -134,8 +133,8 @@ func (w *Watermill) Work(ctx context.Context, n int, run func(payload []byte)) e
 	return w.stored(ctx)
 }
 
-// stored waits until the last message is acknowledged in the database: its
-// batch is, when all of it has been handled.
+// stored waits until the acknowledgement of the last message is stored. Messages are acknowledged
+// by batch, after all of the batch has been handled.
 func (w *Watermill) stored(ctx context.Context) error {
 	query, args := `SELECT offset_acked = $1 FROM watermill_offsets_bench WHERE consumer_group = $2`, []any{w.last, group}
 	if w.settings.Queue {
@@ -156,7 +155,7 @@ func (w *Watermill) stored(ctx context.Context) error {
 	}
 }
 
-// CheckPublished fails unless the topic holds so many messages.
+// CheckPublished returns an error unless the topic has n messages.
 func (w *Watermill) CheckPublished(ctx context.Context, n int) error {
 	var all int
 	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM watermill_bench WHERE length(payload) = $1`,
@@ -169,8 +168,8 @@ func (w *Watermill) CheckPublished(ctx context.Context, n int) error {
 	return nil
 }
 
-// CheckWorked fails unless none of n messages is left: the offset has passed
-// them all, or the queue is empty.
+// CheckWorked returns an error unless all n messages are done: the stored offset is past them, or
+// the queue is empty.
 func (w *Watermill) CheckWorked(ctx context.Context, n int) error {
 	if w.settings.Queue {
 		return w.CheckPublished(ctx, 0)

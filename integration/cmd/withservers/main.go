@@ -1,18 +1,15 @@
-// Command withservers runs a command with real servers: it starts PostgreSQL,
-// Kafka and Redis on this machine, tells the command where they are, and ends them
-// when the command ends.
+// Command withservers runs a command with real servers. It starts PostgreSQL, Kafka and Redis on
+// this machine, tells the command their addresses, and stops them when the command ends.
 //
 //	go run ./cmd/withservers -- go test ./...
 //
-// A server that INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA or INBOX_TEST_REDIS names
-// already is used as it is, and must answer. One that this machine does not have
-// is named on a line and left out: the variable stays empty, and one with
-// _MISSING after its name says why. Under INBOX_TEST_REQUIRE=1 or CI=true it
-// fails instead.
+// A server that INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA or INBOX_TEST_REDIS already names is used as
+// it is, and must answer. A server that this machine does not have is named in a line and left out:
+// its variable stays empty, and the variable with the suffix _MISSING says why. Under
+// INBOX_TEST_REQUIRE=1 or CI=true, withservers fails instead.
 //
-// The exit status is the command's; 1 when a server cannot be had that must be,
-// or does not start; 128 and the signal's number when the command was killed by
-// one, as a shell has it.
+// The exit status is the command's. It is 1 when a required server is missing or a server does not
+// start. It is 128 plus the signal's number when a signal killed the command, as in a shell.
 package main
 
 import (
@@ -33,8 +30,8 @@ import (
 )
 
 func main() {
-	// The command is tied to the life of the thread that starts it: let it be
-	// the first, which ends with the process.
+	// The kernel kills the command when the thread that started it ends. Use the first thread,
+	// which ends with the process.
 	runtime.LockOSThread()
 	os.Exit(run(os.Args[1:]))
 }
@@ -61,15 +58,15 @@ func run(arguments []string) (status int) {
 		return fail(err)
 	}
 	select {
-	case received := <-signals: // while they started
+	case received := <-signals: // during the start
 		return 128 + int(received.(syscall.Signal))
 	default:
 	}
 	return runCommand(arguments, environment, parent, signals)
 }
 
-// startServers starts what the environment does not name, all at a time, and
-// returns the variables for the command. end is never nil.
+// startServers starts all servers that the environment does not name, concurrently, and returns the
+// variables for the command. end is never nil.
 func startServers() (environment []string, end func() error, err error) {
 	all := []*server{
 		{variable: servers.PostgresEnv, ping: servers.PingPostgres, start: func() (string, func() error, error) {
@@ -115,20 +112,20 @@ func startServers() (environment []string, end func() error, err error) {
 	return environment, end, errors.Join(failed...)
 }
 
-// server is one of those that the command may need.
+// server is a server that the command may need.
 type server struct {
 	variable string
 	ping     func(ctx context.Context, address string) error
 	start    func() (address string, end func() error, err error)
 
 	address string
-	close   func() error // nil unless it was started here
-	missing string       // why there is none
+	close   func() error // nil unless withservers started it
+	missing string       // why it is missing
 	err     error
 }
 
-// have finds the server that the environment names, or starts one. One that this
-// machine does not have is named and left out, unless it is required.
+// have uses the server that the environment names, or starts one. If this machine does not have the
+// server, it is named and left out, unless it is required.
 func (s *server) have() {
 	if s.address = os.Getenv(s.variable); s.address != "" {
 		s.err = s.answers()
@@ -158,12 +155,12 @@ func (s *server) answers() error {
 	return nil
 }
 
-// killAfter is how long the command has to end once it was told to.
+// killAfter is how long the command may take to end after a signal.
 const killAfter = 20 * time.Second
 
-// runCommand runs the command in a process group of its own and passes signals
-// on to all of it: go test would leave its test binaries behind. After the
-// first one the group has killAfter to end, a second one kills it.
+// runCommand runs the command in a process group of its own and forwards signals to the whole
+// group, because go test would leave its test binaries running. After the first signal the group
+// has killAfter to end. A second signal kills it.
 func runCommand(arguments, environment []string, parent int, signals <-chan os.Signal) int {
 	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -184,7 +181,7 @@ func runCommand(arguments, environment []string, parent int, signals <-chan os.S
 		} else {
 			overdue = time.After(killAfter)
 		}
-		_ = syscall.Kill(-command.Process.Pid, sig) // fails when the group has ended: then ended tells
+		_ = syscall.Kill(-command.Process.Pid, sig) // fails if the group has ended, which ended reports
 	}
 	for {
 		select {
@@ -193,7 +190,7 @@ func runCommand(arguments, environment []string, parent int, signals <-chan os.S
 		case <-overdue:
 			tell(syscall.SIGKILL)
 		case <-orphaned.C:
-			// `go run` and make cannot pass on that they were killed.
+			// `go run` and make do not forward the signal that killed them.
 			if os.Getppid() != parent && overdue == nil {
 				tell(syscall.SIGTERM)
 			}
@@ -217,7 +214,7 @@ func exitStatus(err error) int {
 	return exit.ExitCode()
 }
 
-// fail prints one line for each of the joined errors, whatever lines they have.
+// fail prints one line for each of the joined errors, even if an error has several lines.
 func fail(err error) int {
 	failures := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// commandEnv makes this test binary the command itself.
+// commandEnv makes this test binary run the command itself.
 const commandEnv = "INBOX_TEST_WITHSERVERS"
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,8 @@ func TestNamedServersAreUsedAsTheyAre(t *testing.T) {
 	})
 }
 
-// bare is a machine without Java and Redis. PostgreSQL is one that may not answer.
+// bare returns the environment of a machine without Java and Redis. It names a PostgreSQL that does
+// not answer.
 func bare(t *testing.T) []string {
 	return []string{servers.PostgresEnv + "=postgres://postgres@127.0.0.1:1/postgres", "PATH=" + t.TempDir(), "JAVA_HOME="}
 }
@@ -117,7 +118,7 @@ func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
 
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	var rest bytes.Buffer
-	_, err = rest.ReadFrom(output) // ends when nobody holds the pipe, so not before the sleep has ended
+	_, err = rest.ReadFrom(output) // ends when no process holds the pipe, so not before the sleep has ended
 	require.NoError(t, err)
 	var exit *exec.ExitError
 	require.ErrorAs(t, command.Wait(), &exit)
@@ -127,7 +128,7 @@ func TestSignalEndsTheWholeCommandAndTheServers(t *testing.T) {
 	require.ErrorIs(t, servers.PingPostgres(ctx, dsn), syscall.ECONNREFUSED)
 }
 
-// leaveOutIfMissing leaves a test out if the command had to do without a server.
+// leaveOutIfMissing leaves a test out if the command ran without one of its servers.
 func leaveOutIfMissing(t *testing.T, output string) {
 	t.Helper()
 	if _, missing, found := strings.Cut(output, "withservers: left out: "); found {
@@ -147,8 +148,8 @@ func withservers(t *testing.T, environment []string, arguments ...string) (outpu
 	return string(combined), command.ProcessState.ExitCode()
 }
 
-// prepare keeps the servers of the test run itself, and what it requires, out of
-// the environment.
+// prepare returns a command whose environment has neither the servers nor the requirements of the
+// test run itself.
 func prepare(environment []string, arguments ...string) *exec.Cmd {
 	command := exec.Command(os.Args[0], append([]string{"--"}, arguments...)...)
 	command.Env = append(os.Environ(), commandEnv+"=1", servers.PostgresEnv+"=", servers.KafkaEnv+"=", servers.RedisEnv+

@@ -11,15 +11,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// idHeader is where plain records have their message ID.
+// idHeader is the header with the message ID of plain records.
 const idHeader = "MessageId"
 
-// answerTimeout is how soon clients of this package take a broker for frozen
-// and ask another: 10 s and more by default.
+// answerTimeout is after what time clients of this package consider a broker frozen and ask
+// another. The default would be 10 s and more.
 const answerTimeout = 2 * time.Second
 
-// Feed produces jobs to a topic and notes them in the ledger. The client keeps
-// trying while the broker is away, and neither loses nor repeats a record.
+// Feed produces jobs to a topic and records them in the ledger. The client retries while the broker
+// is down, and neither loses nor repeats a record.
 type Feed struct {
 	client *kgo.Client
 	topic  string
@@ -40,8 +40,8 @@ func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
 	return &Feed{client: client, topic: topic, ledger: ledger}, nil
 }
 
-// Produce hands a job to the client, which sends it in its own time, copies
-// times. The ledger has it once it is acknowledged, by Flush at the latest.
+// Produce hands copies of a job to the client, which sends them asynchronously. The ledger records
+// the job once it is acknowledged, at the latest in Flush.
 func (f *Feed) Produce(ctx context.Context, id string, job Job, copies int) {
 	var once sync.Once
 	for range copies {
@@ -69,8 +69,8 @@ func (f *Feed) note(acknowledged func()) func(*kgo.Record, error) {
 	}
 }
 
-// Flush waits until everything is acknowledged. An error means that what was
-// produced is not known: the ledger is void.
+// Flush waits until everything is acknowledged. After an error it is unknown what was produced, and
+// the ledger is void.
 func (f *Feed) Flush(ctx context.Context) error {
 	err := f.client.Flush(ctx)
 	f.mu.Lock()
@@ -81,5 +81,5 @@ func (f *Feed) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close gives up what is not acknowledged.
+// Close drops what is not acknowledged.
 func (f *Feed) Close() { f.client.Close() }

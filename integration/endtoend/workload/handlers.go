@@ -13,16 +13,16 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// schema is where handlers leave their rows. There is no constraint that
-// could hide a second effect.
+// schema has the tables that handlers write to. There is no constraint that could hide a second
+// effect.
 const schema = `
 CREATE TABLE IF NOT EXISTS effects (
 	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE IF NOT EXISTS runs (
 	message_id text NOT NULL, attempt integer NOT NULL, pid integer NOT NULL, step text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`
 
-// What a row of runs says: each run begins, and ends in one of three ways
-// unless it was interrupted.
+// The steps that rows of runs have. Each run begins, and ends in one of three ways unless it was
+// interrupted.
 const (
 	stepBegan    = "began"
 	stepDone     = "done"
@@ -50,7 +50,7 @@ func NewHandlers(effects *sql.DB) *Handlers { return &Handlers{effects: effects}
 
 var errAsked = errors.New("the job asks for a failure")
 
-// RecordEffect is transactional: its row and the completion are one.
+// RecordEffect is transactional: its row and the completion are committed together.
 func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m handler.Message[Job]) error {
 	if m.Payload.Stubborn {
 		ctx = context.WithoutCancel(ctx)
@@ -72,8 +72,7 @@ func (h *Handlers) RecordEffect(ctx context.Context, tx *gorm.DB, m handler.Mess
 	return nil
 }
 
-// LogRun is plain: it says that it began and how it ended, each committed at
-// once.
+// LogRun is plain: it writes a row when it begins and one when it ends, and commits each at once.
 func (h *Handlers) LogRun(ctx context.Context, m handler.Message[Job]) error {
 	if m.Payload.Stubborn {
 		ctx = context.WithoutCancel(ctx)
@@ -93,7 +92,7 @@ func (h *Handlers) LogRun(ctx context.Context, m handler.Message[Job]) error {
 	return h.log(ctx, m, stepDone)
 }
 
-// logTimeout bounds one row; a handler whose database is away fails.
+// logTimeout is the timeout for writing one row. A handler whose database is down fails.
 const logTimeout = 30 * time.Second
 
 func (h *Handlers) log(ctx context.Context, m handler.Message[Job], step string) error {
@@ -107,7 +106,7 @@ func (h *Handlers) log(ctx context.Context, m handler.Message[Job], step string)
 	return nil
 }
 
-// dwell is the handler's work.
+// dwell simulates the handler's work.
 func dwell(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return nil

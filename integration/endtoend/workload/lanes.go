@@ -17,11 +17,11 @@ import (
 // StepType is the type of messages that belong to lanes.
 const StepType = "lane.step"
 
-// Generation is a version of the program, whose ordered handlers were renamed
-// from one to the next.
+// Generation is a version of the program. Each version renames the ordered handlers of the one
+// before.
 type Generation int
 
-// The generations; the zero value has no ordered handlers but the others.
+// The generations. The zero value has the jobs' handlers instead of ordered ones.
 const (
 	Original Generation = 1 + iota
 	Renamed
@@ -34,11 +34,11 @@ type Step struct {
 	N    int    `json:"n"`
 	// Fails is how many of the first attempts fail.
 	Fails int `json:"fails,omitempty"`
-	// Snoozes makes the first attempt be put off.
+	// Snoozes makes the first attempt snooze.
 	Snoozes bool `json:"snoozes,omitempty"`
 }
 
-// Message is the step as a message to accept directly.
+// Message returns the step as a message that is accepted directly.
 func (s Step) Message() handler.RawMessage {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -48,8 +48,7 @@ func (s Step) Message() handler.RawMessage {
 		Content: content, OrderingKey: []byte(s.Lane)}
 }
 
-// steps is where ordered handlers leave their rows; at is in the order of the
-// inserts.
+// steps is the table that ordered handlers write to. Its column at is in the order of the inserts.
 const steps = `
 CREATE TABLE IF NOT EXISTS steps (at bigserial PRIMARY KEY, handler text NOT NULL, lane text NOT NULL, n integer NOT NULL, pid integer NOT NULL)`
 
@@ -87,7 +86,7 @@ func (s Step) outcome(attempt int) error {
 	if attempt <= s.Fails {
 		return errAsked
 	}
-	if s.Snoozes && time.Now().UnixNano()%2 == 0 { // a snooze charges nothing, so nothing tells that it has been
+	if s.Snoozes && time.Now().UnixNano()%2 == 0 { // at random: snoozes are not counted
 		return handler.Snooze(20 * time.Millisecond)
 	}
 	return nil
@@ -104,18 +103,18 @@ func (h *Handlers) logStep(ctx context.Context, s Step) error {
 	return nil
 }
 
-// LaneVerdict is what the rows of ordered handlers say.
+// LaneVerdict is the result of checking the rows of ordered handlers.
 type LaneVerdict struct {
 	Lanes, Steps int
-	// Missing counts steps without a row, OutOfOrder rows that follow a later
-	// step of their lane, Doubled second rows of the transactional handler.
+	// Missing counts steps without a row. OutOfOrder counts rows that come after a later step of
+	// their lane. Doubled counts second rows of the transactional handler.
 	Missing, OutOfOrder, Doubled int
-	// Reruns counts second rows of the plain handler: allowed, next to the first.
+	// Reruns counts second rows of the plain handler, which are allowed directly after the first.
 	Reruns int
 }
 
-// laneQuery orders each lane's rows as they were inserted. A plain handler may
-// have run again what it ran last, before anything later.
+// laneQuery reads each lane's rows in the order of the inserts. A plain handler may have repeated
+// its last step before any later one.
 const laneQuery = `
 WITH followed AS (
 	SELECT handler, lane, n, lag(n) OVER (PARTITION BY handler, lane ORDER BY at) AS before FROM steps
@@ -127,7 +126,7 @@ SELECT count(DISTINCT lane), count(DISTINCT (lane, n)),
 	count(*) FILTER (WHERE handler = 'plain') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'plain')
 FROM followed`
 
-// ReadLanes judges the rows, given how many steps were produced.
+// ReadLanes checks the rows, given how many steps were produced.
 func ReadLanes(ctx context.Context, db *sql.DB, produced int) (LaneVerdict, error) {
 	var v LaneVerdict
 	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder, &v.Doubled,

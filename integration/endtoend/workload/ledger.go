@@ -7,30 +7,30 @@ import (
 	"sync"
 )
 
-// Ledger knows what was produced. What became of it is read from the database,
-// see Verdict. It is safe for concurrent use.
+// Ledger records what was produced. Verdict compares it with the database. It is safe for
+// concurrent use.
 type Ledger struct {
 	mu  sync.Mutex
 	ids []string
 	bad int
 }
 
-// Produced notes messages that are the inbox's to deliver from now on: their
-// producer was told so, or tries until it is. Each ID is noted once.
+// Produced records messages that the inbox must deliver from now on: their producer got an
+// acknowledgement, or retries until it gets one. Each ID is recorded once.
 func (l *Ledger) Produced(ids ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ids = append(l.ids, ids...)
 }
 
-// ProducedBad notes records that no message can be made of.
+// ProducedBad records n records that cannot be decoded into messages.
 func (l *Ledger) ProducedBad(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bad += n
 }
 
-// Count is the number of messages produced so far.
+// Count returns how many messages were produced so far.
 func (l *Ledger) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,12 +43,12 @@ func (l *Ledger) snapshot() (ids []string, bad int) {
 	return l.ids[:len(l.ids):len(l.ids)], l.bad
 }
 
-// Progress is how far the inbox is, by counting rows.
+// Progress is how far the inbox has come, as counts of rows.
 type Progress struct {
 	Messages, Completed, Poisoned, Pending, Processing, Rejected int
 }
 
-// Ended counts what has come to its end.
+// Ended returns how many statuses and records are finished.
 func (p Progress) Ended() int { return p.Completed + p.Poisoned + p.Rejected }
 
 const progressQuery = `
@@ -57,7 +57,7 @@ SELECT (SELECT count(*) FROM inbox_messages), count(*) FILTER (WHERE completed_a
 	(SELECT count(*) FROM inbox_rejected_messages)
 FROM inbox_handler_statuses`
 
-// ReadProgress counts.
+// ReadProgress reads the progress from the database.
 func ReadProgress(ctx context.Context, db *sql.DB) (Progress, error) {
 	var p Progress
 	err := db.QueryRowContext(ctx, progressQuery).Scan(&p.Messages, &p.Completed, &p.Poisoned, &p.Pending, &p.Processing,
@@ -68,41 +68,39 @@ func ReadProgress(ctx context.Context, db *sql.DB) (Progress, error) {
 	return p, nil
 }
 
-// Settled tells whether everything produced so far has come to its end.
+// Settled reports whether everything produced so far is finished.
 func (l *Ledger) Settled(p Progress) bool {
 	ids, bad := l.snapshot()
 	return p.Messages == len(ids) && p.Pending == 0 && p.Completed+p.Poisoned == handlers*len(ids) && p.Rejected == bad
 }
 
-// Verdict is the ledger beside the database, once everything is settled.
+// Verdict compares the ledger with the database after everything is settled.
 type Verdict struct {
 	Produced, Accepted  int
 	Completed, Poisoned int // statuses
 	Pending             int
-	// Missing counts produced messages that are not stored, or stored without
-	// all their statuses, or whose completion stands beside no effect; and
-	// bad records that are not kept.
+	// Missing counts produced messages that are not stored, or lack some of their statuses, or have
+	// a completed status without its effect. It also counts bad records that are not kept.
 	Missing int
-	// Doubled counts messages whose transactional effect happened twice, or
-	// beside a status that did not complete.
+	// Doubled counts messages whose transactional effect happened twice, or exists although the
+	// status is not completed.
 	Doubled int
-	// Misjudged counts messages that were poisoned though their job did not
-	// ask for it, or completed though it did.
+	// Misjudged counts messages that were poisoned although their job did not ask for it, or
+	// completed although it did.
 	Misjudged int
-	// Unknown counts stored messages that nobody produced.
+	// Unknown counts stored messages that were never produced.
 	Unknown int
-	// Reruns counts runs of the plain handler beyond those its failures
-	// explain: what crashes and lost answers cost, allowed, to be idempotent
-	// for.
+	// Reruns counts runs of the plain handler beyond those that its failures explain. Crashes and
+	// lost responses cause them. They are allowed: handlers have to be idempotent because of them.
 	Reruns int
 }
 
-// Broken tells whether a promise was broken or something is left to do.
+// Broken reports whether a promise was broken or something is still pending.
 func (v Verdict) Broken() bool {
 	return v.Missing+v.Doubled+v.Misjudged+v.Unknown+v.Pending > 0 || v.Accepted != v.Produced
 }
 
-// verdictQuery goes over every message that was produced or stored.
+// verdictQuery checks every message that was produced or stored.
 const verdictQuery = `
 WITH produced AS (SELECT unnest($1::text[]) AS id),
 status AS (
@@ -152,7 +150,7 @@ func (l *Ledger) Verdict(ctx context.Context, db *sql.DB) (Verdict, error) {
 	return v, nil
 }
 
-// Suspects names some of the messages behind a broken verdict, with their rows.
+// Suspects describes some of the messages that cause a broken verdict, with their rows.
 func (l *Ledger) Suspects(ctx context.Context, db *sql.DB) ([]string, error) {
 	ids, _ := l.snapshot()
 	rows, err := db.QueryContext(ctx, `

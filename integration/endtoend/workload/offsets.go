@@ -13,13 +13,11 @@ import (
 	"github.com/gorm-inbox/inbox/integration/servers"
 )
 
-// Offsets watches a group's committed offsets: they may never move back, and
-// never pass a record that is not stored (contract 7.1). What stands at each
-// offset it reads from the topic itself.
+// Offsets watches a group's committed offsets. They must never move back, and never pass a record
+// that is not stored (contract 7.1). It reads the records at each offset from the topic itself.
 //
-// A sample is judged by what was stored when it was taken: a message's
-// received_at lies before its commit, so one that was received after the
-// sample, or is not there, was passed by.
+// A sample is compared with what was stored when it was taken. A message's received_at is earlier
+// than its commit. So a message that was received after the sample, or is not stored, was passed.
 type Offsets struct {
 	admin  *servers.Admin
 	tail   *kgo.Client
@@ -33,27 +31,27 @@ type Offsets struct {
 	mu        sync.Mutex
 	arrived   chan struct{}    // closed and replaced when log grows
 	log       map[int][]string // partition → message ID by offset, "" for a bad record
-	committed map[int]int64    // the highest seen; -1 is none
-	checked   map[int]int64    // everything below is known to be stored
+	committed map[int]int64    // the highest seen; -1 if there is none
+	checked   map[int]int64    // all records below are known to be stored
 	report    OffsetReport
 }
 
-// OffsetReport is what was seen.
+// OffsetReport is the result of watching.
 type OffsetReport struct {
 	Samples      int
-	Backwards    int // partitions found further back than before
-	PastUnstored int // records that a committed offset had passed unstored
+	Backwards    int // how often a partition's offset had moved back
+	PastUnstored int // records that a committed offset had passed before they were stored
 	Details      []string
 }
 
-// A broker that does not answer in time is not asked again if another can be.
+// If a broker does not answer in time, the next request goes to another one if possible.
 const (
 	sampleInterval = 100 * time.Millisecond
 	sampleTimeout  = time.Second
 )
 
-// WatchOffsets begins to sample. Stop it. An unreachable broker or database
-// says nothing and is asked again.
+// WatchOffsets starts sampling. Call Stop to end it. If a broker or the database is unreachable,
+// the sample is skipped.
 func WatchOffsets(admin *servers.Admin, brokers []string, group, topic string, db *sql.DB) (*Offsets, error) {
 	tail, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -111,19 +109,19 @@ func (o *Offsets) sample(ctx context.Context) {
 	}
 }
 
-// Aside runs f while no sample is taken: a broker that was frozen tells what was
-// committed before that until it learns that another one coordinates the group.
+// Aside runs f while no sample is taken. A broker that was frozen reports old offsets until it
+// learns that another broker coordinates the group.
 func (o *Offsets) Aside(f func() error) error {
 	o.asking.Lock()
 	defer o.asking.Unlock()
 	return f()
 }
 
-// look takes one sample and judges it before the next is taken.
+// look takes one sample and checks it before the next is taken.
 func (o *Offsets) look(ctx context.Context) {
 	offsets, at, err := o.ask(ctx)
 	if err != nil {
-		return // the broker is away
+		return // the broker is down
 	}
 	o.mu.Lock()
 	o.report.Samples++
@@ -161,7 +159,7 @@ SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
 WHERE u.id = '' AND NOT EXISTS (SELECT FROM inbox_rejected_messages r
 	WHERE r.topic = $3 AND r."partition" = $4 AND r.record_offset = $5 + u.position - 1 AND r.rejected_at <= $2)`
 
-// judge looks up every record below a committed offset, as it was at a moment.
+// judge checks every record below a committed offset, as of the moment of the sample.
 func (o *Offsets) judge(ctx context.Context, partition int, offset int64, at time.Time) {
 	for {
 		o.mu.Lock()
@@ -174,7 +172,7 @@ func (o *Offsets) judge(ctx context.Context, partition int, offset int64, at tim
 		if offset <= from {
 			return
 		}
-		if ids == nil { // committed before we have read so far
+		if ids == nil { // committed before the topic has been read this far
 			select {
 			case <-arrived:
 				continue
@@ -184,7 +182,7 @@ func (o *Offsets) judge(ctx context.Context, partition int, offset int64, at tim
 		}
 		passed, err := o.unstored(ctx, ids, partition, from, at)
 		if err != nil {
-			select { // the database is away; what it will say is as of then all the same
+			select { // the database is down; a later query as of that moment gives the same result
 			case <-time.After(sampleInterval):
 				continue
 			case <-ctx.Done():
@@ -225,8 +223,8 @@ func (o *Offsets) unstored(
 	return passed, rows.Err()
 }
 
-// Committed tells the highest committed offsets seen, and the topic's length
-// as far as it was read.
+// Committed returns the sum of the highest committed offsets, and the topic's length as far as it
+// was read.
 func (o *Offsets) Committed() (committed, length int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,8 +237,8 @@ func (o *Offsets) Committed() (committed, length int64) {
 	return committed, length
 }
 
-// Skipped counts records of the topic, as far as it was read, that are stored
-// neither as messages nor as rejected, whoever passed them by.
+// Skipped returns how many records of the topic, as far as it was read, are stored neither as
+// messages nor as rejected.
 func (o *Offsets) Skipped(ctx context.Context) (skipped int, err error) {
 	o.mu.Lock()
 	log := maps.Clone(o.log)
@@ -255,7 +253,7 @@ func (o *Offsets) Skipped(ctx context.Context) (skipped int, err error) {
 	return skipped, nil
 }
 
-// Report is what was seen so far.
+// Report returns the result so far.
 func (o *Offsets) Report() OffsetReport {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -264,7 +262,7 @@ func (o *Offsets) Report() OffsetReport {
 	return r
 }
 
-// Stop ends the watch and returns what was seen.
+// Stop ends the watch and returns the result.
 func (o *Offsets) Stop() OffsetReport {
 	o.cancel()
 	o.ended.Wait()

@@ -18,24 +18,22 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Worker is a process of its own that runs the inbox. Its methods are safe for
-// concurrent use.
+// Worker is a separate process that runs the inbox. Its methods are safe for concurrent use.
 type Worker struct {
 	cmd  *exec.Cmd
 	log  string
-	done chan struct{} // closed when it has ended
-	err  error         // how; read after done
+	done chan struct{} // closed when the process has ended
+	err  error         // how it ended; read after done
 
 	mu    sync.Mutex
 	alive *os.File // the other end of its standard input
 }
 
-// startPatience is how long a worker may take until it runs.
+// startPatience is how long a worker may take to start.
 const startPatience = 2 * time.Minute
 
-// StartWorker runs this very program again as a worker, see MainIfWorker, and
-// waits until it has started. Its log goes to a file in dir. The worker dies
-// with this process.
+// StartWorker runs this program again as a worker, see MainIfWorker, and waits until it has
+// started. Its log goes to a file in dir. The worker dies with this process.
 func StartWorker(s Settings, dir string) (*Worker, error) {
 	settings, err := json.Marshal(s)
 	if err != nil {
@@ -80,13 +78,13 @@ func StartWorker(s Settings, dir string) (*Worker, error) {
 	return w, nil
 }
 
-// run starts the process and waits for it on one thread: the kernel ties a
-// child's life to the thread that made it.
+// run starts the process and waits for it on one thread, because the kernel ties a child's life to
+// the thread that started it.
 func (w *Worker) run(started chan<- error, output *os.File) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := w.cmd.Start()
-	_ = output.Close() // the child has its own
+	_ = output.Close() // the child has its own copy
 	started <- err
 	if err != nil {
 		return
@@ -105,10 +103,10 @@ func (w *Worker) release() {
 	}
 }
 
-// PID is the process's number.
+// PID returns the process ID.
 func (w *Worker) PID() int { return w.cmd.Process.Pid }
 
-// Running tells whether it has not ended.
+// Running reports whether the process has not ended.
 func (w *Worker) Running() bool {
 	select {
 	case <-w.done:
@@ -118,7 +116,7 @@ func (w *Worker) Running() bool {
 	}
 }
 
-// Kill ends it by SIGKILL, also while frozen, and waits until it is gone.
+// Kill kills the process with SIGKILL, even while it is frozen, and waits until it is gone.
 func (w *Worker) Kill() error {
 	if err := w.signal(syscall.SIGKILL); err != nil {
 		return err
@@ -127,19 +125,19 @@ func (w *Worker) Kill() error {
 	return nil
 }
 
-// Freeze stops it in its tracks; Thaw lets it go on.
+// Freeze stops the process with SIGSTOP. Thaw continues it.
 func (w *Worker) Freeze() error { return w.signal(syscall.SIGSTOP) }
 
-// Thaw lets a frozen worker go on where it was.
+// Thaw continues a frozen process.
 func (w *Worker) Thaw() error { return w.signal(syscall.SIGCONT) }
 
-// Terminate asks it to stop in order and does not wait.
+// Terminate asks the process to stop gracefully and does not wait.
 func (w *Worker) Terminate() error { return w.signal(syscall.SIGTERM) }
 
-// Interrupt asks likewise, as ^C does.
+// Interrupt sends the signal of ^C, which has the same effect.
 func (w *Worker) Interrupt() error { return w.signal(syscall.SIGINT) }
 
-// Wait waits for its end. An exit status other than 0 is an error.
+// Wait waits for the process to end. An exit status other than 0 is an error.
 func (w *Worker) Wait(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -164,8 +162,8 @@ func (w *Worker) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// PeakMemory is the most memory it has had resident so far, in KiB, as the
-// kernel tells; 0 where it does not.
+// PeakMemory returns the process's peak resident memory in KiB as the kernel reports it, or 0 if it
+// does not.
 func (w *Worker) PeakMemory() (kib int64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.PID()))
 	if err != nil {
@@ -176,7 +174,7 @@ func (w *Worker) PeakMemory() (kib int64) {
 	return kib
 }
 
-// LogTail returns the end of what it logged.
+// LogTail returns the end of the process's log.
 func (w *Worker) LogTail() string {
 	content, err := os.ReadFile(w.log)
 	if err != nil {
@@ -189,7 +187,7 @@ func (w *Worker) LogTail() string {
 	return filepath.Base(w.log) + ":\n" + string(content)
 }
 
-// Counters are what it counted, known when it has stopped in order.
+// Counters returns the worker's counters, which are known after a graceful stop.
 func (w *Worker) Counters() (handler.Counts, error) {
 	var counters handler.Counts
 	content, err := os.ReadFile(w.log)
@@ -204,13 +202,13 @@ func (w *Worker) Counters() (handler.Counts, error) {
 	return counters, json.Unmarshal([]byte(line), &counters)
 }
 
-// Logged counts the lines of its log with this text.
+// Logged returns how many lines of the log contain this text.
 func (w *Worker) Logged(text string) (int, error) {
 	content, err := os.ReadFile(w.log)
 	return strings.Count(string(content), text), err
 }
 
-// Complaints returns what no worker may ever log: races and panics.
+// Complaints returns log output that no worker may ever have: races and panics.
 func (w *Worker) Complaints() (string, error) {
 	content, err := os.ReadFile(w.log)
 	if err != nil {

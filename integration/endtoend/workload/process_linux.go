@@ -2,7 +2,7 @@ package workload
 
 import "syscall"
 
-// attributes has the kernel kill a worker with us, frozen or not.
+// attributes makes the kernel kill a worker, even a frozen one, when this process dies.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

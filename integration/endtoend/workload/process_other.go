@@ -4,5 +4,5 @@ package workload
 
 import "syscall"
 
-// attributes leaves it to the worker to notice that we are gone.
+// attributes sets no death signal, so a worker has to notice the end of this process itself.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -17,25 +17,24 @@ import (
 type Settings struct {
 	// DSN is the inbox's database.
 	DSN string
-	// EffectsDSN is where plain handlers write that they ran; empty means
-	// DSN. Another way to the same database lets a handler leave its rows
-	// while its inbox is cut off.
+	// EffectsDSN is the database connection that plain handlers use to record their runs. Empty
+	// means DSN. A different route to the same database lets a handler write while its inbox is cut
+	// off.
 	EffectsDSN string
-	// Brokers, Topic and Group make the channel consume Kafka; without
-	// brokers it takes what is accepted directly.
+	// Brokers, Topic and Group make the channel consume Kafka. Without brokers it handles what is
+	// accepted directly.
 	Brokers []string
 	Topic   string
 	Group   string
 
-	// Generation, if not zero, declares the ordered handlers of that version
-	// of the program instead of those of jobs.
+	// Generation, if not zero, declares the ordered handlers of that version of the program instead
+	// of the jobs' handlers.
 	Generation Generation
-	// Mode is the inbox's; empty means that of the database.
+	// Mode is the inbox's processing mode. Empty means the database's default.
 	Mode processor.Mode
-	// ClockOffset is by how much this worker's own clock is ahead.
+	// ClockOffset is how far this worker's own clock is ahead.
 	ClockOffset time.Duration
-	// RetryDelay, if not zero, is how long after a failure the jobs' handlers
-	// try again, without jitter.
+	// RetryDelay, if not zero, is the delay before the jobs' handlers are retried, without jitter.
 	RetryDelay time.Duration
 
 	Concurrency       int
@@ -45,7 +44,7 @@ type Settings struct {
 	StatementTimeout  time.Duration
 	StopBudget        time.Duration
 	CommitInterval    time.Duration
-	// SessionTimeout is the consumer's.
+	// SessionTimeout is the consumer's session timeout.
 	SessionTimeout time.Duration
 }
 
@@ -60,9 +59,9 @@ func Quick(dsn string) Settings {
 	}
 }
 
-// RecoveryBound is how soon after a worker's death its claims are due again
-// elsewhere: WorkerTimeout, two sweeps (contract 5.9), and the backoff of a
-// release, which maxRetryDelay caps.
+// RecoveryBound is how soon after a worker's death its claims are due again elsewhere. It is
+// WorkerTimeout plus two sweeps (contract 5.9) and the backoff of a release, which maxRetryDelay
+// limits.
 func (s Settings) RecoveryBound() time.Duration {
 	return s.WorkerTimeout + 2*s.SweepInterval + maxRetryDelay
 }
@@ -70,14 +69,14 @@ func (s Settings) RecoveryBound() time.Duration {
 // StopDeadline is how long the worker's application may take to stop.
 func (s Settings) StopDeadline() time.Duration { return 2*s.StopBudget + 4*time.Second }
 
-// maxRetryDelay keeps failed attempts from dominating a test's time.
+// maxRetryDelay keeps retries from dominating a test's duration.
 const maxRetryDelay = 200 * time.Millisecond
 
-// pollingInterval is how soon a worker sees what another process accepted.
+// pollingInterval is how soon a worker finds what another process accepted.
 const pollingInterval = 100 * time.Millisecond
 
-// Options are the inbox's options for these settings. MaxRetries is high
-// because handlers fail whenever their database is away.
+// Options returns the inbox's options for these settings. MaxRetries is high because handlers fail
+// whenever their database is down.
 func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect, s.retries()...),
 		inbox.Func(RunKey, h.LogRun, s.retries()...))}

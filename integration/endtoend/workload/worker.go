@@ -19,21 +19,21 @@ import (
 	"github.com/gorm-inbox/inbox"
 )
 
-// workerEnv carries the settings to a process that is to be a worker.
+// workerEnv is the variable that passes the settings to a worker process.
 const workerEnv = "INBOX_TEST_WORKER"
 
-// readyLine is what a worker writes to its standard output once it runs.
+// readyLine is what a worker prints once it runs.
 const readyLine = "ready"
 
-// Exit statuses of a worker.
+// The exit statuses of a worker.
 const (
 	exitFailed   = 1
 	exitSettings = 2
 	exitOrphaned = 3
 )
 
-// MainIfWorker does not return in a process that StartWorker started: it is
-// the worker. Call it first in main or TestMain.
+// MainIfWorker runs the worker and does not return in a process that StartWorker started. Call it
+// first in main or TestMain.
 func MainIfWorker() {
 	text := os.Getenv(workerEnv)
 	if text == "" {
@@ -44,7 +44,7 @@ func MainIfWorker() {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", workerEnv, err)
 		os.Exit(exitSettings)
 	}
-	go func() { // whoever started us holds the other end until it dies
+	go func() { // the parent holds the other end until it dies
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(exitOrphaned)
 	}()
@@ -55,7 +55,7 @@ func MainIfWorker() {
 	os.Exit(0)
 }
 
-// work is fx.App.Run, but that it says what failed.
+// work is like fx.App.Run, but returns an error that says what failed.
 func work(app *fx.App) error {
 	starting, cancel := context.WithTimeout(context.Background(), app.StartTimeout())
 	defer cancel()
@@ -94,7 +94,7 @@ func app(s Settings) *fx.App {
 			if err != nil {
 				return nil, err
 			}
-			lc.Append(fx.StopHook(func() error { // after the inbox has stopped
+			lc.Append(fx.StopHook(func() error { // runs after the inbox has stopped
 				return errors.Join(sayCounters(running), pool.Close())
 			}))
 			h.effects = pool
@@ -114,13 +114,14 @@ func app(s Settings) *fx.App {
 	)
 }
 
-// countersLine begins the line of a worker's log with its counters.
+// countersLine is the prefix of the log line with a worker's counters.
 const countersLine = "counters: "
 
-// sayCounters writes to the log: nobody reads the standard output any more.
+// sayCounters logs the counters. They go to the log because nothing reads the standard output any
+// more.
 func sayCounters(ib *inbox.Inbox) error {
 	if ib == nil {
-		return nil // it never started
+		return nil // it was never started
 	}
 	text, err := json.Marshal(ib.Counters())
 	if err != nil {
@@ -130,7 +131,7 @@ func sayCounters(ib *inbox.Inbox) error {
 	return nil
 }
 
-// Open opens a session on a database that has room for a worker.
+// Open opens a session whose pool is large enough for a worker.
 func Open(dsn string) (*gorm.DB, error) {
 	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{Logger: logger.Discard})
 	if err != nil {

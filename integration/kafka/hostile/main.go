@@ -1,8 +1,7 @@
-// Command hostile consumes a topic with the defaults into a new SQLite file, for a
-// test that limits its memory. It prints what the consumer's health says once that
-// contains the text it is given. It ends once the record it is told of has been
-// handled, and says how many messages and rejected records are stored then, and
-// how much memory it had at most.
+// Command hostile consumes a topic with default settings into a new SQLite file. It is run by a
+// test that limits its memory. When the consumer's health contains a given text, it prints the
+// health. When a given record has been handled, it prints how many messages and rejected records
+// are stored and its peak memory use, and ends.
 package main
 
 import (
@@ -58,7 +57,7 @@ func run(broker, topic, dsn, last, says string) error {
 			}
 			return nil
 		})),
-		// A million of these would keep the handler of what comes behind waiting.
+		// These events come by the million. A slower handler would delay the records after them.
 		inbox.On("event", inbox.Func("event", func(context.Context, handler.Message[[]byte]) error { return nil })),
 	))
 	if err != nil {
@@ -91,7 +90,7 @@ func run(broker, topic, dsn, last, says string) error {
 	return err
 }
 
-// awaitHealth prints what the consumer's health says once that contains text.
+// awaitHealth waits until the consumer's health contains text, and prints it.
 func awaitHealth(ib *inbox.Inbox, text string) error {
 	often := time.NewTicker(10 * time.Millisecond)
 	defer often.Stop()
@@ -112,7 +111,7 @@ func awaitHealth(ib *inbox.Inbox, text string) error {
 	}
 }
 
-// peak is the most memory that was in use, where the system says so (Linux).
+// peak returns the peak memory use, if the system reports it (Linux).
 func peak() string {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -5,31 +5,30 @@ import (
 	"strings"
 )
 
-// Fault is what happens to one exchange with the database.
+// Fault is a failure of one exchange with the database.
 type Fault int
 
-// The ways an exchange can go wrong.
+// The faults of an exchange.
 const (
-	// AnswerLost: the database has done it, the connection ends before it can
-	// say so.
+	// AnswerLost ends the connection after the database has executed the statement and before its
+	// answer arrives.
 	AnswerLost Fault = iota + 1
-	// RequestLost: the connection ends before the database hears of it.
+	// RequestLost ends the connection before the database receives the statement.
 	RequestLost
-	// AnswerSilent: the database has done it, its answer never comes and the
-	// connection stays open until the client gives it up.
+	// AnswerSilent drops the answer of an executed statement. The connection stays open until the
+	// client closes it.
 	AnswerSilent
-	// ConnectionLost: the database hears of it, and the client's connection
-	// ends at once: the database may still be at it when the client looks. No
-	// request to cancel it arrives.
+	// ConnectionLost forwards the statement and ends the client's connection at once. The database
+	// may still be executing it when the client checks. Cancel requests for it are dropped.
 	ConnectionLost
 )
 
-// String is the fault's name.
+// String returns the fault's name.
 func (f Fault) String() string {
 	return [...]string{"no fault", "answer lost", "request lost", "answer silent", "connection lost"}[f]
 }
 
-// lossyEvery answers one is lost, when they are.
+// lossyEvery is how many answers there are for each one that is lost at random.
 const lossyEvery = 40
 
 type rule struct {
@@ -38,10 +37,10 @@ type rule struct {
 	matches func(sql string) bool
 }
 
-// Commit matches the end of a transaction.
+// Commit reports whether a statement commits a transaction.
 func Commit(sql string) bool { return strings.EqualFold(strings.TrimRight(sql, "; "), "commit") }
 
-// Containing matches statements that contain all these texts.
+// Containing returns a matcher for statements that contain all of these texts.
 func Containing(texts ...string) func(sql string) bool {
 	return func(sql string) bool {
 		for _, text := range texts {
@@ -53,21 +52,21 @@ func Containing(texts ...string) func(sql string) bool {
 	}
 }
 
-// Lose makes the fault happen to the next n statements, on whichever
-// connections, that matches tells by their text; a prepared statement is
-// matched each time it is executed. Earlier rules are asked first.
+// Lose applies the fault to the next n statements that matches accepts by their text, on any
+// connection. A prepared statement is matched each time it is executed. Earlier rules take
+// precedence.
 func (p *Proxy) Lose(fault Fault, n int, matches func(sql string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules = append(p.rules, &rule{fault: fault, left: n, matches: matches})
 }
 
-// LoseCommits makes the fault happen to the next n commits.
+// LoseCommits applies the fault to the next n commits.
 func (p *Proxy) LoseCommits(fault Fault, n int) { p.Lose(fault, n, Commit) }
 
-// CutAfterCommit cuts the connection of the next commit. If forward, the
-// database has committed and its answer is lost; if not, the database never
-// hears of the commit and rolls back.
+// CutAfterCommit cuts the connection of the next commit. If forward is true, the database has
+// committed and its answer is lost. If it is false, the database does not receive the commit and
+// rolls back.
 func (p *Proxy) CutAfterCommit(forward bool) {
 	if forward {
 		p.LoseCommits(AnswerLost, 1)
@@ -76,7 +75,7 @@ func (p *Proxy) CutAfterCommit(forward bool) {
 	}
 }
 
-// Left is how many faults asked for by Lose have not happened yet.
+// Left returns how many faults requested by Lose have not happened yet.
 func (p *Proxy) Left() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,15 +85,14 @@ func (p *Proxy) Left() (n int) {
 	return n
 }
 
-// Mend takes back all faults that have not happened yet.
+// Mend removes all faults that have not happened yet.
 func (p *Proxy) Mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules, p.lossy = nil, nil
 }
 
-// LoseAnswers loses answers of all kinds at random, about one in forty, or
-// none any more if seed is 0.
+// LoseAnswers loses answers of all kinds at random, about one in forty. A seed of 0 ends that.
 func (p *Proxy) LoseAnswers(seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,14 +102,14 @@ func (p *Proxy) LoseAnswers(seed uint64) {
 	}
 }
 
-// AnswersLost is how many answers LoseAnswers has lost so far.
+// AnswersLost returns how many answers LoseAnswers has lost so far.
 func (p *Proxy) AnswersLost() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost
 }
 
-// fault says what happens to a statement that is executed now.
+// fault returns the fault of a statement that is executed now.
 func (p *Proxy) fault(sql string) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +122,7 @@ func (p *Proxy) fault(sql string) Fault {
 	return 0
 }
 
-// losesThis decides at random about an exchange to which nothing else happens.
+// losesThis decides at random whether the answer of an exchange without another fault is lost.
 func (p *Proxy) losesThis() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

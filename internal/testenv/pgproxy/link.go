@@ -11,20 +11,20 @@ import (
 
 // link is one connection through the proxy.
 //
-// A client's requests are exchanges: a simple query, or messages of the
-// extended protocol up to a Sync. The server answers each with messages that
-// end with ReadyForQuery, in order. Before an exchange's last message is passed
-// on, what is to happen to it is put into exchanges: the answer finds it there.
+// A client's requests form exchanges: a simple query, or messages of the extended protocol up to a
+// Sync. The server answers the exchanges in order, each with messages that end with ReadyForQuery.
+// Before the proxy forwards the last message of an exchange, it appends the exchange's fault to
+// exchanges, where the goroutine that reads answers finds it.
 type link struct {
 	proxy          *Proxy
 	client, server net.Conn
 
-	// Of the goroutine that reads requests.
+	// Used only by the goroutine that reads requests.
 	prepared map[string]string // statements by name
 	portals  map[string]string // statements by portal
 
 	mu         sync.Mutex
-	exchanges  []Fault // under way, oldest first
+	exchanges  []Fault // in progress, oldest first
 	backendKey []byte  // the server's name for the connection
 }
 
@@ -34,12 +34,12 @@ func newLink(p *Proxy, client, server net.Conn) *link {
 
 var (
 	errCut = errors.New("cut")
-	// errDetached: the client's side is cut, the server may go on.
+	// errDetached closes the client's side of a link only. The server's side stays open.
 	errDetached = errors.New("detached")
 )
 
-// run passes on what comes until one end closes its connection or a fault
-// does. In a partition the other end does not hear of that before it heals.
+// run forwards both directions until one end closes its connection or a fault cuts it. In a
+// partition the other end does not notice before the partition heals.
 func (l *link) run() {
 	var both sync.WaitGroup
 	for _, direction := range []func() error{l.requests, l.answers} {
@@ -57,10 +57,10 @@ func (l *link) run() {
 	both.Wait()
 }
 
-// requests passes on what the client sends.
+// requests forwards what the client sends.
 func (l *link) requests() error {
-	// The first message has no type; the server answers it with ReadyForQuery
-	// once it knows the client.
+	// The first message has no type. The server answers it with ReadyForQuery after it has
+	// authenticated the client.
 	startup, err := readMessage(l.client, 0)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (l *link) requests() error {
 	if err := l.send(startup); err != nil {
 		return err
 	}
-	var fault Fault // of the exchange under way
+	var fault Fault // of the current exchange
 	for {
 		message, err := readMessage(l.client, 1)
 		if err != nil {
@@ -118,8 +118,8 @@ func (l *link) begin(fault Fault) {
 	l.exchanges = append(l.exchanges, fault)
 }
 
-// statement notes what a message prepares, and tells the text of the statement
-// that it executes.
+// statement records the statements that a message prepares. If the message executes a statement,
+// statement returns the SQL text.
 func (l *link) statement(message []byte) (sql string, executed bool) {
 	body := message[5:]
 	switch message[0] {
@@ -140,13 +140,13 @@ func (l *link) statement(message []byte) (sql string, executed bool) {
 	return "", false
 }
 
-// text cuts the text that ends with a zero off a message.
+// text splits a zero-terminated text off the start of a message body.
 func text(body []byte) (string, []byte) {
 	before, after, _ := bytes.Cut(body, []byte{0})
 	return string(before), after
 }
 
-// answers passes on what the server sends.
+// answers forwards what the server sends.
 func (l *link) answers() error {
 	for {
 		message, err := readMessage(l.server, 1)
@@ -166,7 +166,7 @@ func (l *link) answers() error {
 			}
 			continue
 		case AnswerSilent:
-			_, err := io.Copy(io.Discard, l.server) // until the client gives up
+			_, err := io.Copy(io.Discard, l.server) // until the client closes the connection
 			return err
 		}
 		if ready {
@@ -179,8 +179,8 @@ func (l *link) answers() error {
 	}
 }
 
-// current is the fault of the exchange that is being answered; ready ends it.
-// What the server says unasked (that it is shutting down) belongs to none.
+// current returns the fault of the exchange that the server is answering. ready ends the exchange.
+// Messages outside of any exchange, such as a shutdown notice, have no fault.
 func (l *link) current(ready bool) Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,16 +200,15 @@ func (l *link) key() []byte {
 	return l.backendKey
 }
 
-// isCancel tells whether a first message asks, on a connection of its own, to
-// cancel what another one is doing. pgx asks for that when a connection fails:
-// by the way that has just failed, so it must not arrive.
+// isCancel reports whether a first message is a request to cancel a statement of another
+// connection. pgx sends one when a connection fails. It must be dropped, because in reality it
+// would take the route that has just failed.
 func isCancel(startup []byte) bool {
 	const code = 80877102
 	return len(startup) >= 8 && binary.BigEndian.Uint32(startup[4:]) == code
 }
 
-// readMessage reads one message: a type of that many bytes, a length that
-// counts itself, and a body.
+// readMessage reads one message: a type of typed bytes, a length that includes itself, and a body.
 func readMessage(from io.Reader, typed int) ([]byte, error) {
 	header := make([]byte, typed+4)
 	if _, err := io.ReadFull(from, header); err != nil {

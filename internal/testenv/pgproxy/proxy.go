@@ -1,7 +1,6 @@
-// Package pgproxy puts a proxy between a test and PostgreSQL that loses what
-// it is told to: answers, requests, whole connections. It understands the
-// protocol as far as it must, to know which statement each exchange runs.
-// Only tests and the soak import it.
+// Package pgproxy is a proxy between a test and PostgreSQL that loses answers, requests or whole
+// connections on demand. It parses the protocol only as far as needed to know which statement each
+// exchange runs. Only tests and the soak test import it.
 package pgproxy
 
 import (
@@ -16,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout bounds the way to the server.
+// dialTimeout is the timeout for connecting to the server.
 const dialTimeout = time.Minute
 
-// Proxy is one proxy in front of one server. It is safe for concurrent use.
+// Proxy is a proxy in front of one server. It is safe for concurrent use.
 type Proxy struct {
 	listener net.Listener
 	server   string
@@ -32,15 +31,14 @@ type Proxy struct {
 	rules  []*rule
 	lossy  *rand.Rand // if not nil, one answer in lossyEvery is lost
 	lost   int
-	dead   chan struct{}   // while not nil nothing passes; closed to let it
+	dead   chan struct{}   // not nil during a partition; closed when it ends
 	gone   map[string]bool // keys of connections that ConnectionLost cut
 	delay  time.Duration   // of each answer
 	done   chan struct{}   // closed by Close
 }
 
-// New starts a proxy in front of the server that dsn (a postgres:// URL with
-// sslmode=disable) names. It ends with the test; until then DSN leads through
-// it.
+// New starts a proxy in front of the server that dsn names (a postgres:// URL with
+// sslmode=disable). The proxy is closed when the test ends. Connect through it with DSN.
 func New(t testing.TB, dsn string) *Proxy {
 	t.Helper()
 	p, err := Start(dsn)
@@ -49,7 +47,7 @@ func New(t testing.TB, dsn string) *Proxy {
 	return p
 }
 
-// Start is New outside of a test: Close ends the proxy.
+// Start is like New outside of a test. Close ends the proxy.
 func Start(dsn string) (*Proxy, error) {
 	target, err := url.Parse(dsn)
 	if err != nil {
@@ -67,7 +65,7 @@ func Start(dsn string) (*Proxy, error) {
 	return p, nil
 }
 
-// DSN leads to the server's database through the proxy.
+// DSN returns a DSN that leads to the server's database through the proxy.
 func (p *Proxy) DSN() string { return p.dsn }
 
 func (p *Proxy) own(f func()) {
@@ -78,7 +76,7 @@ func (p *Proxy) own(f func()) {
 	}()
 }
 
-// Close ends the proxy and every connection through it.
+// Close ends the proxy and all connections through it.
 func (p *Proxy) Close() {
 	p.Heal()
 	p.mu.Lock()
@@ -94,9 +92,8 @@ func (p *Proxy) Close() {
 	p.ended.Wait()
 }
 
-// Partition lets nothing pass, in either direction, as a network does that is
-// cut in two: connections stay open, and that one end closes its own is not
-// seen at the other before Heal.
+// Partition stops all traffic in both directions, like a network partition. Connections stay open.
+// When one end closes its connection, the other end does not notice before Heal.
 func (p *Proxy) Partition() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +102,7 @@ func (p *Proxy) Partition() {
 	}
 }
 
-// Heal ends a partition; what was held back passes.
+// Heal ends a partition. Traffic that was held back continues.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,16 +112,16 @@ func (p *Proxy) Heal() {
 	}
 }
 
-// Delay makes every answer late by d, as a busy database or a long way does;
-// 0 ends that. Exchanges on one connection follow one another, so that a
-// transaction takes d for each of its round trips.
+// Delay delays every answer by d, like a busy database or a slow network. 0 ends the delay. A
+// transaction takes d for each of its round trips, because the exchanges of a connection are
+// sequential.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// late waits as long as an answer is to be late.
+// late waits for the delay of one answer.
 func (p *Proxy) late() {
 	p.mu.Lock()
 	d := p.delay
@@ -160,7 +157,7 @@ func (p *Proxy) serve() {
 	}
 }
 
-// track keeps a connection to be closed with the proxy.
+// track registers a connection that Close must close.
 func (p *Proxy) track(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = testenv.Patience
 
-// rig is a database with a table, and two ways to it.
+// rig is a database with a table, reached directly and through a proxy.
 type rig struct {
 	t               *testing.T
 	proxy           *pgproxy.Proxy
@@ -166,8 +166,8 @@ func TestAnswersLostAtRandom(t *testing.T) {
 	r.proxy.LoseAnswers(1)
 	failed := 0
 	for range 300 {
-		// With an argument: without one, pgx 5.12 takes a lost answer for a statement that was
-		// never sent, and database/sql sends it again.
+		// The argument matters: without one, pgx 5.12 takes a lost answer for a statement that was
+		// not sent, and database/sql sends it again.
 		if _, err := r.proxied.ExecContext(t.Context(), "INSERT INTO notes VALUES ($1)", 1); err != nil {
 			failed++
 		}
