@@ -51,9 +51,8 @@ func Handlers(handlers ...*inbox.HandlerSpec) inbox.Option {
 	return inbox.Channel("c", inbox.On("t", handlers...))
 }
 
-// Options returns the defaults with migration at start and with generous timeouts. On a slow
-// machine no statement is cancelled and no worker is considered dead. A test of a timeout sets its
-// own.
+// Defaults has Start migrate and sets generous timeouts. On a slow machine no statement is
+// cancelled and no worker is considered dead. A test of a timeout sets its own.
 func Defaults(o *inbox.Options) {
 	o.Migrate = true
 	o.Processor.StatementTimeout, o.Processor.WorkerTimeout = Patience, Patience
