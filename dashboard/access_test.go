@@ -251,7 +251,7 @@ func TestFormsOfOtherSitesAndSessionsAreRefused(t *testing.T) {
 
 func TestNamedOriginsMaySendForms(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, nil, dashboard.Origins("https://ops.example.org"))
+		r := newRig(t, d, nil, func(o *dashboard.Options) { o.Origins = []string{"https://ops.example.org"} })
 		inboxtest.Accept(t, r.ib, "m1")
 		for origin, want := range map[string]int{"https://ops.example.org": 303, "http://ops.example.org": 403,
 			"https://ops.example.org.evil": 403} {
@@ -290,7 +290,10 @@ func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 func TestInsecureTakesOnlyItsOwnHosts(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
-		dash, err := dashboard.New(r.ops, dashboard.Insecure(), dashboard.Origins("https://ops.example.org"))
+		dash, err := dashboard.New(r.ops, func(o *dashboard.Options) {
+			o.Insecure = true
+			o.Origins = []string{"https://ops.example.org"}
+		})
 		require.NoError(t, err)
 		for host, want := range map[string]int{"localhost": 200, "LOCALHOST:8080": 200, "127.0.0.1:8080": 200,
 			"127.9.9.9": 200, "[::1]:8080": 200, "::1": 200, "ops.example.org": 200,
@@ -309,33 +312,47 @@ func TestDashboardIsNotMadeWithoutAuthorizer(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		o, err := ops.New(d.DB)
 		require.NoError(t, err)
-		somebody := dashboard.Authorizer(func(*http.Request) (dashboard.Principal, error) {
-			return dashboard.Principal{}, nil
-		})
+		somebody := func(o *dashboard.Options) {
+			o.Authorizer = func(*http.Request) (dashboard.Principal, error) {
+				return dashboard.Principal{}, nil
+			}
+		}
 		for name, c := range map[string]struct {
 			o       *ops.Ops
-			options []dashboard.Option
+			options []func(*dashboard.Options)
 			want    string
 		}{
-			"no authorizer":           {o, nil, "no Authorizer"},
-			"a nil authorizer":        {o, []dashboard.Option{dashboard.Authorizer(nil)}, "no Authorizer"},
-			"both":                    {o, []dashboard.Option{somebody, dashboard.Insecure()}, "both Authorizer and Insecure"},
-			"no ops":                  {nil, []dashboard.Option{somebody}, "*ops.Ops is nil"},
-			"a short secret":          {o, []dashboard.Option{somebody, dashboard.Secret([]byte("x"))}, "Secret has 1 bytes"},
-			"an origin with a path":   {o, []dashboard.Option{somebody, dashboard.Origins("https://a/b")}, "Origins"},
-			"an origin without host":  {o, []dashboard.Option{somebody, dashboard.Origins("null")}, "Origins"},
-			"a deadline too short":    {o, []dashboard.Option{somebody, dashboard.Deadline(time.Millisecond)}, "Deadline"},
-			"no requests":             {o, []dashboard.Option{somebody, dashboard.MaxRequests(8, 0)}, "MaxRequests"},
-			"more of one than of all": {o, []dashboard.Option{somebody, dashboard.MaxRequests(8, 9)}, "MaxRequests"},
-			"a refresh too short":     {o, []dashboard.Option{somebody, dashboard.Refresh(0)}, "Refresh"},
-			"no logger":               {o, []dashboard.Option{somebody, dashboard.Logger(nil)}, "Logger"},
-			"no clock":                {o, []dashboard.Option{somebody, dashboard.Clock(nil)}, "Clock"},
+			"no authorizer": {o, nil, "no Authorizer"},
+			"a nil authorizer": {o, []func(*dashboard.Options){func(o *dashboard.Options) { o.Authorizer = nil }},
+				"no Authorizer"},
+			"both": {o, []func(*dashboard.Options){somebody,
+				func(o *dashboard.Options) { o.Insecure = true }}, "both Authorizer and Insecure"},
+			"no ops": {nil, []func(*dashboard.Options){somebody}, "*ops.Ops is nil"},
+			"a short secret": {o, []func(*dashboard.Options){somebody, func(o *dashboard.Options) {
+				o.Secret = []byte("x")
+			}}, "Secret has 1 bytes"},
+			"an origin with a path": {o, []func(*dashboard.Options){somebody,
+				func(o *dashboard.Options) { o.Origins = []string{"https://a/b"} }}, "Origins"},
+			"an origin without host": {o, []func(*dashboard.Options){somebody, func(o *dashboard.Options) {
+				o.Origins = []string{"null"}
+			}}, "Origins"},
+			"a deadline too short": {o, []func(*dashboard.Options){somebody, func(o *dashboard.Options) {
+				o.Deadline = time.Millisecond
+			}}, "Deadline"},
+			"no requests": {o, []func(*dashboard.Options){somebody, func(o *dashboard.Options) {
+				o.MaxRequests, o.MaxRequestsPerActor = 8, 0
+			}}, "MaxRequests"},
+			"more of one than of all": {o, []func(*dashboard.Options){somebody, func(o *dashboard.Options) {
+				o.MaxRequests, o.MaxRequestsPerActor = 8, 9
+			}}, "MaxRequests"},
+			"a refresh too short": {o, []func(*dashboard.Options){somebody, func(o *dashboard.Options) { o.Refresh = 0 }},
+				"Refresh"},
 		} {
 			dash, err := dashboard.New(c.o, c.options...)
 			require.ErrorContains(t, err, c.want, name)
 			require.Nil(t, dash, name)
 		}
-		_, err = dashboard.New(o, dashboard.Insecure())
+		_, err = dashboard.New(o, func(o *dashboard.Options) { o.Insecure = true })
 		require.NoError(t, err)
 	})
 }

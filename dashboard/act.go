@@ -69,7 +69,8 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 			left++
 		default:
 			p := *problemOf(err)
-			p.text = "Of " + number(len(refs)) + " selected, " + number(acted) + " were " + done + " before this error: " + p.text
+			p.text = "Of " + number(len(refs)) + " selected, " + number(acted) + " were " + done + " before this error: " +
+				p.text
 			return &p
 		}
 	}

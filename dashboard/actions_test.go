@@ -187,7 +187,7 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 		require.NoError(t, err)
 		id := r.reject(1, "no ce_id")
 		r.ops = o
-		r.serve(dashboard.Authorizer(r.authorize))
+		r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })
 		inboxtest.Accept(t, r.ib, "m1")
 		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("cleanup"), r.get("replay?id=m1"),
 			r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token())} {
@@ -216,20 +216,22 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 		}{
 			{"rejected-message?id=" + id, `action="./accept"`,
 				"It cannot be accepted again here. This dashboard has access to the database only.", alone, dashboard.Operator},
-			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard has access to the database only.", alone,
+			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard has access to the database only.",
+				alone,
 				dashboard.Admin},
 			{"message?id=m1", `href="./replay`, "It cannot be replayed here.", off, 0},
-			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard has access to the database only.", alone,
+			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard has access to the database only.",
+				alone,
 				dashboard.Admin},
 		} {
 			r.ops = whole
-			r.serve(dashboard.Authorizer(r.authorize))
+			r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })
 			page := r.page(c.page)
 			require.Contains(t, page, c.offer)
 			require.NotContains(t, page, c.lack)
 
 			r.ops = c.ops
-			r.serve(dashboard.Authorizer(r.authorize))
+			r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })
 			for _, role := range []dashboard.Role{dashboard.Viewer, dashboard.Operator, dashboard.Admin} {
 				page = r.as(role).page(c.page)
 				require.NotContains(t, page, c.offer)

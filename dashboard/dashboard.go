@@ -13,10 +13,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/ops"
+
+	"go.uber.org/zap"
 )
 
 // Dashboard is an http.Handler for one inbox. It is safe for concurrent use.
@@ -28,37 +33,49 @@ import (
 // It has goroutines only between Start and Stop, which sample for the charts, and while a bulk
 // action or a cleanup runs. Stop ends them all.
 type Dashboard struct {
-	settings
-	ops     *ops.Ops
-	guard   guard
-	views   views
-	samples samples
-	causes  causes
-	jobs    jobs
-	sampler routine.Loop
+	opts      Options
+	log       *zap.Logger
+	clock     clock.Clock
+	authorize func(*http.Request) (Principal, error)
+	ops       *ops.Ops
+	guard     guard
+	views     views
+	samples   samples
+	causes    causes
+	jobs      jobs
+	sampler   routine.Loop
 
 	inProgress inProgress
 }
 
-// New returns a dashboard of the inbox that o operates on. It is an error to give neither
-// Authorizer nor Insecure, or both. New reads nothing and starts nothing.
-func New(o *ops.Ops, options ...Option) (*Dashboard, error) {
+// New returns a dashboard of the inbox that o operates on. Each function of configure may change
+// the options, which start as their defaults. It is an error to set neither Authorizer nor Insecure,
+// or both. New reads nothing and starts nothing.
+func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
-	d := &Dashboard{settings: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)},
+	d := &Dashboard{opts: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)},
 		causes: causes{turn: make(chan struct{}, 1)}}
-	for _, option := range options {
-		option(&d.settings)
+	for _, set := range configure {
+		set(&d.opts)
 	}
-	if err := d.settings.check(); err != nil {
+	if err := d.opts.check(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	if d.secret == nil {
-		d.secret = make([]byte, minSecret)
-		_, _ = rand.Read(d.secret) // never fails, see its doc
+	d.log = logging.WithoutStacks(d.opts.Logger)
+	if d.clock = d.opts.Clock; d.clock == nil {
+		d.clock = clock.System{}
 	}
-	d.guard = guard{secret: d.secret, origins: d.origins}
+	if d.authorize = d.opts.Authorizer; d.opts.Insecure {
+		d.authorize = d.opts.anybody
+	}
+	secret := slices.Clone(d.opts.Secret)
+	if secret == nil {
+		secret = make([]byte, minSecret)
+		_, _ = rand.Read(secret) // never fails, see its doc
+	}
+	d.guard = guard{secret: secret, origins: d.opts.Origins}
 	views, err := parseViews()
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
@@ -95,11 +112,11 @@ const writeFor = 5 * time.Second
 
 // ServeHTTP serves one page, action or file of the dashboard.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), d.deadline)
+	ctx, cancel := context.WithTimeout(r.Context(), d.opts.Deadline)
 	defer cancel()
 	// A client that reads slowly does not hold the response for longer, either. A writer that has
 	// no deadlines is fine, so the error is ignored.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.deadline + writeFor))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.opts.Deadline + writeFor))
 	q := &request{d: d, w: w, r: r.WithContext(ctx)}
 	if err := q.answer(); err != nil {
 		q.fail(err)

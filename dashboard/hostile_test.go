@@ -116,12 +116,12 @@ func TestRedirectsStayInTheDashboard(t *testing.T) {
 func TestViewersSeeNeitherValuesNorPayloads(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		for name, c := range map[string]struct {
-			option []dashboard.Option
+			option []func(*dashboard.Options)
 			sees   map[dashboard.Role][]string
 		}{
 			"by default": {nil, map[dashboard.Role][]string{dashboard.Viewer: nil, dashboard.Operator: {"VALUE"},
 				dashboard.Admin: {"VALUE"}}},
-			"with ShowPayloads": {[]dashboard.Option{dashboard.ShowPayloads()},
+			"with ShowPayloads": {[]func(*dashboard.Options){func(o *dashboard.Options) { o.ShowPayloads = true }},
 				map[dashboard.Role][]string{dashboard.Viewer: nil, dashboard.Operator: {"VALUE", "PAYLOAD"},
 					dashboard.Admin: {"VALUE", "PAYLOAD"}}},
 		} {
@@ -161,7 +161,7 @@ func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte {
 			return []byte("hidden " + string(v.Part))
-		})}, dashboard.ShowPayloads())
+		})}, func(o *dashboard.Options) { o.ShowPayloads = true })
 		r.poison("mail", "SECRET in error", "SECRET-free")
 		for _, page := range []string{"message?id=SECRET-free", "failures", "messages"} {
 			require.NotContains(t, r.page(page), "SECRET in error")
@@ -175,7 +175,7 @@ func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
 func TestErrorsShowNeitherSQLNorDSN(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.InfoLevel)
-		r := newRig(t, d, nil, dashboard.Logger(zap.New(core)))
+		r := newRig(t, d, nil, func(o *dashboard.Options) { o.Logger = zap.New(core) })
 		r.poison("mail", "smtp said 550", "m1")
 		retry := r.form("retry", url.Values{"ref": {r.ref("mail", "m1")}})
 		inboxtest.Exec(t, d.DB, "DROP TABLE inbox_handler_statuses")
@@ -204,7 +204,9 @@ func requireDiscreet(t testing.TB, body, name string) {
 
 func TestAnswersHaveADeadline(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite no lock blocks a reader
-		r := newRig(t, d, []ops.Option{ops.StatementTimeout(time.Hour)}, dashboard.Deadline(time.Second))
+		r := newRig(t, d, []ops.Option{ops.StatementTimeout(time.Hour)}, func(o *dashboard.Options) {
+			o.Deadline = time.Second
+		})
 		r.agent.Timeout = inboxtest.Patience
 		r.poison("mail", "smtp said 550", "m1")
 		tx := d.Another(t).Begin()

@@ -36,10 +36,11 @@ func makeDashboard(ib *inbox.Inbox, log *zap.Logger) (*dashboard.Dashboard, erro
 	if err != nil {
 		return nil, err
 	}
-	return dashboard.New(o,
-		dashboard.Authorizer(authorize),
-		dashboard.ShowPayloads(),
-		dashboard.Logger(log))
+	return dashboard.New(o, func(o *dashboard.Options) {
+		o.Authorizer = authorize
+		o.ShowPayloads = true
+		o.Logger = log
+	})
 }
 
 // authorize returns the principal of the session that the application's own middleware has found.

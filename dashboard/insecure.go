@@ -14,8 +14,8 @@ var errForeignHost = errors.New("the Host header names another machine, which In
 // anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding:
 // another site can have its own name resolve to this machine, and its pages then have the
 // dashboard's origin. Only the name in the Host header reveals it.
-func (s *settings) anybody(r *http.Request) (Principal, error) {
-	named := slices.ContainsFunc(s.origins, func(origin string) bool {
+func (o Options) anybody(r *http.Request) (Principal, error) {
+	named := slices.ContainsFunc(o.Origins, func(origin string) bool {
 		u, err := url.Parse(origin)
 		return err == nil && strings.EqualFold(u.Host, r.Host)
 	})

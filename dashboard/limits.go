@@ -80,11 +80,11 @@ func (q *request) countIn() (its *actorsRequests, uncount func(), err error) {
 		its = &actorsRequests{answered: make(chan struct{}, answeredAtOnce)}
 	}
 	switch {
-	case its.underWay >= q.d.requestsPerActor:
+	case its.underWay >= q.d.opts.MaxRequestsPerActor:
 		return nil, nil, q.refused(http.StatusTooManyRequests, "Too many requests at once",
-			"You have "+strconv.Itoa(q.d.requestsPerActor)+
+			"You have "+strconv.Itoa(q.d.opts.MaxRequestsPerActor)+
 				" requests in progress. Wait for them, or close other pages of this dashboard.")
-	case p.all >= q.d.requests:
+	case p.all >= q.d.opts.MaxRequests:
 		return nil, nil, q.refused(http.StatusServiceUnavailable, "The dashboard is busy",
 			"Too many requests are in progress. Try again in a few seconds.")
 	}

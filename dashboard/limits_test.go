@@ -44,8 +44,11 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 	inboxtest.OnEachAlone(t, func(t *testing.T, d *inboxtest.Database) {
 		// The timeouts are generous, so that the test does not depend on how fast the machine reads
 		// 64 MB.
-		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)}, dashboard.ShowPayloads(),
-			dashboard.Deadline(5*time.Minute))
+		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)},
+			func(o *dashboard.Options) {
+				o.ShowPayloads = true
+				o.Deadline = 5 * time.Minute
+			})
 		const size = 64 << 20
 		large := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large[:size/4]})
@@ -99,7 +102,7 @@ func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 				seen = append(seen, len(v.Bytes))
 			}
 			return append([]byte("hidden "), v.Bytes[len(v.Bytes)-1])
-		})}, dashboard.ShowPayloads())
+		})}, func(o *dashboard.Options) { o.ShowPayloads = true })
 		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
 		r.accept(handler.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
 		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large})
@@ -191,11 +194,14 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 func TestDeadlineEndsRendering(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
-		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(time.Second),
-			dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+		r.serve(func(o *dashboard.Options) {
+			o.Clock = r.clock
+			o.Deadline = time.Second
+			o.Authorizer = func(q *http.Request) (dashboard.Principal, error) {
 				<-q.Context().Done()
 				return dashboard.Principal{Actor: "ada", Role: dashboard.Admin}, nil
-			}))
+			}
+		})
 		got := r.get("delete?id=m1")
 		require.Equal(t, http.StatusGatewayTimeout, got.Status)
 		require.Contains(t, got.Body, "Timed out")
@@ -205,10 +211,13 @@ func TestDeadlineEndsRendering(t *testing.T) {
 func TestRequestsAtOnceAreLimitedPerActorAndInAll(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
-		r.serve(dashboard.Clock(r.clock), dashboard.MaxRequests(3, 2),
-			dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+		r.serve(func(o *dashboard.Options) {
+			o.Clock = r.clock
+			o.MaxRequests, o.MaxRequestsPerActor = 3, 2
+			o.Authorizer = func(q *http.Request) (dashboard.Principal, error) {
 				return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Operator}, nil
-			}))
+			}
+		})
 		get := func(actor, path string) answer {
 			q := r.request(http.MethodGet, path, nil)
 			q.Header.Set("Actor", actor)
@@ -295,10 +304,13 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 		r := newRig(t, d, []ops.Option{ops.Redact(hook), ops.Connections(4), ops.StatementTimeout(inboxtest.Patience)})
 		r.poison("mail", "smtp said 550", "m1")
 		r.poison("ship", "no stock", "s1")
-		r.serve(dashboard.Clock(r.clock), dashboard.Deadline(5*time.Minute),
-			dashboard.Authorizer(func(q *http.Request) (dashboard.Principal, error) {
+		r.serve(func(o *dashboard.Options) {
+			o.Clock = r.clock
+			o.Deadline = 5 * time.Minute
+			o.Authorizer = func(q *http.Request) (dashboard.Principal, error) {
 				return dashboard.Principal{Actor: q.Header.Get("Actor"), Role: dashboard.Viewer}, nil
-			}))
+			}
+		})
 		get := func(actor, path string) int {
 			q := r.request(http.MethodGet, path, nil)
 			q.Header.Set("Actor", actor)
@@ -336,7 +348,7 @@ func TestRequestThatWaitsForOthersOfItsActorTooLongSaysSo(t *testing.T) {
 			<-letGo
 			return v.Bytes
 		}
-		r := newRig(t, d, []ops.Option{ops.Redact(hook)}, dashboard.Deadline(time.Second))
+		r := newRig(t, d, []ops.Option{ops.Redact(hook)}, func(o *dashboard.Options) { o.Deadline = time.Second })
 		r.poison("mail", "smtp said 550", "m1")
 		r.as(dashboard.Viewer)
 		ended := make(chan error, 2)

@@ -184,7 +184,8 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	case ops.StateDiscarded:
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Discarded by an operator"})
 	case ops.StateSuperseded:
-		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded", More: "The handler’s status under its other key counts instead."})
+		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Superseded",
+			More: "The handler’s status under its other key counts instead."})
 	case ops.StatePending:
 		all = append(all, waits(s, now))
 	}

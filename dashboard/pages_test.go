@@ -58,7 +58,10 @@ func TestOverviewSaysWhatHasEndedIfTheApplicationKnows(t *testing.T) {
 		var err error
 		r.ops, err = ops.New(d.DB, ops.WithLive(ending{since: r.clock.Now().Add(-time.Hour)}))
 		require.NoError(t, err)
-		r.serve(dashboard.Insecure(), dashboard.Clock(r.clock))
+		r.serve(func(o *dashboard.Options) {
+			o.Insecure = true
+			o.Clock = r.clock
+		})
 		page := r.page("")
 		require.Contains(t, page, `<td class="n">12 345</td><td class="n"><span class="warn">67</span></td>`)
 		require.Contains(t, page, "1h 00m ago")

@@ -22,7 +22,7 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"
 		hook := []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Redact = redact.Common })}
-		r := newRigOf(t, d, hook, []ops.Option{ops.AllowReplay()}, dashboard.ShowPayloads())
+		r := newRigOf(t, d, hook, []ops.Option{ops.AllowReplay()}, func(o *dashboard.Options) { o.ShowPayloads = true })
 		m := handler.RawMessage{ID: "a", OrderingKey: []byte(card),
 			Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}
 		headers := []handler.Header{{Key: "Authorization", Value: []byte("Bearer " + token)}, {Key: "x", Value: []byte(card)}}

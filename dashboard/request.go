@@ -64,7 +64,7 @@ func (q *request) use(method, path string) (may bool, lacking error) {
 
 // seesValues reports whether record keys and the values of headers and attributes are shown.
 func (q *request) seesValues() bool   { return q.who.Role >= Operator }
-func (q *request) seesPayloads() bool { return q.seesValues() && q.d.showPayloads }
+func (q *request) seesPayloads() bool { return q.seesValues() && q.d.opts.ShowPayloads }
 
 // answer checks in this order: the principal, the route, the role, the form's token if the route
 // changes something, and whether this dashboard can serve the route. Requests without a known
@@ -152,7 +152,7 @@ func (q *request) checkForm() error {
 	if q.route.path == "replay" {
 		limit, words = maxReplay, "4 MiB"
 	}
-	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.deadline)) // as in ServeHTTP
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.d.opts.Deadline)) // as in ServeHTTP
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
 		return refuse(http.StatusBadRequest, "Invalid form", "It is malformed or larger than "+words+".", err)

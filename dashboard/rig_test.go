@@ -50,18 +50,18 @@ type rig struct {
 func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		test(t, newRig(t, d, []ops.Option{ops.AllowReplay()}, dashboard.ShowPayloads()))
+		test(t, newRig(t, d, []ops.Option{ops.AllowReplay()}, func(o *dashboard.Options) { o.ShowPayloads = true }))
 	})
 }
 
-func newRig(t testing.TB, d *inboxtest.Database, of []ops.Option, options ...dashboard.Option) *rig {
+func newRig(t testing.TB, d *inboxtest.Database, of []ops.Option, options ...func(*dashboard.Options)) *rig {
 	t.Helper()
 	return newRigOf(t, d, nil, of, options...)
 }
 
 // newRigOf is like newRig, with options of the inbox.
 func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, of []ops.Option,
-	options ...dashboard.Option) *rig {
+	options ...func(*dashboard.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon), fails: map[string]error{}}
 	run := func(_ context.Context, m inboxtest.Bytes) error {
@@ -75,12 +75,15 @@ func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, 
 	var err error
 	r.ops, err = r.ib.Ops(of...)
 	require.NoError(t, err)
-	r.serve(append([]dashboard.Option{dashboard.Authorizer(r.authorize), dashboard.Clock(r.clock)}, options...)...)
+	r.serve(append([]func(*dashboard.Options){func(o *dashboard.Options) {
+		o.Authorizer = r.authorize
+		o.Clock = r.clock
+	}}, options...)...)
 	r.as(dashboard.Admin)
 	return r
 }
 
-func (r *rig) serve(options ...dashboard.Option) {
+func (r *rig) serve(options ...func(*dashboard.Options)) {
 	r.t.Helper()
 	var err error
 	r.dash, err = dashboard.New(r.ops, options...)
@@ -235,7 +238,8 @@ func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedM
 	r.t.Helper()
 	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
 		Offset: offset, Timestamp: inboxtest.Noon,
-		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: properties.SerializeHeaders([]handler.Header{{Key: "ce_specversion",
+		Key: []byte("k"), Value: []byte(`{"a":1}`),
+		Headers: properties.SerializeHeaders([]handler.Header{{Key: "ce_specversion",
 			Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
 			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason,
 		RejectedAt: r.clock.Now()}

@@ -155,7 +155,7 @@ func (d *Dashboard) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	for {
-		bounded, cancel := context.WithTimeout(ctx, d.deadline)
+		bounded, cancel := context.WithTimeout(ctx, d.opts.Deadline)
 		if _, err := d.overview(bounded); err != nil && ctx.Err() == nil {
 			d.log.Warn("dashboard sample failed", zap.Error(err))
 		}

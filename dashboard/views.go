@@ -94,7 +94,7 @@ func (q *request) render(name, title, section string, body any) error {
 
 func (q *request) view(title, section string, body any) *view {
 	v := &view{Title: title, Section: section, Who: q.who, Token: q.token, Now: q.now(), Body: body,
-		Refresh: q.d.refresh.Milliseconds(), q: q}
+		Refresh: q.d.opts.Refresh.Milliseconds(), q: q}
 	if q.route != nil {
 		v.Said = saidIn(q.query)
 		v.Here = q.route.path

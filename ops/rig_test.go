@@ -192,7 +192,8 @@ func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedM
 	r.clock.Advance(time.Second)
 	row := models.RejectedMessage{ID: fmt.Sprintf("00000000-0000-7000-8000-%012d", offset), Channel: "c", Topic: "orders",
 		Offset: offset, Timestamp: inboxtest.Noon,
-		Key: []byte("k"), Value: []byte(`{"a":1}`), Headers: properties.SerializeHeaders([]handler.Header{{Key: "ce_specversion",
+		Key: []byte("k"), Value: []byte(`{"a":1}`),
+		Headers: properties.SerializeHeaders([]handler.Header{{Key: "ce_specversion",
 			Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Appendf(nil, "r%d", offset)},
 			{Key: "ce_type", Value: []byte("t")}, {Key: "ce_source", Value: []byte("/s")}}), Reason: reason,
 		RejectedAt: r.clock.Now()}

@@ -78,7 +78,8 @@ func (r *rig) dashboard(env map[string]string, args ...string) *serving {
 	r.t.Cleanup(func() { s.end() })
 	inboxtest.Eventually(r.t, func() bool {
 		text := s.out.String()
-		return strings.Contains(text, "Press Ctrl-C to stop it.") || json.Unmarshal([]byte(text), &s.at) == nil || len(ended) > 0
+		return strings.Contains(text, "Press Ctrl-C to stop it.") || json.Unmarshal([]byte(text), &s.at) == nil ||
+			len(ended) > 0
 	}, "it listens")
 	require.NotEmpty(r.t, s.out.String(), s.errOut)
 	if s.at.Password != "" {
@@ -219,13 +220,15 @@ func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
 		for want, args := range map[string][]string{
 			"--insecure requires an address that only this machine can reach": {"--insecure", "--listen", "0.0.0.0:0"},
 			"--insecure requires an address that only this machine":           {"--insecure", "--listen", ":0"},
-			"--insecure requires an address that only this":                   {"--insecure", "--listen", "localhost.example.org:0"},
-			"--role = \"root\": must be viewer, operator or":                  {"--role", "root"},
-			"--role = \"\": must be":                                          {"--role", ""},
-			"--listen = \"8420\": must be":                                    {"--listen", "8420"},
-			"is not an origin such as":                                        {"--listen", "127.0.0.1:0", "--origin", "ops.example.org"},
-			"no actor":                                                        {"--actor", " "},
-			"has control characters":                                          {"--actor", "a\x1bb"},
+			"--insecure requires an address that only this": {"--insecure", "--listen",
+				"localhost.example.org:0"},
+			"--role = \"root\": must be viewer, operator or": {"--role", "root"},
+			"--role = \"\": must be":                         {"--role", ""},
+			"--listen = \"8420\": must be":                   {"--listen", "8420"},
+			"is not an origin such as": {"--listen", "127.0.0.1:0", "--origin",
+				"ops.example.org"},
+			"no actor":               {"--actor", " "},
+			"has control characters": {"--actor", "a\x1bb"},
 		} {
 			out := r.run(append([]string{"dashboard"}, args...)...)
 			require.Equal(t, exitMisuse, out.code, "%v: %s", args, out.errOut)

@@ -34,7 +34,8 @@ To run only poisoned statuses again use "inboxctl retry".`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				if !allow {
-					return fmt.Errorf("%s: %w: a replay can trigger anything that a message can; confirm it with --allow-replay", ops.ActionReplay, ops.ErrReplayOff)
+					return fmt.Errorf("%s: %w: a replay can trigger anything that a message can; confirm it with --allow-replay",
+						ops.ActionReplay, ops.ErrReplayOff)
 				}
 				accepted, err := o.Replay(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace}, ops.Edit{})
 				if err != nil {

@@ -27,12 +27,10 @@ type served struct {
 
 // serve serves until ctx ends or the server fails.
 func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate, password string) error {
-	options := []dashboard.Option{dashboard.Authorizer(g.authorize), dashboard.Origins(f.origins...),
-		dashboard.Logger(a.logger())}
-	if f.payloads.show {
-		options = append(options, dashboard.ShowPayloads())
-	}
-	d, err := dashboard.New(o, options...)
+	d, err := dashboard.New(o, func(o *dashboard.Options) {
+		o.Authorizer, o.Origins, o.Logger = g.authorize, f.origins, a.logger()
+		o.ShowPayloads = f.payloads.show
+	})
 	if err != nil {
 		return misuse("%w", err)
 	}

@@ -73,8 +73,11 @@ func (n webNeeds) dashboardOf(ib *inbox.Inbox) (*dashboard.Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	dash, err := dashboard.New(o, dashboard.Authorizer(n.Config.Accounts.Principal), dashboard.ShowPayloads(),
-		dashboard.Logger(n.Config.Log))
+	dash, err := dashboard.New(o, func(o *dashboard.Options) {
+		o.Authorizer = n.Config.Accounts.Principal
+		o.ShowPayloads = true
+		o.Logger = n.Config.Log
+	})
 	if err != nil {
 		return nil, fmt.Errorf("inbox %q: %w", ib.Name(), err)
 	}

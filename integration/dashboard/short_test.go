@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-var refresh = dashboard.Refresh(time.Second)
+var refresh = func(o *dashboard.Options) { o.Refresh = time.Second }
 
 func poison(text string) error { return handler.Poison(errors.New(text)) }
 

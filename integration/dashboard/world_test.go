@@ -52,7 +52,7 @@ const (
 	search  = "search.index"
 )
 
-func newWorld(t testing.TB, options ...dashboard.Option) *world {
+func newWorld(t testing.TB, options ...func(*dashboard.Options)) *world {
 	t.Helper()
 	w := &world{t: t, db: testenv.SQLite(t), clock: fxtest.NewClock(inboxtest.Noon), role: dashboard.Admin,
 		fails: map[string]error{}}
@@ -71,8 +71,11 @@ func newWorld(t testing.TB, options ...dashboard.Option) *world {
 	require.NoError(t, w.ib.Migrate(t.Context()))
 	w.ops, err = w.ib.Ops(ops.AllowReplay())
 	require.NoError(t, err)
-	dash, err := dashboard.New(w.ops, append([]dashboard.Option{dashboard.Authorizer(w.authorize),
-		dashboard.Clock(w.clock), dashboard.ShowPayloads()}, options...)...)
+	dash, err := dashboard.New(w.ops, append([]func(*dashboard.Options){func(o *dashboard.Options) {
+		o.Authorizer = w.authorize
+		o.Clock = w.clock
+		o.ShowPayloads = true
+	}}, options...)...)
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/inbox/", http.StripPrefix("/inbox", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -122,7 +122,7 @@ func (f *faces) seen(t *testing.T, ib *inbox.Inbox) map[string]string {
 	failures, err := o.Failures(t.Context(), ops.Filter{})
 	require.NoError(t, err)
 	all["failure groups"] = fmt.Sprintf("%+v", failures)
-	d, err := dashboard.New(o, dashboard.Insecure())
+	d, err := dashboard.New(o, func(o *dashboard.Options) { o.Insecure = true })
 	require.NoError(t, err)
 	pages := []string{"", "messages", "failures", "rejected", "handlers", "workers", "gaps", "audit"}
 	statuses, err := o.List(t.Context(), ops.Filter{}, "", ops.MaxLimit)
