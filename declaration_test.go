@@ -60,7 +60,7 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 		"handler without key": {"orders", []inbox.Option{inboxtest.Handlers(nothing(""))},
 			[]string{`channel "c", type "t", handler "": handler key is empty`}},
 		"handler key too long": {"orders", []inbox.Option{inboxtest.Handlers(nothing(long))},
-			[]string{"handler key of 201 characters, allowed are 1 to 200"}},
+			[]string{"handler key of 201 characters: must be 1 to 200"}},
 		"handler key with NUL": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a\x00"))},
 			[]string{`handler key "a\x00" is not valid UTF-8 without NUL`}},
 		"empty legacy key": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.LegacyKeys("")))},
@@ -76,7 +76,7 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 		"codec of another type": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a",
 			handler.WithCodec(handler.JSON[int]{})))}, []string{`its codec handler.JSON[int] does not decode into []uint8`}},
 		"negative timeout": {"orders", []inbox.Option{inboxtest.Handlers(nothing("a", handler.Timeout(-1)))},
-			[]string{`handler "a": Timeout is -1ns, allowed is 0 or more`}},
+			[]string{`handler "a": option Timeout = -1ns: must be 0 or more`}},
 		"Kafka twice": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")),
 			inbox.Kafka(kafkaconsumer.Config{}), inbox.Kafka(kafkaconsumer.Config{}))}, []string{
 			`channel "events" has inbox.Kafka twice`}},
@@ -85,23 +85,23 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 			`inbox "orders"`, `"events"`, "Topics"}},
 		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""),
 			inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
-			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g", allowed is a group for each`}},
+			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g": each must have its own`}},
 		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
 		}),
 			consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
 			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
 		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
-			[]string{`channel "events": option DeadLetterTopic is "letters", allowed is none with BadRecords store: set option BadRecords to dead_letter_topic`}},
+			[]string{`channel "events": option DeadLetterTopic = "letters": must be empty with BadRecords store, or set option BadRecords to dead_letter_topic`}},
 		"a dead-letter topic that is consumed": {"orders",
 			[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
 			}), consuming("events", "t1")},
-			[]string{`"events"`, `option DeadLetterTopic is "t1", allowed is a topic that is not one of Topics`}},
+			[]string{`"events"`, `option DeadLetterTopic = "t1": must be a topic that is not one of Topics`}},
 		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.ShutdownOnHalt = true
 		}), inboxtest.Handlers(nothing("a"))},
-			[]string{`inbox "orders": option ShutdownOnHalt is true, allowed is false without Fx`}},
+			[]string{`inbox "orders": option ShutdownOnHalt requires Fx`}},
 		"all at once": {"orders", []inbox.Option{inbox.Channel("empty"), inbox.Channel("events",
 			inbox.On("t", nothing("a"), nil))}, []string{`channel "empty" has no handlers`, `a handler is nil`}},
 	} {
@@ -123,79 +123,79 @@ func consuming(channel, letters string) inbox.Option {
 }
 
 func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
-	const positive = "allowed is more than 0"
+	const positive = ": must be more than 0"
 	for want, set := range map[string]func(o *inbox.Options){
-		"option MaxRetries is -1, allowed is 0 or more": func(o *inbox.Options) { o.Processor.MaxRetries = -1 },
-		"option MaxRetryDelay is 0s, " +
+		"option MaxRetries = -1: must be 0 or more": func(o *inbox.Options) { o.Processor.MaxRetries = -1 },
+		"option MaxRetryDelay = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.MaxRetryDelay = 0 },
-		"option PollingInterval is -1ns, " +
+		"option PollingInterval = -1ns" +
 			positive: func(o *inbox.Options) { o.Processor.PollingInterval = -1 },
-		"option BatchSize is 0, allowed is 1 or more": func(o *inbox.Options) {
+		"option BatchSize = 0: must be 1 or more": func(o *inbox.Options) {
 			o.Processor.BatchSize = 0
 		},
-		"option Concurrency is 0, allowed is 1 or more": func(o *inbox.Options) {
+		"option Concurrency = 0: must be 1 or more": func(o *inbox.Options) {
 			o.Processor.Concurrency = 0
 		},
-		"option Prefetch is -2, allowed is 0 or more, or -1 for as many as Concurrency": func(o *inbox.Options) {
+		"option Prefetch = -2: must be 0 or more, or -1 for as many as Concurrency": func(o *inbox.Options) {
 			o.Processor.Prefetch = -2
 		},
-		"option HandlerTimeout is -1ns, allowed is 0 (no limit) or more": func(o *inbox.Options) {
+		"option HandlerTimeout = -1ns: must be 0 (no limit) or more": func(o *inbox.Options) {
 			o.Processor.HandlerTimeout = -1
 		},
-		"option StuckHandlerGrace is 0s, " +
+		"option StuckHandlerGrace = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.StuckHandlerGrace = 0 },
-		"option StuckMessageThreshold is 0s, " +
+		"option StuckMessageThreshold = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.StuckMessageThreshold = 0 },
-		"option StuckMessageThreshold is 1m0s, allowed is more than HandlerTimeout (1m0s)": func(o *inbox.Options) {
+		"option StuckMessageThreshold = 1m0s: must be more than HandlerTimeout (1m0s)": func(o *inbox.Options) {
 			o.Processor.StuckMessageThreshold = time.Minute
 			o.Processor.HandlerTimeout = time.Minute
 		},
-		"option HeartbeatInterval is 0s, " +
+		"option HeartbeatInterval = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.HeartbeatInterval = 0 },
-		"option SweepInterval is 0s, " +
+		"option SweepInterval = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.SweepInterval = 0 },
-		"option WorkerTimeout is 14.999999999s, allowed is at least three HeartbeatIntervals (15s)": func(o *inbox.Options) {
+		"option WorkerTimeout = 14.999999999s: must be at least three HeartbeatIntervals (15s)": func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 15*time.Second - 1
 		},
-		"option MaxAbandoned is 0, allowed is 1 or more": func(o *inbox.Options) {
+		"option MaxAbandoned = 0: must be 1 or more": func(o *inbox.Options) {
 			o.Processor.MaxAbandoned = 0
 		},
-		"option UnknownKeyGrace is -1ns, allowed is 0 or more": func(o *inbox.Options) {
+		"option UnknownKeyGrace = -1ns: must be 0 or more": func(o *inbox.Options) {
 			o.Processor.UnknownKeyGrace = -1
 		},
-		"option StatementTimeout is 0s, " +
+		"option StatementTimeout = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.StatementTimeout = 0 },
-		"option StopBudget is 0s, " +
+		"option StopBudget = 0s" +
 			positive: func(o *inbox.Options) { o.Processor.StopBudget = 0 },
-		`option Mode is "shared", allowed is "competing", "exclusive", or "" for the database's default`: func(o *inbox.Options) {
+		`option Mode = "shared": must be "competing", "exclusive", or "" for the database's default`: func(o *inbox.Options) {
 			o.Processor.Mode = "shared"
 		},
-		"option Retention is -1ns, allowed is 0 (forever) or more": func(o *inbox.Options) {
+		"option Retention = -1ns: must be 0 (forever) or more": func(o *inbox.Options) {
 			o.Cleanup.Retention = -1
 		},
-		"option CleanupInterval is 0s, " +
+		"option CleanupInterval = 0s" +
 			positive: func(o *inbox.Options) { o.Cleanup.CleanupInterval = 0 },
-		"option AuditRetention is -1ns, allowed is 0 (forever) or more": func(o *inbox.Options) {
+		"option AuditRetention = -1ns: must be 0 (forever) or more": func(o *inbox.Options) {
 			o.Cleanup.AuditRetention = -1
 		},
-		"option RejectedRetention is -1ns, allowed is 0 (forever) or more": func(o *inbox.Options) {
+		"option RejectedRetention = -1ns: must be 0 (forever) or more": func(o *inbox.Options) {
 			o.Cleanup.RejectedRetention = -1
 		},
-		"option ArchiveTimeout is 0s, " +
+		"option ArchiveTimeout = 0s" +
 			positive: func(o *inbox.Options) { o.Cleanup.ArchiveTimeout = 0 },
-		"option CleanupBatchSize is 0, allowed is 1 or more": func(o *inbox.Options) {
+		"option CleanupBatchSize = 0: must be 1 or more": func(o *inbox.Options) {
 			o.Cleanup.CleanupBatchSize = 0
 		},
-		`option Unrouted is "keep", allowed are ignore, reject and halt`: func(o *inbox.Options) {
+		`option Unrouted = "keep": must be ignore, reject or halt`: func(o *inbox.Options) {
 			o.Acceptor.Unrouted = "keep"
 		},
-		`option OnGap is "skip", allowed are halt and continue`: func(o *inbox.Options) {
+		`option OnGap = "skip": must be halt or continue`: func(o *inbox.Options) {
 			o.Acceptor.OnGap = "skip"
 		},
-		`option BadRecords is "", allowed are store, dead_letter_topic and halt`: func(o *inbox.Options) {
+		`option BadRecords = "": must be store, dead_letter_topic or halt`: func(o *inbox.Options) {
 			o.Acceptor.BadRecords = ""
 		},
-		`option HaltAtBadRecords is -1, allowed is 0 (never) or more`: func(o *inbox.Options) {
+		`option HaltAtBadRecords = -1: must be 0 (never) or more`: func(o *inbox.Options) {
 			o.Acceptor.HaltAtBadRecords = -1
 		},
 		`schema "a b" is not an identifier`: func(o *inbox.Options) { o.Schema = "a b" },
@@ -205,16 +205,16 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		"options are zero: start from inbox.DefaultOptions()": func(o *inbox.Options) {
 			*o = inbox.Options{}
 		},
-		"option BatchSize is 0, allowed is 1 or more\ninbox \"orders\": option Concurrency is -5, allowed is 1 or more": func(o *inbox.Options) {
+		"option BatchSize = 0: must be 1 or more\ninbox \"orders\": option Concurrency = -5: must be 1 or more": func(o *inbox.Options) {
 			o.Processor.BatchSize = 0
 			o.Processor.Concurrency = -5
 		},
-		"option MaxRetries is -1, allowed is 0 or more\ninbox \"orders\": option CleanupInterval is 0s, allowed is more than 0": func(o *inbox.Options) {
+		"option MaxRetries = -1: must be 0 or more\ninbox \"orders\": option CleanupInterval = 0s: must be more than 0": func(o *inbox.Options) {
 			o.Processor.MaxRetries = -1
 			o.Cleanup.CleanupInterval = 0
 		},
-		`option CleanupBatchSize is -1, allowed is 1 or more` + "\n" +
-			`inbox "orders": option Unrouted is "x", allowed are ignore, re`: func(o *inbox.Options) {
+		`option CleanupBatchSize = -1: must be 1 or more` + "\n" +
+			`inbox "orders": option Unrouted = "x": must be ignore, re`: func(o *inbox.Options) {
 			o.Cleanup.CleanupBatchSize = -1
 			o.Acceptor.Unrouted = "x"
 		},

@@ -52,9 +52,9 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 			[]string{`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
 		"without topics": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noTopics),
 			inbox.On("t", nothing("a")))}, []string{
-			`inbox "orders": channel "events": option Topics is empty, allowed is at least one topic`}},
+			`inbox "orders": channel "events": option Topics is empty: must have at least one topic`}},
 		"without a group": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noGroup),
-			inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events"`, `GroupID is ""`}},
+			inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events"`, `GroupID = ""`}},
 		"Kafka twice": {[]inbox.Option{directly(inbox.Kafka(somewhere), inbox.On("t", nothing("a")))},
 			[]string{`inbox "orders": channel "events" has inbox.Kafka twice`}},
 		"twice": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))},
@@ -148,10 +148,10 @@ func TestOptionsOfChannelsAreCheckedAndLoaded(t *testing.T) {
 	figures := func(o inbox.Options) []any { return []any{o.ConsumeChannelInboxRequirement, o.PartitionConcurrency} }
 	require.Equal(t, []any{inbox.RequirementNone, 10}, figures(inbox.DefaultOptions()))
 	for want, set := range map[string]func(o *inbox.Options){
-		`option ConsumeChannelInboxRequirement is "maybe", allowed are none, warn and fail`: func(o *inbox.Options) {
+		`option ConsumeChannelInboxRequirement = "maybe": must be none, warn or fail`: func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = "maybe"
 		},
-		"option PartitionConcurrency is -1, allowed is 1 or more": func(o *inbox.Options) { o.PartitionConcurrency = -1 },
+		"option PartitionConcurrency = -1: must be 1 or more": func(o *inbox.Options) { o.PartitionConcurrency = -1 },
 	} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(set), directly(inbox.On("t", nothing("a"))))
 		require.ErrorContains(t, err, `inbox "orders": `+want)

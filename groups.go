@@ -42,7 +42,7 @@ func checkGroups(all []membership) error {
 			sameChannel := a.inbox == b.inbox && a.channel == b.channel // which is another mistake
 			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
 				problems = append(problems,
-					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q, allowed is a group for each: either would get the records of some partitions only",
+					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
 						a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
 			}
 		}

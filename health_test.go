@@ -410,17 +410,17 @@ func TestHealthOptionsAreChecked(t *testing.T) {
 	require.Equal(t, []any{15 * time.Second, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, 0.1},
 		[]any{d.SampleInterval, d.HealthDegradedAfter, d.HealthUnhealthyAfter, d.HealthMaxDueAge, d.HealthMaxPoisonRate})
 	for problem, set := range map[string]func(o *inbox.Options){
-		"option SampleInterval is 0s, allowed is more than 0": func(o *inbox.Options) { o.SampleInterval = 0 },
-		"option HealthDegradedAfter is 15s, allowed is more than SampleInterval (15s)": func(o *inbox.Options) {
+		"option SampleInterval = 0s: must be more than 0": func(o *inbox.Options) { o.SampleInterval = 0 },
+		"option HealthDegradedAfter = 15s: must be more than SampleInterval (15s)": func(o *inbox.Options) {
 			o.HealthDegradedAfter = 15 * time.Second
 		},
-		"option HealthUnhealthyAfter is 1m0s, allowed is HealthDegradedAfter (2m0s) or more": func(o *inbox.Options) {
+		"option HealthUnhealthyAfter = 1m0s: must be HealthDegradedAfter (2m0s) or more": func(o *inbox.Options) {
 			o.HealthUnhealthyAfter = time.Minute
 		},
-		"option HealthMaxDueAge is -1s, allowed is 0 (no limit) or more": func(o *inbox.Options) {
+		"option HealthMaxDueAge = -1s: must be 0 (no limit) or more": func(o *inbox.Options) {
 			o.HealthMaxDueAge = -time.Second
 		},
-		"option HealthMaxPoisonRate is 0, allowed is more than 0 and at most 1": func(o *inbox.Options) {
+		"option HealthMaxPoisonRate = 0: must be more than 0 and at most 1": func(o *inbox.Options) {
 			o.HealthMaxPoisonRate = 0
 		},
 	} {

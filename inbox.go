@@ -149,13 +149,13 @@ func (ib *Inbox) validateDB() error {
 	}
 	var all []error
 	if dialect := ib.db.Dialector.Name(); ib.cfg.options.Processor.Listen && dialect != "postgres" {
-		all = append(all, fmt.Errorf("option Listen is true, allowed is only false on %s: PostgreSQL alone has notifications",
+		all = append(all, fmt.Errorf("option Listen requires PostgreSQL (got %s)",
 			dialect))
 	}
 	level := ib.cfg.options.Processor.TxIsolation
 	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("",
 		level) {
-		all = append(all, fmt.Errorf("option TxIsolation is %s, allowed is %s", level, allowed))
+		all = append(all, fmt.Errorf("option TxIsolation = %s: must be %s", level, allowed))
 	}
 	naming := ib.naming
 	if naming.Validate() != nil { // which the options report

@@ -63,16 +63,16 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 		"key twice": {declaring(inbox.InlineHandler("a", nil), inbox.InlineHandler("a", memory)),
 			[]string{`channel "events": inbox.InlineHandler is declared twice for handler "a"`}},
 		"bad option": {declaring(inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) { o.Retention = -1 }))),
-			[]string{`inbox "orders": channel "events": `, "option Retention is -1ns, allowed is 0 (the store's) or more"}},
+			[]string{`inbox "orders": channel "events": `, "option Retention = -1ns: must be 0 (the store's) or more"}},
 		"handler's option": {declaring(inbox.InlineHandler("a", nil, idempotent.Configure(func(o *idempotent.Options) {
 			o.Duplicates = "often"
 		}))),
-			[]string{`channel "events": idempotent handler "a": option Duplicates is "often"`}},
+			[]string{`channel "events": idempotent handler "a": option Duplicates = "often"`}},
 		"selector of another type": {declaring(inbox.InlineDefaults(idempotent.KeyBy(func(string) (string, error) {
 			return "",
 				nil
 		}))), []string{
-			`channel "events": idempotent handler "a": option KeyBy is a func(string) (string, error) or nil, allowed is a func(handler.Delivery) (string, error)`}},
+			`channel "events": idempotent handler "a": option KeyBy is a func(string) (string, error) or nil: must be a func(handler.Delivery) (string, error)`}},
 		"strategy that needs the record": {declaring(inbox.InlineDefaults(idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil })))), []string{
 			`idempotent handler "a"`, "needs a record"}},
 		"store overlooked": {declaring(inbox.InlineStore(overlooked)),

@@ -337,11 +337,11 @@ func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		refused := map[sql.IsolationLevel]string{
-			sql.LevelLinearizable:    "option TxIsolation is Linearizable, allowed is Default, Read Committed, Repeatable Read or Serializable",
-			sql.LevelReadUncommitted: "option TxIsolation is Read Uncommitted, allowed is Default, Read Committed, Repeatable Read or Serializable",
+			sql.LevelLinearizable:    "option TxIsolation = Linearizable: must be Default, Read Committed, Repeatable Read or Serializable",
+			sql.LevelReadUncommitted: "option TxIsolation = Read Uncommitted: must be Default, Read Committed, Repeatable Read or Serializable",
 		}
 		if d.Dialect == "sqlite" {
-			const only = "option TxIsolation is %s, allowed is Default or Serializable on sqlite, whose transactions are always serializable"
+			const only = "option TxIsolation = %s: must be Default or Serializable on sqlite, whose transactions are always serializable"
 			refused[sql.LevelReadCommitted] = fmt.Sprintf(only, sql.LevelReadCommitted)
 			refused[sql.LevelRepeatableRead] = fmt.Sprintf(only, sql.LevelRepeatableRead)
 		}

@@ -23,7 +23,7 @@ func (ib *Inbox) checkListen(ctx context.Context) error {
 	defer cancel()
 	err := ib.store.CanListen(ctx)
 	if errors.Is(err, store.ErrCannotListen) {
-		return fmt.Errorf("option Listen is true, allowed is only false with this pool: %w", err)
+		return fmt.Errorf("option Listen cannot be used with this pool: %w", err)
 	}
 	return err
 }

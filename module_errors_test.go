@@ -134,15 +134,15 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 			inbox.On("t", nothing("d"))),
 	}
 	wants := []string{
-		"option Middleware: a middleware is nil", "option BatchSize is 0", `option Unrouted is "keep"`,
-		`option OnGap is "skip"`,
+		"option Middleware: a middleware is nil", "option BatchSize = 0", `option Unrouted = "keep"`,
+		`option OnGap = "skip"`,
 		`option Schema: schema "a b"`,
 		`option TablePrefix: table prefix "a-b"`, `channel "empty" has no handlers`,
 		`channel "twice", type "t": a handler is nil`, `handler key "a" is registered twice`,
-		`channel "twice", type "t", handler "a": Timeout is -1ns`, `channel "events": option Brokers is empty`,
+		`channel "twice", type "t", handler "a": option Timeout = -1ns`, `channel "events": option Brokers is empty`,
 		`channel "events": option Topics is empty`,
-		`channel "events": option GroupID is ""`, `channel "events": option SASL`,
-		`channel "events": option BatchRecords is -1`, `channel "events": option DeadLetterTopic is "t"`,
+		`channel "events": option GroupID = ""`, `channel "events": option SASL`,
+		`channel "events": option BatchRecords = -1`, `channel "events": option DeadLetterTopic = "t"`,
 		`channel "direct" is in Direct mode and has no transport`,
 		`channel "direct", type "t", handler "c": Ordered cannot hold in Direct mode`,
 		`channel "inline": inbox.InlineHandler: the channel has no handler "nobody"`,
@@ -154,9 +154,9 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 		"New": {func() error {
 			_, err := inbox.New("orders", fxtest.OpenDB(t), declaration...)
 			return err
-		}(), append(wants, "option Listen is true",
-			`channel "inline": idempotent handler "d": option Retention is -1ns`,
-			`channel "inline": idempotent handler "d": option Duplicates is "x"`)},
+		}(), append(wants, "option Listen requires PostgreSQL",
+			`channel "inline": idempotent handler "d": option Retention = -1ns`,
+			`channel "inline": idempotent handler "d": option Duplicates = "x"`)},
 		"Module":      {startError(inbox.Module("orders", declaration...)), wants},
 		"ValidateApp": {fx.ValidateApp(inbox.Module("orders", declaration...)), wants},
 	} {

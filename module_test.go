@@ -61,7 +61,7 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
 			o.Processor.BatchSize = 0
 		}), fine)},
-			`inbox "orders": option BatchSize is 0, allowed is 1 or more`},
+			`inbox "orders": option BatchSize = 0: must be 1 or more`},
 		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine),
 			inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
 			`orders`},

@@ -201,12 +201,12 @@ func (o Options) Validate() error {
 	}
 	all := append(o.Processor.Validate(), o.Cleanup.Validate()...)
 	refuse := func(name string, value any, allowed string) {
-		all = append(all, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+		all = append(all, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
 	}
 	switch o.ConsumeChannelInboxRequirement {
 	case RequirementNone, RequirementWarn, RequirementFail:
 	default:
-		all = append(all, fmt.Errorf("option ConsumeChannelInboxRequirement is %q, allowed are none, warn and fail",
+		all = append(all, fmt.Errorf("option ConsumeChannelInboxRequirement = %q: must be none, warn or fail",
 			o.ConsumeChannelInboxRequirement))
 	}
 	if o.PartitionConcurrency < 1 {

@@ -59,7 +59,7 @@ func (cfg *config) validateKafka() error {
 						policy))
 			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
 				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic is %q, allowed is none with BadRecords %s: set option BadRecords to dead_letter_topic",
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty with BadRecords %s, or set option BadRecords to dead_letter_topic",
 						k.DeadLetterTopic, policy))
 			}
 			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
@@ -92,7 +92,7 @@ func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) kafkaconsum
 // exitHalted is the exit code of an application that ShutdownOnHalt ends.
 const exitHalted = 1
 
-var errNoShutdown = errors.New("option ShutdownOnHalt is true, allowed is false without Fx: use OnHalt of kafkaconsumer.Config to end the application")
+var errNoShutdown = errors.New("option ShutdownOnHalt requires Fx: use OnHalt of kafkaconsumer.Config to end the application")
 
 // endApplication ends the Fx application, once.
 func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {

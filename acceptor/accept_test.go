@@ -136,7 +136,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 			require.Equal(t, err.Error(), `inbox "test": `+results[0].Err.Error())
 			require.NotEqual(t, handler.OutcomeInvalid, results[1].Outcome, "the valid one is stored")
 			if reason == acceptor.ReasonIDTooLong {
-				require.ErrorContains(t, err, "201 characters, allowed are 1 to 200")
+				require.ErrorContains(t, err, "201 characters: must be 1 to 200")
 			}
 		}
 		require.Equal(t, 4+3, inboxtest.CountMessages(t, ib))

@@ -123,25 +123,25 @@ func (o Options) Validate() error {
 	switch o.Unrouted {
 	case UnroutedIgnore, UnroutedReject, UnroutedHalt:
 	default:
-		all = append(all, fmt.Errorf("option Unrouted is %q, allowed are ignore, reject and halt", o.Unrouted))
+		all = append(all, fmt.Errorf("option Unrouted = %q: must be ignore, reject or halt", o.Unrouted))
 	}
 	switch o.DifferingContent {
 	case DifferingContentLog, DifferingContentReject:
 	default:
-		all = append(all, fmt.Errorf("option DifferingContent is %q, allowed are log and reject", o.DifferingContent))
+		all = append(all, fmt.Errorf("option DifferingContent = %q: must be log or reject", o.DifferingContent))
 	}
 	switch o.BadRecords {
 	case BadRecordStore, BadRecordDeadLetter, BadRecordHalt:
 	default:
-		all = append(all, fmt.Errorf("option BadRecords is %q, allowed are store, dead_letter_topic and halt", o.BadRecords))
+		all = append(all, fmt.Errorf("option BadRecords = %q: must be store, dead_letter_topic or halt", o.BadRecords))
 	}
 	if o.HaltAtBadRecords < 0 {
-		all = append(all, fmt.Errorf("option HaltAtBadRecords is %d, allowed is 0 (never) or more", o.HaltAtBadRecords))
+		all = append(all, fmt.Errorf("option HaltAtBadRecords = %d: must be 0 (never) or more", o.HaltAtBadRecords))
 	}
 	switch o.OnGap {
 	case GapHalt, GapContinue:
 	default:
-		all = append(all, fmt.Errorf("option OnGap is %q, allowed are halt and continue", o.OnGap))
+		all = append(all, fmt.Errorf("option OnGap = %q: must be halt or continue", o.OnGap))
 	}
 	return errors.Join(all...)
 }

@@ -51,7 +51,7 @@ const lockName = "cleanup"
 func (o Options) Validate() []error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {
-		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
 	}
 	if o.Retention < 0 {
 		refuse("Retention", o.Retention, "0 (forever) or more")

@@ -72,19 +72,19 @@ func (o Options) check() error {
 	case o.Authorizer != nil && o.Insecure:
 		return errors.New("both Authorizer and Insecure: use one")
 	case o.Deadline < time.Second || o.Deadline > 5*time.Minute:
-		return fmt.Errorf("Deadline = %s: must be 1s to 5m", o.Deadline)
+		return fmt.Errorf("option Deadline = %s: must be 1s to 5m", o.Deadline)
 	case o.MaxRequestsPerActor < 1 || o.MaxRequests < o.MaxRequestsPerActor:
-		return fmt.Errorf("MaxRequests = %d, MaxRequestsPerActor = %d: both must be >= 1, and the second no more than the first",
+		return fmt.Errorf("options MaxRequests = %d, MaxRequestsPerActor = %d: both must be >= 1, and the second no more than the first",
 			o.MaxRequests, o.MaxRequestsPerActor)
 	case o.Refresh < time.Second || o.Refresh > time.Hour:
-		return fmt.Errorf("Refresh = %s: must be 1s to 1h", o.Refresh)
+		return fmt.Errorf("option Refresh = %s: must be 1s to 1h", o.Refresh)
 	case o.Secret != nil && len(o.Secret) < minSecret:
-		return fmt.Errorf("Secret has %d bytes: must have %d or more", len(o.Secret), minSecret)
+		return fmt.Errorf("option Secret has %d bytes: must have %d or more", len(o.Secret), minSecret)
 	}
 	for _, origin := range o.Origins {
 		u, err := url.Parse(origin)
 		if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != origin {
-			return fmt.Errorf("Origins: %q is not an origin such as https://ops.example.org", origin)
+			return fmt.Errorf("option Origins: %q is not an origin such as https://ops.example.org", origin)
 		}
 	}
 	return nil

@@ -259,7 +259,8 @@ func elements(raw []byte) int {
 // any number of parameters.
 func checkMediaType(contentType string) error {
 	if n := utf8.RuneCountInString(contentType); n > models.MaxContentType {
-		return fmt.Errorf("%w: its content type has %d characters, allowed are %d", ErrTooLarge, n, models.MaxContentType)
+		return fmt.Errorf("%w: its content type has %d characters: must have %d at most", ErrTooLarge, n,
+			models.MaxContentType)
 	}
 	return nil
 }

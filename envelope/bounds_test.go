@@ -195,7 +195,7 @@ func TestBoundsOutOfRangeAreRefused(t *testing.T) {
 		"MaxHeaders is -1": {MaxHeaders: -1}, "MaxEvents is -1": {MaxEvents: -1},
 		"MaxAttributes is -1": {MaxAttributes: -1}, "MaxRecordBytes is 1073741825": {MaxRecordBytes: 1<<30 + 1},
 	} {
-		require.ErrorContains(t, cfg.Validate(), "decoder "+field+", allowed are 1 to ")
+		require.ErrorContains(t, cfg.Validate(), "option Decoder."+field+" = ")
 	}
 }
 

@@ -109,7 +109,7 @@ func (c DecoderConfig) Validate() error {
 	switch c.Mode {
 	case "", Auto, CloudEvents, Plain:
 	default:
-		all = append(all, fmt.Errorf("decoder Mode is %q, allowed are %s, %s and %s", c.Mode, Auto, CloudEvents, Plain))
+		all = append(all, fmt.Errorf("option Decoder.Mode = %q: must be %s, %s or %s", c.Mode, Auto, CloudEvents, Plain))
 	}
 	if err := c.ID.Err(); err != nil {
 		all = append(all, fmt.Errorf("decoder ID: %w", err))
@@ -125,7 +125,7 @@ func (c DecoderConfig) Validate() error {
 		if err := checkText(f.value); err != nil {
 			all = append(all, fmt.Errorf("decoder %s is %q, it %w", f.name, f.value, err))
 		} else if n := utf8.RuneCountInString(f.value); n > f.limit {
-			all = append(all, fmt.Errorf("decoder %s has %d characters, allowed are 0 to %d", f.name, n, f.limit))
+			all = append(all, fmt.Errorf("option Decoder.%s has %d characters: must have 0 to %d", f.name, n, f.limit))
 		}
 	}
 	for _, f := range []struct {
@@ -138,7 +138,7 @@ func (c DecoderConfig) Validate() error {
 		{"MaxRecordBytes", c.MaxRecordBytes, 1 << 30},
 	} {
 		if f.value < 0 || f.value > f.max { // zero is the default
-			all = append(all, fmt.Errorf("decoder %s is %d, allowed are 1 to %d", f.name, f.value, f.max))
+			all = append(all, fmt.Errorf("option Decoder.%s = %d: must be 1 to %d", f.name, f.value, f.max))
 		}
 	}
 	return errors.Join(all...)

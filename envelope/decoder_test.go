@@ -332,9 +332,9 @@ func TestPanickingFunctionsMakeABadRecordNotACrash(t *testing.T) {
 
 func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 	_, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: "avro"}, nil)
-	require.EqualError(t, err, `decoder Mode is "avro", allowed are auto, cloudevents and plain`)
+	require.EqualError(t, err, `option Decoder.Mode = "avro": must be auto, cloudevents or plain`)
 	_, err = envelope.NewDecoder(envelope.DecoderConfig{Type: strings.Repeat("x", 256)}, nil)
-	require.EqualError(t, err, "decoder Type has 256 characters, allowed are 0 to 255")
+	require.EqualError(t, err, "option Decoder.Type has 256 characters: must have 0 to 255")
 	_, err = envelope.NewDecoder(envelope.DecoderConfig{Source: "a\x00"}, nil)
 	require.ErrorContains(t, err, "Source")
 	require.NoError(t, envelope.DefaultDecoderConfig().Validate())
@@ -466,7 +466,7 @@ func TestHeaderIDWithoutANameIsRefused(t *testing.T) {
 	for _, strategy := range []envelope.IDStrategy{envelope.HeaderID(""), envelope.HeaderID("MessageId", " ")} {
 		err := envelope.DecoderConfig{ID: strategy}.Validate()
 		require.ErrorContains(t, err, "decoder ID: HeaderID has names")
-		require.ErrorContains(t, err, "allowed are names of headers")
+		require.ErrorContains(t, err, "must be names of headers")
 	}
 	require.NoError(t, envelope.DecoderConfig{ID: envelope.HeaderID("MessageId")}.Validate())
 	require.NoError(t, envelope.DecoderConfig{ID: envelope.HeaderID()}.Validate())

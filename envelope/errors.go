@@ -37,7 +37,7 @@ type IDTooLongError struct {
 
 // Error names the length and what is allowed.
 func (e *IDTooLongError) Error() string {
-	return fmt.Sprintf("message ID has %d characters, allowed are 1 to %d", e.Length, models.MaxMessageID)
+	return fmt.Sprintf("message ID has %d characters: must be 1 to %d", e.Length, models.MaxMessageID)
 }
 
 // CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID or an

@@ -66,7 +66,7 @@ func HeaderID(names ...string) IDStrategy {
 	}
 	var err error
 	if slices.ContainsFunc(names, func(name string) bool { return strings.TrimSpace(name) == "" }) {
-		err = fmt.Errorf("HeaderID has names %q, allowed are names of headers", names)
+		err = fmt.Errorf("HeaderID has names %q: must be names of headers", names)
 	}
 	return IDStrategy{name: fmt.Sprintf("header %q", names), err: err,
 		find: func(_ string, r Record, _ *cloudEvent) (string, error) {

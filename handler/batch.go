@@ -52,7 +52,7 @@ func buildBatch[T any](key string, kind Kind, size int, missing bool, opts []Opt
 	h, codec := build[T](key, kind, missing, opts)
 	h.batch = size
 	if size < 1 || size > maxBatch {
-		h.err = errors.Join(h.err, fmt.Errorf("its batch size is %d, allowed is 1 to %d", size, maxBatch))
+		h.err = errors.Join(h.err, fmt.Errorf("its batch size is %d: must be 1 to %d", size, maxBatch))
 	}
 	if h.txGroup > 1 {
 		h.err = errors.Join(h.err,

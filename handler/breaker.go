@@ -18,10 +18,10 @@ type Breaker struct {
 func (b *Breaker) problems() []error {
 	var problems []error
 	if b.Failures < 1 {
-		problems = append(problems, fmt.Errorf("CircuitBreaker's Failures is %d, allowed is 1 or more", b.Failures))
+		problems = append(problems, fmt.Errorf("option CircuitBreaker.Failures = %d: must be 1 or more", b.Failures))
 	}
 	if b.OpenFor <= 0 {
-		problems = append(problems, fmt.Errorf("CircuitBreaker's OpenFor is %s, allowed is more than 0", b.OpenFor))
+		problems = append(problems, fmt.Errorf("option CircuitBreaker.OpenFor = %s: must be more than 0", b.OpenFor))
 	}
 	return problems
 }

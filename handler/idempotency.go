@@ -33,10 +33,10 @@ func idempotencyKey[T any](h *Handler, codec Codec[T]) error {
 	}
 	find, ok := h.idempotencyKey.(func(Message[T]) (string, error))
 	if !ok {
-		return fmt.Errorf("its IdempotencyKey is a %T, allowed is a %T", h.idempotencyKey, find)
+		return fmt.Errorf("its IdempotencyKey is a %T: must be a %T", h.idempotencyKey, find)
 	}
 	if find == nil {
-		return fmt.Errorf("its IdempotencyKey is nil, allowed is a %T", find)
+		return fmt.Errorf("its IdempotencyKey is nil: must be a %T", find)
 	}
 	h.findKey = func(d Delivery) (string, error) {
 		d.Content = bytes.Clone(d.Content) // find must not change the handler's body

@@ -58,7 +58,7 @@ func TestIdempotencyKeyOfAnotherTypeOrNilIsAnError(t *testing.T) {
 			nil
 	}))
 	require.ErrorContains(t, other.Err(),
-		"its IdempotencyKey is a func(handler.Message[string]) (string, error), allowed is a func(handler.Message[")
+		"its IdempotencyKey is a func(handler.Message[string]) (string, error): must be a func(handler.Message[")
 	require.ErrorContains(t, handler.New("h", ship, handler.IdempotencyKey[shipment](nil)).Err(),
-		"its IdempotencyKey is nil, allowed is a func")
+		"its IdempotencyKey is nil: must be a func")
 }

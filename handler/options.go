@@ -33,21 +33,21 @@ const maxTxGroup = 1_000
 func (s *settings) problems(kind Kind) []error {
 	var problems []error
 	if s.timeout < 0 {
-		problems = append(problems, fmt.Errorf("Timeout is %s, allowed is 0 or more", s.timeout))
+		problems = append(problems, fmt.Errorf("option Timeout = %s: must be 0 or more", s.timeout))
 	}
 	if s.concurrency < 0 {
-		problems = append(problems, fmt.Errorf("Concurrency is %d, allowed is 0 (no limit of its own) or more",
+		problems = append(problems, fmt.Errorf("option Concurrency = %d: must be 0 (no limit of its own) or more",
 			s.concurrency))
 	}
 	if s.maxRetries != nil && *s.maxRetries < 0 {
-		problems = append(problems, fmt.Errorf("MaxRetries is %d, allowed is 0 or more", *s.maxRetries))
+		problems = append(problems, fmt.Errorf("option MaxRetries = %d: must be 0 or more", *s.maxRetries))
 	}
 	if s.retention < 0 {
-		problems = append(problems, fmt.Errorf("Retention is %s, allowed is 0 (the inbox's) or more", s.retention))
+		problems = append(problems, fmt.Errorf("option Retention = %s: must be 0 (the inbox's) or more", s.retention))
 	}
 	switch {
 	case s.txGroup < 0 || s.txGroup > maxTxGroup:
-		problems = append(problems, fmt.Errorf("TxGroup is %d, allowed is 1 to %d", s.txGroup, maxTxGroup))
+		problems = append(problems, fmt.Errorf("option TxGroup = %d: must be 1 to %d", s.txGroup, maxTxGroup))
 	case s.txGroup > 1 && kind != Transactional:
 		problems = append(problems, errors.New("TxGroup needs a transactional handler"))
 	}

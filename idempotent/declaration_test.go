@@ -31,7 +31,7 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 			idempotent.Configure(func(o *idempotent.Options) { *o = defaults })), nil},
 		{"empty key", wrapping(t, "", nothing[message]), []string{`idempotent handler ""`, "handler key is empty"}},
 		{"long key", wrapping(t, strings.Repeat("é", 201), nothing[message]),
-			[]string{"handler key of 201 characters, allowed are 1 to 200"}},
+			[]string{"handler key of 201 characters: must be 1 to 200"}},
 		{"key that is no text", wrapping(t, "a\xff", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"key with NUL", wrapping(t, "a\x00", nothing[message]), []string{"not valid UTF-8 without NUL"}},
 		{"nil function", wrapping[message](t, "billing", nil),
@@ -41,8 +41,8 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		})),
 			[]string{"start from idempotent.DefaultOptions()"}},
 		{"options", wrapping(t, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) { *o = bad })),
-			[]string{"option Retention is -1s, allowed is 0 (the store's) or more",
-				`option Duplicates is "twice", allowed are skip, log and fail`}},
+			[]string{"option Retention = -1s: must be 0 (the store's) or more",
+				`option Duplicates = "twice": must be skip, log or fail`}},
 		{"the store's retention", wrapping(t, "billing", nothing[message],
 			idempotent.Configure(func(o *idempotent.Options) { o.Retention = 0 })), nil},
 		{"nowhere to log", wrapping(t, "billing", nothing[message], idempotent.Configure(func(o *idempotent.Options) {
@@ -60,7 +60,7 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		{"selector of another type", wrapping(t, "billing", nothing[order], idempotent.KeyBy(func(string) (string,
 			error) {
 			return "", nil
-		})), []string{"option KeyBy is a func(string) (string, error) or nil, allowed is a func(idempotent_test.order) (string, error)"}},
+		})), []string{"option KeyBy is a func(string) (string, error) or nil: must be a func(idempotent_test.order) (string, error)"}},
 		{"nil selector", wrapping(t, "billing", nothing[order], idempotent.KeyBy[order](nil)),
 			[]string{"option KeyBy", "or nil"}},
 		{"record of another type", wrapping(t, "billing", nothing[order], idempotent.RecordBy(func(string) envelope.Record {

@@ -26,13 +26,13 @@ func identityOf[T any](c config, handlerKey string) (identity[T], error) {
 	if c.keyBy != nil {
 		i.keyBy, _ = c.keyBy.(func(T) (string, error))
 		if i.keyBy == nil {
-			problems = append(problems, fmt.Errorf("option KeyBy is a %T or nil, allowed is a %T", c.keyBy, i.keyBy))
+			problems = append(problems, fmt.Errorf("option KeyBy is a %T or nil: must be a %T", c.keyBy, i.keyBy))
 		}
 	}
 	if c.recordBy != nil {
 		i.recordBy, _ = c.recordBy.(func(T) envelope.Record)
 		if i.recordBy == nil {
-			problems = append(problems, fmt.Errorf("option RecordBy is a %T or nil, allowed is a %T", c.recordBy, i.recordBy))
+			problems = append(problems, fmt.Errorf("option RecordBy is a %T or nil: must be a %T", c.recordBy, i.recordBy))
 		}
 	}
 	if err := c.id.Err(); err != nil {

@@ -77,12 +77,12 @@ func (o Options) Validate() error {
 	}
 	var problems []error
 	if o.Retention < 0 {
-		problems = append(problems, fmt.Errorf("option Retention is %s, allowed is 0 (the store's) or more", o.Retention))
+		problems = append(problems, fmt.Errorf("option Retention = %s: must be 0 (the store's) or more", o.Retention))
 	}
 	switch o.Duplicates {
 	case SkipDuplicates, LogDuplicates, FailDuplicates:
 	default:
-		problems = append(problems, fmt.Errorf("option Duplicates is %q, allowed are %s, %s and %s", o.Duplicates,
+		problems = append(problems, fmt.Errorf("option Duplicates = %q: must be %s, %s or %s", o.Duplicates,
 			SkipDuplicates, LogDuplicates, FailDuplicates))
 	}
 	return errors.Join(problems...)

@@ -39,10 +39,10 @@ func (o SweepOptions) Validate() error {
 	}
 	var problems []error
 	if o.Interval <= 0 {
-		problems = append(problems, fmt.Errorf("option Interval is %s, allowed is more than 0", o.Interval))
+		problems = append(problems, fmt.Errorf("option Interval = %s: must be more than 0", o.Interval))
 	}
 	if o.Timeout <= 0 {
-		problems = append(problems, fmt.Errorf("option Timeout is %s, allowed is more than 0", o.Timeout))
+		problems = append(problems, fmt.Errorf("option Timeout = %s: must be more than 0", o.Timeout))
 	}
 	return errors.Join(problems...)
 }

@@ -240,8 +240,8 @@ func TestSweepersDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 	}{
 		{nil, nil, "the store is nil"},
 		{overlooked, nil, "the store is nil"},
-		{memory(t), func(o *idempotent.SweepOptions) { o.Interval = 0 }, "option Interval is 0s, allowed is more than 0"},
-		{memory(t), func(o *idempotent.SweepOptions) { o.Timeout = -1 }, "option Timeout is -1ns, allowed is more than 0"},
+		{memory(t), func(o *idempotent.SweepOptions) { o.Interval = 0 }, "option Interval = 0s: must be more than 0"},
+		{memory(t), func(o *idempotent.SweepOptions) { o.Timeout = -1 }, "option Timeout = -1ns: must be more than 0"},
 		{memory(t), func(o *idempotent.SweepOptions) {
 			*o = idempotent.SweepOptions{}
 		}, "start from idempotent.DefaultSweepOptions()"},

@@ -37,8 +37,8 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 
 func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 	for want, change := range map[string]func(*kafkaconsumer.Config){
-		`Brokers is empty, allowed is at least one host:port`: func(c *kafkaconsumer.Config) { c.Brokers = nil },
-		`Brokers has "kafka", allowed is host:port`: func(c *kafkaconsumer.Config) {
+		`Brokers is empty: must have at least one host:port`: func(c *kafkaconsumer.Config) { c.Brokers = nil },
+		`Brokers has "kafka": must be host:port`: func(c *kafkaconsumer.Config) {
 			c.Brokers = []string{"kafka"}
 		},
 		`Brokers has "kafka:0", allowed`: func(c *kafkaconsumer.Config) {
@@ -54,7 +54,7 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 			c.Brokers = []string{"a:1,b:2"}
 		},
 		`Topics is empty`: func(c *kafkaconsumer.Config) { c.Topics = nil },
-		`Topics has "a b", allowed are 1 to 249`: func(c *kafkaconsumer.Config) {
+		`Topics has "a b": must be 1 to 249`: func(c *kafkaconsumer.Config) {
 			c.Topics = []string{"a b"}
 		},
 		`Topics has "..", allowed`: func(c *kafkaconsumer.Config) {
@@ -63,20 +63,20 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 		`Topics has "a" twice`: func(c *kafkaconsumer.Config) {
 			c.Topics = []string{"a", "a"}
 		},
-		`DeadLetterTopic is "a b", allowed are 1 to 249`: func(c *kafkaconsumer.Config) {
+		`DeadLetterTopic = "a b": must be 1 to 249`: func(c *kafkaconsumer.Config) {
 			c.DeadLetterTopic = "a b"
 		},
-		`DeadLetterTopic is "orders", allowed is a topic that is not one of Topics`: func(c *kafkaconsumer.Config) {
+		`DeadLetterTopic = "orders": must be a topic that is not one of Topics`: func(c *kafkaconsumer.Config) {
 			c.DeadLetterTopic = "orders"
 		},
-		`GroupID is "", allowed`: func(c *kafkaconsumer.Config) { c.GroupID = "" },
-		`StartOffset is "newest", allowed are first and last`: func(c *kafkaconsumer.Config) {
+		`GroupID = "": must be`: func(c *kafkaconsumer.Config) { c.GroupID = "" },
+		`StartOffset = "newest": must be first or last`: func(c *kafkaconsumer.Config) {
 			c.StartOffset = "newest"
 		},
-		`Isolation is "dirty", allowed are read_committed and read_uncommitted`: func(c *kafkaconsumer.Config) {
+		`Isolation = "dirty": must be read_committed or read_uncommitted`: func(c *kafkaconsumer.Config) {
 			c.Isolation = "dirty"
 		},
-		`SASL mechanism is "GSSAPI", allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512`: func(c *kafkaconsumer.Config) {
+		`SASL mechanism = "GSSAPI": must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512`: func(c *kafkaconsumer.Config) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "GSSAPI", Username: "u"}
 		},
 		`SASL mechanism PLAIN has an empty username`: func(c *kafkaconsumer.Config) {
@@ -88,19 +88,19 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 		`SASL username or password cannot be used with SCRAM-SHA-256`: func(c *kafkaconsumer.Config) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-256", Username: "u\x00"}
 		},
-		`BatchRecords is -1, allowed are 1 to 1000000`: func(c *kafkaconsumer.Config) { c.BatchRecords = -1 },
-		`FetchMaxBytes is -5`:                          func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
-		`Linger is -1s, allowed are`:                   func(c *kafkaconsumer.Config) { c.Linger = -time.Second },
-		`HeartbeatInterval is 4s, allowed is less than a third of SessionTimeout (10s)`: func(c *kafkaconsumer.Config) {
+		`BatchRecords = -1: must be 1 to 1000000`: func(c *kafkaconsumer.Config) { c.BatchRecords = -1 },
+		`FetchMaxBytes is -5`:                     func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
+		`Linger = -1s: must be`:                   func(c *kafkaconsumer.Config) { c.Linger = -time.Second },
+		`HeartbeatInterval = 4s: must be less than a third of SessionTimeout (10s)`: func(c *kafkaconsumer.Config) {
 			c.HeartbeatInterval = 4 * time.Second
 		},
-		`HeartbeatInterval is 2s, allowed is less than a third of SessionTimeout (6s)`: func(c *kafkaconsumer.Config) {
+		`HeartbeatInterval = 2s: must be less than a third of SessionTimeout (6s)`: func(c *kafkaconsumer.Config) {
 			c.HeartbeatInterval, c.SessionTimeout = 2*time.Second, 6*time.Second
 		},
-		`DrainTimeout is 30s, allowed is less than RebalanceTimeout (30s)`: func(c *kafkaconsumer.Config) {
+		`DrainTimeout = 30s: must be less than RebalanceTimeout (30s)`: func(c *kafkaconsumer.Config) {
 			c.DrainTimeout = 30 * time.Second
 		},
-		`decoder Mode is "avro", allowed are`: func(c *kafkaconsumer.Config) {
+		`option Decoder.Mode = "avro": must be`: func(c *kafkaconsumer.Config) {
 			c.Decoder = envelope.DecoderConfig{Mode: "avro"}
 		},
 	} {

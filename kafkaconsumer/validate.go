@@ -25,7 +25,7 @@ func (c Config) Validate() error {
 
 func (c Config) validateBrokers() error {
 	if len(c.Brokers) == 0 {
-		return errors.New("option Brokers is empty, allowed is at least one host:port")
+		return errors.New("option Brokers is empty: must have at least one host:port")
 	}
 	var all []error
 	for _, broker := range c.Brokers {
@@ -40,7 +40,7 @@ func (c Config) validateBrokers() error {
 			}
 		}
 		if err != nil {
-			all = append(all, fmt.Errorf("option Brokers has %q, allowed is host:port with a port of 1 to 65535",
+			all = append(all, fmt.Errorf("option Brokers has %q: must be host:port with a port of 1 to 65535",
 				withoutUser(broker)))
 		}
 	}
@@ -58,7 +58,7 @@ func withoutUser(broker string) string {
 func (c Config) validateTopics() error {
 	var all []error
 	if len(c.Topics) == 0 {
-		all = append(all, errors.New("option Topics is empty, allowed is at least one topic"))
+		all = append(all, errors.New("option Topics is empty: must have at least one topic"))
 	}
 	seen := map[string]bool{}
 	for _, topic := range c.Topics {
@@ -66,17 +66,17 @@ func (c Config) validateTopics() error {
 		case seen[topic]:
 			all = append(all, fmt.Errorf("option Topics has %q twice", topic))
 		case !validTopic(topic):
-			all = append(all, fmt.Errorf("option Topics has %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'", topic))
+			all = append(all, fmt.Errorf("option Topics has %q: must be 1 to 249 letters, digits, '.', '_' and '-'", topic))
 		}
 		seen[topic] = true
 	}
 	switch letters := c.DeadLetterTopic; {
 	case letters == "":
 	case !validTopic(letters):
-		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed are 1 to 249 letters, digits, '.', '_' and '-'",
+		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be 1 to 249 letters, digits, '.', '_' and '-'",
 			letters))
 	case seen[letters]:
-		all = append(all, fmt.Errorf("option DeadLetterTopic is %q, allowed is a topic that is not one of Topics", letters))
+		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be a topic that is not one of Topics", letters))
 	}
 	return errors.Join(all...)
 }
@@ -91,14 +91,14 @@ func (c Config) validateNames() error {
 	var all []error
 	for _, f := range []struct{ name, value string }{{"GroupID", c.GroupID}, {"ClientID", c.ClientID}} {
 		if f.value == "" || len(f.value) > 255 || !utf8.ValidString(f.value) {
-			all = append(all, fmt.Errorf("option %s is %q, allowed are 1 to 255 bytes of UTF-8", f.name, f.value))
+			all = append(all, fmt.Errorf("option %s = %q: must be 1 to 255 bytes of UTF-8", f.name, f.value))
 		}
 	}
 	if c.StartOffset != First && c.StartOffset != Last {
-		all = append(all, fmt.Errorf("option StartOffset is %q, allowed are %s and %s", c.StartOffset, First, Last))
+		all = append(all, fmt.Errorf("option StartOffset = %q: must be %s or %s", c.StartOffset, First, Last))
 	}
 	if c.Isolation != ReadCommitted && c.Isolation != ReadUncommitted {
-		all = append(all, fmt.Errorf("option Isolation is %q, allowed are %s and %s", c.Isolation, ReadCommitted,
+		all = append(all, fmt.Errorf("option Isolation = %q: must be %s or %s", c.Isolation, ReadCommitted,
 			ReadUncommitted))
 	}
 	return errors.Join(all...)
@@ -118,7 +118,7 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	if s.Mechanism == "" {
 		if s.Username != "" || s.Password != "" {
 			return nil,
-				errors.New("option SASL has a username or password but no mechanism, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512")
+				errors.New("option SASL has a username or password but no mechanism: set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
 		}
 		if s.Custom == nil {
 			return nil, nil
@@ -126,10 +126,10 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		return customSASL{s.Custom}, nil
 	}
 	if s.Custom != nil {
-		return nil, fmt.Errorf("option SASL has both mechanism %q and a custom one, allowed is one of them", s.Mechanism)
+		return nil, fmt.Errorf("option SASL has both mechanism %q and a custom one: set one of them", s.Mechanism)
 	}
 	if s.Username == "" {
-		return nil, fmt.Errorf("option SASL mechanism %s has an empty username, allowed is any other", s.Mechanism)
+		return nil, fmt.Errorf("option SASL mechanism %s has an empty username: set one", s.Mechanism)
 	}
 	switch s.Mechanism {
 	case "PLAIN":
@@ -143,11 +143,11 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		if err != nil {
 			// Omit the error itself: it quotes the text it refuses, which may be the password.
 			return nil,
-				fmt.Errorf("option SASL username or password cannot be used with %s, allowed are characters that SASLprep (RFC 4013) does not prohibit", s.Mechanism)
+				fmt.Errorf("option SASL username or password cannot be used with %s: must have no characters that SASLprep (RFC 4013) prohibits", s.Mechanism)
 		}
 		return boundedSCRAM{mechanism}, nil
 	default:
-		return nil, fmt.Errorf("option SASL mechanism is %q, allowed are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512", s.Mechanism)
+		return nil, fmt.Errorf("option SASL mechanism = %q: must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", s.Mechanism)
 	}
 }
 
@@ -167,7 +167,7 @@ func (c Config) validateRanges() error {
 		{"FetchMaxBytes", c.FetchMaxBytes, protocolLimit},
 	} {
 		if f.value < 1 || f.value > f.max {
-			all = append(all, fmt.Errorf("option %s is %d, allowed are 1 to %d", f.name, f.value, f.max))
+			all = append(all, fmt.Errorf("option %s = %d: must be 1 to %d", f.name, f.value, f.max))
 		}
 	}
 	for _, f := range []struct {
@@ -188,7 +188,7 @@ func (c Config) validateRanges() error {
 		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
 	} {
 		if f.value < f.min || f.value > time.Hour {
-			all = append(all, fmt.Errorf("option %s is %s, allowed are %s to %s", f.name, f.value, f.min, time.Hour))
+			all = append(all, fmt.Errorf("option %s = %s: must be %s to %s", f.name, f.value, f.min, time.Hour))
 		}
 	}
 	for _, f := range []struct {
@@ -203,7 +203,7 @@ func (c Config) validateRanges() error {
 		{"FetchMaxWait", c.FetchMaxWait, c.SessionTimeout, fmt.Sprintf("less than SessionTimeout (%s)", c.SessionTimeout)},
 	} {
 		if f.value >= f.limit {
-			all = append(all, fmt.Errorf("option %s is %s, allowed is %s", f.name, f.value, f.allowed))
+			all = append(all, fmt.Errorf("option %s = %s: must be %s", f.name, f.value, f.allowed))
 		}
 	}
 	return errors.Join(all...)

@@ -203,7 +203,7 @@ func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 	_, err := inbox.New("test", testenv.SQLite(t), inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }),
 		inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-	require.ErrorContains(t, err, `inbox "test": option Listen is true, allowed is only false on sqlite`)
+	require.ErrorContains(t, err, `inbox "test": option Listen = true: must be only false on sqlite`)
 
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite is refused before it starts
 		pool, err := sql.Open("pgx veiled", d.DSN())
@@ -215,7 +215,7 @@ func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 			o.Processor.Listen = true
 		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 		require.ErrorContains(t, ib.Start(context.Background()),
-			"option Listen is true, allowed is only false with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
+			"option Listen cannot be used with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
 		require.False(t, ib.Health().Processor.Running)
 	})
 }

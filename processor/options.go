@@ -174,7 +174,7 @@ func DefaultOptions() Options {
 func (o Options) Validate() []error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {
-		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
 	}
 	for _, positive := range []struct {
 		name  string

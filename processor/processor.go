@@ -107,7 +107,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	for _, h := range cfg.Registry.Handlers() {
 		if h.Timeout() >= cfg.Options.StuckMessageThreshold {
-			return nil, fmt.Errorf("handler %q: its Timeout is %s, allowed is less than StuckMessageThreshold (%s)", h.Key(),
+			return nil, fmt.Errorf("handler %q: its option Timeout = %s: must be less than StuckMessageThreshold (%s)", h.Key(),
 				h.Timeout(), cfg.Options.StuckMessageThreshold)
 		}
 	}

@@ -99,12 +99,12 @@ func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 
 func TestBadFlagsAreRefused(t *testing.T) {
 	scratchtest.RequireRefused(t, command.Run, map[string][]string{
-		"-messages is 0, allowed is 1 to 100000": {"-messages", "0"},
-		"-workers is 0, allowed is 1 to 20":      {"-workers", "0"},
-		"-crash is 51, allowed is 0 to 50":       {"-crash", "51"},
-		"-crash is 8, allowed is 0 to 5":         {"-messages", "20"},
-		`unknown argument "please"`:              {"please"},
-		"flag provided but not defined: -sed":    {"-sed", "1"},
+		"-messages = 0: must be 1 to 100000":  {"-messages", "0"},
+		"-workers = 0: must be 1 to 20":       {"-workers", "0"},
+		"-crash = 51: must be 0 to 50":        {"-crash", "51"},
+		"-crash = 8: must be 0 to 5":          {"-messages", "20"},
+		`unknown argument "please"`:           {"please"},
+		"flag provided but not defined: -sed": {"-sed", "1"},
 	})
 }
 

@@ -81,7 +81,7 @@ func declare(flags *flag.FlagSet, s *Settings) {
 func check(s *Settings) error {
 	s.Seed = scratch.Seed(s.Seed)
 	if s.Records < 1 {
-		return fmt.Errorf("-n is %d, allowed is 1 or more", s.Records)
+		return fmt.Errorf("-n = %d: must be 1 or more", s.Records)
 	}
 	return scratch.Within("-crash", s.Kills, 0, maxKills)
 }

@@ -71,9 +71,9 @@ func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 
 func TestBadFlagsAreRefused(t *testing.T) {
 	scratchtest.RequireRefused(t, command.Run, map[string][]string{
-		"-n is 0, allowed is 1 or more":       {"-n", "0"},
-		"-crash is -1, allowed is 0 to 50":    {"-crash", "-1"},
-		"-crash is 51, allowed is 0 to 50":    {"-crash", "51"},
+		"-n = 0: must be 1 or more":           {"-n", "0"},
+		"-crash = -1: must be 0 to 50":        {"-crash", "-1"},
+		"-crash = 51: must be 0 to 50":        {"-crash", "51"},
 		`unknown argument "please"`:           {"please"},
 		"flag provided but not defined: -sed": {"-sed", "1"},
 	})

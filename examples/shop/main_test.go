@@ -108,12 +108,12 @@ func readUntil(t *testing.T, out io.Reader, wanted *regexp.Regexp) string {
 
 func TestBadFlagsAreRefused(t *testing.T) {
 	scratchtest.RequireRefused(t, command.Run, map[string][]string{
-		"-rate is 0, allowed is 1 to 100":                   {"-rate", "0"},
-		"-for is 1ms, allowed is 1s to 1h":                  {"-smoke", "-for", "1ms"},
-		`-addr is "8080", allowed is a port`:                {"-addr", "8080"},
-		`-addr is "0.0.0.0:80", allowed is this machine's`:  {"-addr", "0.0.0.0:80"},
-		`-addr is "example.com:1", allowed is this machine`: {"-addr", "example.com:1"},
-		`unknown argument "please"`:                         {"please"},
+		"-rate = 0: must be 1 to 100":                   {"-rate", "0"},
+		"-for = 1ms: must be 1s to 1h":                  {"-smoke", "-for", "1ms"},
+		`-addr = "8080": must be a port`:                {"-addr", "8080"},
+		`-addr = "0.0.0.0:80": must be this machine's`:  {"-addr", "0.0.0.0:80"},
+		`-addr = "example.com:1": must be this machine`: {"-addr", "example.com:1"},
+		`unknown argument "please"`:                     {"please"},
 	})
 }
 

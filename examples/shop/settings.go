@@ -49,7 +49,7 @@ func check(s *Settings) (err error) {
 	}
 	s.Address, err = onLoopback(s.Address)
 	if s.For < time.Second || s.For > time.Hour {
-		err = errors.Join(err, fmt.Errorf("-for is %s, allowed is 1s to 1h", s.For))
+		err = errors.Join(err, fmt.Errorf("-for = %s: must be 1s to 1h", s.For))
 	}
 	return errors.Join(err, scratch.Within("-rate", s.Rate, 1, 100))
 }
@@ -59,11 +59,11 @@ func check(s *Settings) (err error) {
 func onLoopback(address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return "", fmt.Errorf("-addr is %q, allowed is a port such as :8080, or 127.0.0.1:8080", address)
+		return "", fmt.Errorf("-addr = %q: must be a port such as :8080, or 127.0.0.1:8080", address)
 	}
 	host = cmp.Or(host, "127.0.0.1")
 	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
-		return "", fmt.Errorf("-addr is %q, allowed is this machine's loopback, such as :8080 or [::1]:8080", address)
+		return "", fmt.Errorf("-addr = %q: must be this machine's loopback, such as :8080 or [::1]:8080", address)
 	}
 	return net.JoinHostPort(host, port), nil
 }

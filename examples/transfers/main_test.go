@@ -57,13 +57,13 @@ func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 
 func TestBadFlagsAreRefused(t *testing.T) {
 	scratchtest.RequireRefused(t, command.Run, map[string][]string{
-		"-transfers is 0, allowed is 1 to 1000000": {"-transfers", "0"},
-		"-accounts is 1, allowed is 2 to 100000":   {"-accounts", "1"},
-		"-workers is 0, allowed is 1 to 20":        {"-workers", "0"},
-		"-kills is 51, allowed is 0 to 50":         {"-kills", "51"},
-		"-group is 0, allowed is 1 to 100":         {"-group", "0"},
-		`unknown argument "please"`:                {"please"},
-		"flag provided but not defined: -sed":      {"-sed", "1"},
+		"-transfers = 0: must be 1 to 1000000": {"-transfers", "0"},
+		"-accounts = 1: must be 2 to 100000":   {"-accounts", "1"},
+		"-workers = 0: must be 1 to 20":        {"-workers", "0"},
+		"-kills = 51: must be 0 to 50":         {"-kills", "51"},
+		"-group = 0: must be 1 to 100":         {"-group", "0"},
+		`unknown argument "please"`:            {"please"},
+		"flag provided but not defined: -sed":  {"-sed", "1"},
 	})
 }
 

@@ -65,7 +65,7 @@ const maxTimeout = 24 * time.Hour
 func (o Options) validate(dialect string) error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {
-		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
 	}
 	if o.LockTimeout < time.Millisecond || o.LockTimeout > maxTimeout {
 		refuse("LockTimeout", o.LockTimeout, "1ms to 24h")

@@ -126,24 +126,24 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	require.ErrorContains(t, err, "inside a transaction")
 
 	for expected, option := range map[string]func(*gormstore.Options){
-		"option LockTimeout is 1µs, allowed is 1ms to 24h": func(o *gormstore.Options) {
+		"option LockTimeout = 1µs: must be 1ms to 24h": func(o *gormstore.Options) {
 			o.LockTimeout = time.Microsecond
 		},
-		"option LockTimeout is 24h0m0.000000001s, allowed is 1ms to 24h": func(o *gormstore.Options) {
+		"option LockTimeout = 24h0m0.000000001s: must be 1ms to 24h": func(o *gormstore.Options) {
 			o.LockTimeout = 24*time.Hour + 1
 		},
-		"option StatementTimeout is 2562047h47m16.854775807s": func(o *gormstore.Options) {
+		"option StatementTimeout = 2562047h47m16.854775807s": func(o *gormstore.Options) {
 			o.StatementTimeout = math.MaxInt64
 		},
-		"option StatementTimeout is 0s, allowed is more than 0, to 24h": func(o *gormstore.Options) {
+		"option StatementTimeout = 0s: must be more than 0, to 24h": func(o *gormstore.Options) {
 			o.StatementTimeout = 0
 		},
-		"option BatchSize is 0, allowed is 1 or more":   func(o *gormstore.Options) { o.BatchSize = 0 },
-		"option MaxAttempts is 0, allowed is 1 or more": func(o *gormstore.Options) { o.MaxAttempts = 0 },
-		"option Isolation is Read Committed, allowed is Default or Serializable on sqlite": func(o *gormstore.Options) {
+		"option BatchSize = 0: must be 1 or more":   func(o *gormstore.Options) { o.BatchSize = 0 },
+		"option MaxAttempts = 0: must be 1 or more": func(o *gormstore.Options) { o.MaxAttempts = 0 },
+		"option Isolation = Read Committed: must be Default or Serializable on sqlite": func(o *gormstore.Options) {
 			o.Isolation = sql.LevelReadCommitted
 		},
-		"option Isolation is Linearizable, allowed is": func(o *gormstore.Options) {
+		"option Isolation = Linearizable: must be": func(o *gormstore.Options) {
 			o.Isolation = sql.LevelLinearizable
 		},
 		"schema": func(o *gormstore.Options) {
@@ -152,7 +152,7 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 		`table prefix "a b"`: func(o *gormstore.Options) {
 			o.TablePrefix = "a b"
 		},
-		"option LockTimeout is 0s": func(o *gormstore.Options) {
+		"option LockTimeout = 0s": func(o *gormstore.Options) {
 			*o = gormstore.Options{}
 		},
 	} {

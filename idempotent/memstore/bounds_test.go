@@ -225,8 +225,8 @@ func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 		opt  func(*memstore.Options)
 		want string
 	}{
-		{func(o *memstore.Options) { o.MaxKeys = 0 }, "option MaxKeys is 0, allowed is 1 or more"},
-		{func(o *memstore.Options) { o.WaitTimeout = -1 }, "option WaitTimeout is -1ns, allowed is 0 (do not wait) or more"},
+		{func(o *memstore.Options) { o.MaxKeys = 0 }, "option MaxKeys = 0: must be 1 or more"},
+		{func(o *memstore.Options) { o.WaitTimeout = -1 }, "option WaitTimeout = -1ns: must be 0 (do not wait) or more"},
 		{func(o *memstore.Options) { *o = memstore.Options{} }, "start from memstore.DefaultOptions()"},
 	} {
 		_, err := memstore.New(c.opt)

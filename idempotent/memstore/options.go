@@ -37,10 +37,10 @@ func (o Options) Validate() error {
 	}
 	var problems []error
 	if o.MaxKeys < 1 {
-		problems = append(problems, fmt.Errorf("option MaxKeys is %d, allowed is 1 or more", o.MaxKeys))
+		problems = append(problems, fmt.Errorf("option MaxKeys = %d: must be 1 or more", o.MaxKeys))
 	}
 	if o.WaitTimeout < 0 {
-		problems = append(problems, fmt.Errorf("option WaitTimeout is %s, allowed is 0 (do not wait) or more", o.WaitTimeout))
+		problems = append(problems, fmt.Errorf("option WaitTimeout = %s: must be 0 (do not wait) or more", o.WaitTimeout))
 	}
 	return errors.Join(problems...)
 }

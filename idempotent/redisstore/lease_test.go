@@ -69,7 +69,7 @@ func TestRetentionIsTheRunsElseTheStores(t *testing.T) {
 		r := newRig(t)
 		_, err := r.store(t).Run(t.Context(), idempotent.Run{Key: payment, Retention: -time.Second},
 			func(context.Context) error { panic("called") })
-		require.ErrorContains(t, err, `handler "billing", message "m1": retention is -1s, allowed is 1ms or more`)
+		require.ErrorContains(t, err, `handler "billing", message "m1": retention is -1s: must be 1ms or more`)
 		require.Empty(t, r.value(t))
 	})
 }

@@ -79,7 +79,7 @@ const (
 func (o Options) Validate() error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {
-		problems = append(problems, fmt.Errorf("option %s is %v, allowed is %s", name, value, allowed))
+		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
 	}
 	if n := len([]rune(o.KeyPrefix)); n < 1 || n > maxKeyPrefix {
 		refuse("KeyPrefix", fmt.Sprintf("%q", o.KeyPrefix), "1 to 200 characters")
@@ -136,7 +136,7 @@ func clientOptions(address string, o Options) (*redis.Options, error) {
 	found, err := redis.ParseURL(address)
 	if err != nil || strings.Contains(address, "#") {
 		return nil, errors.New("redisstore: URL: it cannot be read, and is not shown as it may hold a password: " +
-			"allowed is redis://user:password@host:port/database, rediss:// or unix:// too, with user and password percent-encoded " +
+			"it must be redis://user:password@host:port/database, rediss:// or unix:// too, with user and password percent-encoded " +
 			"(%2F for a slash, %23 for a number sign, %3F for a question mark) and the parameters of go-redis' ParseURL")
 	}
 	if o.Database >= 0 {

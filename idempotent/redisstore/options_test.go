@@ -15,22 +15,22 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	long := make([]byte, 201)
 	for want, option := range map[string]func(*redisstore.Options){
-		`option KeyPrefix is "", allowed is 1 to 200 characters`: func(o *redisstore.Options) { o.KeyPrefix = "" },
-		`", allowed is 1 to 200 characters`: func(o *redisstore.Options) {
+		`option KeyPrefix = "": must be 1 to 200 characters`: func(o *redisstore.Options) { o.KeyPrefix = "" },
+		`": must be 1 to 200 characters`: func(o *redisstore.Options) {
 			o.KeyPrefix = string(long)
 		},
-		"option Lease is 99ms, allowed is 100ms or more": func(o *redisstore.Options) {
+		"option Lease = 99ms: must be 100ms or more": func(o *redisstore.Options) {
 			o.Lease = 99 * time.Millisecond
 		},
-		"option WaitTimeout is -1ns, allowed is 0 (does not wait) or more": func(o *redisstore.Options) { o.WaitTimeout = -1 },
-		"option OperationTimeout is -1ns, allowed is 0 (chosen by the store) to a third of Lease": func(o *redisstore.Options) {
+		"option WaitTimeout = -1ns: must be 0 (does not wait) or more": func(o *redisstore.Options) { o.WaitTimeout = -1 },
+		"option OperationTimeout = -1ns: must be 0 (chosen by the store) to a third of Lease": func(o *redisstore.Options) {
 			o.OperationTimeout = -1
 		},
-		"option OperationTimeout is 11s, allowed is 0 (chosen by the store) to a third of Lease, 10s": func(o *redisstore.Options) {
+		"option OperationTimeout = 11s: must be 0 (chosen by the store) to a third of Lease, 10s": func(o *redisstore.Options) {
 			o.OperationTimeout = 11 * time.Second
 		},
-		"option Retention is 0s, allowed is 1ms or more":                           func(o *redisstore.Options) { o.Retention = 0 },
-		"option Database is -2, allowed is -1 (the URL's) or more":                 func(o *redisstore.Options) { o.Database = -2 },
+		"option Retention = 0s: must be 1ms or more":                               func(o *redisstore.Options) { o.Retention = 0 },
+		"option Database = -2: must be -1 (the URL's) or more":                     func(o *redisstore.Options) { o.Database = -2 },
 		"option Database is 3, but a client that is given to New has its database": func(o *redisstore.Options) { o.Database = 3 },
 		"option KeyPrefix is": func(o *redisstore.Options) { *o = redisstore.Options{} },
 	} {
@@ -56,7 +56,7 @@ func TestRingIsRefusedAsItLosesMarkers(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, ring.Close()) })
 	_, err := redisstore.New(ring)
 	require.ErrorContains(t, err, "redisstore: client is a *redis.Ring")
-	require.ErrorContains(t, err, "allowed is a *redis.Client or a *redis.ClusterClient")
+	require.ErrorContains(t, err, "must be a *redis.Client or a *redis.ClusterClient")
 }
 
 func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
@@ -81,5 +81,5 @@ func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, encoded.Close())
 	_, err = redisstore.Open("redis://127.0.0.1:6379", func(o *redisstore.Options) { o.Lease = 0 })
-	require.ErrorContains(t, err, "redisstore: option Lease is 0s")
+	require.ErrorContains(t, err, "redisstore: option Lease = 0s")
 }

@@ -65,7 +65,7 @@ func checkClient(client redis.UniversalClient) error {
 		return fmt.Errorf("redisstore: client is a nil %T", client)
 	}
 	if _, ring := client.(*redis.Ring); ring {
-		return errors.New("redisstore: client is a *redis.Ring, which asks another server when one does not answer, where no marker is: allowed is a *redis.Client or a *redis.ClusterClient")
+		return errors.New("redisstore: client is a *redis.Ring, which asks another server when one does not answer, where no marker is:: must be a *redis.Client or a *redis.ClusterClient")
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (s *Store) Run(
 // begin claims the key, unless it has been processed, and makes the store ready for the body.
 func (s *Store) begin(ctx context.Context, run idempotent.Run) (c *claim, duplicate bool, err error) {
 	if r := s.retention(run); r < time.Millisecond {
-		return nil, false, fmt.Errorf("retention is %s, allowed is 1ms or more, or 0 for the store's", r)
+		return nil, false, fmt.Errorf("retention is %s: must be 1ms or more, or 0 for the store's", r)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, false, err

@@ -152,7 +152,7 @@ func (r *report) close() {
 func partOf(all []mutant, part string) ([]mutant, error) {
 	var k, n int
 	if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
-		return nil, fmt.Errorf("-part is %q, allowed is k/n with 1 <= k <= n", part)
+		return nil, fmt.Errorf("-part = %q: must be k/n with 1 <= k <= n", part)
 	}
 	var selected []mutant
 	for i := k - 1; i < len(all); i += n {

@@ -222,7 +222,7 @@ func TestPartsTogetherAreAll(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "0/4", "5/4", "x", "1"} {
 		_, err := partOf(mutants, wrong)
-		require.ErrorContains(t, err, "allowed is k/n", wrong)
+		require.ErrorContains(t, err, "must be k/n", wrong)
 	}
 }
 

@@ -62,7 +62,7 @@ func CheckKey(key string) error {
 	case !utf8.ValidString(key) || slices.Contains([]byte(key), 0):
 		return fmt.Errorf("handler key %q is not valid UTF-8 without NUL", key)
 	case utf8.RuneCountInString(key) > models.MaxHandlerKey:
-		return fmt.Errorf("handler key of %d characters, allowed are 1 to %d", utf8.RuneCountInString(key),
+		return fmt.Errorf("handler key of %d characters: must be 1 to %d", utf8.RuneCountInString(key),
 			models.MaxHandlerKey)
 	}
 	return nil

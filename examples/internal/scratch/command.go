@@ -91,7 +91,7 @@ func (c Command[S, L]) Verdict(ledger L, err error, stdout, stderr io.Writer) (s
 // Within is nil if a flag's value is at least least and at most most.
 func Within(flag string, value, least, most int) error {
 	if value < least || value > most {
-		return fmt.Errorf("%s is %d, allowed is %d to %d", flag, value, least, most)
+		return fmt.Errorf("%s = %d: must be %d to %d", flag, value, least, most)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func TestStatusTellsWhatBecameOfTheRun(t *testing.T) {
 		"failed": {errors.New("no paper"), "-first 1 -second 3", Unbalanced, "adding\ntotal: 4\n",
 			"adder: no paper\n"},
 		"misused": {nil, "-first 10 -second -1", Misused, "",
-			"adder: -first is 10, allowed is 0 to 9\n-second is -1, allowed is 0 to 9\n"},
+			"adder: -first = 10: must be 0 to 9\n-second = -1: must be 0 to 9\n"},
 		"a word": {nil, "please", Misused, "", "adder: unknown argument \"please\"\n"},
 		"asked for how": {nil, "-h", Balanced, "",
 			"Usage of adder:\n  -first int\n    \tto be added (default 2)\n  -second int\n    \tto be added (default 2)\n"},
