@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 )
 
 // Failures are the failures of an inbox by their kind.
@@ -148,14 +150,14 @@ func (g *grouping) add(r *glimpse) {
 	}
 	normalised, known := g.normalised[r.lastError]
 	if !known {
-		if normalised = normalise(r.lastError); len(g.normalised) < mostAtOnce { // else each is another
+		if normalised = fingerprint.Normalise(r.lastError); len(g.normalised) < mostAtOnce { // else each is another
 			g.normalised[r.lastError] = normalised
 		}
 	}
 	of := [2]string{r.key, normalised}
 	group := g.groups[of]
 	if group == nil {
-		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised,
+		group = &FailureGroup{Fingerprint: fingerprint.Of(r.key, r.lastError), HandlerKey: r.key, Error: normalised,
 			FirstSeen: r.createdAt}
 		g.groups[of] = group
 	}

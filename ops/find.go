@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -101,7 +102,7 @@ func fingerprintOf(handlerKey, lastError string, failed bool) string {
 	if lastError == "" && !failed {
 		return ""
 	}
-	return fingerprint(handlerKey, normalise(lastError))
+	return fingerprint.Of(handlerKey, lastError)
 }
 
 // stages are the parts of the list of what matches, in order. What only partial

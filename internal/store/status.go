@@ -43,12 +43,14 @@ type Completion struct {
 // is unclaimed by it.
 type Settlement struct {
 	StatusID string
-	Version  int64
-	Locator  string
+	// HandlerKey is the row's. The fingerprint of LastError is made with it.
+	HandlerKey string
+	Version    int64
+	Locator    string
 
 	ErrorCount     int
 	AbandonedCount int
-	// LastError replaces the stored text; nil keeps it.
+	// LastError replaces the stored text and its fingerprint; nil keeps both.
 	LastError *string
 	// NextAttemptAt is nil for "due now" (and when poisoned).
 	NextAttemptAt *time.Time

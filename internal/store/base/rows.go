@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -25,6 +26,16 @@ func Sanitized(text *string) *string {
 	}
 	clean := store.SanitizeError(*text)
 	return &clean
+}
+
+// Failure is a settlement's error text as its row is to keep it, and the fingerprint of
+// that text; both are nil if the row keeps what it has.
+func Failure(s store.Settlement) (text, named *string) {
+	if text = Sanitized(s.LastError); text == nil {
+		return nil, nil
+	}
+	name := fingerprint.Of(s.HandlerKey, *text)
+	return text, &name
 }
 
 // StoredMessage is the message's half of a claim, all NULL if its row is gone.

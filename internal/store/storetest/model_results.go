@@ -94,7 +94,7 @@ func (s settleStep) run(m *machine) {
 	for _, ref := range m.picked(s.Targets) {
 		m.steps++
 		text, next := fmt.Sprintf("failure %d", m.steps), m.model.now.Add(s.Delay)
-		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version, Locator: ref.Locator,
 			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
 		switch s.How {
 		case "failed":
