@@ -41,9 +41,10 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'run' AND handler_key = 'ship'`)
 		at := func(s int) time.Time { return inboxtest.Noon.Add(time.Duration(s) * time.Second) }
 		only := func(states ...ops.State) ops.Filter { return ops.Filter{States: states} }
-		failures, err := r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "no such"})
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"mail"}})
 		require.NoError(t, err)
-		require.Len(t, failures.Groups, 1)
+		require.Len(t, failures.Groups, 2)
+		require.EqualValues(t, 2, failures.Groups[0].Poisoned)
 
 		for name, each := range map[string]struct {
 			filter   ops.Filter
@@ -183,7 +184,8 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 			page, err := r.ops.List(t.Context(), filter, "", 10)
 			require.NoError(t, err)
 			require.True(t, page.Partial, name)
-			require.Equal(t, ops.LookLimit, page.Looked, name)
+			require.LessOrEqual(t, page.Looked, ops.LookLimit, name)
+			require.Greater(t, page.Looked, ops.LookLimit*9/10, name)
 			require.Empty(t, page.Statuses, name)
 			require.NotEmpty(t, page.Next, name)
 			count, err := r.ops.Count(t.Context(), filter)

@@ -61,3 +61,6 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 		}
 	}
 }
+
+// mostAtOnce is how many rows one statement of a page reads.
+const mostAtOnce = 1000
