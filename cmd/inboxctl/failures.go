@@ -24,6 +24,8 @@ comes first: it is mostly the one to understand first. FIRST and LAST are how
 long ago the first and the last of its statuses were added, which is mostly when
 their messages were received.
 
+--error is compared with a group's error as it is shown here.
+
 A group's fingerprint selects its statuses in "list", "retry" and "discard".
 POISONED are given up and wait for you; FAILING will be tried again by themselves.
 
@@ -59,7 +61,7 @@ JSON: ops.Failures.`,
 		},
 	}
 	filters.bindStates(cmd, ops.StatePoisoned, ops.StateFailing)
-	filters.bind(cmd)
+	filters.bindCommon(cmd)
 	when.bindPeriod(cmd, receivedWhen)
 	cmd.Flags().BoolVar(&wide, "wide", false, "errors whole")
 	return cmd
