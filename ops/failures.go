@@ -234,14 +234,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 
 // groupArguments are the parameters of countGroups from $3 on.
 func (o *Ops) groupArguments(f *filter) []any {
-	until := f.To
-	if until.IsZero() {
-		until = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
-	}
-	from := f.From
-	if from.IsZero() {
-		from = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	}
+	from, until := o.roughly(f.From, f.To)
 	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), f.wantsMessage()}
 }
 

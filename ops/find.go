@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -89,10 +90,20 @@ func (f *filter) takesTime(received time.Time) bool {
 	return (f.From.IsZero() || !received.Before(f.From)) && (f.To.IsZero() || received.Before(f.To))
 }
 
-// takesText compares with the text as it is shown. No statement does: what the
-// redaction hook hides must not be found.
+// takesText compares with the text as it is shown: what the redaction hook hides must not
+// be found.
 func (f *filter) takesText(shown string) bool {
 	return f.text == "" || strings.Contains(strings.ToLower(shown), f.text)
+}
+
+// sqlText is what statements look for in error texts, so that a search need not read
+// them all. It is empty where they cannot judge: a hook may show any text otherwise than
+// it is stored, and databases differ in the case of letters beyond ASCII.
+func (f *filter) sqlText() string {
+	if f.redacted || strings.ContainsFunc(f.text, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return ""
+	}
+	return f.text
 }
 
 // poisonedAlone tells whether all that is poisoned matches, and nothing else, but
@@ -171,7 +182,7 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (fou
 func (o *Ops) findIn(
 	ctx context.Context, f *filter, st stage, number int, after *place, limit int, out *found,
 ) (ended bool, err error) {
-	at := f.start(st)
+	at := o.start(f, st)
 	if after != nil {
 		if at = *after; at.ID == "" && st.keyed() {
 			return false, badInput("cursor", "it is not one of this list")
@@ -193,7 +204,7 @@ func (o *Ops) findIn(
 		}
 		depth := min(step, left/perStep)
 		wanted := limit + 1 - len(out.rows)
-		if f.text != "" { // judged here, and so is how many match
+		if f.text != f.sqlText() { // judged here, and so is how many match
 			wanted = LookLimit
 		}
 		s, err := o.scan(ctx, f, st, keys, at, depth, wanted)

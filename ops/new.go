@@ -116,6 +116,7 @@ var dialectTexts = map[string][]string{
 		// What a statement has as s for each row before it: as many statuses as stand between
 		// the two.
 		"{each}", `CROSS JOIN LATERAL (SELECT *`, "{/each}", `) s`,
+		"{index of}", `strpos(`,
 		"{due as stored}", due,
 		"{received as stored}", `received_at`,
 		"{rejected as stored}", `rejected_at`,
@@ -136,6 +137,7 @@ var dialectTexts = map[string][]string{
 		"{as ID}", ``,
 		// No join knows the tables to its left, but the subquery of a condition does.
 		"{/each}", `)`,
+		"{index of}", `instr(`,
 		"{due as stored}", `CAST(` + due + ` AS text)`,
 		"{received as stored}", `CAST(received_at AS text)`,
 		"{rejected as stored}", `CAST(rejected_at AS text)`,

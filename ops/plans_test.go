@@ -128,7 +128,7 @@ func plansOf(o *Ops) []looked {
 			"INDEX inbox_messages_received_at (received_at>? AND (received_at,number)<(?,?))"},
 		{"listReceived", listReceived, search(byReceived, place{At: instant(1000), Number: 1000}, 1000, Filter{
 			From: time.Date(2026, 1, 1, 12, 1, 12, 0, time.UTC)}), ofMessage, 115 * 8, "INDEX " + ofMessage + " (message_number=?"},
-		{"listOfMessage", listOfMessage, search(byMessage, place{At: lastTime, Number: lastNumber}, 51,
+		{"listOfMessage", listOfMessage, search(byMessage, place{At: lastTime}, 51,
 			Filter{MessageID: "m7"}), "inbox_messages_pkey", 8, auto + "inbox_messages_1 (id=?)"},
 		{"failureGroups", failureGroups, []any{`["hot","lanes"]`, 500}, failures, 20, "INDEX " + failures +
 			" (handler_key=? AND fingerprint>?)"},

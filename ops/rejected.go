@@ -75,10 +75,10 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return RejectedPage{}, err
 	}
-	oldest, latest := roughly(filter.From, filter.To)
+	oldest, before := o.roughly(filter.From, filter.To)
 	read := func(ctx context.Context, p place, n int) ([]rejectedRow, error) {
-		if p.At == lastTime && !latest.IsZero() {
-			p.At = store.SQLiteTime(latest)
+		if p.At == lastTime {
+			p.At = store.SQLiteTime(before)
 		}
 		at, err := o.argument(p.At)
 		if err != nil {

@@ -23,10 +23,11 @@ type place struct {
 }
 
 // Behind every row, which is where lists from the newest begin.
+var endOfTime = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+
 const (
-	lastTime   = "9999-12-31 23:59:59.999999+00:00"
-	lastID     = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-	lastNumber = 1 << 62
+	lastTime = "9999-12-31 23:59:59.999999+00:00"
+	lastID   = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 )
 
 // stage is one part of a list: the index that its order comes from.
@@ -53,13 +54,13 @@ func (st stage) firstStep(limit int) int {
 	return min(limit+1, 100)
 }
 
-// start is before the first row of a stage.
-func (f *filter) start(st stage) place {
-	at := place{At: lastTime, ID: lastID, Number: lastNumber}
-	if _, latest := roughly(f.From, f.To); !latest.IsZero() && st == byReceived {
-		at.At = store.SQLiteTime(latest)
+// start is before the first row of a stage. Messages have positive numbers.
+func (o *Ops) start(f *filter, st stage) place {
+	if st.keyed() {
+		return place{At: lastTime, ID: lastID}
 	}
-	return at
+	_, before := o.roughly(f.From, f.To)
+	return place{At: store.SQLiteTime(before)}
 }
 
 // hit is as much of a status as lists and actions need to choose it.
@@ -89,7 +90,7 @@ const (
 		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0 THEN 65 ELSE 1 END`
 
 	matches = `(states & $7) <> 0 AND ($8 = '' OR type = $8) AND (received_at IS NULL OR received_at >= $9 AND received_at < $10)
-		AND ($11 = '' OR fingerprint = $11)`
+		AND ($11 = '' OR fingerprint = $11) AND ($12 = '' OR {index of}lower(last_error), $12) > 0)`
 
 	ofKeys = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
@@ -139,12 +140,12 @@ const listGroup = ofKeys + `'' AS at
 const listDue = ofKeys + `{due as stored} AS at
 		FROM keys k {each} FROM (
 			SELECT * FROM (
-				SELECT * FROM {statuses} WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` = $12 AND id < $2
+				SELECT * FROM {statuses} WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` = $13 AND id < $2
 				ORDER BY id DESC LIMIT $3
 			) a
 			UNION ALL
 			SELECT * FROM (
-				SELECT * FROM {statuses} WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` < $12
+				SELECT * FROM {statuses} WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` < $13
 				ORDER BY ` + due + ` DESC, id DESC LIMIT $3
 			) b
 		) c {/each}` + keysFound
@@ -161,14 +162,14 @@ const (
 	ofMessages = `
 WITH chosen AS (
 	SELECT number, id, type, received_at, {received as stored} AS at FROM {messages}
-	WHERE (received_at, number) <= ($12, $2) AND received_at >= $9`
+	WHERE (received_at, number) <= ($13, $2) AND received_at >= $9`
 
 	messagesFound = `
 	ORDER BY received_at DESC, number DESC LIMIT $3
 ), scanned AS (
 	SELECT m.number, m.id AS message_id, m.type, m.received_at, m.at, ` + ofStatus + `
 	FROM chosen m {each} FROM {statuses}
-		WHERE message_number = m.number AND (m.number <> $2 OR handler_key > $6) ORDER BY handler_key LIMIT $13
+		WHERE message_number = m.number AND (m.number <> $2 OR handler_key > $6) ORDER BY handler_key LIMIT $14
 	{/each}
 )
 SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, number, version, message_id, type, received_at, last_error, rank
@@ -187,7 +188,7 @@ ORDER BY rank`
 const listReceived = ofMessages + messagesFound
 
 // By the messages' primary key.
-const listOfMessage = ofMessages + ` AND id = $14 AND ($15 = '' OR namespace = $15)` + messagesFound
+const listOfMessage = ofMessages + ` AND id = $15 AND ($16 = '' OR namespace = $16)` + messagesFound
 
 var listOf = map[stage]string{byPoisoned: listPoisoned, byWaiting: listWaiting, byGroup: listGroup, byDue: listDue,
 	byReceived: listReceived, byMessage: listOfMessage}
@@ -272,16 +273,9 @@ func (o *Ops) scanArguments(
 	if err != nil {
 		return nil, badInput("cursor", "it is not one of this list")
 	}
-	oldest, latest := roughly(f.From, f.To)
-	until, err := o.argument(lastTime)
-	if err != nil {
-		return nil, err
-	}
-	if !latest.IsZero() {
-		until = o.stamp(latest)
-	}
-	args := []any{list, after.ID, depth, limit, f.text != "", f.wantsMessage(), f.states, f.Type, o.stamp(oldest), until,
-		f.Fingerprint}
+	oldest, before := o.roughly(f.From, f.To)
+	args := []any{list, after.ID, depth, limit, f.text != "", f.wantsMessage(), f.states, f.Type, o.stamp(oldest),
+		o.stamp(before), f.Fingerprint, f.sqlText()}
 	if st == byDue {
 		return append(args, at), nil
 	}

@@ -27,7 +27,7 @@ func Operations() trial.Group {
 		names[i] = l.name
 		g.Variants = append(g.Variants, trial.Variant{Name: l.name, New: looking(l)})
 	}
-	g.Lines = []trial.Line{trial.WorstValue("ops_list_p99_ms", names, "p99_ms", 100)}
+	g.Lines = []trial.Line{trial.WorstValue("ops_list_p99_ms", names, "p99_ms", 50)}
 	return g
 }
 
