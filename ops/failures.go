@@ -235,7 +235,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 // groupArguments are the parameters of countGroups from $3 on.
 func (o *Ops) groupArguments(f *filter) []any {
 	from, until := o.roughly(f.From, f.To)
-	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), f.wantsMessage()}
+	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f)}
 }
 
 func (g *grouping) result() Failures {

@@ -16,8 +16,6 @@ type filter struct {
 	// states are those asked for as bits, see stateBit; all of them if none is named.
 	states int
 	text   string // ErrorText in lower case
-	// redacted says that error texts are shown, and searched, through a hook.
-	redacted bool
 }
 
 // stateBit is how statements tell a state: by its place in States. A failing status has
@@ -73,8 +71,8 @@ func (f *filter) asks(states ...State) bool {
 
 // wantsMessage tells whether statements read what is the message's: to compare it, or
 // because the redaction hook is told of it.
-func (f *filter) wantsMessage() bool {
-	return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() || f.text != "" && f.redacted
+func (o *Ops) wantsMessage(f *filter) bool {
+	return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() || f.text != "" && o.redacts()
 }
 
 // takes tells whether a status matches.
@@ -96,21 +94,21 @@ func (f *filter) takesText(shown string) bool {
 	return f.text == "" || strings.Contains(strings.ToLower(shown), f.text)
 }
 
-// sqlText is what statements look for in error texts, so that a search need not read
-// them all. It is empty where they cannot judge: a hook may show any text otherwise than
-// it is stored, and databases differ in the case of letters beyond ASCII.
-func (f *filter) sqlText() string {
-	if f.redacted || strings.ContainsFunc(f.text, func(r rune) bool { return r > unicode.MaxASCII }) {
+// sqlText is what statements look for in error texts, in lower case, so that a search need
+// not read them all. It is empty where they cannot judge: a hook may show any text
+// otherwise than it is stored, and databases differ in the case of letters beyond ASCII.
+func (o *Ops) sqlText(text string) string {
+	if o.redacts() || strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return ""
 	}
-	return f.text
+	return text
 }
 
 // poisonedAlone tells whether all that is poisoned matches, and nothing else, but
 // for the handler keys.
 func (f *filter) poisonedAlone() bool {
 	return f.states == stateBit(StatePoisoned) && f.MessageID == "" && f.Fingerprint == "" && f.text == "" &&
-		!f.wantsMessage()
+		f.Type == "" && f.From.IsZero() && f.To.IsZero()
 }
 
 // stages are the parts of the list of what matches, in order. What only partial
@@ -160,7 +158,6 @@ func (f found) ids() []string {
 // A search that meets few matches goes on behind what it has looked at, by larger steps.
 func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
-	f.redacted = o.redacts()
 	stages, first := f.stages(), 0
 	if after != nil {
 		first = after.Stage
@@ -204,7 +201,7 @@ func (o *Ops) findIn(
 		}
 		depth := min(step, left/perStep)
 		wanted := limit + 1 - len(out.rows)
-		if f.text != f.sqlText() { // judged here, and so is how many match
+		if f.text != o.sqlText(f.text) { // judged here, and so is how many match
 			wanted = LookLimit
 		}
 		s, err := o.scan(ctx, f, st, keys, at, depth, wanted)

@@ -89,7 +89,6 @@ func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 // order does not matter.
 func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 	var out found
-	f.redacted = o.redacts()
 	for i, st := range f.stages() {
 		keys := []string{""}
 		if st.keyed() {

@@ -138,9 +138,9 @@ func plansOf(o *Ops) []looked {
 		{"loadMessage", loadMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"previewMessage", previewMessage, append([]any{7}, o.cuts(PreviewBounds{Content: 10, Key: 10})...),
 			"inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
-		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), mostAtOnce}, statusID, 10, auto +
+		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), 1000}, statusID, 10, auto +
 			statuses + "_1 (id=?)"},
-		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), mostAtOnce}, "inbox_messages_number",
+		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), 1000}, "inbox_messages_number",
 			10, "INDEX inbox_messages_number (number=?)"},
 		{"rowsOfMessage", rowsOfMessage, []any{1000001, mostListed}, ofMessage, 5, "INDEX " + ofMessage +
 			" (message_number=?"},
@@ -168,8 +168,8 @@ func plansOf(o *Ops) []looked {
 		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, "INDEX " + ofMessage + " (message_number=?)"},
 		{"statusesLeft", statusesLeft, []any{7}, ofMessage, 1, "INDEX " + ofMessage + " (message_number=?)"},
 		{"deleteMessage", deleteMessage, []any{7}, "inbox_messages_number", 2, "INDEX inbox_messages_number (number=?)"},
-		{"walkRejected", walkRejected, []any{now, id(5000), o.stamp(time.Time{}), 1000},
-			"inbox_rejected_messages_rejected_at", 1000,
+		{"listRejected", listRejected, []any{now, id(5000), o.stamp(time.Time{}), 1000, 51, "", "", o.stamp(endOfTime), "bad"},
+			"inbox_rejected_messages_rejected_at", 1000 * 5,
 			"INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
 		{"oneRejected", oneRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto +
 			"inbox_rejected_messages_1 (id=?)"},
@@ -178,7 +178,8 @@ func plansOf(o *Ops) []looked {
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
-		{"walkAudit", walkAudit, []any{id(5000), 1000}, "inbox_audit_pkey", 1000, auto + "inbox_audit_1 (id<?)"},
+		{"listAudit", listAudit, []any{id(5000), 1000, 51, "", "", "none", o.stamp(time.Time{}), o.stamp(endOfTime), id(1)},
+			"inbox_audit_pkey", 1000 * 5, auto + "inbox_audit_1 (id>? AND id<?)"},
 		{"auditDetails", auditDetails, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1007)), 50}, "inbox_audit_pkey", 2, auto +
 			"inbox_audit_1 (id=?)"},
 		{"inboxName", inboxName, nil, "", 10, ""},

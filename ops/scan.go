@@ -69,7 +69,7 @@ type hit struct {
 	id         string
 	key        string
 	version    int64
-	receivedAt time.Time // only if filter.wantsMessage
+	receivedAt time.Time // only if wantsMessage
 	lastError  string    // redacted; only if it is searched
 	// closes: it is the last row looked at of its handler key, or of all, and no hit
 	// itself. depth tells how many there were; of messages, statuses how many these have.
@@ -95,8 +95,7 @@ const (
 	ofKeys = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
 scanned AS (
-	SELECT a.*, row_number() OVER (PARTITION BY handler_key ORDER BY at DESC, id DESC) AS depth,
-		count(*) OVER (PARTITION BY handler_key) AS n
+	SELECT a.*, row_number() OVER w AS depth, lead(id) OVER w IS NULL AS ends
 	FROM (
 		SELECT ` + ofStatus + `, CASE WHEN $6 THEN s.message_id END AS message_id,
 			CASE WHEN $6 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
@@ -104,6 +103,7 @@ scanned AS (
 
 	keysFound = `
 	) a
+	WINDOW w AS (PARTITION BY handler_key ORDER BY at DESC, id DESC)
 )
 SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id, type, received_at, last_error, rank
 FROM (
@@ -112,7 +112,7 @@ FROM (
 ) f
 UNION ALL
 SELECT true, depth, 0, id, handler_key, at, 0, version, NULL, NULL, NULL, NULL, 0
-FROM scanned WHERE depth = CASE WHEN n < $3 THEN n ELSE $3 END
+FROM scanned WHERE depth = $3 OR depth < $3 AND ends
 ORDER BY rank`
 )
 
@@ -274,8 +274,8 @@ func (o *Ops) scanArguments(
 		return nil, badInput("cursor", "it is not one of this list")
 	}
 	oldest, before := o.roughly(f.From, f.To)
-	args := []any{list, after.ID, depth, limit, f.text != "", f.wantsMessage(), f.states, f.Type, o.stamp(oldest),
-		o.stamp(before), f.Fingerprint, f.sqlText()}
+	args := []any{list, after.ID, depth, limit, f.text != "", o.wantsMessage(f), f.states, f.Type, o.stamp(oldest),
+		o.stamp(before), f.Fingerprint, o.sqlText(f.text)}
 	if st == byDue {
 		return append(args, at), nil
 	}
