@@ -104,6 +104,9 @@ func (o *Ops) sqlText(text string) string {
 	return text
 }
 
+// judges tells whether find compares error texts, as statements cannot.
+func (o *Ops) judges(f *filter) bool { return f.text != o.sqlText(f.text) }
+
 // poisonedAlone tells whether all that is poisoned matches, and nothing else, but
 // for the handler keys.
 func (f *filter) poisonedAlone() bool {
@@ -192,6 +195,7 @@ func (o *Ops) findIn(
 		}
 		perStep = len(keys)
 	}
+	judges := o.judges(f)
 	for step := st.firstStep(limit); perStep > 0; step *= 4 {
 		left := LookLimit - out.looked
 		if left < perStep {
@@ -201,7 +205,7 @@ func (o *Ops) findIn(
 		}
 		depth := min(step, left/perStep)
 		wanted := limit + 1 - len(out.rows)
-		if f.text != o.sqlText(f.text) { // judged here, and so is how many match
+		if judges { // and so only find knows how many match
 			wanted = LookLimit
 		}
 		s, err := o.scan(ctx, f, st, keys, at, depth, wanted)
@@ -212,7 +216,7 @@ func (o *Ops) findIn(
 		for _, h := range s.rows {
 			h.place.Stage = number
 			at = h.place
-			if !f.takesTime(h.receivedAt) || !f.takesText(h.lastError) {
+			if !f.takesTime(h.receivedAt) || judges && !f.takesText(h.lastError) {
 				continue
 			}
 			if len(out.rows) == limit { // so there is more

@@ -70,7 +70,7 @@ type hit struct {
 	key        string
 	version    int64
 	receivedAt time.Time // only if wantsMessage
-	lastError  string    // redacted; only if it is searched
+	lastError  string    // redacted; only if the text is judged by it, see Ops.judges
 	// closes: it is the last row looked at of its handler key, or of all, and no hit
 	// itself. depth tells how many there were; of messages, statuses how many these have.
 	closes          bool
@@ -82,15 +82,14 @@ type hit struct {
 // the last that was looked at. Of the message one column at a time, each by the unique
 // index on its number: a join may be planned as a walk over all.
 const (
-	ofStatus = `s.id, s.handler_key, s.version, s.fingerprint, CASE WHEN $5 THEN s.last_error END AS last_error,
-		` + stateBits + ` AS states`
+	ofStatus = `s.id, s.handler_key, s.version, CASE WHEN $5 THEN s.last_error END AS last_error,
+		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error), $12) > 0) AS matches`
 
-	stateBits = `CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHEN 'discarded' THEN 16 WHEN 'superseded' THEN 32 ELSE 4 END
+	stateBits = `(CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHEN 'discarded' THEN 16 WHEN 'superseded' THEN 32 ELSE 4 END
 		WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
-		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0 THEN 65 ELSE 1 END`
+		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0 THEN 65 ELSE 1 END)`
 
-	matches = `(states & $7) <> 0 AND ($8 = '' OR type = $8) AND (received_at IS NULL OR received_at >= $9 AND received_at < $10)
-		AND ($11 = '' OR fingerprint = $11) AND ($12 = '' OR {index of}lower(last_error), $12) > 0)`
+	ofMessage = `($8 = '' OR type = $8) AND (received_at IS NULL OR received_at >= $9 AND received_at < $10)`
 
 	ofKeys = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
@@ -108,7 +107,7 @@ scanned AS (
 SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id, type, received_at, last_error, rank
 FROM (
 	SELECT scanned.*, row_number() OVER (ORDER BY at DESC, id DESC) AS rank FROM scanned
-	WHERE ` + matches + ` ORDER BY at DESC, id DESC LIMIT $4
+	WHERE matches AND ` + ofMessage + ` ORDER BY at DESC, id DESC LIMIT $4
 ) f
 UNION ALL
 SELECT true, depth, 0, id, handler_key, at, 0, version, NULL, NULL, NULL, NULL, 0
@@ -168,14 +167,14 @@ WITH chosen AS (
 	ORDER BY received_at DESC, number DESC LIMIT $3
 ), scanned AS (
 	SELECT m.number, m.id AS message_id, m.type, m.received_at, m.at, ` + ofStatus + `
-	FROM chosen m {each} FROM {statuses}
+	FROM (SELECT * FROM chosen WHERE ` + ofMessage + `) m {each} FROM {statuses}
 		WHERE message_number = m.number AND (m.number <> $2 OR handler_key > $6) ORDER BY handler_key LIMIT $14
 	{/each}
 )
 SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, number, version, message_id, type, received_at, last_error, rank
 FROM (
 	SELECT scanned.*, row_number() OVER (ORDER BY received_at DESC, number DESC, handler_key) AS rank FROM scanned
-	WHERE ` + matches + ` AND ($1 = '[]' OR handler_key IN (SELECT value FROM {list}))
+	WHERE matches AND ($1 = '[]' OR handler_key IN (SELECT value FROM {list}))
 	ORDER BY received_at DESC, number DESC, handler_key LIMIT $4
 ) f
 UNION ALL
@@ -274,7 +273,7 @@ func (o *Ops) scanArguments(
 		return nil, badInput("cursor", "it is not one of this list")
 	}
 	oldest, before := o.roughly(f.From, f.To)
-	args := []any{list, after.ID, depth, limit, f.text != "", o.wantsMessage(f), f.states, f.Type, o.stamp(oldest),
+	args := []any{list, after.ID, depth, limit, o.judges(f), o.wantsMessage(f), f.states, f.Type, o.stamp(oldest),
 		o.stamp(before), f.Fingerprint, o.sqlText(f.text)}
 	if st == byDue {
 		return append(args, at), nil
