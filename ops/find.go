@@ -196,7 +196,7 @@ func (o *Ops) findIn(
 		perStep = len(keys)
 	}
 	judges := o.judges(f)
-	for step := st.firstStep(limit); perStep > 0; step *= 4 {
+	for step := st.firstStep(limit); perStep > 0; step = min(4*step, LookLimit) {
 		left := LookLimit - out.looked
 		if left < perStep {
 			at.Stage = number

@@ -45,7 +45,7 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 		return page, err
 	}
 	last := at // of the page
-	for step := limit + 1; ; step *= 4 {
+	for step := limit + 1; ; step = min(4*step, LookLimit) {
 		depth := min(step, LookLimit-page.looked)
 		if depth == 0 {
 			page.partial = true
