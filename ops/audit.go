@@ -100,7 +100,8 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 		return parted(rows, placeAt, func(r auditRow) (int, bool) { return r.looked, r.closes }), err
 	}
 	page, err := pageOf(ctx, list, filter, after, limit, false, read, placeAt, func(r auditRow) bool {
-		return (filter.From.IsZero() || !r.OccurredAt.Before(filter.From)) && (filter.To.IsZero() || r.OccurredAt.Before(filter.To))
+		return (filter.From.IsZero() || !r.OccurredAt.Before(filter.From)) &&
+			(filter.To.IsZero() || r.OccurredAt.Before(filter.To))
 	})
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("list the audit: %w", err)

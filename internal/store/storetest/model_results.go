@@ -32,7 +32,8 @@ func drawComplete(t *rapid.T) operation {
 func (c completeStep) run(m *machine) {
 	var completions []store.Completion
 	for _, ref := range m.picked(c.Targets) {
-		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version,
+			Locator: ref.Locator,
 			Outcome: c.Outcome})
 	}
 	m.complete(completions, c.How, c.Dies)
