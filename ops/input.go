@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // badInput says what is wrong with an argument.
@@ -139,6 +140,9 @@ func placeOf(list string, filter any, c Cursor) (*place, error) {
 	}
 	var t store.Stamp
 	if l.At != "" && (len(l.At) > 100 || store.CheckText(l.At, 0) != nil || t.Scan(l.At) != nil) {
+		return nil, bad
+	}
+	if store.CheckText(l.Key, models.MaxHandlerKey) != nil {
 		return nil, bad
 	}
 	if l.ID != "" {

@@ -19,8 +19,7 @@ type Page struct {
 
 // List returns a page of the statuses that match, newest first:
 //
-//   - those of a failure group, if no other state than StatePoisoned and
-//     StateFailing is asked for, by when they were accepted,
+//   - those of a failure group that are not over, by when they were accepted,
 //   - poisoned ones by when they were accepted,
 //   - pending, processing and failing ones by when they are due, the latest
 //     first; those that wait in a lane behind them,
