@@ -45,7 +45,7 @@ var levels = []string{
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
 	"internal/store/base",
 	"internal/properties internal/registry internal/store internal/telemetry",
-	"handler internal/handlertx internal/redaction",
+	"handler internal/fingerprint internal/handlertx internal/redaction",
 	"models redact",
 	"internal/clock internal/keyless internal/routine internal/pages internal/pages/options internal/pages/schema " +
 		"internal/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/sqlitefile internal/sqltest " +

@@ -353,7 +353,7 @@ func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
 			case bad:
 				require.ErrorContains(t, err, want)
 			case level == sql.LevelWriteCommitted || level == sql.LevelSnapshot:
-				require.ErrorContains(t, err, "option TxIsolation is "+level.String())
+				require.ErrorContains(t, err, "option TxIsolation = "+level.String())
 			default:
 				require.NoError(t, err)
 			}

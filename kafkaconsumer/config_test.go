@@ -41,23 +41,23 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 		`Brokers has "kafka": must be host:port`: func(c *kafkaconsumer.Config) {
 			c.Brokers = []string{"kafka"}
 		},
-		`Brokers has "kafka:0", allowed`: func(c *kafkaconsumer.Config) {
+		`Brokers has "kafka:0": must be`: func(c *kafkaconsumer.Config) {
 			c.Brokers = []string{"kafka:0"}
 		},
-		`Brokers has "kafka:70000", allowed`: func(c *kafkaconsumer.Config) {
+		`Brokers has "kafka:70000": must be`: func(c *kafkaconsumer.Config) {
 			c.Brokers = []string{"kafka:70000"}
 		},
-		`Brokers has ":9092", allowed`: func(c *kafkaconsumer.Config) {
+		`Brokers has ":9092": must be`: func(c *kafkaconsumer.Config) {
 			c.Brokers = []string{":9092"}
 		},
-		`Brokers has "a:1,b:2", allowed`: func(c *kafkaconsumer.Config) {
+		`Brokers has "a:1,b:2": must be`: func(c *kafkaconsumer.Config) {
 			c.Brokers = []string{"a:1,b:2"}
 		},
 		`Topics is empty`: func(c *kafkaconsumer.Config) { c.Topics = nil },
 		`Topics has "a b": must be 1 to 249`: func(c *kafkaconsumer.Config) {
 			c.Topics = []string{"a b"}
 		},
-		`Topics has "..", allowed`: func(c *kafkaconsumer.Config) {
+		`Topics has "..": must be`: func(c *kafkaconsumer.Config) {
 			c.Topics = []string{".."}
 		},
 		`Topics has "a" twice`: func(c *kafkaconsumer.Config) {
@@ -89,7 +89,7 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-256", Username: "u\x00"}
 		},
 		`BatchRecords = -1: must be 1 to 1000000`: func(c *kafkaconsumer.Config) { c.BatchRecords = -1 },
-		`FetchMaxBytes is -5`:                     func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
+		`FetchMaxBytes = -5`:                     func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
 		`Linger = -1s: must be`:                   func(c *kafkaconsumer.Config) { c.Linger = -time.Second },
 		`HeartbeatInterval = 4s: must be less than a third of SessionTimeout (10s)`: func(c *kafkaconsumer.Config) {
 			c.HeartbeatInterval = 4 * time.Second

@@ -64,21 +64,25 @@ type Message struct {
 // itself changes no indexed column, so PostgreSQL makes it a heap-only update. For that reason no
 // index may contain processing_started_at, worker_id or version.
 //
+// Fingerprint names the failure group of LastError and is written with it, nil if there is none
+// (contract 11.2).
+//
 // LaneHandler and LaneKey identify the row's lane (contract 5.12): they are hashes of the handler's
 // oldest key and of the ordering key, nil for a row without a lane. IsWaiting marks a row that
 // comes after another one of its lane: no claim reads it until the first row of its lane ends.
 // HoldsLane is true while the row is claimed in its lane. A unique index allows one such row per
 // lane.
 type HandlerStatus struct {
-	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
+	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
 	MessageNumber       int64      `gorm:"column:message_number;not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
 	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
-	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
+	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL;index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	Sequence            Sequence   `gorm:"column:sequence;not null;index:inbox_handler_statuses_lane,priority:4"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
 	RequeuedCount       int        `gorm:"column:requeued_count;type:integer;not null;default:0"`
 	LastError           *string    `gorm:"column:last_error;type:varchar(2000)"`
+	Fingerprint         *string    `gorm:"column:fingerprint;type:varchar(16);index:inbox_handler_statuses_failures,priority:2"`
 	CreatedAt           time.Time  `gorm:"column:created_at;not null;autoCreateTime:false"`
 	ProcessingStartedAt *time.Time `gorm:"column:processing_started_at"`
 	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`

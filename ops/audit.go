@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -93,33 +92,28 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return AuditPage{}, err
 	}
-	// Nothing behind a row that is so much older matches.
-	oldest := filter.From
-	if !oldest.IsZero() {
-		oldest = oldest.Add(-auditMargin)
+	from, to := o.roughly(filter.From, filter.To)
+	placeAt := func(r auditRow) place { return place{ID: r.ID} }
+	read := func(ctx context.Context, p place, depth, limit int) (part[auditRow], error) {
+		rows, err := look(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit, string(filter.Actor),
+			string(filter.Action), filter.Target, o.stamp(from), o.stamp(to), auditFrom(filter.From))
+		return parted(rows, placeAt, func(r auditRow) (int, bool) { return r.looked, r.closes }), err
 	}
-	read := func(ctx context.Context, p place, n int) ([]AuditEntry, error) {
-		entries, err := look(ctx, o, walkAudit, func(rows *sql.Rows, e *AuditEntry) error {
-			var occurred store.Stamp
-			err := rows.Scan(&e.ID, &e.Actor, &e.Action, &e.Target, &occurred, &e.DatabaseRole)
-			e.OccurredAt = occurred.Time
-			return err
-		}, min(p.ID, auditBefore(filter.To)), n)
-		if end := slices.IndexFunc(entries, func(e AuditEntry) bool { return e.OccurredAt.Before(oldest) }); end >= 0 {
-			entries = entries[:end]
-		}
-		return entries, err
-	}
-	page, err := pageOf(ctx, list, filter, after, limit, read, func(e AuditEntry) place {
-		return place{ID: e.ID}
-	}, filter.takes)
+	page, err := pageOf(ctx, list, filter, after, limit, false, read, placeAt, func(r auditRow) bool {
+		return (filter.From.IsZero() || !r.OccurredAt.Before(filter.From)) &&
+			(filter.To.IsZero() || r.OccurredAt.Before(filter.To))
+	})
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
 	}
-	if err := o.details(ctx, page.items); err != nil {
+	entries := make([]AuditEntry, len(page.items))
+	for i, r := range page.items {
+		entries[i] = r.AuditEntry
+	}
+	if err := o.details(ctx, entries); err != nil {
 		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
 	}
-	return AuditPage{Entries: page.items, Next: page.next, Partial: page.partial, Looked: page.looked}, nil
+	return AuditPage{Entries: entries, Next: page.next, Partial: page.partial, Looked: page.looked}, nil
 }
 
 // details fills in what is long: chunks of bulk actions name all of their
@@ -147,17 +141,37 @@ func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 }
 
 // By the audit's primary key: the IDs ascend with time, see auditIDs.
-const walkAudit = `
-SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 ORDER BY id DESC LIMIT $2`
+const listAudit = `
+WITH looked AS (
+	SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 AND id >= $9 ORDER BY id DESC LIMIT $2
+)
+SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY id DESC) AS rank
+FROM (
+	SELECT * FROM looked WHERE ($4 = '' OR actor = $4) AND ($5 = '' OR action = $5) AND ($6 = '' OR {index of}target, $6) > 0)
+		AND occurred_at >= $7 AND occurred_at < $8
+	ORDER BY id DESC LIMIT $3
+) f
+UNION ALL
+SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY id LIMIT 1) l
+ORDER BY rank`
+
+// auditRow is an entry, or the last that was looked at.
+type auditRow struct {
+	AuditEntry
+	closes bool
+	looked int
+}
+
+func scanAudit(rows *sql.Rows, r *auditRow) error {
+	var occurred store.Stamp
+	var rank int64
+	err := rows.Scan(&r.closes, &r.looked, &r.ID, &r.Actor, &r.Action, &r.Target, &occurred, &r.DatabaseRole, &rank)
+	r.OccurredAt = occurred.Time
+	return err
+}
 
 // By the audit's primary key.
 const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
-
-func (f AuditFilter) takes(e AuditEntry) bool {
-	return (f.Actor == "" || e.Actor == f.Actor) && (f.Action == "" || e.Action == f.Action) &&
-		strings.Contains(e.Target, f.Target) &&
-		(f.From.IsZero() || !e.OccurredAt.Before(f.From)) && (f.To.IsZero() || e.OccurredAt.Before(f.To))
-}
 
 // check says what is wrong with an actor.
 func (a Actor) check() error {

@@ -48,6 +48,15 @@ func putTime(id *uuid.UUID, at int64) {
 // the clock goes back, and other programs may have made them by another clock.
 const auditMargin = time.Hour
 
+// auditFrom is an ID before those of all audit rows since t.
+func auditFrom(t time.Time) string {
+	id := uuid.Nil
+	if !t.IsZero() {
+		putTime(&id, placeInTime(t.Add(-auditMargin)))
+	}
+	return id.String()
+}
+
 // auditBefore is an ID behind those of all audit rows until t.
 func auditBefore(t time.Time) string {
 	if t.IsZero() {

@@ -2,7 +2,9 @@ package ops
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -60,11 +62,24 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmat
 	return nil
 }
 
+// message is a message without its content.
+type message struct {
+	id, namespace, typ string
+	receivedAt         time.Time
+}
+
+func scanMessage(rows *sql.Rows, m *message) error {
+	var received store.Stamp
+	err := rows.Scan(&m.id, &m.namespace, &m.typ, &received)
+	m.receivedAt = received.Time
+	return err
+}
+
 // Messages by their number, and statuses by the unique
 // index on (message_number, handler_key).
 const (
 	lockMessage = `
-SELECT number, id, namespace, type, received_at, {received as stored} FROM {messages} WHERE number = $1 {for update}`
+SELECT id, namespace, type, received_at FROM {messages} WHERE number = $1 {for update}`
 
 	deleteStatuses = `
 DELETE FROM {statuses} AS s WHERE s.message_number = $1 AND s.processing_started_at IS NULL RETURNING {changed}`

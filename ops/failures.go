@@ -3,9 +3,13 @@ package ops
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // Failures are the failures of an inbox by their kind.
@@ -21,11 +25,11 @@ type Failures struct {
 // FailureGroup is a handler's statuses that failed alike: with an error that is
 // the same but for numbers, IDs, times, addresses and what stands in quotes.
 type FailureGroup struct {
-	// Fingerprint is for Filter.Fingerprint. It is made of what is shown: where
-	// another redaction hook is set it is another.
+	// Fingerprint is for Filter.Fingerprint. It is stored with the error: a redaction
+	// hook of this Ops does not change it.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the normalised error; empty if none is stored or shown.
+	// Error is the sample's normalised error; empty if none is stored or shown.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
@@ -39,167 +43,207 @@ type FailureGroup struct {
 }
 
 // Failures groups the poisoned and the failing statuses that match the filter
-// by fingerprint, of at most LookLimit statuses looked at. Filter.States may
-// only name StatePoisoned and StateFailing; empty is both (contract 11.2).
+// by fingerprint. It finds up to 1,000 groups and looks at LookLimit statuses at most;
+// each handler has its share of the groups, and each group of the statuses, the newest
+// first. Filter.States may only name StatePoisoned and StateFailing; empty is both.
+// Filter.ErrorText is compared with the Error of the groups, and Filter.MessageID is
+// ErrBadInput (contract 11.2).
 func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	if len(filter.States) == 0 {
-		filter.States = []State{StatePoisoned, StateFailing}
-	}
 	fail := func(err error) (Failures, error) { return Failures{}, fmt.Errorf("group failures: %w", err) }
-	for _, s := range filter.States {
+	f, err := forGroups(filter)
+	if err != nil {
+		return fail(err)
+	}
+	keys, err := o.keysFor(ctx, f, byGroup)
+	if err != nil {
+		return fail(err)
+	}
+	g := grouping{filter: f, groups: map[string]*FailureGroup{}}
+	if err := g.take(ctx, o, keys); err != nil {
+		return fail(err)
+	}
+	return g.result(), nil
+}
+
+// forGroups checks a filter of failures.
+func forGroups(given Filter) (*filter, error) {
+	for _, s := range given.States {
 		if s != StatePoisoned && s != StateFailing {
-			return fail(badInput("state", "%q, allowed are %s and %s", s, StatePoisoned, StateFailing))
+			return nil, badInput("state", "%q, allowed are %s and %s", s, StatePoisoned, StateFailing)
 		}
 	}
-	f, err := filter.checked()
-	if err != nil {
-		return fail(err)
+	if len(given.States) == 0 {
+		given.States = []State{StatePoisoned, StateFailing}
 	}
-	f.want.texts = true
-	o.wantFor(f)
-	sources, err := o.failing(ctx, f)
-	if err != nil {
-		return fail(err)
+	if given.MessageID != "" {
+		return nil, badInput("message ID", "groups are not of one message: list its statuses")
 	}
-	g := grouping{filter: f, groups: map[[2]string]*FailureGroup{}, normalised: map[string]string{}}
-	if err := g.take(ctx, sources, LookLimit); err != nil {
-		return fail(err)
-	}
-	out := g.result()
-	if err := o.sample(ctx, out.Groups); err != nil {
-		return fail(err)
-	}
-	return out, nil
+	return given.checked()
 }
 
-// failing are the stages of what failed, each handler key's by itself, so that
-// one with many failures leaves room for the others.
-func (o *Ops) failing(ctx context.Context, f *filter) ([]source, error) {
-	var sources []source
-	for _, st := range f.stages() {
-		if st == byMessage {
-			return []source{&ofMessage{o: o, filter: f}}, nil
-		}
-		keys := distinct(f.HandlerKeys)
-		if len(keys) == 0 {
-			var err error
-			if keys, err = o.openKeys(ctx, st); err != nil {
-				return nil, err
-			}
-		}
-		for _, key := range keys {
-			sources = append(sources, o.keyed(st, []string{key}, nil, mostAtOnce/10, f.want))
-		}
-	}
-	return sources, nil
+// By the index on failures, one step per group (a loose index scan), however many
+// statuses each has: the groups of each handler key, $2 at most.
+const failureGroups = `
+WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
+	SELECT e.value, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = e.value AND s.completed_at IS NULL
+		AND s.fingerprint IS NOT NULL ORDER BY s.fingerprint LIMIT 1), 1
+	FROM {list}
+	UNION ALL
+	SELECT g.handler_key, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = g.handler_key AND s.completed_at IS NULL
+		AND s.fingerprint > g.fingerprint ORDER BY s.fingerprint LIMIT 1), g.number + 1
+	FROM groups g WHERE g.fingerprint IS NOT NULL AND g.number < $2
+)
+SELECT handler_key, fingerprint FROM groups WHERE fingerprint IS NOT NULL`
+
+// By the index on failures: of each group the newest $2 statuses before an ID. What
+// is shown of a group is read by the primary key.
+const countGroups = `
+WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
+counted AS (
+	SELECT count(*) AS looked, sum(CASE WHEN matched AND is_poisoned THEN 1 ELSE 0 END) AS poisoned,
+		sum(CASE WHEN matched AND NOT is_poisoned THEN 1 ELSE 0 END) AS failing,
+		min(CASE WHEN matched THEN created_at END) AS first_seen, max(CASE WHEN matched THEN created_at END) AS last_seen,
+		min(id) AS lowest, COALESCE(max(CASE WHEN matched THEN id END), min(id)) AS sample
+	FROM (
+		SELECT CAST(id AS text) AS id, handler_key, fingerprint, is_poisoned, created_at,
+			(states & $3) <> 0 AND ($4 = '' OR type = $4) AND (received_at IS NULL OR received_at >= $5 AND received_at < $6) AS matched
+		FROM (
+			SELECT s.id, s.handler_key, s.fingerprint, s.is_poisoned, s.created_at, ` + stateBits + ` AS states,
+				CASE WHEN $7 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
+				CASE WHEN $7 THEN (SELECT received_at FROM {messages} WHERE number = s.message_number) END AS received_at
+			FROM groups g {each} FROM {statuses}
+				WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND completed_at IS NULL AND id < g.before
+				ORDER BY id DESC LIMIT $2
+			{/each}
+		) a
+	) b
+	GROUP BY handler_key, fingerprint
+)
+SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns + `
+FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} {/each}`
+
+// groupCount is what one statement counted of a group.
+type groupCount struct {
+	looked, poisoned, failing int64
+	first, last               store.Stamp
+	lowest                    string // the oldest ID looked at
+	sample                    row
 }
 
-// grouping puts failures into groups.
+func (o *Ops) scanGroupCount(rows *sql.Rows, c *groupCount) error {
+	return o.scanColumns(rows, &c.sample, &c.looked, &c.poisoned, &c.failing, &c.first, &c.last, &c.lowest)
+}
+
+// mostGroups is how many failure groups are shown.
+const mostGroups = 1000
+
+// groupRef names a group and the place up to which it has been counted.
+type groupRef [3]string // handler key, fingerprint, ID
+
+// grouping counts failures by group.
 type grouping struct {
-	filter     *filter
-	groups     map[[2]string]*FailureGroup // by handler key and normalised error
-	normalised map[string]string           // by error: many are the same
-	looked     int
-	capped     bool
+	filter *filter
+	groups map[string]*FailureGroup // by fingerprint
+	looked int
+	capped bool
 }
 
-// take looks at most rows, in rounds: in each the sources that have more share
-// evenly what is left.
-func (g *grouping) take(ctx context.Context, sources []source, most int) error {
-	for len(sources) > 0 && g.looked < most {
-		var more []source
-		share := max((most-g.looked)/len(sources), 1)
-		for _, from := range sources {
-			ended := false
-			for n := 0; n < share && g.looked < most && !ended; n++ {
-				seen, ok, err := from.next(ctx)
-				if err != nil {
-					return err
-				}
-				if ended = !ok; ok {
-					g.add(&seen)
-				}
-			}
-			if !ended {
-				more = append(more, from)
-			}
-		}
-		sources = more
-	}
-	// Whether what is left has a row is for them to say.
-	for _, from := range sources {
-		_, ok, err := from.next(ctx)
-		if err != nil {
-			return err
-		}
-		if g.capped = ok; ok {
-			break
-		}
-	}
-	return nil
-}
-
-func (g *grouping) add(r *glimpse) {
-	g.looked++
-	if !g.filter.takes(r) || !r.failed() {
-		return
-	}
-	normalised, known := g.normalised[r.lastError]
-	if !known {
-		if normalised = normalise(r.lastError); len(g.normalised) < mostAtOnce { // else each is another
-			g.normalised[r.lastError] = normalised
-		}
-	}
-	of := [2]string{r.key, normalised}
-	group := g.groups[of]
-	if group == nil {
-		group = &FailureGroup{Fingerprint: fingerprint(r.key, normalised), HandlerKey: r.key, Error: normalised,
-			FirstSeen: r.createdAt}
-		g.groups[of] = group
-	}
-	if r.state == StatePoisoned {
-		group.Poisoned++
-	} else {
-		group.Failing++
-	}
-	if r.createdAt.Before(group.FirstSeen) {
-		group.FirstSeen = r.createdAt
-	}
-	if group.Sample.ID == "" || r.createdAt.After(group.LastSeen) {
-		group.LastSeen = r.createdAt
-		group.Sample = Status{ID: r.id, MessageID: r.messageID, HandlerKey: r.key, State: r.state, Failing: r.failing,
-			Version:   r.version,
-			LastError: r.lastError, Fingerprint: group.Fingerprint, Type: r.typ, ReceivedAt: r.receivedAt,
-			CreatedAt: r.createdAt}
-	}
-}
-
-// sample completes the samples, as far as they have not changed meanwhile.
-func (o *Ops) sample(ctx context.Context, groups []FailureGroup) error {
-	of := make(map[string]*FailureGroup, len(groups))
-	samples := make([]glimpse, len(groups))
-	for i := range groups {
-		of[groups[i].Sample.ID] = &groups[i]
-		samples[i].id = groups[i].Sample.ID
-	}
-	rows, err := o.whole(ctx, samples)
+// take finds the groups of these handler keys and counts them, in rounds: in each, those
+// that have more share evenly what is left to be looked at.
+func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
+	refs, err := g.find(ctx, o, keys)
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
-		if group := of[r.ID]; r.Version == group.Sample.Version {
-			group.Sample = r.Status
+	for len(refs) > 0 && LookLimit-g.looked >= len(refs) {
+		if refs, err = g.round(ctx, o, refs, (LookLimit-g.looked)/len(refs)); err != nil {
+			return err
 		}
 	}
+	g.capped = g.capped || len(refs) > 0
 	return nil
+}
+
+// find names the groups of these handler keys.
+func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []groupRef, err error) {
+	if g.filter.Fingerprint != "" {
+		for _, key := range keys {
+			refs = append(refs, groupRef{key, g.filter.Fingerprint, lastID})
+		}
+		return refs, nil
+	}
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	list, err := jsonOf(keys)
+	if err != nil {
+		return nil, err
+	}
+	share := max(mostGroups/len(keys), 1)
+	refs, err = look(ctx, o, failureGroups, func(rows *sql.Rows, r *groupRef) error {
+		r[2] = lastID
+		return rows.Scan(&r[0], &r[1])
+	}, list, share+1)
+	of := map[string]int{}
+	return slices.DeleteFunc(refs, func(r groupRef) bool {
+		of[r[0]]++
+		g.capped = g.capped || of[r[0]] > share
+		return of[r[0]] > share
+	}), err
+}
+
+// round counts up to most statuses of each group, and returns the groups that have more.
+func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int) ([]groupRef, error) {
+	list, err := jsonOf(refs)
+	if err != nil {
+		return nil, err
+	}
+	counts, err := look(ctx, o, countGroups, o.scanGroupCount, append([]any{list, most}, o.groupArguments(g.filter)...)...)
+	if err != nil {
+		return nil, err
+	}
+	var more []groupRef
+	for _, c := range counts {
+		g.looked += int(c.looked)
+		name := c.sample.Fingerprint
+		if int(c.looked) == most {
+			more = append(more, groupRef{c.sample.HandlerKey, name, c.lowest})
+		}
+		if c.poisoned+c.failing == 0 {
+			continue
+		}
+		group := g.groups[name]
+		if group == nil {
+			group = &FailureGroup{Fingerprint: name, HandlerKey: c.sample.HandlerKey, Sample: c.sample.Status,
+				Error: fingerprint.Normalise(c.sample.LastError), FirstSeen: c.first.Time, LastSeen: c.last.Time}
+			g.groups[name] = group
+		}
+		group.Poisoned += c.poisoned
+		group.Failing += c.failing
+		if c.first.Before(group.FirstSeen) {
+			group.FirstSeen = c.first.Time
+		}
+		if c.last.After(group.LastSeen) {
+			group.LastSeen = c.last.Time
+		}
+	}
+	return more, nil
+}
+
+// groupArguments are the parameters of countGroups from $3 on.
+func (o *Ops) groupArguments(f *filter) []any {
+	from, until := o.roughly(f.From, f.To)
+	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f)}
 }
 
 func (g *grouping) result() Failures {
 	out := Failures{Looked: g.looked, Capped: g.capped}
 	for _, group := range g.groups {
-		out.Groups = append(out.Groups, *group)
+		if g.filter.takesText(group.Error) {
+			out.Groups = append(out.Groups, *group)
+		}
 	}
 	slices.SortFunc(out.Groups, func(a, b FailureGroup) int {
 		return cmp.Or(cmp.Compare(b.Poisoned+b.Failing, a.Poisoned+a.Failing), b.LastSeen.Compare(a.LastSeen),

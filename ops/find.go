@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -12,34 +13,29 @@ import (
 // filter is a Filter that has been checked.
 type filter struct {
 	Filter
-	// states asked for, without StateFailing; failing says that of pending ones
-	// only the failing are.
-	states  map[State]bool
-	failing bool
-	text    string // ErrorText in lower case
-	want    wanted // to tell whether a status matches
+	// states are those asked for as bits, see stateBit; all of them if none is named.
+	states int
+	text   string // ErrorText in lower case
 }
+
+// stateBit is how statements tell a state: by its place in States. A failing status has
+// the bits of StatePending and of StateFailing.
+func stateBit(s State) int { return 1 << slices.Index(States(), s) }
 
 // checked prepares a filter, or says what is wrong with it.
 func (f Filter) checked() (*filter, error) {
 	if len(f.States) == 0 && (f.ErrorText != "" || f.Fingerprint != "") {
 		f.States = []State{StatePoisoned, StateFailing}
 	}
-	p := &filter{Filter: f, states: map[State]bool{}, text: strings.ToLower(f.ErrorText)}
-	p.want.texts = f.ErrorText != "" || f.Fingerprint != ""
-	p.want.message = f.Type != "" || !f.From.IsZero() || !f.To.IsZero()
+	p := &filter{Filter: f, text: strings.ToLower(f.ErrorText)}
 	for _, s := range f.States {
 		if !slices.Contains(States(), s) {
 			return nil, badInput("state", "%q is none of %s", s, joined(States()))
 		}
-		if s == StateFailing {
-			p.failing = true
-			continue
-		}
-		p.states[s] = true
+		p.states |= stateBit(s)
 	}
-	if p.states[StatePending] {
-		p.failing = false // part of it
+	if len(f.States) == 0 {
+		p.states = 1<<len(States()) - 1
 	}
 	if len(f.HandlerKeys) > mostKeys {
 		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
@@ -68,147 +64,185 @@ func (f Filter) checked() (*filter, error) {
 // mostKeys is how many handler keys are looked at one by one.
 const mostKeys = 1000
 
-// takes tells whether a status matches.
-func (f *filter) takes(g *glimpse) bool {
-	switch {
-	case g.empty:
-		return false
-	case len(f.States) > 0 && !f.states[g.state] && !(f.failing && g.failing),
-		len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, g.key),
-		f.want.message && !f.takesMessage(g.typ, g.receivedAt),
-		f.text != "" && !strings.Contains(strings.ToLower(g.lastError), f.text),
-		f.Fingerprint != "" && f.Fingerprint != fingerprintOf(g.key, g.lastError, g.failed()):
-		return false
-	}
-	return true
+// asks tells whether one of these states is asked for.
+func (f *filter) asks(states ...State) bool {
+	return slices.ContainsFunc(states, func(s State) bool { return f.states&stateBit(s) != 0 })
 }
+
+// wantsMessage tells whether statements read what is the message's: to compare it, or
+// because the redaction hook is told of it.
+func (o *Ops) wantsMessage(f *filter) bool {
+	return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() || f.text != "" && o.redacts()
+}
+
+// takes tells whether a status matches.
+func (f *filter) takes(s Status) bool {
+	return (f.asks(s.State) || s.Failing && f.asks(StateFailing)) &&
+		(len(f.HandlerKeys) == 0 || slices.Contains(f.HandlerKeys, s.HandlerKey)) &&
+		(f.Type == "" || s.Type == f.Type) && f.takesTime(s.ReceivedAt) &&
+		f.takesText(s.LastError) && (f.Fingerprint == "" || s.Fingerprint == f.Fingerprint)
+}
+
+// takesTime compares exactly what statements compare roughly.
+func (f *filter) takesTime(received time.Time) bool {
+	return (f.From.IsZero() || !received.Before(f.From)) && (f.To.IsZero() || received.Before(f.To))
+}
+
+// takesText compares with the text as it is shown: what the redaction hook hides must not
+// be found.
+func (f *filter) takesText(shown string) bool {
+	return f.text == "" || strings.Contains(strings.ToLower(shown), f.text)
+}
+
+// sqlText is what statements look for in error texts, in lower case, so that a search need
+// not read them all. It is empty where they cannot judge: a hook may show any text
+// otherwise than it is stored, and databases differ in the case of letters beyond ASCII.
+func (o *Ops) sqlText(text string) string {
+	if o.redacts() || strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return ""
+	}
+	return text
+}
+
+// judges tells whether find compares error texts, as statements cannot.
+func (o *Ops) judges(f *filter) bool { return f.text != o.sqlText(f.text) }
 
 // poisonedAlone tells whether all that is poisoned matches, and nothing else, but
 // for the handler keys.
 func (f *filter) poisonedAlone() bool {
-	return len(f.States) == 1 && f.states[StatePoisoned] && f.MessageID == "" && !f.want.texts && !f.want.message
-}
-
-// takesMessage tells whether the statuses of a message may match.
-func (f *filter) takesMessage(messageType string, receivedAt time.Time) bool {
-	return (f.Type == "" || messageType == f.Type) && (f.From.IsZero() || !receivedAt.Before(f.From)) &&
-		(f.To.IsZero() || receivedAt.Before(f.To))
-}
-
-// fingerprintOf names the failure group of a status that has failed, whether its
-// error is shown or not, or that has an error as history.
-func fingerprintOf(handlerKey, lastError string, failed bool) string {
-	if lastError == "" && !failed {
-		return ""
-	}
-	return fingerprint(handlerKey, normalise(lastError))
+	return f.states == stateBit(StatePoisoned) && f.MessageID == "" && f.Fingerprint == "" && f.text == "" &&
+		f.Type == "" && f.From.IsZero() && f.To.IsZero()
 }
 
 // stages are the parts of the list of what matches, in order. What only partial
-// indexes hold is walked by these, all else by age.
+// indexes hold is found by these, all else by age.
 func (f *filter) stages() []stage {
-	if f.MessageID != "" {
+	switch {
+	case f.MessageID != "":
 		return []stage{byMessage}
-	}
-	if len(f.States) == 0 || f.states[StateCompleted] || f.states[StateDiscarded] || f.states[StateSuperseded] {
-		return []stage{byMessages}
+	case f.asks(StateCompleted, StateDiscarded, StateSuperseded):
+		return []stage{byReceived}
+	case f.Fingerprint != "":
+		return []stage{byGroup}
 	}
 	var stages []stage
-	if f.states[StatePoisoned] {
+	if f.asks(StatePoisoned) {
 		stages = append(stages, byPoisoned)
 	}
-	if f.states[StatePending] || f.states[StateProcessing] || f.failing {
+	if f.asks(StatePending, StateProcessing, StateFailing) {
 		stages = append(stages, byDue)
 	}
-	if f.states[StatePending] || f.failing { // a failed head may be waiting again
+	if f.asks(StatePending, StateFailing) { // a failed head may be waiting again
 		stages = append(stages, byWaiting)
 	}
 	return stages
 }
 
-// found is what a walk has come to.
+// found is what a search has come to.
 type found struct {
-	rows []glimpse // that match
+	rows []hit
 	// next is behind the last row to be given out, nil at the end of the list.
 	next    *place
 	partial bool
 	looked  int
 }
 
-// find walks the list of what matches from a place on, until it has limit rows,
-// or has looked at most rows.
-func (o *Ops) find(ctx context.Context, f *filter, after *place, limit, most int) (found, error) {
+// ids are those of the statuses found.
+func (f found) ids() []string {
+	ids := make([]string, len(f.rows))
+	for i, h := range f.rows {
+		ids[i] = h.id
+	}
+	return ids
+}
+
+// find reads what matches from a place on, until it has limit rows or has looked at
+// LookLimit. A list without conditions of its own takes one statement for each stage.
+// A search that meets few matches goes on behind what it has looked at, by larger steps.
+func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
-	o.wantFor(f)
-	first := 0
+	stages, first := f.stages(), 0
 	if after != nil {
 		first = after.Stage
 	}
-	stages := f.stages()
 	if first >= len(stages) {
 		return out, badInput("cursor", "it is not one of this list")
 	}
 	for i := first; i < len(stages); i++ {
-		from, err := o.source(ctx, f, stages[i], after, limit+1)
-		if err != nil {
+		ended, err := o.findIn(ctx, f, stages[i], i, after, limit, &out)
+		if err != nil || !ended {
 			return out, err
 		}
 		after = nil
-		for {
-			g, ok, err := from.next(ctx)
-			if err != nil {
-				return out, err
-			}
-			if !ok {
-				break
-			}
-			g.place.Stage = i
-			out.looked++
-			if f.takes(&g) {
-				if len(out.rows) == limit { // so there is more
-					out.next = &out.rows[limit-1].place
-					return out, nil
-				}
-				out.rows = append(out.rows, g)
-			}
-			if out.looked >= most {
-				out.next, out.partial = &g.place, true
-				return out, nil
-			}
-		}
 	}
 	return out, nil
 }
 
-// wantFor adds what the redaction hook is told of a text.
-func (o *Ops) wantFor(f *filter) {
-	f.want.message = f.want.message || f.want.texts && o.redacts()
+// findIn adds what a stage, the number-th, has; ended says that there is no more in it.
+func (o *Ops) findIn(
+	ctx context.Context, f *filter, st stage, number int, after *place, limit int, out *found,
+) (ended bool, err error) {
+	at := o.start(f, st)
+	if after != nil {
+		if at = *after; at.ID == "" && st.keyed() {
+			return false, badInput("cursor", "it is not one of this list")
+		}
+	}
+	keys, perStep := distinct(f.HandlerKeys), 1 // rows looked at for each that a step is long
+	if st.keyed() {
+		if keys, err = o.keysFor(ctx, f, st); err != nil {
+			return false, err
+		}
+		perStep = len(keys)
+	}
+	judges := o.judges(f)
+	for step := st.firstStep(limit); perStep > 0; step = min(4*step, LookLimit) {
+		left := LookLimit - out.looked
+		if left < perStep {
+			at.Stage = number
+			out.next, out.partial = &at, true
+			return false, nil
+		}
+		depth := min(step, left/perStep)
+		wanted := limit + 1 - len(out.rows)
+		if judges { // and so only find knows how many match
+			wanted = LookLimit
+		}
+		s, err := o.scan(ctx, f, st, keys, at, depth, wanted)
+		if err != nil {
+			return false, err
+		}
+		out.looked += s.looked
+		for _, h := range s.rows {
+			h.place.Stage = number
+			at = h.place
+			if !f.takesTime(h.receivedAt) || judges && !f.takesText(h.lastError) {
+				continue
+			}
+			if len(out.rows) == limit { // so there is more
+				out.next = &out.rows[limit-1].place
+				return false, nil
+			}
+			out.rows = append(out.rows, h)
+		}
+		if len(s.rows) == wanted {
+			continue // there may be more before the edge
+		}
+		if s.edge == nil {
+			return true, nil
+		}
+		at = *s.edge
+		if perStep = (s.looked + depth - 1) / depth; st.keyed() {
+			keys, perStep = s.keys, len(s.keys)
+		}
+	}
+	return true, nil
 }
 
-func (o *Ops) source(ctx context.Context, f *filter, st stage, after *place, chunk int) (source, error) {
-	chunk = min(chunk, mostAtOnce)
-	switch st {
-	case byMessage:
-		w := &ofMessage{o: o, filter: f}
-		if after != nil {
-			w.after = *after
-		}
-		return w, nil
-	case byMessages:
-		return o.byReceived(f, after, chunk), nil
+// keysFor are the handler keys that a stage is to be looked at for.
+func (o *Ops) keysFor(ctx context.Context, f *filter, st stage) ([]string, error) {
+	if len(f.HandlerKeys) > 0 {
+		return distinct(f.HandlerKeys), nil
 	}
-	if after != nil && after.ID == "" {
-		return nil, badInput("cursor", "it is not one of this list")
-	}
-	keys := f.HandlerKeys
-	if len(keys) == 0 {
-		var err error
-		if keys, err = o.openKeys(ctx, st); err != nil {
-			return nil, err
-		}
-	}
-	keys = distinct(keys)
-	// All of them are asked before the first row is given: what is read ahead is
-	// shared among them.
-	return o.keyed(st, keys, after, max(chunk/max(len(keys), 1), leastAtOnce), f.want), nil
+	return o.openKeys(ctx, st)
 }

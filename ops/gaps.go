@@ -20,15 +20,16 @@ type GapPage struct {
 func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	read := func(ctx context.Context, p place, n int) ([]models.Gap, error) {
-		return look(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
+	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
+		gaps, err := look(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
 			var found store.Stamp
 			err := rows.Scan(&g.ID, &g.Channel, &g.Topic, &g.Partition, &g.FromOffset, &g.ToOffset, &g.Reason, &found)
 			g.FoundAt = found.Time
 			return err
-		}, p.ID, n)
+		}, p.ID, limit)
+		return part[models.Gap]{items: gaps, looked: len(gaps)}, err
 	}
-	page, err := pageOf(ctx, "gaps", nil, after, limit, read, func(g models.Gap) place {
+	page, err := pageOf(ctx, "gaps", nil, after, limit, false, read, func(g models.Gap) place {
 		return place{ID: g.ID}
 	}, func(models.Gap) bool { return true })
 	if err != nil {

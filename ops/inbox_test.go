@@ -129,8 +129,10 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 		}{
 			{ops.Filter{States: []ops.State{ops.StateFailing}}, []string{"ship"}},
 			{ops.Filter{States: []ops.State{ops.StatePoisoned}}, []string{"mail"}},
-			{ops.Filter{HandlerKeys: []string{"ship"}}, []string{"ship"}}, {ops.Filter{MessageID: "1"}, []string{"mail"}},
-			{ops.Filter{ErrorText: "DIAL"}, []string{"ship"}},
+			{ops.Filter{HandlerKeys: []string{"ship"}}, []string{"ship"}},
+			{ops.Filter{ErrorText: "DIAL"}, []string{"ship"}}, {ops.Filter{Type: "t"}, []string{"mail", "ship"}},
+			{ops.Filter{Fingerprint: ship.Fingerprint}, []string{"ship"}}, {ops.Filter{Fingerprint: "none"}, nil},
+			{ops.Filter{To: inboxtest.Noon.Add(2 * time.Second)}, []string{"mail"}}, {ops.Filter{Type: "none"}, nil},
 		} {
 			failures, err := r.ops.Failures(t.Context(), each.filter)
 			require.NoError(t, err)

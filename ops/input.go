@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // badInput says what is wrong with an argument.
@@ -42,18 +43,21 @@ func checkAges(from, to time.Time) error {
 	return nil
 }
 
-// roughly are the bounds of an age for an index to go by; what they let in is
-// compared exactly. The times that GORM's Create puts into SQLite have no
-// fraction of a second if it is 0, and sort before the same time in our form.
-func roughly(from, to time.Time) (oldest, latest time.Time) {
-	oldest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	if from = from.Add(-time.Second); from.After(oldest) {
+// roughly are the bounds of an age as statements compare it: from here on, and before.
+// What they let in is compared exactly. The times that GORM's Create puts into SQLite
+// have no fraction of a second if it is 0, and sort before the same time in our form.
+func (o *Ops) roughly(from, to time.Time) (oldest, before time.Time) {
+	if o.sqlite {
+		from = from.Add(-time.Second)
+	}
+	oldest, before = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), endOfTime
+	if from.After(oldest) {
 		oldest = from
 	}
-	if !to.IsZero() && to.UTC().Year() < 9999 {
-		latest = to.Add(time.Second)
+	if !to.IsZero() {
+		before = to
 	}
-	return oldest, latest
+	return oldest, before
 }
 
 // checkID returns an ID as it is stored.
@@ -136,6 +140,9 @@ func placeOf(list string, filter any, c Cursor) (*place, error) {
 	}
 	var t store.Stamp
 	if l.At != "" && (len(l.At) > 100 || store.CheckText(l.At, 0) != nil || t.Scan(l.At) != nil) {
+		return nil, bad
+	}
+	if store.CheckText(l.Key, models.MaxHandlerKey) != nil {
 		return nil, bad
 	}
 	if l.ID != "" {

@@ -41,9 +41,21 @@ WITH RECURSIVE keys(handler_key, number) AS (
 SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 )
 
+// By the index on failures, likewise.
+const failingKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND fingerprint IS NOT NULL ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND s.fingerprint IS NOT NULL AND s.handler_key > k.handler_key
+		ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+
 // openKeys are the handler keys that have rows of a stage.
 func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
-	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys}[st]
+	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys,
+		byGroup: failingKeys}[st]
 	return look(ctx, o, statement, store.Value[string], mostKeys)
 }
 

@@ -10,8 +10,8 @@ type Page struct {
 	Statuses []Status
 	// Next goes on behind this page; empty at the end.
 	Next Cursor
-	// Partial: the page ended because LookLimit rows were looked at. Few of them
-	// matched, or none; Next goes on.
+	// Partial: the page ended because about LookLimit rows were looked at. Few of
+	// them matched, or none; Next goes on.
 	Partial bool
 	// Looked counts the rows looked at.
 	Looked int
@@ -19,6 +19,7 @@ type Page struct {
 
 // List returns a page of the statuses that match, newest first:
 //
+//   - those of a failure group that are not over, by when they were accepted,
 //   - poisoned ones by when they were accepted,
 //   - pending, processing and failing ones by when they are due, the latest
 //     first; those that wait in a lane behind them,
@@ -43,7 +44,7 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 	if err != nil {
 		return Page{}, err
 	}
-	out, err := o.find(ctx, f, from, limit, LookLimit)
+	out, err := o.find(ctx, f, from, limit)
 	if err != nil {
 		return Page{}, fmt.Errorf("list statuses: %w", err)
 	}
@@ -51,13 +52,13 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 	if err != nil {
 		return Page{}, err
 	}
-	rows, err := o.whole(ctx, out.rows)
+	rows, err := o.whole(ctx, out.ids())
 	if err != nil {
 		return Page{}, fmt.Errorf("list statuses: %w", err)
 	}
 	page := Page{Statuses: make([]Status, 0, len(rows)), Next: next, Partial: out.partial, Looked: out.looked}
 	for _, r := range rows {
-		if g := r.glimpse(); f.takes(&g) { // still: it may have changed in between
+		if f.takes(r.Status) { // still: it may have changed in between
 			page.Statuses = append(page.Statuses, r.Status)
 		}
 	}
@@ -72,36 +73,59 @@ func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 	if err != nil {
 		return Count{}, err
 	}
+	count := o.count
 	if f.poisonedAlone() {
-		count, err := o.countPoisoned(ctx, f.HandlerKeys)
-		if err != nil {
-			return Count{}, fmt.Errorf("count statuses: %w", err)
-		}
-		return count, nil
+		count = o.countPoisoned
 	}
-	out, err := o.find(ctx, f, nil, LookLimit, LookLimit)
+	counted, err := count(ctx, f)
 	if err != nil {
 		return Count{}, fmt.Errorf("count statuses: %w", err)
 	}
-	return Count{N: int64(len(out.rows)), Capped: out.partial || out.next != nil}, nil
+	return counted, nil
 }
 
-// countPoisoned counts what is poisoned without a look at it.
-func (o *Ops) countPoisoned(ctx context.Context, keys []string) (Count, error) {
-	if len(keys) == 0 {
-		var err error
-		if keys, err = o.openKeys(ctx, byPoisoned); err != nil {
-			return Count{}, err
+// count counts what a list would have, of one handler key after the other: in what
+// order does not matter.
+func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
+	var out found
+	for i, st := range f.stages() {
+		keys := []string{""}
+		if st.keyed() {
+			var err error
+			if keys, err = o.keysFor(ctx, f, st); err != nil {
+				return Count{}, err
+			}
+		}
+		for _, key := range keys {
+			of := *f
+			if st.keyed() {
+				of.HandlerKeys = []string{key}
+			}
+			ended, err := o.findIn(ctx, &of, st, i, nil, LookLimit, &out)
+			if err != nil {
+				return Count{}, err
+			}
+			if !ended {
+				return Count{N: int64(len(out.rows)), Capped: true}, nil
+			}
 		}
 	}
+	return Count{N: int64(len(out.rows))}, nil
+}
+
+// countPoisoned counts what is poisoned without reading the rows.
+func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
+	keys, err := o.keysFor(ctx, f, byPoisoned)
+	if err != nil {
+		return Count{}, err
+	}
 	var all Count
-	for _, key := range distinct(keys) {
+	for _, key := range keys {
 		its, err := o.capped(ctx, countPoisoned, LookLimit-all.N, key)
 		if err != nil {
 			return Count{}, err
 		}
-		all.N += its.N
-		if all.Capped = its.Capped; all.Capped {
+		if all.N, all.Capped = all.N+its.N, its.Capped; all.Capped {
 			break
 		}
 	}

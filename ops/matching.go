@@ -173,11 +173,11 @@ func forPoisoned(given Filter) (*filter, error) {
 func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	return o.find(ctx, f, after, chunk, LookLimit)
+	return o.find(ctx, f, after, chunk)
 }
 
 // actOnChunk changes those of the rows that are as they were found.
-func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []glimpse) (int, error) {
+func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}

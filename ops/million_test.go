@@ -29,12 +29,13 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 		`INSERT INTO inbox_messages SELECT 'm' || n, '', n, 'kafka', 'order.placed', '/shop', '\x00', 'application/json', '{}', NULL,
 		'2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' FROM generate_series(1, 1040200) n`,
 		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, completed_at, outcome, next_attempt_at, is_poisoned,
-			last_error, error_count, lane_handler, lane_key, is_waiting)
+			last_error, fingerprint, error_count, lane_handler, lane_key, is_waiting)
 		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n,
 			CASE WHEN n > 1030000 THEN 'lanes' ELSE 'hot' END,
 			at, CASE WHEN n <= 1000000 THEN at + interval '1 second' END, CASE WHEN n <= 1000000 THEN 'processed' ELSE '' END,
 			CASE WHEN n BETWEEN 1028001 AND 1030000 THEN '2026-01-03 12:00:00+00'::timestamptz END, n BETWEEN 1000001 AND 1010000 OR n BETWEEN 1030001 AND 1030200,
-			CASE WHEN n > 1000000 THEN 'customer ' || n || ' is unknown' END, CASE WHEN n > 1000000 THEN 5 ELSE 0 END,
+			CASE WHEN n > 1000000 THEN 'customer ' || n || ' is unknown' END,
+			CASE WHEN n > 1030000 THEN 'lanes' WHEN n > 1000000 THEN 'hot' END, CASE WHEN n > 1000000 THEN 5 ELSE 0 END,
 			CASE WHEN n > 1030000 THEN %d END, CASE WHEN n > 1030000 THEN 1 END, n > 1030200
 		FROM generate_series(1, 1040200) n, LATERAL (SELECT '2026-01-01 12:00:00+00'::timestamptz + n * interval '80 milliseconds' AS at) a`, store.LaneHandler("lanes")),
 		`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'a', 'retry', '', '',

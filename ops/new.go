@@ -48,6 +48,8 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	names := append(tables(s.naming), dialectTexts[dialect]...)
 	if dialect == "postgres" {
 		names = append(names, "{at}", at(s.clock))
+	} else {
+		names = append(names, "{each}", `CROSS JOIN `+models.Quote(s.naming.HandlerStatuses())+` s ON s.id IN (SELECT id`)
 	}
 	o.names = strings.NewReplacer(names...)
 	return o, nil
@@ -107,6 +109,14 @@ var dialectTexts = map[string][]string{
 		"{= any ID}", `= ANY (ARRAY(SELECT value::uuid FROM json_array_elements_text($1::text::json) AS e(value)))`,
 		// The first parameter, a list of IDs with versions.
 		"{refs}", `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
+		// The first parameter, a list of texts or of lists: a row of each, its value.
+		"{list}", `json_array_elements_text($1::text::json) AS e(value)`,
+		"{0}", `(value::json->>0)`, "{1}", `(value::json->>1)`, "{2 as ID}", `(value::json->>2)::uuid`,
+		"{as ID}", `::uuid`,
+		// What a statement has as s for each row before it: as many statuses as stand between
+		// the two.
+		"{each}", `CROSS JOIN LATERAL (SELECT *`, "{/each}", `) s`,
+		"{index of}", `strpos(`,
 		"{due as stored}", due,
 		"{received as stored}", `received_at`,
 		"{rejected as stored}", `rejected_at`,
@@ -122,6 +132,13 @@ var dialectTexts = map[string][]string{
 		"{= any}", `IN (SELECT value FROM json_each(?1))`,
 		"{= any ID}", `IN (SELECT value FROM json_each(?1))`,
 		"{refs}", `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
+		"{list}", `json_each(?1) AS e`,
+		"{0}", `json_extract(value, '$[0]')`, "{1}", `json_extract(value, '$[1]')`, "{2 as ID}",
+		`json_extract(value, '$[2]')`,
+		"{as ID}", ``,
+		// No join knows the tables to its left, but the subquery of a condition does.
+		"{/each}", `)`,
+		"{index of}", `instr(`,
 		"{due as stored}", `CAST(` + due + ` AS text)`,
 		"{received as stored}", `CAST(received_at AS text)`,
 		"{rejected as stored}", `CAST(rejected_at AS text)`,

@@ -10,11 +10,20 @@ type pageFound[T any] struct {
 	looked  int
 }
 
-// pageOf reads a page: read gives up to n items behind a place, in the list's
-// order, and placeAt tells where an item is.
-func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, limit int,
-	read func(ctx context.Context, p place, n int) ([]T, error), placeAt func(T) place, takes func(T) bool) (pageFound[T],
-	error) {
+// part is what one statement of such a list has found: the items that match, how many it
+// looked at, and the last of these.
+type part[T any] struct {
+	items  []T
+	looked int
+	last   place
+}
+
+// pageOf reads a page. A statement looks at depth items behind a place, in the list's order,
+// and returns up to limit that match; placeAt tells where an item is. takes judges what the
+// statement does not; judged says that it drops more than a few, so that all are needed.
+func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, limit int, judged bool,
+	read func(ctx context.Context, p place, depth, limit int) (part[T], error), placeAt func(T) place,
+	takes func(T) bool) (pageFound[T], error) {
 	var page pageFound[T]
 	limit, err := checkLimit(limit)
 	if err != nil {
@@ -36,28 +45,51 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 		return page, err
 	}
 	last := at // of the page
-	for n := limit + 1; ; n = min(2*n, mostAtOnce) {
-		items, err := read(ctx, at, n)
+	for step := limit + 1; ; step = min(4*step, LookLimit) {
+		depth := min(step, LookLimit-page.looked)
+		if depth == 0 {
+			page.partial = true
+			return end(at)
+		}
+		wanted := limit + 1 - len(page.items)
+		if judged {
+			wanted = depth
+		}
+		found, err := read(ctx, at, depth, wanted)
 		if err != nil {
 			return page, err
 		}
-		for _, item := range items {
+		page.looked += found.looked
+		for _, item := range found.items {
 			at = placeAt(item)
-			page.looked++
-			if takes(item) {
-				if len(page.items) == limit { // so there is more
-					return end(last)
-				}
-				page.items = append(page.items, item)
-				last = at
+			if !takes(item) {
+				continue
 			}
-			if page.looked >= LookLimit {
-				page.partial = true
-				return end(at)
+			if len(page.items) == limit { // so there is more
+				return end(last)
 			}
+			page.items = append(page.items, item)
+			last = at
 		}
-		if len(items) < n {
+		if len(found.items) == wanted {
+			continue // there may be more before the last
+		}
+		if found.looked < depth {
 			return page, nil
 		}
+		at = found.last
 	}
+}
+
+// parted splits what a statement returned: the items, and as the one that closes it the
+// last that was looked at, with their number.
+func parted[T any](rows []T, placeAt func(T) place, closes func(T) (number int, yes bool)) (p part[T]) {
+	for _, row := range rows {
+		if number, yes := closes(row); yes {
+			p.looked, p.last = number, placeAt(row)
+		} else {
+			p.items = append(p.items, row)
+		}
+	}
+	return p
 }

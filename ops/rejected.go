@@ -76,26 +76,26 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return RejectedPage{}, err
 	}
-	oldest, latest := roughly(filter.From, filter.To)
-	read := func(ctx context.Context, p place, n int) ([]rejectedRow, error) {
-		if p.At == lastTime && !latest.IsZero() {
-			p.At = store.SQLiteTime(latest)
+	oldest, before := o.roughly(filter.From, filter.To)
+	reason := strings.ToLower(filter.Reason)
+	inSQL := o.sqlText(reason)
+	placeAt := func(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }
+	read := func(ctx context.Context, p place, depth, limit int) (part[rejectedRow], error) {
+		if p.At == lastTime {
+			p.At = store.SQLiteTime(before)
 		}
 		at, err := o.argument(p.At)
 		if err != nil {
-			return nil, badInput("cursor", "it is not one of this list")
+			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
 		}
-		return look(ctx, o, walkRejected, o.scanRejected, at, p.ID, o.stamp(oldest), n)
+		rows, err := look(ctx, o, listRejected, o.scanRejected, at, p.ID, o.stamp(oldest), depth, limit, filter.Channel,
+			filter.Topic, o.stamp(before), inSQL)
+		return parted(rows, placeAt, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
 	}
-	reason := strings.ToLower(filter.Reason)
-	takes := func(r rejectedRow) bool {
-		return (filter.Channel == "" || r.Channel == filter.Channel) && (filter.Topic == "" || r.Topic == filter.Topic) &&
-			strings.Contains(strings.ToLower(r.Reason), reason) &&
+	page, err := pageOf(ctx, list, filter, after, limit, inSQL != reason, read, placeAt, func(r rejectedRow) bool {
+		return strings.Contains(strings.ToLower(r.Reason), reason) &&
 			(filter.From.IsZero() || !r.RejectedAt.Before(filter.From)) && (filter.To.IsZero() || r.RejectedAt.Before(filter.To))
-	}
-	page, err := pageOf(ctx, list, filter, after, limit, read, func(r rejectedRow) place {
-		return place{At: string(r.at), ID: r.ID}
-	}, takes)
+	})
 	if err != nil {
 		return RejectedPage{}, fmt.Errorf("list rejected messages: %w", err)
 	}
@@ -108,22 +108,35 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 }
 
 // By rejected_messages_rejected_at, the last first.
-const walkRejected = `
-SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, COALESCE(length("key"), 0) + COALESCE(length("value"), 0),
-	{rejected as stored}
-FROM {rejected} WHERE (rejected_at, id) < ($1, $2) AND rejected_at >= $3
-ORDER BY rejected_at DESC, id DESC LIMIT $4`
+const listRejected = `
+WITH looked AS (
+	SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, {rejected as stored} AS at,
+		COALESCE(length("key"), 0) + COALESCE(length("value"), 0) AS size
+	FROM {rejected} WHERE (rejected_at, id) < ($1, $2) AND rejected_at >= $3 ORDER BY rejected_at DESC, id DESC LIMIT $4
+)
+SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at DESC, id DESC) AS rank
+FROM (
+	SELECT * FROM looked WHERE ($6 = '' OR channel = $6) AND ($7 = '' OR topic = $7) AND rejected_at < $8
+		AND ($9 = '' OR {index of}lower(reason), $9) > 0)
+	ORDER BY rejected_at DESC, id DESC LIMIT $5
+) f
+UNION ALL
+SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at, id LIMIT 1) l
+ORDER BY rank`
 
-// rejectedRow is one with its place.
+// rejectedRow is one with its place, or the last that was looked at.
 type rejectedRow struct {
 	Rejected
-	at stored
+	at     stored
+	closes bool
+	looked int
 }
 
 func (o *Ops) scanRejected(rows *sql.Rows, r *rejectedRow) error {
 	var timestamp, rejected store.Stamp
-	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &r.Size,
-		&r.at)
+	var rank int64
+	err := rows.Scan(&r.closes, &r.looked, &r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason,
+		&rejected, &r.at, &r.Size, &rank)
 	r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
 	r.Reason = o.redactor.Error(redact.Value{MessageID: r.ID, Channel: r.Channel}, r.Reason)
 	return err

@@ -20,7 +20,7 @@ type row struct {
 
 // rowColumns are what scanRow takes. Of the message one column at a time, each by
 // the unique index on its number: a join may be planned as a walk over all.
-const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.requeued_count, s.last_error,
+const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.requeued_count, s.last_error, s.fingerprint,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
 	s.lane_handler, s.lane_key,
 	(SELECT namespace FROM {messages} WHERE number = s.message_number),
@@ -36,46 +36,39 @@ SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.id {= any ID} LIMIT $2`
 const rowsOfMessage = `
 SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
 
-// whole are the statuses of which there were glimpses, in the same order,
-// without those that are gone since.
-func (o *Ops) whole(ctx context.Context, glimpses []glimpse) ([]row, error) {
-	place := make(map[string]int, len(glimpses))
-	for i, g := range glimpses {
-		place[g.id] = i
+// whole are the statuses of these IDs, in the same order, without those that are gone.
+func (o *Ops) whole(ctx context.Context, ids []string) ([]row, error) {
+	list, err := jsonOf(ids)
+	if err != nil {
+		return nil, err
 	}
-	rows := make([]row, 0, len(glimpses))
-	for chunk := range slices.Chunk(glimpses, mostAtOnce) {
-		ids := make([]string, len(chunk))
-		for i, g := range chunk {
-			ids[i] = g.id
-		}
-		list, err := jsonOf(ids)
-		if err != nil {
-			return nil, err
-		}
-		found, err := look(ctx, o, wholeRows, o.scanRow, list, mostAtOnce)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, found...)
+	rows, err := look(ctx, o, wholeRows, o.scanRow, list, len(ids))
+	if err != nil {
+		return nil, err
+	}
+	place := make(map[string]int, len(ids))
+	for i, id := range ids {
+		place[id] = i
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(place[a.ID], place[b.ID]) })
 	return rows, nil
 }
 
 // scanRow scans rowColumns.
-func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
+func (o *Ops) scanRow(rows *sql.Rows, r *row) error { return o.scanColumns(rows, r) }
+
+// scanColumns scans rowColumns behind others.
+func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 	var (
-		lastError, worker, namespace, messageType, source sql.NullString
-		created, processing, next, complete, received     store.Stamp
-		poisoned                                          bool
-		outcome                                           string
-		laneHandler, laneKey                              sql.NullInt64
+		lastError, named, worker, namespace, messageType, source sql.NullString
+		created, processing, next, complete, received            store.Stamp
+		poisoned                                                 bool
+		outcome                                                  string
+		laneHandler, laneKey                                     sql.NullInt64
 	)
-	err := rows.Scan(&r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount, &r.RequeuedCount,
-		&lastError,
-		&created, &processing, &worker, &next, &poisoned, &complete, &outcome, &r.Waiting, &laneHandler, &laneKey, &namespace,
-		&messageType, &source, &received)
+	err := rows.Scan(append(others, &r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount,
+		&r.RequeuedCount, &lastError, &named, &created, &processing, &worker, &next, &poisoned, &complete,
+		&outcome, &r.Waiting, &laneHandler, &laneKey, &namespace, &messageType, &source, &received)...)
 	if err != nil {
 		return err
 	}
@@ -89,15 +82,8 @@ func (o *Ops) scanRow(rows *sql.Rows, r *row) error {
 	r.Failing = r.State == StatePending && lastError.Valid && r.ErrorCount+r.AbandonedCount > 0
 	r.LastError = o.redactor.Error(redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey},
 		lastError.String)
-	r.Fingerprint = fingerprintOf(r.HandlerKey, r.LastError, r.State == StatePoisoned || r.Failing)
+	r.Fingerprint = named.String
 	return nil
-}
-
-// glimpse is what a filter looks at of a whole status.
-func (r row) glimpse() glimpse {
-	return glimpse{id: r.ID, key: r.HandlerKey, version: r.Version, state: r.State, failing: r.Failing,
-		lastError: r.LastError,
-		messageID: r.MessageID, typ: r.Type, receivedAt: r.ReceivedAt}
 }
 
 func stateOf(completed time.Time, outcome models.Outcome, poisoned bool, processing time.Time) State {

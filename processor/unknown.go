@@ -77,8 +77,8 @@ func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 		found, applied, err := s.settle(ctx,
 			func(stmt context.Context) ([]store.Ref, error) { return s.store.PendingOf(stmt, key, sweepBatch) },
 			func(r store.Ref) store.Settlement {
-				return store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount,
-					AbandonedCount: r.AbandonedCount, LastError: &reason, Poisoned: true}
+				return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
+					Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, LastError: &reason, Poisoned: true}
 			})
 		if err != nil {
 			return err

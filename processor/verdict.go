@@ -47,7 +47,7 @@ func (t *task) judge(now time.Time) verdict {
 	}
 	c := t.claim
 	settle := store.Settlement{
-		StatusID: c.StatusID, Version: c.Version, Locator: c.Locator,
+		StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version, Locator: c.Locator,
 		ErrorCount: c.ErrorCount, AbandonedCount: 0, // any finished attempt resets it
 	}
 	if v.Charged {
@@ -99,8 +99,8 @@ func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 // backoff, so that suspects drift apart, or poisoned when too many workers have vanished while
 // running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
-	s := store.Settlement{StatusID: r.StatusID, Version: r.Version, Locator: r.Locator, ErrorCount: r.ErrorCount,
-		AbandonedCount: r.AbandonedCount + 1}
+	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, Locator: r.Locator,
+		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1}
 	if s.AbandonedCount >= o.MaxAbandoned {
 		text := "workers vanish while running it"
 		s.Poisoned, s.LastError = true, &text

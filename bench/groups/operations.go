@@ -27,7 +27,7 @@ func Operations() trial.Group {
 		names[i] = l.name
 		g.Variants = append(g.Variants, trial.Variant{Name: l.name, New: looking(l)})
 	}
-	g.Lines = []trial.Line{trial.WorstValue("ops_list_p99_ms", names, "p99_ms", 100)}
+	g.Lines = []trial.Line{trial.WorstValue("ops_list_p99_ms", names, "p99_ms", 50)}
 	return g
 }
 
@@ -203,7 +203,8 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 			)
 			UPDATE inbox_handler_statuses SET completed_at = NULL, outcome = '', is_poisoned = n %% 2 = 0, error_count = 5,
 				next_attempt_at = CASE WHEN n %% 2 = 1 THEN now() + interval '1 hour' END,
-				last_error = 'rule ' || chr(97 + (n / 2 %% 20)::int) || ': customer ' || n || ' is unknown'
+				last_error = 'rule ' || chr(97 + (n / 2 %% 20)::int) || ': customer ' || n || ' is unknown',
+				fingerprint = left(md5((n / 2 %% 20)::text), 16)
 			FROM failed WHERE message_number = number`, every, 2*s.failed),
 		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'bench', 'orders', 0, n, now(), '\x6b', '\x7b7d', '[]', 'invalid character at ' || n,
 			now() - n * interval '1 second' FROM generate_series(1, 10000) n`,

@@ -23,6 +23,8 @@ numbers, IDs, times, addresses and quoted text in errors. The largest group come
 first. FIRST and LAST are how long ago the oldest and the newest of its statuses
 were added, which is mostly when their messages were received.
 
+--error is compared with a group's error as it is shown here.
+
 A group's fingerprint selects its statuses in "list", "retry" and "discard".
 POISONED statuses wait for an operator. FAILING statuses are retried automatically.
 
@@ -59,7 +61,7 @@ JSON: ops.Failures.`,
 		},
 	}
 	filters.bindStates(cmd, ops.StatePoisoned, ops.StateFailing)
-	filters.bind(cmd)
+	filters.bindCommon(cmd)
 	when.bindPeriod(cmd, receivedWhen)
 	cmd.Flags().BoolVar(&wide, "wide", false, "show whole errors")
 	return cmd

@@ -26,9 +26,15 @@ var statusFilters = []string{"handler", "message", "namespace", "type", "from", 
 
 func (f *filterFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
 	flags.StringVar(&f.message, "message", "", "of the message with this ID")
 	flags.StringVar(&f.namespace, "namespace", "", "of that ID, usually the channel (default all)")
+	f.bindCommon(cmd)
+}
+
+// bindCommon adds the flags that narrow failure groups, too.
+func (f *filterFlags) bindCommon(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
 	flags.StringVar(&f.typ, "type", "", "of messages of this type")
 	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, ignoring case")
 	flags.StringVar(&f.fingerprint, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -132,7 +133,23 @@ func Status(t testing.TB, ib *inbox.Inbox, messageID, handlerKey string) models.
 	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND handler_key = ?", messageID,
 		handlerKey).Find(&rows).Error)
 	require.Len(t, rows, 1, "statuses of message %q under handler key %q", messageID, handlerKey)
+	requireFingerprints(t, rows)
 	return rows[0]
+}
+
+// requireFingerprints checks that the fingerprint of every status that a test reads is that of its
+// error, however the attempt failed (contract 11.2).
+func requireFingerprints(t testing.TB, rows []models.HandlerStatus) {
+	t.Helper()
+	for _, row := range rows {
+		var expected *string
+		if row.LastError != nil {
+			name := fingerprint.Of(row.HandlerKey, *row.LastError)
+			expected = &name
+		}
+		require.Equal(t, expected, row.Fingerprint, "the fingerprint of message %q under handler key %q", row.MessageID,
+			row.HandlerKey)
+	}
 }
 
 // Statuses reads all statuses, ordered by message ID and handler key.
@@ -140,6 +157,7 @@ func Statuses(t testing.TB, ib *inbox.Inbox) []models.HandlerStatus {
 	t.Helper()
 	var rows []models.HandlerStatus
 	require.NoError(t, ib.DB().Scopes(ib.Statuses).Order("message_id, handler_key").Find(&rows).Error)
+	requireFingerprints(t, rows)
 	return rows
 }
 

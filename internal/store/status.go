@@ -42,12 +42,14 @@ type Completion struct {
 // Settlement is the state to which a claimed or pending status returns. The row becomes unclaimed.
 type Settlement struct {
 	StatusID string
-	Version  int64
-	Locator  string
+	// HandlerKey is the row's. The fingerprint of LastError is made with it.
+	HandlerKey string
+	Version    int64
+	Locator    string
 
 	ErrorCount     int
 	AbandonedCount int
-	// LastError replaces the stored text. Nil keeps it.
+	// LastError replaces the stored text and its fingerprint. Nil keeps both.
 	LastError *string
 	// NextAttemptAt is nil for a status that is due now, and for a poisoned one.
 	NextAttemptAt *time.Time

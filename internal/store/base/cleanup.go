@@ -146,7 +146,7 @@ func ScanMessage(rows *sql.Rows, m *models.Message) error {
 func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	var created, started, next, completed store.Stamp
 	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount,
-		&s.RequeuedCount, &s.LastError, &created,
+		&s.RequeuedCount, &s.LastError, &s.Fingerprint, &created,
 		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version,
 		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane)
 	s.CreatedAt, s.ProcessingStartedAt = created.Time, started.Pointer()

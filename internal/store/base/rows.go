@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -25,6 +26,16 @@ func Sanitized(text *string) *string {
 	}
 	clean := store.SanitizeError(*text)
 	return &clean
+}
+
+// Failure returns a settlement's error text as its row stores it, and the fingerprint of that text.
+// Both are nil if the row keeps what it has.
+func Failure(s store.Settlement) (text, named *string) {
+	if text = Sanitized(s.LastError); text == nil {
+		return nil, nil
+	}
+	name := fingerprint.Of(s.HandlerKey, *text)
+	return text, &name
 }
 
 // StoredMessage holds a claim's message columns, all NULL if the message's row is gone.

@@ -25,11 +25,12 @@ WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AN
 RETURNING c.position - 1`
 
 const settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_count,
-	last_error = COALESCE(c.last_error, s.last_error), is_poisoned = c.poisoned,
+	last_error = COALESCE(c.last_error, s.last_error), fingerprint = COALESCE(c.fingerprint, s.fingerprint), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
 	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1
-FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[]) WITH ORDINALITY
-	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, position)`
+FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[],
+	$8::text[]) WITH ORDINALITY
+	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, fingerprint, position)`
 
 func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error) {
 	statement, doing := settleSQL, "settle"
@@ -43,14 +44,16 @@ func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, lock
 	}
 	ids, versions := make([]string, n), make([]int64, n)
 	errorCounts, abandonedCounts := make([]int32, n), make([]int32, n)
-	lastErrors, next, poisoned := make([]*string, n), make([]*time.Time, n), make([]bool, n)
+	lastErrors, fingerprints := make([]*string, n), make([]*string, n)
+	next, poisoned := make([]*time.Time, n), make([]bool, n)
 	for i, s := range settlements {
 		ids[i], versions[i] = s.StatusID, s.Version
 		errorCounts[i], abandonedCounts[i] = int32(s.ErrorCount), int32(s.AbandonedCount)
-		lastErrors[i], next[i], poisoned[i] = base.Sanitized(s.LastError), inUTC(s.NextAttemptAt), s.Poisoned
+		lastErrors[i], fingerprints[i] = base.Failure(s)
+		next[i], poisoned[i] = inUTC(s.NextAttemptAt), s.Poisoned
 	}
 	positions, err := store.Query(ctx, p.Pool(ctx), p.Text(statement), store.Value[int],
-		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned)
+		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned, fingerprints)
 	for _, position := range positions {
 		applied[position] = true
 	}

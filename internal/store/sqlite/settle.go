@@ -10,13 +10,15 @@ import (
 // settleSQL finds rows by their primary key. A poisoned row has no next attempt.
 const settleSQL = `
 UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
-	last_error = COALESCE(c.last_error, {statuses}.last_error), is_poisoned = c.poisoned,
+	last_error = COALESCE(c.last_error, {statuses}.last_error),
+	fingerprint = COALESCE(c.fingerprint, {statuses}.fingerprint), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
 	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = {statuses}.version + 1
 FROM (
 	SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS error_count,
 		json_extract(value, '$[3]') AS abandoned_count, json_extract(value, '$[4]') AS last_error,
-		json_extract(value, '$[5]') AS next_attempt_at, json_extract(value, '$[6]') AS poisoned
+		json_extract(value, '$[5]') AS next_attempt_at, json_extract(value, '$[6]') AS poisoned,
+		json_extract(value, '$[7]') AS fingerprint
 	FROM json_each(?1)
 ) AS c
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
@@ -27,15 +29,16 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 	if len(settlements) == 0 {
 		return applied, nil
 	}
-	rows, index := make([][7]any, len(settlements)), make(map[versioned]int, len(settlements))
+	rows, index := make([][8]any, len(settlements)), make(map[versioned]int, len(settlements))
 	for i, each := range settlements {
 		var next *string
 		if each.NextAttemptAt != nil {
 			text := store.SQLiteTime(*each.NextAttemptAt)
 			next = &text
 		}
-		rows[i] = [7]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, base.Sanitized(each.LastError),
-			next, each.Poisoned}
+		text, named := base.Failure(each)
+		rows[i] = [8]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, text, next, each.Poisoned,
+			named}
 		index[versioned{each.StatusID, each.Version}] = i
 	}
 	list, err := jsonList(rows)

@@ -75,7 +75,8 @@ var archiveTests = []test{
 		s.accept(m)
 		row := s.status("m1", "old")
 		text := "boom"
-		s.settle(store.Settlement{StatusID: row.ID, Version: int64(row.Version), ErrorCount: 2, AbandonedCount: 1,
+		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version),
+			ErrorCount: 2, AbandonedCount: 1,
 			LastError: &text})
 		s.complete(noon, s.claimAs(s.worker("old"), noon, 1, "old")...)
 		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET lane_handler = 1, lane_key = -2`).Error)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -201,7 +202,8 @@ func (m *model) settle(s store.Settlement) bool {
 		row = givenBack(row)
 		row.ErrorCount, row.AbandonedCount, row.IsPoisoned = s.ErrorCount, s.AbandonedCount, s.Poisoned
 		if s.LastError != nil {
-			row.LastError = s.LastError
+			named := fingerprint.Of(row.HandlerKey, *s.LastError)
+			row.LastError, row.Fingerprint = s.LastError, &named
 		}
 		if !s.Poisoned {
 			row.NextAttemptAt = s.NextAttemptAt

@@ -214,8 +214,8 @@ func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 		changes = append(changes, version{ref.StatusID, ref.Version})
 		text, next := "no luck", noon.Add(time.Duration(c.random.IntN(60))*time.Second)
 		settlements = append(settlements, store.Settlement{
-			StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator, ErrorCount: ref.ErrorCount + 1,
-			LastError: &text, NextAttemptAt: &next, Poisoned: c.random.IntN(8) == 0,
+			StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version, Locator: ref.Locator,
+			ErrorCount: ref.ErrorCount + 1, LastError: &text, NextAttemptAt: &next, Poisoned: c.random.IntN(8) == 0,
 		})
 	}
 	locked := store.AwaitLocked

@@ -32,7 +32,8 @@ func drawComplete(t *rapid.T) operation {
 func (c completeStep) run(m *machine) {
 	var completions []store.Completion
 	for _, ref := range m.picked(c.Targets) {
-		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version,
+			Locator: ref.Locator,
 			Outcome: c.Outcome})
 	}
 	m.complete(completions, c.How, c.Dies)
@@ -94,8 +95,8 @@ func (s settleStep) run(m *machine) {
 	for _, ref := range m.picked(s.Targets) {
 		m.steps++
 		text, next := fmt.Sprintf("failure %d", m.steps), m.model.now.Add(s.Delay)
-		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
-			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
+		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
+			Locator: ref.Locator, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
 		switch s.How {
 		case "failed":
 			settled.ErrorCount, settled.AbandonedCount, settled.LastError, settled.NextAttemptAt = ref.ErrorCount+

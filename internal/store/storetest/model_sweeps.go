@@ -119,7 +119,8 @@ func (r recoverStep) run(m *machine) {
 	var settlements []store.Settlement
 	for _, ref := range refs {
 		text, next := "workers vanish while running it", m.model.now.Add(time.Second)
-		settled := store.Settlement{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
+			Locator:    ref.Locator,
 			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount + 1, NextAttemptAt: &next}
 		if r.Poison {
 			settled.Poisoned, settled.LastError, settled.NextAttemptAt = true, &text, nil

@@ -1,10 +1,12 @@
 package storetest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -51,6 +53,45 @@ var settleTests = []test{
 		require.Equal(s, text, *row.LastError)
 		require.Nil(s, row.NextAttemptAt)
 		require.Len(s, s.claim(noon, 1, "mail"), 1)
+	}},
+	{"the fingerprint is stored with the text, and stays as long as it", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "ship"))
+		of := map[string]store.Settlement{}
+		fail := func(texts map[string]string) {
+			var all []store.Settlement
+			for _, claim := range s.claim(noon, 10, "mail", "ship") {
+				back := settlement(claim)
+				if text, ok := texts[claim.MessageID]; ok {
+					back.LastError, back.Poisoned = &text, claim.MessageID == "m2"
+				}
+				of[claim.MessageID] = back
+				all = append(all, back)
+			}
+			s.settle(all...)
+		}
+		named := func(id string) string {
+			row := s.status(id, of[id].HandlerKey)
+			require.NotNil(s, row.Fingerprint, id)
+			require.Equal(s, fingerprint.Of(row.HandlerKey, *row.LastError), *row.Fingerprint, id)
+			return *row.Fingerprint
+		}
+		fail(nil)
+		require.Nil(s, s.status("m1", "mail").Fingerprint, "it has not failed")
+		fail(map[string]string{"m1": "order 1 not found", "m2": "order 2 not found", "m3": "order 3 not found"})
+		first := named("m1")
+		require.Equal(s, first, named("m2"))
+		require.NotEqual(s, first, named("m3"), "another handler")
+		fail(nil) // released
+		require.Equal(s, first, named("m1"))
+		fail(map[string]string{"m1": "timeout\x00" + strings.Repeat("é", 3000)}) // cleansed and cut
+		require.NotEqual(s, first, named("m1"))
+		fail(map[string]string{"m1": ""})
+		second := named("m1")
+		s.complete(noon, s.claim(noon, 1, "mail")...)
+		require.Equal(s, second, named("m1"), "history")
+		row := s.status("m2", "mail")
+		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version)})
+		require.Equal(s, first, named("m2"), "retried, its text stays, too")
 	}},
 	{"stale versions are left alone, the others settled", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))

@@ -174,7 +174,8 @@ func completeTx(s *suite, tx *gorm.DB, c store.Completion) (bool, error) {
 }
 
 func settlement(c store.Claim) store.Settlement {
-	return store.Settlement{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, ErrorCount: c.ErrorCount,
+	return store.Settlement{StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version, Locator: c.Locator,
+		ErrorCount:     c.ErrorCount,
 		AbandonedCount: c.AbandonedCount}
 }
 

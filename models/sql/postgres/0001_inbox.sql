@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "abandoned_count" integer NOT NULL DEFAULT 0,
     "requeued_count" integer NOT NULL DEFAULT 0,
     "last_error" varchar(2000),
+    "fingerprint" varchar(16),
     "created_at" timestamptz NOT NULL,
     "processing_started_at" timestamptz,
     "worker_id" uuid,
@@ -65,6 +66,10 @@ CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON ${schema}"${prefix
 
 -- Poisoned rows are few and looked at often.
 CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_poisoned" ON ${schema}"${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL;
+
+-- What fails alike: the groups of a handler key, and the rows of a group. Of a row
+-- that never failed nothing is here, so handling it does not touch this index.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_failures" ON ${schema}"${prefix}handler_statuses" ("handler_key", "fingerprint", "id") WHERE "completed_at" IS NULL AND "fingerprint" IS NOT NULL;
 
 -- Who is first in a lane. Poisoned rows stand apart: where lanes skip them they
 -- may be many.

@@ -1,4 +1,4 @@
-package ops
+package fingerprint
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func TestNormalisedErrorsOfOneKindAreTheSame(t *testing.T) {
 		"":                         {"", " \n"},
 	} {
 		for _, text := range texts {
-			require.Equal(t, strings.TrimLeft(expected, " "), normalise(text), "%q", text)
+			require.Equal(t, strings.TrimLeft(expected, " "), Normalise(text), "%q", text)
 		}
 	}
 }
@@ -56,10 +56,10 @@ func TestErrorsOfOtherKindsKeepApart(t *testing.T) {
 		"ERROR: no (SQLSTATE 23505)", "ERROR: no (SQLSTATE 42P01)", "Error 1062 (23000): no", "Error 1213 (40001): no",
 		"exit status 1", "exit status 2", "rpc error: code = 5", "rpc error: code = 14",
 		"handler panicked: boom\n\nmain.a\n\t/a.go:1\n", "handler panicked: boom\n\nmain.b\n\t/a.go:2\n"} {
-		name := fingerprint("h", normalise(text))
+		name := Of("h", text)
 		require.Empty(t, seen[name], text)
 		seen[name] = text
-		require.NotEqual(t, name, fingerprint("g", normalise(text)), "another handler is another group")
+		require.NotEqual(t, name, Of("g", text), "another handler is another group")
 	}
 }
 
@@ -67,8 +67,8 @@ func TestErrorsOfOtherKindsKeepApart(t *testing.T) {
 func TestNormalisedErrorEndsBeforeWhatIsStoredOfIt(t *testing.T) {
 	stack := strings.Repeat("main.work(0xc000010000)\n\t/src/main.go:12 +0x1d\n", 100)
 	long := func(id string) string { return string([]rune("failed: order " + id + "\n" + stack)[:2000]) }
-	require.Equal(t, normalise(long("1")), normalise(long("0190b2c3-89ab-7def-8123-456789abcdef")))
-	require.LessOrEqual(t, utf8.RuneCountInString(normalise(long("1"))), normalisedRunes)
+	require.Equal(t, Normalise(long("1")), Normalise(long("0190b2c3-89ab-7def-8123-456789abcdef")))
+	require.LessOrEqual(t, utf8.RuneCountInString(Normalise(long("1"))), normalisedRunes)
 }
 
 // Whatever stands in an error: numbers do not name its kind, the result is text
@@ -80,7 +80,7 @@ func FuzzNormalise(f *testing.F) {
 	}
 	f.Add("\x80\x00"+strings.Repeat("`", 1300), int64(1)) // ends amid what stands in quotes
 	f.Fuzz(func(t *testing.T, text string, seed int64) {
-		normalised := normalise(text)
+		normalised := Normalise(text)
 		require.True(t, utf8.ValidString(normalised))
 		require.LessOrEqual(t, utf8.RuneCountInString(normalised), normalisedRunes)
 		if !regexp.MustCompile(`(?i)status|http|code|error|errno|sqlstate|panicked|[1-5][0-9][0-9] `).MatchString(text) {
@@ -96,7 +96,7 @@ func FuzzNormalise(f *testing.F) {
 				}
 				return r
 			}, strings.ToValidUTF8(text, "\uFFFD"))
-			require.Equal(t, normalised, normalise(other))
+			require.Equal(t, normalised, Normalise(other))
 		}
 	})
 }
@@ -104,6 +104,6 @@ func FuzzNormalise(f *testing.F) {
 func BenchmarkNormalise(b *testing.B) {
 	text := fmt.Sprintf("order %d not found: %s", 17, strings.Repeat("main.work(0xc000010000) /src/main.go:12 ", 40))
 	for b.Loop() {
-		normalise(text)
+		Normalise(text)
 	}
 }

@@ -1,31 +1,41 @@
-package ops
+// Package fingerprint names the kinds of failures: the store writes a fingerprint beside
+// each error text, and operators' groups go by it (contract 11.2).
+package fingerprint
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/redact"
 )
 
-const (
-	// normalisedRunes is how much of an error names its kind. What is stored was
-	// cut already, at a place that depends on how long the varying parts are: the
-	// end of it must not count.
-	normalisedRunes = 300
-)
+// normalisedRunes is how much of an error names its kind. What is stored was
+// cut already, at a place that depends on how long the varying parts are: the
+// end of it must not count.
+const normalisedRunes = 300
 
-// fingerprint names a failure group: a handler key and a normalised error.
-func fingerprint(handlerKey, normalised string) string {
+// Of names the failure group of a handler key and the text of an error. Errors that
+// differ only in what Normalise leaves out, or in secrets that redact.Common knows, have
+// the same fingerprint. The text has been redacted by the application's hook before.
+// Common is applied to it in any case: an operator who guesses a secret must not be able
+// to confirm it by the fingerprint of an error that the hook did not see.
+func Of(handlerKey, text string) string {
+	normalised := Normalise(string(redact.Common(redact.Value{Part: redact.PartError, Bytes: []byte(text)})))
 	sum := sha256.Sum256([]byte(handlerKey + "\x00" + normalised))
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:Length/2])
 }
 
-// normalise replaces in an error's text what differs from one message to the
+// Length is how many characters a fingerprint has.
+const Length = 16
+
+// Normalise replaces in an error's text what differs from one message to the
 // next: numbers, UUIDs, hexadecimal, times, durations, network and mail
-// addresses, and what stands in quotes. Spaces become single. It is made for
-// speed, being run on every row of a search: one pass, no regular expressions.
+// addresses, and what stands in quotes. Spaces become single. It takes one pass and
+// no regular expressions, because it runs on every failure.
 // Codes that tell causes apart stay: HTTP statuses, SQLSTATEs, error numbers.
-func normalise(text string) string {
+func Normalise(text string) string {
 	n := normaliser{text: strings.ToValidUTF8(panicCause(text), "\uFFFD")}
 	n.out.Grow(min(len(n.text), normalisedRunes))
 	for n.at < len(n.text) && n.runes < normalisedRunes {

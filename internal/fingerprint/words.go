@@ -1,4 +1,4 @@
-package ops
+package fingerprint
 
 import (
 	"net/http"

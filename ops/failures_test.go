@@ -1,0 +1,198 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+// Contract 11.2: in whatever way an attempt fails, its status is in a group from then on,
+// also with results stored together, in transactions and after the last retry.
+func TestEveryWayToFailIsInAGroup(t *testing.T) {
+	type order struct{ Number int }
+	fail := func(err error) func(context.Context, inboxtest.Bytes) error {
+		return func(context.Context, inboxtest.Bytes) error { return err }
+	}
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		clock := fxtest.NewClock(inboxtest.Noon)
+		no := errors.New("order 17 not found")
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inbox.Channel("c",
+			inbox.On("t",
+				inboxtest.Do("failed", fail(no)),
+				inboxtest.Do("poisoned", fail(handler.Poison(no))),
+				inboxtest.Do("later", fail(handler.RetryAfter(time.Hour, no))),
+				inboxtest.Do("exhausted", fail(no), handler.MaxRetries(0)),
+				inboxtest.Do("panicked", func(context.Context, inboxtest.Bytes) error { panic("order 17") }),
+				inboxtest.Tx("transactional", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return no },
+					handler.TxGroup(2)),
+				inbox.Func("undecodable", func(context.Context, handler.Message[order]) error { return nil }))))
+		o, err := ib.Ops()
+		require.NoError(t, err)
+		inboxtest.Accept(t, ib, "1", "2")
+		inboxtest.Process(t, ib)
+		expected := map[string]string{}
+		for _, s := range inboxtest.Statuses(t, ib) { // which compares fingerprints and errors
+			require.NotNil(t, s.Fingerprint, s.HandlerKey)
+			expected[s.HandlerKey] = *s.Fingerprint
+		}
+		require.Len(t, expected, 7)
+		failures, err := o.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.False(t, failures.Capped)
+		groups := map[string]string{}
+		for _, g := range failures.Groups {
+			groups[g.HandlerKey] = g.Fingerprint
+			require.EqualValues(t, 2, g.Poisoned+g.Failing, g.HandlerKey)
+			require.Equal(t, g.Fingerprint, g.Sample.Fingerprint)
+			page, err := o.List(t.Context(), ops.Filter{Fingerprint: g.Fingerprint}, "", 10)
+			require.NoError(t, err)
+			require.Len(t, page.Statuses, 2, g.HandlerKey)
+			count, err := o.Count(t.Context(), ops.Filter{Fingerprint: g.Fingerprint})
+			require.NoError(t, err)
+			require.Equal(t, ops.Count{N: 2}, count)
+		}
+		require.Equal(t, expected, groups)
+	})
+}
+
+// Contract 11.2: groups count what their lists have, while messages fail otherwise than
+// before, are retried, discarded and handled.
+func TestGroupsAndListsAgree(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		texts := []string{"no such order 1", "customer 2 is locked", `dial "10.0.0.1"`}
+		for i := range 30 {
+			id := fmt.Sprintf("m%02d", i)
+			r.poison("mail", texts[i%3], id)
+			r.fail("ship", id, handler.RetryAfter(time.Minute, errors.New(texts[i%2])))
+			r.accept(id)
+		}
+		agree := func() {
+			t.Helper()
+			failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+			require.NoError(t, err)
+			listed := r.list(ops.Filter{States: []ops.State{ops.StatePoisoned, ops.StateFailing}}, 7)
+			var grouped []string
+			for _, g := range failures.Groups {
+				for state, n := range map[ops.State]int64{ops.StatePoisoned: g.Poisoned, ops.StateFailing: g.Failing} {
+					of := r.list(ops.Filter{Fingerprint: g.Fingerprint, States: []ops.State{state}}, 4)
+					require.Len(t, of, int(n), "%s %s", g.Error, state)
+					grouped = append(grouped, of...)
+				}
+			}
+			slices.Sort(listed)
+			slices.Sort(grouped)
+			require.Equal(t, listed, grouped)
+			require.EqualValues(t, len(listed), failures.Looked-r.retried())
+		}
+		r.process()
+		agree()
+		require.NoError(t, r.ops.Discard(t.Context(), ada, r.ref("mail", "m00")))
+		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "m01")))
+		agree()
+		for i := range 10 { // the next attempt ends in another way
+			r.fail("ship", fmt.Sprintf("m%02d", i), nil)
+			r.poison("ship", "address unknown", fmt.Sprintf("m%02d", 10+i))
+		}
+		r.poison("mail", "address unknown", "m01")
+		r.clock.Advance(2 * time.Minute)
+		r.process()
+		agree()
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"ship"}})
+		require.NoError(t, err)
+		require.Len(t, failures.Groups, 3)
+	})
+}
+
+// retried counts the statuses that an operator has retried and that have not failed since.
+func (r *rig) retried() (n int) {
+	for _, s := range inboxtest.Statuses(r.t, r.ib) {
+		if s.CompletedAt == nil && !s.IsPoisoned && s.ErrorCount == 0 && s.Fingerprint != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Contract 11.1: what is failing on one page is poisoned, retried or handled by the time
+// of the next. In the list of its group it keeps its place, so it is there once at most,
+// and what stays in the group is there exactly once.
+func TestPagesOfAGroupAreStableWhileItsStatusesChange(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		var ids []string
+		for i := range 40 {
+			ids = append(ids, fmt.Sprintf("m%02d", i))
+			r.fail("mail", ids[i], handler.RetryAfter(time.Minute, fmt.Errorf("no order %d", i)))
+		}
+		r.accept(ids...)
+		r.process()
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.Len(t, failures.Groups, 1)
+		filter := ops.Filter{Fingerprint: failures.Groups[0].Fingerprint}
+		seen := map[string]int{}
+		for cursor, n := ops.Cursor(""), 0; ; n++ {
+			page, err := r.ops.List(t.Context(), filter, cursor, 3)
+			require.NoError(t, err)
+			for _, s := range page.Statuses {
+				seen[s.MessageID]++
+			}
+			if cursor = page.Next; cursor == "" {
+				break
+			}
+			// Each fails again, every fifth is given up, and one is handled.
+			for i, id := range ids {
+				if i%5 == n%5 {
+					r.fail("mail", id, handler.Poison(fmt.Errorf("no order %d", i)))
+				}
+			}
+			r.fail("mail", ids[0], nil)
+			r.clock.Advance(2 * time.Minute)
+			r.process()
+		}
+		for id, times := range seen {
+			require.Equal(t, 1, times, id)
+		}
+		for _, at := range r.list(filter, 100) {
+			require.Equal(t, 1, seen[at[len("mail/"):]], at)
+		}
+	})
+}
+
+// Contract 11.2: a cause of a few failures is seen beside one of thousands, and every
+// handler's are.
+func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		r.poison("mail", "few", "1")
+		r.poison("ship", "fewer", "1")
+		_, err := r.ib.Accept(t.Context(), alone, inboxtest.Message("1"))
+		require.NoError(t, err)
+		r.process()
+		r.copies("alone", 12_000)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
+			fingerprint = (SELECT fingerprint FROM inbox_handler_statuses WHERE message_id = '0') WHERE handler_key = 'alone'`)
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.True(t, failures.Capped)
+		require.LessOrEqual(t, failures.Looked, ops.LookLimit)
+		require.Len(t, failures.Groups, 3)
+		require.EqualValues(t, ops.LookLimit-2, failures.Groups[0].Poisoned)
+		for _, g := range failures.Groups[1:] {
+			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
+		}
+	})
+}
