@@ -62,8 +62,8 @@ func (s storedBytes) bytes() []byte {
 	return s.Bytes
 }
 
-// Serialize returns p as the JSON that is stored with the message. It fails only if the channel, the topic, the traceparent or an
-// attribute is not valid UTF-8.
+// Serialize returns p as the JSON that is stored with the message. It fails only if the channel, the
+// topic, the traceparent or an attribute is not valid UTF-8.
 func Serialize(p handler.Properties) (string, error) {
 	if serialized, ok := writeProperties(p); ok {
 		return serialized, nil
