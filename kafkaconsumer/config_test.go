@@ -89,7 +89,7 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 			c.SASL = kafkaconsumer.SASL{Mechanism: "SCRAM-SHA-256", Username: "u\x00"}
 		},
 		`BatchRecords = -1: must be 1 to 1000000`: func(c *kafkaconsumer.Config) { c.BatchRecords = -1 },
-		`FetchMaxBytes = -5`:                     func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
+		`FetchMaxBytes = -5`:                      func(c *kafkaconsumer.Config) { c.FetchMaxBytes = -5 },
 		`Linger = -1s: must be`:                   func(c *kafkaconsumer.Config) { c.Linger = -time.Second },
 		`HeartbeatInterval = 4s: must be less than a third of SessionTimeout (10s)`: func(c *kafkaconsumer.Config) {
 			c.HeartbeatInterval = 4 * time.Second
