@@ -203,7 +203,7 @@ func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
 func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
 	_, err := inbox.New("test", testenv.SQLite(t), inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }),
 		inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-	require.ErrorContains(t, err, `inbox "test": option Listen = true: must be only false on sqlite`)
+	require.ErrorContains(t, err, `inbox "test": option Listen requires PostgreSQL (got sqlite)`)
 
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite is refused before it starts
 		pool, err := sql.Open("pgx veiled", d.DSN())

@@ -64,9 +64,11 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		releaseLock(t, d)
-		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, ib))
+		// A lease of 150 ms may run out on a busy machine, so another worker drains.
+		other := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, other))
 		require.Empty(t, lockOwner(t, d), "the lock is given up")
-		require.Zero(t, ib.Counters().LockLost)
+		require.Zero(t, other.Counters().LockLost)
 	})
 }
 
