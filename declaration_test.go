@@ -90,9 +90,9 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 			o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
 		}),
 			consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
-			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty, required is a topic with BadRecords dead_letter_topic`}},
+			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty: must be a topic with BadRecords dead_letter_topic`}},
 		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
-			[]string{`channel "events": option DeadLetterTopic = "letters": must be empty with BadRecords store, or set option BadRecords to dead_letter_topic`}},
+			[]string{`channel "events": option DeadLetterTopic = "letters": must be empty while BadRecords is store`}},
 		"a dead-letter topic that is consumed": {"orders",
 			[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter

@@ -47,8 +47,8 @@ func (c *channel) deliver(d delivery) {
 // without ID gets its coordinates as ID.
 //
 // A handler that fails is tried again in place, without those that have
-// succeeded, after the inbox's or its own backoff, up to MaxAttempts or its own
-// MaxRetries; meanwhile its partition waits. Then, or after handler.Poison, the record
+// succeeded, after the inbox's or its own backoff, up to MaxRetries, the inbox's or
+// its own; meanwhile its partition waits. Then, or after handler.Poison, the record
 // is bad, and BadRecords applies. handler.RetryAfter replaces the backoff; handler.Snooze
 // charges nothing and holds the partition up. What the database cuts short
 // before or after the handler's own part is not charged. HandlerTimeout,

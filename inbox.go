@@ -43,7 +43,7 @@ type Inbox struct {
 	registry *registry.Registry
 	store    store.Store
 	counters *telemetry.Counters
-	// instruments are those of OpenTelemetry, see options_telemetry.go.
+	// instruments are those of OpenTelemetry, see instruments.go.
 	instruments *telemetry.Instruments
 	sampler     *sampler
 	acceptor    *acceptor.Acceptor

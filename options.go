@@ -3,7 +3,6 @@ package inbox
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
+	"github.com/gorm-inbox/inbox/internal/settings"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/redact"
@@ -196,7 +196,7 @@ func DefaultOptions() Options {
 // Validate reports every option that is out of range, joined, each by name with its
 // value and what is allowed.
 func (o Options) Validate() error {
-	if reflect.ValueOf(o).IsZero() {
+	if o.Processor == (processor.Options{}) && o.Acceptor == (acceptor.Options{}) && o.Cleanup == (cleanup.Options{}) {
 		return errors.New("options are zero: start from inbox.DefaultOptions()")
 	}
 	all := append(o.Processor.Validate(), o.Cleanup.Validate()...)
@@ -251,10 +251,25 @@ func (o Options) Validate() error {
 type Option func(*config)
 
 // Configure sets options: set gets those that are set so far, at first DefaultOptions.
-// Assign options that were loaded from a file before others, which they would replace:
+// Assign options that were loaded from a file:
 //
-//	inbox.Configure(func(o *inbox.Options) { *o = loaded; o.Logger = log })
-func Configure(set func(o *Options)) Option { return func(c *config) { set(&c.options) } }
+//	inbox.Configure(func(o *inbox.Options) { *o = loaded })
+//
+// They replace what a file can say. Options without a key, such as Logger, Hooks and Redact,
+// keep what an earlier Configure has set, unless loaded has a value for them. A nil set does
+// nothing.
+func Configure(set func(o *Options)) Option {
+	return func(c *config) {
+		if set == nil {
+			return
+		}
+		before := c.options
+		set(&c.options)
+		settings.Keep(before, &c.options)
+		// Options that are assigned to several inboxes share an array, to which each may append.
+		c.options.Middleware = slices.Clone(c.options.Middleware)
+	}
+}
 
 // config is everything a user declares about one inbox.
 type config struct {

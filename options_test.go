@@ -1,18 +1,23 @@
 package inbox_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"gopkg.in/yaml.v3"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 func TestDefaultsAreThoseOfTheContract(t *testing.T) {
@@ -100,4 +105,43 @@ func TestLoadedOptionsApplyAndLaterOptionsWin(t *testing.T) {
 	var n int64
 	require.NoError(t, db.Table("shop_messages").Count(&n).Error)
 	require.EqualValues(t, 1, n)
+}
+
+func TestLoadedOptionsKeepWhatOnlyCodeSets(t *testing.T) {
+	calls := map[string]int{}
+	note := func(name string) handler.Middleware {
+		return func(ctx context.Context, _ handler.Call, next func(context.Context) error) error {
+			calls[name]++
+			return next(ctx)
+		}
+	}
+	loaded := inbox.DefaultOptions()
+	loaded.Migrate = true
+	loaded.Middleware = append(make([]handler.Middleware, 0, 8), note("shared")) // with room for what others append
+	build := func(name string) *inbox.Inbox {
+		ib, err := inbox.New(name, fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
+			o.Redact = func(v redact.Value) []byte { return []byte("hidden") }
+		}), inbox.Configure(nil), inbox.Configure(func(o *inbox.Options) {
+			*o = loaded
+			o.Middleware = append(o.Middleware, note(name))
+		}), inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { return errors.New("secret") })))
+		require.NoError(t, err)
+		require.NoError(t, ib.Migrate(t.Context()))
+		return ib
+	}
+	first, second := build("first"), build("second")
+	for _, ib := range []*inbox.Inbox{first, second} {
+		inboxtest.Accept(t, ib, "1")
+		inboxtest.Process(t, ib)
+		require.Equal(t, "hidden", *inboxtest.Status(t, ib, "1", "h").LastError, "the hook of before holds")
+	}
+	require.Equal(t, map[string]int{"shared": 2, "first": 1, "second": 1}, calls, "each inbox has its own")
+}
+
+func TestLoadedOptionsThatAreZeroAreRefusedAsAWhole(t *testing.T) {
+	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
+		*o = inbox.Options{}
+		o.Logger = zap.NewNop()
+	}), inboxtest.Handlers(nothing("h")))
+	require.EqualError(t, err, `inbox "orders": options are zero: start from inbox.DefaultOptions()`)
 }

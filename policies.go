@@ -55,11 +55,11 @@ func (cfg *config) validateKafka() error {
 			switch {
 			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
 				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic is empty, required is a topic with BadRecords %s: set it in inbox.Kafka",
+					fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s",
 						policy))
 			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
 				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic = %q: must be empty with BadRecords %s, or set option BadRecords to dead_letter_topic",
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s",
 						k.DeadLetterTopic, policy))
 			}
 			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))

@@ -58,8 +58,11 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 	d := &Dashboard{opts: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)},
 		causes: causes{turn: make(chan struct{}, 1)}}
 	for _, set := range configure {
-		set(&d.opts)
+		if set != nil {
+			set(&d.opts)
+		}
 	}
+	d.opts.Origins = slices.Clone(d.opts.Origins)
 	if err := d.opts.check(); err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}

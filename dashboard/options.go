@@ -44,7 +44,7 @@ type Options struct {
 	// password. Default nil, a random key of this process.
 	Secret []byte
 	// Deadline bounds the response to one request, including all of its queries and the rendering.
-	// Bulk actions and cleanups may take longer than it. Default 15 s, allowed are 1 s to 5 m.
+	// Bulk actions and cleanups may take longer than it. 1 s to 5 m; default 15 s.
 	Deadline time.Duration
 	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor those of one actor.
 	// Further requests are refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the
@@ -52,7 +52,7 @@ type Options struct {
 	// wait for them. The option ops.Connections sets how many database connections they share. Don't
 	// raise the limits for a script: use package ops there. Defaults 32 and 8.
 	MaxRequests, MaxRequestsPerActor int
-	// Refresh is how often an open page is updated. Default 5 s, allowed are 1 s to 1 h.
+	// Refresh is how often an open page is updated. 1 s to 1 h; default 5 s.
 	Refresh time.Duration
 	// Logger gets the error details that pages do not show, and the actions of actors. Database errors
 	// in this log may name the database's host and user. Default nil, no logging.
@@ -74,7 +74,7 @@ func (o Options) check() error {
 	case o.Deadline < time.Second || o.Deadline > 5*time.Minute:
 		return fmt.Errorf("option Deadline = %s: must be 1s to 5m", o.Deadline)
 	case o.MaxRequestsPerActor < 1 || o.MaxRequests < o.MaxRequestsPerActor:
-		return fmt.Errorf("options MaxRequests = %d, MaxRequestsPerActor = %d: both must be >= 1, and the second no more than the first",
+		return fmt.Errorf("options MaxRequests = %d, MaxRequestsPerActor = %d: must be 1 or more, and 1 to MaxRequests",
 			o.MaxRequests, o.MaxRequestsPerActor)
 	case o.Refresh < time.Second || o.Refresh > time.Hour:
 		return fmt.Errorf("option Refresh = %s: must be 1s to 1h", o.Refresh)

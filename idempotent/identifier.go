@@ -54,15 +54,15 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 	if errors.Is(err, ErrMissingID) && i.config.AllowMissingID {
 		id, err = "", nil
 		i.told.Do(func() {
-			i.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
-				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.Channel),
+			i.config.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
+				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.config.Channel),
 				zap.String(telemetry.FieldMessageType, typeOf(message)))
 		})
 	}
 	if err != nil {
 		return Run{}, &IDError{HandlerKey: i.handlerKey, Err: err}
 	}
-	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.IDNamespace, i.Channel)}
+	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.config.IDNamespace, i.config.Channel)}
 	return Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}, nil
 }
 
@@ -73,9 +73,9 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	case FailDuplicates:
 		return &DuplicateError{Key: run.Key}
 	case LogDuplicates:
-		i.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID),
+		i.config.log.Info("inbox: duplicate skipped", zap.String(telemetry.FieldMessageID, run.Key.MessageID),
 			zap.String(telemetry.FieldHandlerKey, run.Key.HandlerKey),
-			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, i.Channel))
+			zap.String(telemetry.FieldMessageType, run.MessageType), zap.String(telemetry.FieldChannel, i.config.Channel))
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ type described interface{ Meta() handler.Metadata }
 
 // identity finds the ID of messages of type T for one handler.
 type identity[T any] struct {
-	config
+	config     config
 	handlerKey string
 	keyBy      func(T) (string, error)
 	recordBy   func(T) envelope.Record
@@ -50,21 +50,21 @@ func (i *identity[T]) typeProblem() error {
 		return nil
 	}
 	var zero T
-	if _, ok := any(zero).(Identified); ok && !i.hasID {
+	if _, ok := any(zero).(Identified); ok && !i.config.hasID {
 		return nil
 	}
 	switch any(zero).(type) {
 	case envelope.Record, *envelope.Record, handler.RawMessage, *handler.RawMessage:
 		return nil
 	case described:
-		if i.hasID && i.id.NeedsRecord() {
-			return fmt.Errorf("option IDFrom is the ID strategy %s, which needs a record and not a %s: use KeyBy", i.id, t)
+		if i.config.hasID && i.config.id.NeedsRecord() {
+			return fmt.Errorf("option IDFrom is the ID strategy %s, which needs a record and not a %s: use KeyBy", i.config.id, t)
 		}
 		return nil
 	}
 	switch {
-	case i.hasID:
-		return fmt.Errorf("option IDFrom is the ID strategy %s, which finds nothing in a %s: use KeyBy, or RecordBy", i.id, t)
+	case i.config.hasID:
+		return fmt.Errorf("option IDFrom is the ID strategy %s, which finds nothing in a %s: use KeyBy, or RecordBy", i.config.id, t)
 	case i.config.keyBy == nil:
 		return fmt.Errorf("messages are of type %s, which has no ID: use KeyBy, or RecordBy", t)
 	default:
@@ -93,7 +93,7 @@ func (i *identity[T]) behind(message T) (string, error) {
 	if i.recordBy != nil {
 		return i.ofRecord(i.recordBy(message))
 	}
-	if identified, ok := any(message).(Identified); ok && !i.hasID {
+	if identified, ok := any(message).(Identified); ok && !i.config.hasID {
 		return identified.MessageID(), nil
 	}
 	switch m := any(message).(type) {
@@ -107,10 +107,10 @@ func (i *identity[T]) behind(message T) (string, error) {
 		return i.ofRaw(m)
 	case described:
 		meta := m.Meta()
-		if !i.hasID {
+		if !i.config.hasID {
 			return meta.ID, nil
 		}
-		return i.id.FindIn(i.prefix(meta.Properties), meta.Properties)
+		return i.config.id.FindIn(i.prefix(meta.Properties), meta.Properties)
 	default:
 		return "", fmt.Errorf("%w: a %T has none", ErrMissingID, message)
 	}
@@ -137,41 +137,41 @@ func (i *identity[T]) ofRecord(r envelope.Record) (string, error) {
 	if channel == "" {
 		channel = r.Topic
 	}
-	return i.id.Find(channel, r)
+	return i.config.id.Find(channel, r)
 }
 
 func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	switch {
-	case !i.hasID && m.IDErr != nil:
+	case !i.config.hasID && m.IDErr != nil:
 		// It may have an ID nevertheless, but one that it shares with others.
 		return "", m.IDErr
-	case !i.hasID:
+	case !i.config.hasID:
 		return m.ID, nil
 	}
 	channel := i.prefix(m.Properties)
 	if channel == "" {
 		channel = m.Channel
 	}
-	if !i.id.NeedsRecord() {
-		return i.id.FindIn(channel, m.Properties)
+	if !i.config.id.NeedsRecord() {
+		return i.config.id.FindIn(channel, m.Properties)
 	}
-	if err := i.id.SharedIn(m.Properties); err != nil {
+	if err := i.config.id.SharedIn(m.Properties); err != nil {
 		return "", err
 	}
 	r := envelope.Record{Value: m.Content, Headers: m.Properties.Headers}
 	if k := m.Properties.Kafka; k != nil {
 		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = k.Topic, k.Partition, k.Offset, k.Timestamp, k.Key
 	}
-	return i.id.Find(channel, r)
+	return i.config.id.Find(channel, r)
 }
 
 // prefix returns what is put before IDs that are unique only within it.
 func (i *identity[T]) prefix(p handler.Properties) string {
 	switch {
-	case i.composite:
+	case i.config.composite:
 		return i.handlerKey
-	case i.Channel != "":
-		return i.Channel
+	case i.config.Channel != "":
+		return i.config.Channel
 	case p.Channel == "" && p.Kafka != nil:
 		return p.Kafka.Topic
 	default:

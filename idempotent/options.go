@@ -3,13 +3,13 @@ package idempotent
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/logging"
+	"github.com/gorm-inbox/inbox/internal/settings"
 )
 
 // DuplicatePolicy says what comes of a message that was processed before.
@@ -72,7 +72,7 @@ func DefaultOptions() Options {
 // Validate reports every option that is out of range, joined, each by name with
 // its value and what is allowed.
 func (o Options) Validate() error {
-	if reflect.ValueOf(o).IsZero() {
+	if o.Duplicates == "" && o.Retention == 0 && !o.AllowMissingID && !o.RequireStore {
 		return errors.New("options are zero: start from idempotent.DefaultOptions()")
 	}
 	var problems []error
@@ -114,6 +114,15 @@ func (c config) with(opts []Option) config {
 // where a message's ID comes from. Options are applied in order.
 type Option func(*config)
 
-// Configure sets options: set gets those that are set so far, at first DefaultOptions. Assign options
-// that were loaded from a file before others, which they would replace.
-func Configure(set func(o *Options)) Option { return func(c *config) { set(&c.Options) } }
+// Configure sets options: set gets those that are set so far, at first DefaultOptions. Options that
+// were loaded from a file may be assigned: they keep a Channel, IDNamespace and Logger that were set
+// before, for the Receiver or by an inbox, unless they have their own. A nil set does nothing.
+func Configure(set func(o *Options)) Option {
+	return func(c *config) {
+		if set != nil {
+			before := c.Options
+			set(&c.Options)
+			settings.Keep(before, &c.Options)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package idempotent
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"go.uber.org/zap"
@@ -34,7 +33,7 @@ func DefaultSweepOptions() SweepOptions {
 // Validate reports every option that is out of range, joined, each by name with
 // its value and what is allowed.
 func (o SweepOptions) Validate() error {
-	if reflect.ValueOf(o).IsZero() {
+	if o.Interval == 0 && o.Timeout == 0 {
 		return errors.New("options are zero: start from idempotent.DefaultSweepOptions()")
 	}
 	var problems []error

@@ -101,6 +101,6 @@ func TestWaitForAConnectionEndsWithItsContext(t *testing.T) {
 		_, err = o.Workers(t.Context())
 		require.NoError(t, err)
 		_, err = ops.New(r.d.DB, ops.Connections(0))
-		require.EqualError(t, err, "ops: option Connections is 0, allowed is 1 or more")
+		require.EqualError(t, err, "ops: option Connections = 0: must be 1 or more")
 	})
 }

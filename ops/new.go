@@ -24,9 +24,9 @@ func newOps(db *gorm.DB, options []Option) (*Ops, error) {
 	case db == nil:
 		return nil, errors.New("ops: no database")
 	case s.statementTimeout <= 0:
-		return nil, fmt.Errorf("ops: option StatementTimeout is %s, allowed is more than 0", s.statementTimeout)
+		return nil, fmt.Errorf("ops: option StatementTimeout = %s: must be more than 0", s.statementTimeout)
 	case s.connectionsSet && s.connections < 1:
-		return nil, fmt.Errorf("ops: option Connections is %d, allowed is 1 or more", s.connections)
+		return nil, fmt.Errorf("ops: option Connections = %d: must be 1 or more", s.connections)
 	case s.clock == nil:
 		return nil, errors.New("ops: option Clock is nil")
 	}

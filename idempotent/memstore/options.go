@@ -3,7 +3,6 @@ package memstore
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
@@ -32,7 +31,7 @@ func DefaultOptions() Options { return Options{MaxKeys: 100_000, WaitTimeout: 10
 // Validate reports every option that is out of range, joined, each by name with
 // its value and what is allowed.
 func (o Options) Validate() error {
-	if reflect.ValueOf(o).IsZero() {
+	if o.MaxKeys == 0 && o.WaitTimeout == 0 {
 		return errors.New("options are zero: start from memstore.DefaultOptions()")
 	}
 	var problems []error

@@ -32,7 +32,7 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		"option Retention = 0s: must be 1ms or more":                               func(o *redisstore.Options) { o.Retention = 0 },
 		"option Database = -2: must be -1 (the URL's) or more":                     func(o *redisstore.Options) { o.Database = -2 },
 		"option Database is 3, but a client that is given to New has its database": func(o *redisstore.Options) { o.Database = 3 },
-		"option KeyPrefix is": func(o *redisstore.Options) { *o = redisstore.Options{} },
+		"option KeyPrefix =": func(o *redisstore.Options) { *o = redisstore.Options{} },
 	} {
 		_, err := redisstore.New(client, option)
 		require.ErrorContains(t, err, want)

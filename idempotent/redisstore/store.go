@@ -65,7 +65,7 @@ func checkClient(client redis.UniversalClient) error {
 		return fmt.Errorf("redisstore: client is a nil %T", client)
 	}
 	if _, ring := client.(*redis.Ring); ring {
-		return errors.New("redisstore: client is a *redis.Ring, which asks another server when one does not answer, where no marker is:: must be a *redis.Client or a *redis.ClusterClient")
+		return errors.New("redisstore: client is a *redis.Ring: must be a *redis.Client or a *redis.ClusterClient, because a ring asks another server, which has no markers, when one does not answer")
 	}
 	return nil
 }

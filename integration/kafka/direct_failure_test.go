@@ -20,7 +20,7 @@ import (
 )
 
 // TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected proves contract 7.4 and 7.6: after
-// MaxAttempts, Poison or the handler's own MaxRetries, the record is bad. The other handlers have
+// MaxRetries, Poison or the handler's own MaxRetries, the record is bad. The other handlers have
 // done it, and the partition continues.
 func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {

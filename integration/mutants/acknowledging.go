@@ -69,7 +69,7 @@ var receivingMutants = []mutant{
 		Why:     "who writes to one channel would have another's message skipped (contract 8.3)",
 		Package: "idempotent",
 		In:      "Identifier.Run",
-		Old:     "i.IDNamespace, i.Channel",
+		Old:     "i.config.IDNamespace, i.config.Channel",
 		New:     `"", ""`,
 		Test:    test{Package: "./idempotent", Run: "^TestMessageOfOneChannelIsNoDuplicateOnAnother$"},
 	},
