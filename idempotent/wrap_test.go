@@ -377,3 +377,24 @@ func TestFullMemoryStoreRefusesAndCallsNothing(t *testing.T) {
 	require.Equal(t, 1, calls)
 	require.Equal(t, idempotent.Counts{Processed: 1, DuplicateSkipped: 1, StoreFailed: 1}, r.Counts())
 }
+
+func TestLoadedOptionsOfAHandlerKeepItsReceiversChannel(t *testing.T) {
+	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) { o.Channel = "core" }))
+	loaded := idempotent.DefaultOptions()
+	loaded.Retention = time.Hour
+	calls := 0
+	count := func(context.Context, message) error { calls++; return nil }
+	h := handle(t, r, "transfer", count, idempotent.Configure(nil), idempotent.Configure(func(o *idempotent.Options) {
+		*o = loaded
+	}))
+	require.NoError(t, h(t.Context(), withID("m1")))
+	identifier, err := idempotent.Identify[message]("transfer",
+		idempotent.Configure(func(o *idempotent.Options) { o.Channel = "core" }),
+		idempotent.Configure(func(o *idempotent.Options) { *o = loaded }))
+	require.NoError(t, err)
+	run, err := identifier.Run(withID("m1"))
+	require.NoError(t, err)
+	require.Equal(t, "core", run.Key.Namespace)
+	require.Equal(t, time.Hour, run.Retention)
+	require.Equal(t, 1, calls)
+}
