@@ -63,7 +63,7 @@ func (v *visit) showsPagesNow(ctx context.Context) error {
 			"workers":   {"alive", c.handlers[0]},
 			"gaps":      {"Gaps"},
 			"audit":     {"Audit"},
-			"messages?": {"in all"},
+			"messages?": {"in total"},
 		} {
 			if _, err := v.operator.Page(ctx, c.name+"/inbox/"+page, contains...); err != nil {
 				return err
