@@ -83,15 +83,19 @@ func forGroups(given Filter) (*filter, error) {
 	return given.checked()
 }
 
+// isGrouped is the condition of the index on failures, of what groups show. It is repeated
+// as it stands there: SQLite takes a partial index for the same terms only.
+const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0)`
+
 // By the index on failures, one step per group (a loose index scan), however many
 // statuses each has: the groups of each handler key, $2 at most.
 const failureGroups = `
 WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
-	SELECT e.value, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = e.value AND s.completed_at IS NULL
-		AND s.fingerprint IS NOT NULL ORDER BY s.fingerprint LIMIT 1), 1
+	SELECT e.value, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = e.value AND ` + isGrouped + `
+		ORDER BY s.fingerprint LIMIT 1), 1
 	FROM {list}
 	UNION ALL
-	SELECT g.handler_key, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = g.handler_key AND s.completed_at IS NULL
+	SELECT g.handler_key, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = g.handler_key AND ` + isGrouped + `
 		AND s.fingerprint > g.fingerprint ORDER BY s.fingerprint LIMIT 1), g.number + 1
 	FROM groups g WHERE g.fingerprint IS NOT NULL AND g.number < $2
 )
@@ -114,7 +118,7 @@ counted AS (
 				CASE WHEN $7 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
 				CASE WHEN $7 THEN (SELECT received_at FROM {messages} WHERE number = s.message_number) END AS received_at
 			FROM groups g {each} FROM {statuses}
-				WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND completed_at IS NULL AND id < g.before
+				WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND ` + isGrouped + ` AND id < g.before
 				ORDER BY id DESC LIMIT $2
 			{/each}
 		) a

@@ -94,7 +94,7 @@ func TestGroupsAndListsAgree(t *testing.T) {
 			slices.Sort(listed)
 			slices.Sort(grouped)
 			require.Equal(t, listed, grouped)
-			require.EqualValues(t, len(listed), failures.Looked-r.retried())
+			require.Len(t, listed, failures.Looked)
 		}
 		r.process()
 		agree()
@@ -113,16 +113,6 @@ func TestGroupsAndListsAgree(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, failures.Groups, 3)
 	})
-}
-
-// retried counts the statuses that an operator has retried and that have not failed since.
-func (r *rig) retried() (n int) {
-	for _, s := range inboxtest.Statuses(r.t, r.ib) {
-		if s.CompletedAt == nil && !s.IsPoisoned && s.ErrorCount == 0 && s.Fingerprint != nil {
-			n++
-		}
-	}
-	return n
 }
 
 // Contract 11.1: what is failing on one page is poisoned, retried or handled by the time
@@ -194,5 +184,43 @@ func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
 		for _, g := range failures.Groups[1:] {
 			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
 		}
+	})
+}
+
+// Contract 11.2: what was retried keeps its fingerprint. However much of a group that is, it
+// hides nothing of what is poisoned, and a list of what is pending finds it.
+func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		r.process()
+		name := *r.status("alone", "0").Fingerprint
+		r.copies("alone", ops.LookLimit+500)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET last_error = 'many', requeued_count = 1, fingerprint = ?
+			WHERE NOT is_poisoned`, name)
+
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.Len(t, failures.Groups, 1)
+		require.Equal(t, [2]int64{1, 0}, [2]int64{failures.Groups[0].Poisoned, failures.Groups[0].Failing})
+		require.Equal(t, 1, failures.Looked)
+		require.False(t, failures.Capped)
+		for _, states := range [][]ops.State{nil, {ops.StatePoisoned}, {ops.StatePoisoned, ops.StateFailing}} {
+			filter := ops.Filter{Fingerprint: name, States: states}
+			count, err := r.ops.Count(t.Context(), filter)
+			require.NoError(t, err)
+			require.Equal(t, ops.Count{N: 1}, count, states)
+			require.Equal(t, []string{"alone/0"}, r.list(filter, 10), states)
+		}
+		page, err := r.ops.List(t.Context(), ops.Filter{Fingerprint: name, States: []ops.State{ops.StatePending}}, "", 7)
+		require.NoError(t, err)
+		require.Len(t, page.Statuses, 7)
+		page, err = r.ops.List(t.Context(), ops.Filter{Fingerprint: "other", States: []ops.State{ops.StatePending}}, "", 7)
+		require.NoError(t, err)
+		require.Empty(t, page.Statuses)
+		require.True(t, page.Partial)
 	})
 }

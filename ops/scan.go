@@ -130,7 +130,7 @@ const listWaiting = ofKeys + `'' AS at
 // By the index on failures.
 const listGroup = ofKeys + `'' AS at
 		FROM keys k {each} FROM {statuses}
-			WHERE handler_key = k.handler_key AND fingerprint = $11 AND completed_at IS NULL AND id < $2 ORDER BY id DESC LIMIT $3
+			WHERE handler_key = k.handler_key AND fingerprint = $11 AND ` + isGrouped + ` AND id < $2 ORDER BY id DESC LIMIT $3
 		{/each}` + keysFound
 
 // By the due index, latest due first, in two ranges: what is due at the same
