@@ -102,7 +102,8 @@ WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
 SELECT handler_key, fingerprint FROM groups WHERE fingerprint IS NOT NULL`
 
 // By the index on failures: of each group the newest $2 statuses before an ID. What
-// is shown of a group is read by the primary key.
+// is shown of a group is read by the primary key. Nothing compares the times again: those
+// in our own form are compared exactly here, SQLite's others by the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
 counted AS (
@@ -112,7 +113,8 @@ counted AS (
 		min(id) AS lowest, COALESCE(max(CASE WHEN matched THEN id END), min(id)) AS sample
 	FROM (
 		SELECT CAST(id AS text) AS id, handler_key, fingerprint, is_poisoned, created_at,
-			(states & $3) <> 0 AND ($4 = '' OR type = $4) AND (received_at IS NULL OR received_at >= $5 AND received_at < $6) AS matched
+			(states & $3) <> 0 AND ($4 = '' OR type = $4) AND
+				(received_at IS NULL OR (received_at >= $5 OR {in another form} AND received_at >= $8) AND received_at < $6) AS matched
 		FROM (
 			SELECT s.id, s.handler_key, s.fingerprint, s.is_poisoned, s.created_at, ` + stateBits + ` AS states,
 				CASE WHEN $7 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
@@ -238,8 +240,9 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 
 // groupArguments are the parameters of countGroups from $3 on.
 func (o *Ops) groupArguments(f *filter) []any {
-	from, until := o.roughly(f.From, f.To)
-	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f)}
+	from, until := exactly(f.From, f.To)
+	roughly, _ := o.roughly(f.From, f.To)
+	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f), o.stamp(roughly)}
 }
 
 func (g *grouping) result() Failures {

@@ -224,3 +224,62 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 		require.True(t, page.Partial)
 	})
 }
+
+// Bounds between two stored times lose nothing and count nothing too much, in whatever form
+// SQLite has the times.
+func TestAgesAreComparedBelowASecond(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := func(id string) {
+			m := inboxtest.Message(id)
+			m.Type = "alone"
+			r.poison("alone", "no", id)
+			_, err := r.ib.Accept(t.Context(), m)
+			require.NoError(t, err)
+			r.clock.Advance(300 * time.Millisecond)
+		}
+		begin := r.clock.Now()
+		alone("0")
+		alone("1") // at .3
+		alone("2") // at .6
+		r.process()
+		at := func(d time.Duration) time.Time { return begin.Add(d) }
+		for name, each := range map[string]struct {
+			from, to time.Time
+			expected []string
+		}{
+			"from":              {at(300 * time.Millisecond), time.Time{}, []string{"1", "2"}},
+			"from just behind":  {at(300*time.Millisecond + 1), time.Time{}, []string{"2"}},
+			"from just before":  {at(300*time.Millisecond - 1), time.Time{}, []string{"1", "2"}},
+			"to":                {time.Time{}, at(300 * time.Millisecond), []string{"0"}},
+			"to just behind":    {time.Time{}, at(300*time.Millisecond + 1), []string{"0", "1"}},
+			"to just before":    {time.Time{}, at(300*time.Millisecond - 1), []string{"0"}},
+			"one":               {at(300 * time.Millisecond), at(300*time.Millisecond + 1), []string{"1"}},
+			"none":              {at(300*time.Millisecond + 1), at(600 * time.Millisecond), nil},
+			"the end of time":   {at(0), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC), []string{"0", "1", "2"}},
+			"the start of time": {time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC), time.Time{}, []string{"0", "1", "2"}},
+		} {
+			for _, states := range [][]ops.State{{ops.StatePoisoned}, {ops.StatePoisoned, ops.StateCompleted}} {
+				listed := r.list(ops.Filter{States: states, From: each.from, To: each.to}, 10)
+				slices.Sort(listed)
+				expected := []string{}
+				for _, id := range each.expected {
+					expected = append(expected, "alone/"+id)
+				}
+				require.Equal(t, expected, listed, "%s %s", name, states)
+			}
+			failures, err := r.ops.Failures(t.Context(), ops.Filter{From: each.from, To: each.to})
+			require.NoError(t, err)
+			var counted int64
+			for _, g := range failures.Groups {
+				counted += g.Poisoned
+			}
+			require.EqualValues(t, len(each.expected), counted, name)
+		}
+		if r.d.Dialect == "sqlite" { // as others write a time without a fraction
+			inboxtest.Exec(t, r.d.DB, `UPDATE inbox_messages SET received_at = replace(received_at, '.000000', '')`)
+			failures, err := r.ops.Failures(t.Context(), ops.Filter{From: begin})
+			require.NoError(t, err)
+			require.EqualValues(t, 3, failures.Groups[0].Poisoned)
+		}
+	})
+}

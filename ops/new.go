@@ -119,6 +119,7 @@ var dialectTexts = map[string][]string{
 		"{index of}", `strpos(`,
 		"{due as stored}", due,
 		"{received as stored}", `received_at`,
+		"{in another form}", `false`, // received_at than store.SQLiteTime's
 		"{rejected as stored}", `rejected_at`,
 		// By ID, however few poisoned rows there were when statistics were made.
 		"{by id}", `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
@@ -141,6 +142,7 @@ var dialectTexts = map[string][]string{
 		"{index of}", `instr(`,
 		"{due as stored}", `CAST(` + due + ` AS text)`,
 		"{received as stored}", `CAST(received_at AS text)`,
+		"{in another form}", `length(received_at) <> 32`,
 		"{rejected as stored}", `CAST(rejected_at AS text)`,
 		"{by id}", ``,
 		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
