@@ -117,6 +117,8 @@ var dialectTexts = map[string][]string{
 		// the two.
 		"{each}", `CROSS JOIN LATERAL (SELECT *`, "{/each}", `) s`,
 		"{index of}", `strpos(`,
+		// Behind a text, so that no locale of the database decides on its order and its lower case.
+		"{bytewise}", ` COLLATE "C"`,
 		"{due as stored}", due,
 		"{received as stored}", `received_at`,
 		"{in another form}", `false`, // received_at than store.SQLiteTime's
@@ -140,6 +142,7 @@ var dialectTexts = map[string][]string{
 		// No join knows the tables to its left, but the subquery of a condition does.
 		"{/each}", `)`,
 		"{index of}", `instr(`,
+		"{bytewise}", ``, // as all are, and lower knows ASCII alone
 		"{due as stored}", `CAST(` + due + ` AS text)`,
 		"{received as stored}", `CAST(received_at AS text)`,
 		"{in another form}", `length(received_at) <> 32`,

@@ -83,7 +83,7 @@ type hit struct {
 // index on its number: a join may be planned as a walk over all.
 const (
 	ofStatus = `s.id, s.handler_key, s.version, CASE WHEN $5 THEN s.last_error END AS last_error,
-		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error), $12) > 0) AS matches`
+		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error{bytewise}), $12) > 0) AS matches`
 
 	stateBits = `(CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHEN 'discarded' THEN 16 WHEN 'superseded' THEN 32 ELSE 4 END
 		WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
