@@ -283,3 +283,57 @@ func TestAgesAreComparedBelowASecond(t *testing.T) {
 		}
 	})
 }
+
+// Contract 11.2: what handlers of few groups leave over is for those of many.
+func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		r.process()
+		r.copies("alone", 454)
+		// Each of the first 400 is of a handler of its own. Of the others five groups are made, the
+		// last of 50.
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
+			handler_key = CASE WHEN sequence % 10000 <= 400 THEN 'handler ' || (sequence % 10000) ELSE 'busy' END,
+			fingerprint = CASE WHEN sequence % 10000 <= 400 THEN 'one' WHEN sequence % 10000 <= 404 THEN 'f' || (sequence % 10000) ELSE 'fz' END
+			WHERE message_id <> '0'`)
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.False(t, failures.Capped)
+		require.Equal(t, 455, failures.Looked)
+		require.Len(t, failures.Groups, 406)
+		require.Equal(t, "busy", failures.Groups[0].HandlerKey)
+		require.EqualValues(t, 50, failures.Groups[0].Poisoned)
+		for _, g := range failures.Groups[1:] { // also of those that the same fingerprint was written to
+			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
+		}
+	})
+}
+
+// Of more groups than are shown each handler has its share, and no group is there twice.
+func TestGroupsBeyondTheMostAreLeftOut(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		r.process()
+		r.copies("alone", 1205)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
+			handler_key = CASE WHEN sequence % 10000 <= 5 THEN 'few' ELSE 'many' END, fingerprint = 'f' || (sequence % 10000)
+			WHERE message_id <> '0'`)
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.True(t, failures.Capped)
+		require.Equal(t, 1000, failures.Looked)
+		of := map[string]map[string]bool{"few": {}, "many": {}, "alone": {}}
+		for _, g := range failures.Groups {
+			of[g.HandlerKey][g.Fingerprint] = true
+		}
+		require.Equal(t, [3]int{5, 994, 1}, [3]int{len(of["few"]), len(of["many"]), len(of["alone"])})
+	})
+}
