@@ -29,7 +29,8 @@ type FailureGroup struct {
 	// hook of this Ops does not change it.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the sample's normalised error; empty if none is stored or shown.
+	// Error is the sample's normalised error; empty if the redaction hook shows none. A status
+	// without a stored error is in no group.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64

@@ -78,8 +78,9 @@ type hit struct {
 }
 
 // Statements of lists look at $3 rows of each handler key, or at $3 messages, in the
-// order of an index, from a place on. Of these they return up to $4 that match, and
-// the last that was looked at. Of the message one column at a time, each by the unique
+// order of an index, from a place on; listDue at up to twice as many rows, in two ranges.
+// Of these they return up to $4 that match, and the last of the $3: what was read behind
+// it comes again. Of the message one column at a time, each by the unique
 // index on its number: a join may be planned as a walk over all.
 const (
 	ofStatus = `s.id, s.handler_key, s.version, CASE WHEN $5 THEN s.last_error END AS last_error,
@@ -134,8 +135,8 @@ const listGroup = ofKeys + `'' AS at
 		{/each}` + keysFound
 
 // By the due index, latest due first, in two ranges: what is due at the same
-// time as the row before, and what is due earlier. Said as one condition, it
-// would be a filter on SQLite.
+// time as the row before, and what is due earlier, up to $3 rows of each. Said as one
+// condition, it would be a filter on SQLite.
 const listDue = ofKeys + `{due as stored} AS at
 		FROM keys k {each} FROM (
 			SELECT * FROM (
@@ -155,7 +156,7 @@ const (
 )
 
 // Of messages, whose statuses are found by the unique index on (message_number,
-// handler_key). The message at the place is looked at once more: not all of its
+// handler_key): up to $14 of each. The message at the place is looked at once more: not all of its
 // statuses may have been given out.
 const (
 	ofMessages = `
