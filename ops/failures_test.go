@@ -275,6 +275,13 @@ func TestAgesAreComparedBelowASecond(t *testing.T) {
 			}
 			require.EqualValues(t, len(each.expected), counted, name)
 		}
+		r.reject(1, "no")
+		for to, expected := range map[time.Duration]int{-1: 0, 0: 0, 1: 1} {
+			filter := ops.RejectedFilter{To: r.clock.Now().Add(to)}
+			rejected, err := r.ops.ListRejected(t.Context(), filter, "", 10)
+			require.NoError(t, err)
+			require.Len(t, rejected.Rejected, expected, to)
+		}
 		if r.d.Dialect == "sqlite" { // as others write a time without a fraction
 			inboxtest.Exec(t, r.d.DB, `UPDATE inbox_messages SET received_at = replace(received_at, '.000000', '')`)
 			failures, err := r.ops.Failures(t.Context(), ops.Filter{From: begin})
@@ -298,7 +305,8 @@ func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
 		// last of 50.
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
 			handler_key = CASE WHEN sequence % 10000 <= 400 THEN 'handler ' || (sequence % 10000) ELSE 'busy' END,
-			fingerprint = CASE WHEN sequence % 10000 <= 400 THEN 'one' WHEN sequence % 10000 <= 404 THEN 'f' || (sequence % 10000) ELSE 'fz' END
+			fingerprint = CASE WHEN sequence % 10000 <= 400 THEN 'one' WHEN sequence % 10000 <= 404 THEN 'f' || (sequence % 10000)
+				ELSE 'fz' END
 			WHERE message_id <> '0'`)
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
