@@ -29,7 +29,8 @@ type FailureGroup struct {
 	// hook of this Ops does not change it.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the sample's normalised error; empty if none is stored or shown.
+	// Error is the sample's normalised error; empty if the redaction hook shows none. A status
+	// without a stored error is in no group.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
@@ -60,7 +61,7 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err != nil {
 		return fail(err)
 	}
-	g := grouping{filter: f, groups: map[string]*FailureGroup{}}
+	g := grouping{filter: f, groups: map[groupID]*FailureGroup{}}
 	if err := g.take(ctx, o, keys); err != nil {
 		return fail(err)
 	}
@@ -83,22 +84,25 @@ func forGroups(given Filter) (*filter, error) {
 	return given.checked()
 }
 
+// isGrouped is the condition of the index on failures, of what groups show. It is repeated
+// as it stands there: SQLite takes a partial index for the same terms only.
+const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0)`
+
 // By the index on failures, one step per group (a loose index scan), however many
-// statuses each has: the groups of each handler key, $2 at most.
+// statuses each has: the groups of each handler key behind a fingerprint, $2 at most.
 const failureGroups = `
 WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
-	SELECT e.value, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = e.value AND s.completed_at IS NULL
-		AND s.fingerprint IS NOT NULL ORDER BY s.fingerprint LIMIT 1), 1
-	FROM {list}
+	SELECT {0}, {1}, 0 FROM {list}
 	UNION ALL
-	SELECT g.handler_key, (SELECT s.fingerprint FROM {statuses} s WHERE s.handler_key = g.handler_key AND s.completed_at IS NULL
+	SELECT g.handler_key, (SELECT CAST(s.fingerprint AS text) FROM {statuses} s WHERE s.handler_key = g.handler_key AND ` + isGrouped + `
 		AND s.fingerprint > g.fingerprint ORDER BY s.fingerprint LIMIT 1), g.number + 1
 	FROM groups g WHERE g.fingerprint IS NOT NULL AND g.number < $2
 )
-SELECT handler_key, fingerprint FROM groups WHERE fingerprint IS NOT NULL`
+SELECT handler_key, fingerprint, number FROM groups WHERE fingerprint IS NOT NULL AND number > 0`
 
 // By the index on failures: of each group the newest $2 statuses before an ID. What
-// is shown of a group is read by the primary key.
+// is shown of a group is read by the primary key. Nothing compares the times again: those
+// in our own form are compared exactly here, SQLite's others by the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
 counted AS (
@@ -107,14 +111,15 @@ counted AS (
 		min(CASE WHEN matched THEN created_at END) AS first_seen, max(CASE WHEN matched THEN created_at END) AS last_seen,
 		min(id) AS lowest, COALESCE(max(CASE WHEN matched THEN id END), min(id)) AS sample
 	FROM (
-		SELECT CAST(id AS text) AS id, handler_key, fingerprint, is_poisoned, created_at,
-			(states & $3) <> 0 AND ($4 = '' OR type = $4) AND (received_at IS NULL OR received_at >= $5 AND received_at < $6) AS matched
+		SELECT CAST(id AS text){bytewise} AS id, handler_key, fingerprint, is_poisoned, created_at,
+			(states & $3) <> 0 AND ($4 = '' OR type = $4) AND
+				(received_at IS NULL OR (received_at >= $5 OR {in another form} AND received_at >= $8) AND received_at < $6) AS matched
 		FROM (
 			SELECT s.id, s.handler_key, s.fingerprint, s.is_poisoned, s.created_at, ` + stateBits + ` AS states,
 				CASE WHEN $7 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
 				CASE WHEN $7 THEN (SELECT received_at FROM {messages} WHERE number = s.message_number) END AS received_at
 			FROM groups g {each} FROM {statuses}
-				WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND completed_at IS NULL AND id < g.before
+				WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND ` + isGrouped + ` AND id < g.before
 				ORDER BY id DESC LIMIT $2
 			{/each}
 		) a
@@ -142,10 +147,13 @@ const mostGroups = 1000
 // groupRef names a group and the place up to which it has been counted.
 type groupRef [3]string // handler key, fingerprint, ID
 
+// groupID names a group.
+type groupID struct{ handlerKey, fingerprint string }
+
 // grouping counts failures by group.
 type grouping struct {
 	filter *filter
-	groups map[string]*FailureGroup // by fingerprint
+	groups map[groupID]*FailureGroup
 	looked int
 	capped bool
 }
@@ -177,21 +185,56 @@ func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []grou
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	list, err := jsonOf(keys)
-	if err != nil {
-		return nil, err
+	behind := make([]groupRef, len(keys)) // those whose groups are not all known, and the last that is
+	for i, key := range keys {
+		behind[i][0] = key
 	}
-	share := max(mostGroups/len(keys), 1)
-	refs, err = look(ctx, o, failureGroups, func(rows *sql.Rows, r *groupRef) error {
-		r[2] = lastID
-		return rows.Scan(&r[0], &r[1])
+	for round := 0; len(behind) > 0 && round < mostRounds && len(refs)+len(behind) <= mostGroups; round++ {
+		var found []groupRef
+		if found, behind, err = g.findMore(ctx, o, behind, (mostGroups-len(refs))/len(behind)); err != nil {
+			return nil, err
+		}
+		refs = append(refs, found...)
+	}
+	g.capped = len(behind) > 0
+	return refs, nil
+}
+
+// mostRounds is how often groups are looked for. In each round those handlers that have
+// more share what the others have left over.
+const mostRounds = 8
+
+// findMore names up to share groups of each handler key behind one of its groups, and
+// the last of each that has more.
+func (g *grouping) findMore(
+	ctx context.Context, o *Ops, behind []groupRef, share int,
+) (found, more []groupRef, err error) {
+	list, err := jsonOf(behind)
+	if err != nil {
+		return nil, nil, err
+	}
+	type numbered struct {
+		groupRef
+		number int
+	}
+	read, err := look(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
+		r.groupRef[2] = lastID
+		return rows.Scan(&r.groupRef[0], &r.groupRef[1], &r.number)
 	}, list, share+1)
-	of := map[string]int{}
-	return slices.DeleteFunc(refs, func(r groupRef) bool {
-		of[r[0]]++
-		g.capped = g.capped || of[r[0]] > share
-		return of[r[0]] > share
-	}), err
+	last := map[string]groupRef{}
+	for _, r := range read {
+		if r.number == share {
+			last[r.groupRef[0]] = r.groupRef
+		}
+	}
+	for _, r := range read {
+		if r.number > share {
+			more = append(more, last[r.groupRef[0]])
+		} else {
+			found = append(found, r.groupRef)
+		}
+	}
+	return found, more, err
 }
 
 // round counts up to most statuses of each group, and returns the groups that have more.
@@ -207,16 +250,16 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 	var more []groupRef
 	for _, c := range counts {
 		g.looked += int(c.looked)
-		name := c.sample.Fingerprint
+		name := groupID{c.sample.HandlerKey, c.sample.Fingerprint}
 		if int(c.looked) == most {
-			more = append(more, groupRef{c.sample.HandlerKey, name, c.lowest})
+			more = append(more, groupRef{name.handlerKey, name.fingerprint, c.lowest})
 		}
 		if c.poisoned+c.failing == 0 {
 			continue
 		}
 		group := g.groups[name]
 		if group == nil {
-			group = &FailureGroup{Fingerprint: name, HandlerKey: c.sample.HandlerKey, Sample: c.sample.Status,
+			group = &FailureGroup{Fingerprint: name.fingerprint, HandlerKey: name.handlerKey, Sample: c.sample.Status,
 				Error: fingerprint.Normalise(c.sample.LastError), FirstSeen: c.first.Time, LastSeen: c.last.Time}
 			g.groups[name] = group
 		}
@@ -234,8 +277,9 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 
 // groupArguments are the parameters of countGroups from $3 on.
 func (o *Ops) groupArguments(f *filter) []any {
-	from, until := o.roughly(f.From, f.To)
-	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f)}
+	from, until := exactly(f.From, f.To)
+	roughly, _ := o.roughly(f.From, f.To)
+	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f), o.stamp(roughly)}
 }
 
 func (g *grouping) result() Failures {
@@ -247,7 +291,7 @@ func (g *grouping) result() Failures {
 	}
 	slices.SortFunc(out.Groups, func(a, b FailureGroup) int {
 		return cmp.Or(cmp.Compare(b.Poisoned+b.Failing, a.Poisoned+a.Failing), b.LastSeen.Compare(a.LastSeen),
-			cmp.Compare(a.Fingerprint, b.Fingerprint))
+			cmp.Compare(a.HandlerKey, b.HandlerKey), cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
 	return out
 }

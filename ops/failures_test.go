@@ -94,7 +94,7 @@ func TestGroupsAndListsAgree(t *testing.T) {
 			slices.Sort(listed)
 			slices.Sort(grouped)
 			require.Equal(t, listed, grouped)
-			require.EqualValues(t, len(listed), failures.Looked-r.retried())
+			require.Len(t, listed, failures.Looked)
 		}
 		r.process()
 		agree()
@@ -113,16 +113,6 @@ func TestGroupsAndListsAgree(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, failures.Groups, 3)
 	})
-}
-
-// retried counts the statuses that an operator has retried and that have not failed since.
-func (r *rig) retried() (n int) {
-	for _, s := range inboxtest.Statuses(r.t, r.ib) {
-		if s.CompletedAt == nil && !s.IsPoisoned && s.ErrorCount == 0 && s.Fingerprint != nil {
-			n++
-		}
-	}
-	return n
 }
 
 // Contract 11.1: what is failing on one page is poisoned, retried or handled by the time
@@ -194,5 +184,164 @@ func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
 		for _, g := range failures.Groups[1:] {
 			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
 		}
+	})
+}
+
+// Contract 11.2: what was retried keeps its fingerprint. However much of a group that is, it
+// hides nothing of what is poisoned, and a list of what is pending finds it.
+func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		r.process()
+		name := *r.status("alone", "0").Fingerprint
+		r.copies("alone", ops.LookLimit+500)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET last_error = 'many', requeued_count = 1, fingerprint = ?
+			WHERE NOT is_poisoned`, name)
+
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.Len(t, failures.Groups, 1)
+		require.Equal(t, [2]int64{1, 0}, [2]int64{failures.Groups[0].Poisoned, failures.Groups[0].Failing})
+		require.Equal(t, 1, failures.Looked)
+		require.False(t, failures.Capped)
+		for _, states := range [][]ops.State{nil, {ops.StatePoisoned}, {ops.StatePoisoned, ops.StateFailing}} {
+			filter := ops.Filter{Fingerprint: name, States: states}
+			count, err := r.ops.Count(t.Context(), filter)
+			require.NoError(t, err)
+			require.Equal(t, ops.Count{N: 1}, count, states)
+			require.Equal(t, []string{"alone/0"}, r.list(filter, 10), states)
+		}
+		page, err := r.ops.List(t.Context(), ops.Filter{Fingerprint: name, States: []ops.State{ops.StatePending}}, "", 7)
+		require.NoError(t, err)
+		require.Len(t, page.Statuses, 7)
+		page, err = r.ops.List(t.Context(), ops.Filter{Fingerprint: "other", States: []ops.State{ops.StatePending}}, "", 7)
+		require.NoError(t, err)
+		require.Empty(t, page.Statuses)
+		require.True(t, page.Partial)
+	})
+}
+
+// Bounds between two stored times lose nothing and count nothing too much, in whatever form
+// SQLite has the times.
+func TestAgesAreComparedBelowASecond(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := func(id string) {
+			m := inboxtest.Message(id)
+			m.Type = "alone"
+			r.poison("alone", "no", id)
+			_, err := r.ib.Accept(t.Context(), m)
+			require.NoError(t, err)
+			r.clock.Advance(300 * time.Millisecond)
+		}
+		begin := r.clock.Now()
+		alone("0")
+		alone("1") // at .3
+		alone("2") // at .6
+		r.process()
+		at := func(d time.Duration) time.Time { return begin.Add(d) }
+		for name, each := range map[string]struct {
+			from, to time.Time
+			expected []string
+		}{
+			"from":              {at(300 * time.Millisecond), time.Time{}, []string{"1", "2"}},
+			"from just behind":  {at(300*time.Millisecond + 1), time.Time{}, []string{"2"}},
+			"from just before":  {at(300*time.Millisecond - 1), time.Time{}, []string{"1", "2"}},
+			"to":                {time.Time{}, at(300 * time.Millisecond), []string{"0"}},
+			"to just behind":    {time.Time{}, at(300*time.Millisecond + 1), []string{"0", "1"}},
+			"to just before":    {time.Time{}, at(300*time.Millisecond - 1), []string{"0"}},
+			"one":               {at(300 * time.Millisecond), at(300*time.Millisecond + 1), []string{"1"}},
+			"none":              {at(300*time.Millisecond + 1), at(600 * time.Millisecond), nil},
+			"the end of time":   {at(0), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC), []string{"0", "1", "2"}},
+			"the start of time": {time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC), time.Time{}, []string{"0", "1", "2"}},
+		} {
+			for _, states := range [][]ops.State{{ops.StatePoisoned}, {ops.StatePoisoned, ops.StateCompleted}} {
+				listed := r.list(ops.Filter{States: states, From: each.from, To: each.to}, 10)
+				slices.Sort(listed)
+				expected := []string{}
+				for _, id := range each.expected {
+					expected = append(expected, "alone/"+id)
+				}
+				require.Equal(t, expected, listed, "%s %s", name, states)
+			}
+			failures, err := r.ops.Failures(t.Context(), ops.Filter{From: each.from, To: each.to})
+			require.NoError(t, err)
+			var counted int64
+			for _, g := range failures.Groups {
+				counted += g.Poisoned
+			}
+			require.EqualValues(t, len(each.expected), counted, name)
+		}
+		r.reject(1, "no")
+		for to, expected := range map[time.Duration]int{-1: 0, 0: 0, 1: 1} {
+			filter := ops.RejectedFilter{To: r.clock.Now().Add(to)}
+			rejected, err := r.ops.ListRejected(t.Context(), filter, "", 10)
+			require.NoError(t, err)
+			require.Len(t, rejected.Rejected, expected, to)
+		}
+		if r.d.Dialect == "sqlite" { // as others write a time without a fraction
+			inboxtest.Exec(t, r.d.DB, `UPDATE inbox_messages SET received_at = replace(received_at, '.000000', '')`)
+			failures, err := r.ops.Failures(t.Context(), ops.Filter{From: begin})
+			require.NoError(t, err)
+			require.EqualValues(t, 3, failures.Groups[0].Poisoned)
+		}
+	})
+}
+
+// Contract 11.2: what handlers of few groups leave over is for those of many.
+func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		r.process()
+		r.copies("alone", 454)
+		// Each of the first 400 is of a handler of its own. Of the others five groups are made, the
+		// last of 50.
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
+			handler_key = CASE WHEN sequence % 10000 <= 400 THEN 'handler ' || (sequence % 10000) ELSE 'busy' END,
+			fingerprint = CASE WHEN sequence % 10000 <= 400 THEN 'one' WHEN sequence % 10000 <= 404 THEN 'f' || (sequence % 10000)
+				ELSE 'fz' END
+			WHERE message_id <> '0'`)
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.False(t, failures.Capped)
+		require.Equal(t, 455, failures.Looked)
+		require.Len(t, failures.Groups, 406)
+		require.Equal(t, "busy", failures.Groups[0].HandlerKey)
+		require.EqualValues(t, 50, failures.Groups[0].Poisoned)
+		for _, g := range failures.Groups[1:] { // also of those that the same fingerprint was written to
+			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
+		}
+	})
+}
+
+// Of more groups than are shown each handler has its share, and no group is there twice.
+func TestGroupsBeyondTheMostAreLeftOut(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		r.poison("alone", "many", "0")
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		r.process()
+		r.copies("alone", 1205)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
+			handler_key = CASE WHEN sequence % 10000 <= 5 THEN 'few' ELSE 'many' END, fingerprint = 'f' || (sequence % 10000)
+			WHERE message_id <> '0'`)
+		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
+		require.NoError(t, err)
+		require.True(t, failures.Capped)
+		require.Equal(t, 1000, failures.Looked)
+		of := map[string]map[string]bool{"few": {}, "many": {}, "alone": {}}
+		for _, g := range failures.Groups {
+			of[g.HandlerKey][g.Fingerprint] = true
+		}
+		require.Equal(t, [3]int{5, 994, 1}, [3]int{len(of["few"]), len(of["many"]), len(of["alone"])})
 	})
 }

@@ -115,14 +115,15 @@ func (f *filter) poisonedAlone() bool {
 }
 
 // stages are the parts of the list of what matches, in order. What only partial
-// indexes hold is found by these, all else by age.
+// indexes hold is found by these, all else by age. The index on failures holds what is
+// poisoned or failing: what was retried keeps its fingerprint and is not there.
 func (f *filter) stages() []stage {
 	switch {
 	case f.MessageID != "":
 		return []stage{byMessage}
 	case f.asks(StateCompleted, StateDiscarded, StateSuperseded):
 		return []stage{byReceived}
-	case f.Fingerprint != "":
+	case f.Fingerprint != "" && !f.asks(StatePending, StateProcessing):
 		return []stage{byGroup}
 	}
 	var stages []stage

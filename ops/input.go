@@ -43,19 +43,37 @@ func checkAges(from, to time.Time) error {
 	return nil
 }
 
-// roughly are the bounds of an age as statements compare it: from here on, and before.
-// What they let in is compared exactly. The times that GORM's Create puts into SQLite
+// The first time that is stored, before which lists to the oldest end.
+var startOfTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// exactly are the bounds of an age for times as this module stores them, in whole
+// microseconds: from here on, and before.
+func exactly(from, to time.Time) (oldest, before time.Time) {
+	oldest, before = startOfTime, endOfTime
+	if from.After(oldest) {
+		oldest = wholeMicroseconds(from)
+	}
+	if to = wholeMicroseconds(to); !to.IsZero() && to.Before(before) {
+		before = to
+	}
+	return oldest, before
+}
+
+// wholeMicroseconds rounds up: no stored time is between the two.
+func wholeMicroseconds(t time.Time) time.Time {
+	if whole := t.Truncate(time.Microsecond); whole.Before(t) {
+		return whole.Add(time.Microsecond)
+	}
+	return t
+}
+
+// roughly are the same for times in any form, as statements compare them. What they
+// let in is compared exactly. The times that GORM's Create puts into SQLite
 // have no fraction of a second if it is 0, and sort before the same time in our form.
 func (o *Ops) roughly(from, to time.Time) (oldest, before time.Time) {
-	if o.sqlite {
-		from = from.Add(-time.Second)
-	}
-	oldest, before = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), endOfTime
-	if from.After(oldest) {
-		oldest = from
-	}
-	if !to.IsZero() {
-		before = to
+	oldest, before = exactly(from, to)
+	if o.sqlite && oldest.After(startOfTime.Add(time.Second)) {
+		oldest = oldest.Add(-time.Second)
 	}
 	return oldest, before
 }

@@ -44,9 +44,9 @@ SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 // By the index on failures, likewise.
 const failingKeys = `
 WITH RECURSIVE keys(handler_key, number) AS (
-	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND fingerprint IS NOT NULL ORDER BY handler_key LIMIT 1), 1
+	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isGrouped + ` ORDER BY handler_key LIMIT 1), 1
 	UNION ALL
-	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND s.fingerprint IS NOT NULL AND s.handler_key > k.handler_key
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE ` + isGrouped + ` AND s.handler_key > k.handler_key
 		ORDER BY s.handler_key LIMIT 1), k.number + 1
 	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
 )

@@ -382,3 +382,21 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 		require.Len(t, slices.Compact(all), 12_001, "each once")
 	})
 }
+
+// Whether a text is found does not depend on the locale: in Turkish the lower case of I is ı.
+func TestTextsAreFoundInEveryLocale(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		if r.d.Dialect == "postgres" {
+			inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_handler_statuses ALTER last_error TYPE varchar(2000) COLLATE "tr-x-icu"`)
+			inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_rejected_messages ALTER reason TYPE varchar(2000) COLLATE "tr-x-icu"`)
+		}
+		r.poison("mail", "ORDER IS GONE", "1")
+		r.accept("1")
+		r.process()
+		r.reject(1, "RECORD IS BAD")
+		require.Equal(t, []string{"mail/1"}, r.list(ops.Filter{ErrorText: "order IS"}, 10))
+		rejected, err := r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "record IS"}, "", 10)
+		require.NoError(t, err)
+		require.Len(t, rejected.Rejected, 1)
+	})
+}

@@ -117,8 +117,11 @@ var dialectTexts = map[string][]string{
 		// the two.
 		"{each}", `CROSS JOIN LATERAL (SELECT *`, "{/each}", `) s`,
 		"{index of}", `strpos(`,
+		// Behind a text, so that no locale of the database decides on its order and its lower case.
+		"{bytewise}", ` COLLATE "C"`,
 		"{due as stored}", due,
 		"{received as stored}", `received_at`,
+		"{in another form}", `false`, // received_at than store.SQLiteTime's
 		"{rejected as stored}", `rejected_at`,
 		// By ID, however few poisoned rows there were when statistics were made.
 		"{by id}", `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
@@ -139,8 +142,10 @@ var dialectTexts = map[string][]string{
 		// No join knows the tables to its left, but the subquery of a condition does.
 		"{/each}", `)`,
 		"{index of}", `instr(`,
+		"{bytewise}", ``, // as all are, and lower knows ASCII alone
 		"{due as stored}", `CAST(` + due + ` AS text)`,
 		"{received as stored}", `CAST(received_at AS text)`,
+		"{in another form}", `length(received_at) <> 32`,
 		"{rejected as stored}", `CAST(rejected_at AS text)`,
 		"{by id}", ``,
 		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias

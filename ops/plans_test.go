@@ -132,7 +132,7 @@ func plansOf(o *Ops) []looked {
 			" (message_number=?"},
 		{"listOfMessage", listOfMessage, search(byMessage, place{At: lastTime}, 51,
 			Filter{MessageID: "m7"}), "inbox_messages_pkey", 8, auto + "inbox_messages_1 (id=?)"},
-		{"failureGroups", failureGroups, []any{`["hot","lanes"]`, 500}, failures, 20, "INDEX " + failures +
+		{"failureGroups", failureGroups, []any{`[["hot",""],["lanes",""]]`, 500}, failures, 20, "INDEX " + failures +
 			" (handler_key=? AND fingerprint>?)"},
 		{"countGroups", countGroups, counted(id(1028000), 3000), failures, 3 * 6000, "INDEX " + failures +
 			" (handler_key=? AND fingerprint=? AND id<?)"},

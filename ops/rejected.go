@@ -117,7 +117,7 @@ WITH looked AS (
 SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at DESC, id DESC) AS rank
 FROM (
 	SELECT * FROM looked WHERE ($6 = '' OR channel = $6) AND ($7 = '' OR topic = $7) AND rejected_at < $8
-		AND ($9 = '' OR {index of}lower(reason), $9) > 0)
+		AND ($9 = '' OR {index of}lower(reason{bytewise}), $9) > 0)
 	ORDER BY rejected_at DESC, id DESC LIMIT $5
 ) f
 UNION ALL

@@ -78,12 +78,13 @@ type hit struct {
 }
 
 // Statements of lists look at $3 rows of each handler key, or at $3 messages, in the
-// order of an index, from a place on. Of these they return up to $4 that match, and
-// the last that was looked at. Of the message one column at a time, each by the unique
+// order of an index, from a place on; listDue at up to twice as many rows, in two ranges.
+// Of these they return up to $4 that match, and the last of the $3: what was read behind
+// it comes again. Of the message one column at a time, each by the unique
 // index on its number: a join may be planned as a walk over all.
 const (
 	ofStatus = `s.id, s.handler_key, s.version, CASE WHEN $5 THEN s.last_error END AS last_error,
-		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error), $12) > 0) AS matches`
+		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error{bytewise}), $12) > 0) AS matches`
 
 	stateBits = `(CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHEN 'discarded' THEN 16 WHEN 'superseded' THEN 32 ELSE 4 END
 		WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
@@ -130,12 +131,12 @@ const listWaiting = ofKeys + `'' AS at
 // By the index on failures.
 const listGroup = ofKeys + `'' AS at
 		FROM keys k {each} FROM {statuses}
-			WHERE handler_key = k.handler_key AND fingerprint = $11 AND completed_at IS NULL AND id < $2 ORDER BY id DESC LIMIT $3
+			WHERE handler_key = k.handler_key AND fingerprint = $11 AND ` + isGrouped + ` AND id < $2 ORDER BY id DESC LIMIT $3
 		{/each}` + keysFound
 
 // By the due index, latest due first, in two ranges: what is due at the same
-// time as the row before, and what is due earlier. Said as one condition, it
-// would be a filter on SQLite.
+// time as the row before, and what is due earlier, up to $3 rows of each. Said as one
+// condition, it would be a filter on SQLite.
 const listDue = ofKeys + `{due as stored} AS at
 		FROM keys k {each} FROM (
 			SELECT * FROM (
@@ -155,7 +156,7 @@ const (
 )
 
 // Of messages, whose statuses are found by the unique index on (message_number,
-// handler_key). The message at the place is looked at once more: not all of its
+// handler_key): up to $14 of each. The message at the place is looked at once more: not all of its
 // statuses may have been given out.
 const (
 	ofMessages = `

@@ -46,6 +46,21 @@ func TestNormalisedErrorsOfOneKindAreTheSame(t *testing.T) {
 	}
 }
 
+// Whether a number passes as a card number is no other kind of failure.
+func TestNumbersThatPassAsCardNumbersAreNumbers(t *testing.T) {
+	for _, texts := range [][]string{
+		{"order 4111111111111111 not found", "order 4111111111111112 not found", "order 17 not found"},
+		{"order=4111111111111111", "order=4111111111111112"},
+		{"no status 4111111111111111", "no status 4111111111111112"},
+		{"card 4111-1111-1111-1111 is bad", "card 4111-1111-1111-1112 is bad"},
+		{`no "4111111111111111"`, `no "4111111111111112"`},
+	} {
+		for _, text := range texts[1:] {
+			require.Equal(t, Of("h", texts[0]), Of("h", text), text)
+		}
+	}
+}
+
 func TestErrorsOfOtherKindsKeepApart(t *testing.T) {
 	seen := map[string]string{}
 	for _, text := range []string{"order 17 not found", "customer 17 not found", "order 17 not paid", "order is not found",

@@ -74,8 +74,8 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		siblings, err := s.Siblings(ctx, []int64{int64(found.Number)}, []string{key})
 		require.NoError(t, err)
 		require.Len(t, siblings, 1)
-		applied, err := s.Settle(ctx, []store.Settlement{{StatusID: claims[0].StatusID, Version: claims[0].Version,
-			LastError: &failure}}, store.AwaitLocked)
+		applied, err := s.Settle(ctx, []store.Settlement{{StatusID: claims[0].StatusID, HandlerKey: key,
+			Version: claims[0].Version, LastError: &failure}}, store.AwaitLocked)
 		require.NoError(t, err)
 		require.Equal(t, []bool{true}, applied)
 		var row models.HandlerStatus

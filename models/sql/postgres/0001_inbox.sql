@@ -68,8 +68,9 @@ CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON ${schema}"${prefix
 CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_poisoned" ON ${schema}"${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL;
 
 -- What fails alike: the groups of a handler key, and the rows of a group. Of a row
--- that never failed nothing is here, so handling it does not touch this index.
-CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_failures" ON ${schema}"${prefix}handler_statuses" ("handler_key", "fingerprint", "id") WHERE "completed_at" IS NULL AND "fingerprint" IS NOT NULL;
+-- that never failed nothing is here, so handling it does not touch this index. Nor of
+-- one that was retried, which keeps its fingerprint and is in no group until it fails.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_failures" ON ${schema}"${prefix}handler_statuses" ("handler_key", "fingerprint", "id") WHERE "completed_at" IS NULL AND "fingerprint" IS NOT NULL AND ("is_poisoned" OR "error_count" + "abandoned_count" > 0);
 
 -- Who is first in a lane. Poisoned rows stand apart: where lanes skip them they
 -- may be many.
