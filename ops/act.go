@@ -55,7 +55,7 @@ const stateNow = `SELECT version, is_poisoned AND completed_at IS NULL FROM {sta
 func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
 	id, err := checkID("status ID", ref.StatusID)
 	if err == nil && ref.Version < 0 {
-		err = badInput("version", "%d, allowed is 0 and more", ref.Version)
+		err = badInput("version", "%d: must be 0 or more", ref.Version)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)

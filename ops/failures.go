@@ -72,7 +72,7 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 func forGroups(given Filter) (*filter, error) {
 	for _, s := range given.States {
 		if s != StatePoisoned && s != StateFailing {
-			return nil, badInput("state", "%q, allowed are %s and %s", s, StatePoisoned, StateFailing)
+			return nil, badInput("state", "%q: must be %s or %s", s, StatePoisoned, StateFailing)
 		}
 	}
 	if len(given.States) == 0 {

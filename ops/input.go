@@ -92,7 +92,7 @@ func checkLimit(limit int) (int, error) {
 	case limit == 0:
 		return DefaultLimit, nil
 	case limit < 0 || limit > MaxLimit:
-		return 0, badInput("limit", "%d, allowed is 1 to %d", limit, MaxLimit)
+		return 0, badInput("limit", "%d: must be 1 to %d", limit, MaxLimit)
 	}
 	return limit, nil
 }

@@ -285,7 +285,7 @@ func TestOpsRefusesWhatCannotWork(t *testing.T) {
 	require.ErrorContains(t, err, "no database")
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		_, err := ops.New(d.DB, ops.StatementTimeout(0))
-		require.ErrorContains(t, err, "StatementTimeout is 0s")
+		require.ErrorContains(t, err, "option StatementTimeout = 0s")
 		_, err = ops.New(d.DB, ops.Clock(nil))
 		require.ErrorContains(t, err, "Clock")
 		tx := d.DB.Begin()

@@ -89,7 +89,7 @@ func (o *Ops) actOnMatching(
 		return fail(err)
 	}
 	if bulk.Most < 0 {
-		return fail(badInput("most", "%d, allowed is 0 and more", bulk.Most))
+		return fail(badInput("most", "%d: must be 0 or more", bulk.Most))
 	}
 	// f keeps the filter as it was given; what follows tells the audit of it.
 	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
