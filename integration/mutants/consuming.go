@@ -125,7 +125,7 @@ var consumingMutants = []mutant{
 		Package: "kafkaconsumer",
 		In:      "fetcher.turn",
 		Old:     "f.unsure && time.Since",
-		New:     "len(response.records) > 0 && time.Since",
+		New:     "len(response.Records) > 0 && time.Since",
 		Test: test{Module: "integration", Package: "./kafka", Run: "^TestTopicCreatedAgainAndQuietThenIsReadFromItsStart$",
 			Timeout: 60 * time.Second},
 	},

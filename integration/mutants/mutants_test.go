@@ -1,13 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -196,14 +203,115 @@ func TestTableIsSound(t *testing.T) {
 	}
 }
 
-func TestEachMutantApplies(t *testing.T) {
+// Each run of the tests tries a part of the mutants only. One that no longer applies, or that no
+// longer compiles because a function it calls has changed, is found here in the same commit.
+func TestEachMutantAppliesAndCompiles(t *testing.T) {
+	top, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	compiler := newCompiler(t, top, filepath.Join(top, "idempotent", "redisstore"))
 	var problems []error
 	for _, m := range mutants {
-		if _, _, _, err := m.apply(filepath.Join("..", "..")); err != nil {
+		path, _, mutated, err := m.apply(top)
+		if err == nil && filepath.Ext(path) == ".go" {
+			err = compiler.check(path, mutated)
+		}
+		if err == nil {
+			err = m.Test.declared(top)
+		}
+		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", m.Name, err))
 		}
 	}
 	require.NoError(t, errors.Join(problems...))
+}
+
+// declared reports whether the package has a test of that name.
+func (t test) declared(top string) error {
+	expression, err := regexp.Compile(strings.Split(t.Run, "/")[0])
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(top, t.Module, t.Package, "*_test.go"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for name := range declarations(parsed) {
+			if (strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz")) && expression.MatchString(name) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no test %s in %s", t.Run, filepath.Join(t.Module, t.Package))
+}
+
+func TestWhatDoesNotCompileOrIsNotDeclaredIsNamed(t *testing.T) {
+	repository := sampleRepository(t)
+	compiler := newCompiler(t, repository)
+	file := filepath.Join(repository, "sum.go")
+	require.NoError(t, compiler.check(file, []byte(sample["sum.go"])))
+	require.ErrorContains(t, compiler.check(file, []byte("package sample\n\nvar x int = \"\"\n")), "cannot use")
+	require.ErrorContains(t, compiler.check(filepath.Join(repository, "other", "x.go"), nil), "no package")
+	require.NoError(t, test{Package: ".", Run: "^TestSum$/sub"}.declared(repository))
+	require.ErrorContains(t, test{Package: ".", Run: "^TestGone$"}.declared(repository), "no test ^TestGone$")
+}
+
+// compiler checks the types of one package at a time, and takes all others from the build cache.
+type compiler struct {
+	packages map[string]listed // by directory
+	exports  map[string]string // the compiled form's file, by import path
+}
+
+type listed struct {
+	Dir, ImportPath, Export string
+	GoFiles                 []string
+}
+
+func newCompiler(t *testing.T, modules ...string) *compiler {
+	t.Helper()
+	c := &compiler{packages: map[string]listed{}, exports: map[string]string{}}
+	for _, module := range modules {
+		command := exec.Command("go", "list", "-deps", "-export", "-json=Dir,ImportPath,Export,GoFiles", "./...")
+		command.Dir, command.Stderr = module, os.Stderr
+		output, err := command.Output()
+		require.NoError(t, err)
+		for decoder := json.NewDecoder(bytes.NewReader(output)); decoder.More(); {
+			var p listed
+			require.NoError(t, decoder.Decode(&p))
+			c.packages[p.Dir], c.exports[p.ImportPath] = p, p.Export
+		}
+	}
+	return c
+}
+
+// check checks the package of a file that has another content.
+func (c *compiler) check(path string, content []byte) error {
+	p, found := c.packages[filepath.Dir(path)]
+	if !found {
+		return fmt.Errorf("no package in %s", filepath.Dir(path))
+	}
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		var source any // nil reads the file
+		if full := filepath.Join(p.Dir, name); full == path {
+			source = content
+		}
+		parsed, err := parser.ParseFile(set, filepath.Join(p.Dir, name), source, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, parsed)
+	}
+	config := types.Config{Importer: importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(c.exports[path])
+	})}
+	_, err := config.Check(p.ImportPath, set, files, nil)
+	return err
 }
 
 func TestPartsTogetherAreAll(t *testing.T) {
