@@ -198,8 +198,8 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		`option HaltAtBadRecords = -1: must be 0 (never) or more`: func(o *inbox.Options) {
 			o.Acceptor.HaltAtBadRecords = -1
 		},
-		`schema "a b" is not an identifier`: func(o *inbox.Options) { o.Schema = "a b" },
-		`table prefix "a-b" is not the beginning of an identifier`: func(o *inbox.Options) {
+		`option Schema = "a b": must be letters`: func(o *inbox.Options) { o.Schema = "a b" },
+		`option TablePrefix = "a-b": must be letters`: func(o *inbox.Options) {
 			o.TablePrefix = "a-b"
 		},
 		"options are zero: start from inbox.DefaultOptions()": func(o *inbox.Options) {

@@ -136,8 +136,8 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 	wants := []string{
 		"option Middleware: a middleware is nil", "option BatchSize = 0", `option Unrouted = "keep"`,
 		`option OnGap = "skip"`,
-		`option Schema: schema "a b"`,
-		`option TablePrefix: table prefix "a-b"`, `channel "empty" has no handlers`,
+		`option Schema = "a b": must be`,
+		`option TablePrefix = "a-b": must be`, `channel "empty" has no handlers`,
 		`channel "twice", type "t": a handler is nil`, `handler key "a" is registered twice`,
 		`channel "twice", type "t", handler "a": option Timeout = -1ns`, `channel "events": option Brokers is empty`,
 		`channel "events": option Topics is empty`,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -232,13 +233,12 @@ func (o Options) Validate() error {
 		refuse("LongRunning", o.LongRunning, "0 (no limit) or more")
 	}
 	all = append(all, o.Acceptor.Validate())
-	for _, n := range []struct {
-		option string
-		naming models.Naming
-	}{{"Schema", models.Naming{Schema: o.Schema}}, {"TablePrefix", models.Naming{Prefix: o.TablePrefix}}} {
-		if err := n.naming.Validate(); err != nil {
-			all = append(all, fmt.Errorf("option %s: %w", n.option, err))
-		}
+	const identifier = "letters, digits and underscores, not a digit first, %d characters at most"
+	if (models.Naming{Schema: o.Schema}).Validate() != nil {
+		refuse("Schema", strconv.Quote(o.Schema), fmt.Sprintf(identifier, models.MaxSchema))
+	}
+	if (models.Naming{Prefix: o.TablePrefix}).Validate() != nil {
+		refuse("TablePrefix", strconv.Quote(o.TablePrefix), fmt.Sprintf(identifier, models.MaxPrefix))
 	}
 	if slices.ContainsFunc(o.Middleware, func(m handler.Middleware) bool { return m == nil }) {
 		all = append(all, errors.New("option Middleware: a middleware is nil"))

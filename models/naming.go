@@ -31,10 +31,12 @@ type Naming struct {
 // Validate returns an error that names the field, its value and what is allowed.
 func (n Naming) Validate() error {
 	if n.Schema != "" && (len(n.Schema) > MaxSchema || !identifier.MatchString(n.Schema)) {
-		return fmt.Errorf("schema %q is not an identifier: letters, digits and underscores, not starting with a digit, at most %d characters", n.Schema, MaxSchema)
+		return fmt.Errorf("schema = %q: must be letters, digits and underscores, not a digit first, %d characters at most",
+			n.Schema, MaxSchema)
 	}
 	if n.Prefix != "" && (len(n.Prefix) > MaxPrefix || !identifier.MatchString(n.Prefix)) {
-		return fmt.Errorf("table prefix %q is not the beginning of an identifier: letters, digits and underscores, not starting with a digit, at most %d characters", n.Prefix, MaxPrefix)
+		return fmt.Errorf("table prefix = %q: must be letters, digits and underscores, not a digit first, %d characters at most",
+			n.Prefix, MaxPrefix)
 	}
 	return nil
 }

@@ -35,17 +35,14 @@ type Options struct {
 	// its own open, beside the pool, with the settings of the pool's. Set it in all
 	// processes of an inbox: only those that have it notify, and are notified.
 	//
-	// Do not use it
-	//   - where the processes that accept also process and keep up: they wake
-	//     themselves;
-	//   - for many single messages a second: PostgreSQL commits one transaction with a
-	//     notification at a time in all its databases, so that accepting messages one
-	//     by one from many connections falls to about half its rate. A batch sends one
-	//     notification, whatever its size;
-	//   - behind a pooler in transaction mode, which lets no notification through: the
-	//     inbox notices, says so in log and health, and polls;
-	//   - with AcceptTx in transactions that are prepared for a two-phase commit:
-	//     PostgreSQL refuses notifications there.
+	// Do not use it where the processes that accept also process and keep up, because they
+	// notify themselves. Do not use it for many single messages a second: PostgreSQL commits
+	// one transaction with a notification at a time, so that accepting messages one by one
+	// from many connections falls to about half its rate. A batch sends one notification,
+	// whatever its size. Do not use it behind a pooler in transaction mode, which lets no
+	// notification through: the inbox then logs that, degrades its health, and polls. Do not
+	// use it with AcceptTx in transactions that are prepared for a two-phase commit:
+	// PostgreSQL refuses notifications there.
 	//
 	// It needs PostgreSQL and pgx (what gorm.io/driver/postgres uses by default); with
 	// anything else the inbox does not start. While the connection is lost, health is

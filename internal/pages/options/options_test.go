@@ -52,6 +52,7 @@ func TestTheContractsOptionsAreTheCodes(t *testing.T) {
 	}
 	inCode := map[string]string{}
 	for _, v := range values() {
+		require.Equal(t, v.key, snakeCase(v.name), "the page says that a key is the option's name in snake case")
 		inCode[v.name] = v.byDefault
 	}
 	rows := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (.*?) \\|").FindAllStringSubmatch(text, -1)
@@ -72,4 +73,10 @@ func TestTheContractsOptionsAreTheCodes(t *testing.T) {
 		delete(inCode, name)
 	}
 	require.Empty(t, inCode, "options that the contract does not tell of")
+}
+
+var capital = regexp.MustCompile(`([a-z])([A-Z])`)
+
+func snakeCase(name string) string {
+	return strings.ToLower(capital.ReplaceAllString(name, "${1}_$2"))
 }

@@ -2,10 +2,10 @@ package options
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gorm-inbox/inbox/envelope"
@@ -16,34 +16,22 @@ const module = "github.com/gorm-inbox/inbox"
 
 const introduction = `# Options
 
-Every option with its default, what is allowed, and when not to use it. This page is made of the code:
+One line for each option: what it is, and when not to use it. The rest is in its documentation, such as
+` + "`go doc inbox.Options`, `go doc processor.Options.Listen` or `go doc handler.Timeout`" + `. The code makes this page:
 
 ` + "```sh\ngo test ./internal/pages/options -update\n```" + `
 
-The numbers behind *contract* are clauses of [the contract](contract.md). A bad value is an error at start that names the option, the value and
-what is allowed; all of an inbox's are reported together.
-
-| options of | where they go |
-|---|---|
-| [an inbox](#options-of-an-inbox) | ` + "`inbox.Configure(func(o *inbox.Options) { … })`" + ` in ` + "`inbox.Module(name, …)` or `inbox.New(name, db, …)`" + ` |
-| [a channel](#options-of-a-channel) | ` + "`inbox.Channel(name, …)`" + ` |
-| [an Inline channel](#options-of-an-inline-channel) | ` + "`inbox.Inline(…)`" + ` |
-| [a handler](#options-of-a-handler) | ` + "`inbox.Func(key, fn, …)`" + ` and its like |
-| [a Kafka consumer](#kafkaconsumerconfig) | ` + "`inbox.Kafka(kafkaconsumer.Config{…})`" + ` |
-| [its decoder](#envelopedecoderconfig) | ` + "`kafkaconsumer.Config.Decoder`" + ` |
-| the inline receiver without an inbox | [idempotent.md](idempotent.md), and the packages' documentation |
+A bad value is an error at start. The error names the option, the value and what is allowed; all errors of an inbox come together.
+The options of the inline receiver without an inbox are in [idempotent.md](idempotent.md).
 
 ## From a file or the environment
 
-Start from ` + "`inbox.DefaultOptions()`" + `, unmarshal YAML over it or let a library that reads ` + "`env`" + ` tags do so, and assign the result:
-` + "`inbox.Configure(func(o *inbox.Options) { *o = loaded })`" + `. The key in the environment is the same in capitals, behind a prefix of your own:
-` + "`max_retries`" + ` is ` + "`ORDERS_MAX_RETRIES`" + ` with the prefix ` + "`ORDERS_`" + `.
-
-| option | key | default | allowed |
-|---|---|---|---|
+Load the values over ` + "`inbox.DefaultOptions()`" + ` and assign the result:
+` + "`inbox.Configure(func(o *inbox.Options) { *o = loaded })`" + `. An option's YAML key is its name in snake case, such as ` + "`max_retries`" + `.
+Its environment key is the same in capitals after your prefix, such as ` + "`ORDERS_MAX_RETRIES`" + `. An option whose *allowed* says "code" has no key.
 `
 
-var said = regexp.MustCompile(`(?s)Default:? ("[^"]+"|[^.]+?)(?:\.$|\. |\s\(contract|\.\n)`)
+var stated = regexp.MustCompile(`(?s)\bDefaults?:? ("[^"]+"|[^.]+?)(?:\.$|\. |\s\(contract|\.\n)`)
 
 // page is docs/options.md as it should be.
 func page(root string) (string, error) {
@@ -76,59 +64,85 @@ func page(root string) (string, error) {
 		text[e.name] = e.doc
 	}
 
-	var b strings.Builder
-	b.WriteString(introduction)
-	facts := map[string]string{}
+	facts := map[string][2]string{}
 	for _, v := range values() {
 		byDefault := v.byDefault
 		if byDefault == "" { // by the name of the inbox or by its database
-			if m := said.FindStringSubmatch(text[v.path]); m != nil {
-				byDefault = strings.ReplaceAll(strings.Trim(m[1], `"`), "\n", " ")
-			} else {
-				byDefault = "none"
-			}
+			byDefault = cmp.Or(statedDefault(text[v.path]), "none")
 		}
-		can := cmp.Or(strings.Join(v.allowed, "; "), "–")
-		fmt.Fprintf(&b, "| [`%s`](#%s) | `%s` | %s | %s |\n", v.path,
-			strings.ToLower(strings.ReplaceAll("o."+v.path, ".", "")), v.key, byDefault, can)
-		facts[v.path] = fmt.Sprintf("Default %s, allowed %s, key `%s`", byDefault, can, v.key)
+		facts[v.path] = [2]string{byDefault, allowedText(v)}
 	}
+	fromCode := func(name string) [2]string { return [2]string{statedDefault(text[name]), "code"} }
 
+	var b strings.Builder
+	b.WriteString(introduction)
 	links := anchors(string(contract))
 	named := func(before string) func(string) string { return func(string) string { return before } }
-	none := func(string) string { return "" }
 	short := own.returning("handler.Option")
-	for _, s := range []section{
-		{"Options of an inbox", "In the order of the structs that hold them.", all, named("o."),
-			func(name string) string { return facts[name] }},
-		{"Options of a channel", "A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md).",
-			own.functions("ChannelOption"), named("inbox."), none},
-		{"Options of an Inline channel", "See [modes.md](modes.md) for when to use one.", own.functions("InlineOption"),
-			named("inbox."), none},
-		{"Options of a handler", "Those that begin with `inbox.` are in package `handler`, too.",
-			handlers.functions("Option"), func(name string) string {
-				if short[name] {
-					return "inbox."
-				}
-				return "handler."
-			}, none},
-		{"kafkaconsumer.Config", "Fields left zero get their defaults; `Brokers`, `Topics` and `GroupID` are required.",
-			consumer.fields("Config"), named(""), func(name string) string {
-				if d := fieldDefault(kafkaconsumer.DefaultConfig(), name); d != "" {
-					return "Default " + d + "."
-				}
-				return ""
-			}},
-		{"kafkaconsumer.SASL", "", consumer.fields("SASL"), named("SASL."), none},
-		{"envelope.DecoderConfig", "How records become messages.", decoder.fields("DecoderConfig"), named("Decoder."),
-			func(name string) string {
-				if d := fieldDefault(envelope.DefaultDecoderConfig(), name); d != "" {
-					return "Default " + d + "."
-				}
-				return ""
-			}},
-	} {
-		s.write(&b, links)
+	write := func(s section) { s.write(&b, links) }
+
+	b.WriteString("\n## Options of an inbox\n\nSet them with `inbox.Configure` in `inbox.Module(name, …)` or `inbox.New(name, db, …)`.\n")
+	for _, group := range []string{"Processor.", "Acceptor.", "Cleanup.", ""} {
+		var entries []entry
+		for _, e := range all {
+			if found, _, inside := strings.Cut(e.name, "."); inside && found+"." == group || !inside && group == "" {
+				entries = append(entries, e)
+			}
+		}
+		title := "o." + strings.TrimSuffix(group, ".")
+		if group == "" {
+			title = "o"
+		}
+		write(section{title: "### " + title, entries: entries, before: named("o."), facts: func(name string) [2]string {
+			if known, found := facts[name]; found {
+				return known
+			}
+			return fromCode(name)
+		}})
 	}
+	write(section{title: "## Options of a channel", entries: own.functions("ChannelOption"), before: named("inbox."),
+		intro: "Give them to `inbox.Channel(name, …)`. A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md)."})
+	write(section{title: "## Options of an Inline channel", entries: own.functions("InlineOption"), before: named("inbox."),
+		intro: "Give them to `inbox.Inline(…)`."})
+	write(section{title: "## Options of a handler", entries: handlers.functions("Option"),
+		intro: "Give them to `inbox.Func(key, fn, …)` and its siblings. Those that begin with `inbox.` are in package `handler`, too.",
+		before: func(name string) string {
+			if short[name] {
+				return "inbox."
+			}
+			return "handler."
+		}})
+	write(section{title: "## kafkaconsumer.Config", entries: consumer.fields("Config"), before: named(""),
+		intro: "Give it to `inbox.Kafka(…)`. `Brokers`, `Topics` and `GroupID` are required; other fields left zero get their defaults.",
+		facts: defaultOf(consumer.fields("Config"), kafkaconsumer.DefaultConfig())})
+	write(section{title: "## kafkaconsumer.SASL", entries: consumer.fields("SASL"), before: named("SASL.")})
+	write(section{title: "## envelope.DecoderConfig", entries: decoder.fields("DecoderConfig"), before: named("Decoder."),
+		intro: "It is the consumer's `Decoder`, and says how records become messages.",
+		facts: defaultOf(decoder.fields("DecoderConfig"), envelope.DefaultDecoderConfig())})
 	return b.String(), nil
+}
+
+// defaultOf returns the defaults of a config's fields: their values, else what their documentation
+// states.
+func defaultOf(fields []entry, config any) func(name string) [2]string {
+	return func(name string) [2]string {
+		of := slices.IndexFunc(fields, func(e entry) bool { return e.name == name })
+		return [2]string{cmp.Or(fieldDefault(config, name), statedDefault(fields[of].doc))}
+	}
+}
+
+func allowedText(v value) string {
+	if len(v.allowed) == 0 && (v.byDefault == "on" || v.byDefault == "off") {
+		return "on or off"
+	}
+	return cmp.Or(strings.Join(v.allowed, "; "), "–")
+}
+
+// statedDefault returns the default that an option's documentation states.
+func statedDefault(text string) string {
+	all := stated.FindAllStringSubmatch(strings.ReplaceAll(text, "\\", ""), -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return strings.ReplaceAll(strings.ReplaceAll(all[len(all)-1][1], `"`, ""), "\n", " ")
 }

@@ -82,7 +82,7 @@ func format(v reflect.Value) string {
 }
 
 var (
-	allowed   = regexp.MustCompile(`(?:must be|is not an identifier:|is not the beginning of an identifier:) (.*)`)
+	allowed   = regexp.MustCompile(`must be (.*)`)
 	zeros     = regexp.MustCompile(`(\d[hm])0[ms](?:0s)?\b`)
 	inBetween = regexp.MustCompile(` \([0-9hms.]+\)`)
 )
@@ -103,9 +103,7 @@ func refusals(path []int, field reflect.StructField) []string {
 			continue
 		}
 		for _, line := range strings.Split(err.Error(), "\n") {
-			about := strings.HasPrefix(line, "option "+field.Name+" = ") || field.Name == "Schema" &&
-				strings.HasPrefix(line, "schema ") ||
-				field.Name == "TablePrefix" && strings.HasPrefix(line, "table prefix ")
+			about := strings.HasPrefix(line, "option "+field.Name+" = ")
 			if said := allowed.FindStringSubmatch(line); about && said != nil {
 				text := zeros.ReplaceAllString(inBetween.ReplaceAllString(said[1], ""), "$1")
 				if !slices.Contains(found, text) {
