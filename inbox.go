@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -141,6 +143,37 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	return ib, nil
 }
 
+// countersOf makes counters that tell the declared channels and handlers apart.
+func countersOf(cfg *config, registry *registry.Registry) *telemetry.Counters {
+	var keys [][]string
+	for _, h := range registry.Handlers() {
+		keys = append(keys, h.Keys())
+	}
+	return telemetry.NewCounters(channelNames(cfg.channels), keys)
+}
+
+// instrument makes the instruments. The counters are observed until the inbox is
+// forgotten: what is collected after its stop, when the application ends its
+// provider, has the last counts. So nothing that is observed may refer to ib.
+func (ib *Inbox) instrument() error {
+	var err error
+	ib.instruments, err = telemetry.New(telemetry.Config{Inbox: ib.cfg.name, Counters: ib.counters,
+		MeterProvider: ib.cfg.options.MeterProvider, TracerProvider: ib.cfg.options.TracerProvider,
+		Propagator: ib.cfg.options.Propagator,
+		Redactor:   ib.cfg.redactor})
+	if err != nil {
+		return err
+	}
+	runtime.AddCleanup(ib, func(i *telemetry.Instruments) {
+		_ = i.Close() // nobody is left to tell
+	}, ib.instruments)
+	return nil
+}
+
+func (cfg *config) storeOptions() store.Options {
+	return store.Options{Announces: cfg.options.Processor.Listen, TestClock: clock.IsTest(cfg.clock)}
+}
+
 // validateDB reports what cannot be with this database, and what only the
 // stores of Inline channels can say of their options.
 func (ib *Inbox) validateDB() error {
@@ -168,37 +201,6 @@ func (ib *Inbox) validateDB() error {
 	return errors.Join(append(all, err)...)
 }
 
-// newConsumers makes the consumers of all channels that have a transport. A
-// consumer lives once, so each start makes its own.
-func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
-	var (
-		consumers []*kafkaconsumer.Consumer
-		problems  []error
-	)
-	for _, c := range ib.cfg.channels {
-		for _, cfg := range c.kafka {
-			consumer, err := ib.newConsumer(c, ib.consuming(c.name, cfg))
-			if err != nil {
-				problems = append(problems, err)
-				continue
-			}
-			consumers = append(consumers, consumer)
-		}
-	}
-	return consumers, errors.Join(problems...)
-}
-
-func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsumer.Consumer, error) {
-	if c.delivery == viaInbox {
-		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
-	}
-	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
-	// handlers' memories judge: coordinates would be remembered, and no resent copy found.
-	cfg.Decoder.AllowMissingID = c.delivery == direct
-	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
-		ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
-}
-
 func channelNames(channels []*channel) []string {
 	names := make([]string, len(channels))
 	for i, c := range channels {
@@ -221,6 +223,23 @@ func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]
 		return nil, ib.name(err)
 	}
 	results, err := ib.acceptor.Accept(ctx, messages...)
+	return results, ib.name(err)
+}
+
+// AcceptRejected accepts a rejected message's record again, by its channel's
+// decoder, handlers and policies as they are now, and deletes the rejected row
+// in the same transaction. It needs no Start. It fails with
+// acceptor.ErrRejectedNotFound for an unknown ID, with a *handler.StillBadError, leaving the row
+// with the new reason, if the record is still bad, and with an *acceptor.InvalidError if
+// this process does not declare the channel. A channel without Kafka decodes
+// by the default decoder. Of a record with several messages (batched
+// CloudEvents), one that was handled and cleaned up since runs its handlers
+// again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
+func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Result, error) {
+	if err := ib.tables.ready(ctx); err != nil {
+		return nil, ib.name(err)
+	}
+	results, err := ib.acceptor.AcceptRejected(ctx, id)
 	return results, ib.name(err)
 }
 

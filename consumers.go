@@ -1,0 +1,208 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// validateKafka reports what is wrong with the channels' transports.
+func (cfg *config) validateKafka() error {
+	var all []error
+	policy := cfg.options.Acceptor.BadRecords
+	for _, c := range cfg.channels {
+		for _, k := range c.kafka {
+			err := k.Validate()
+			switch {
+			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s",
+						policy))
+			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
+				err = errors.Join(err,
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s",
+						k.DeadLetterTopic, policy))
+			}
+			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// membership is a channel's part in a consumer group.
+type membership struct {
+	inbox, channel string
+	kafka          kafkaconsumer.Config
+}
+
+// memberships lists those of an inbox for checkGroups.
+func memberships(inbox string, channels []*channel) []membership {
+	var all []membership
+	for _, c := range channels {
+		for _, cfg := range c.kafka {
+			all = append(all, membership{inbox, c.name, cfg})
+		}
+	}
+	return all
+}
+
+// checkGroups refuses two channels of one process in one consumer group: Kafka
+// would give each partition to one of them, whose handlers alone would see its
+// records. The error joins all pairs, in an order that does not depend on
+// chance. Clusters are told apart by their brokers (contract 10.4).
+func checkGroups(all []membership) error {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b membership) int { return strings.Compare(a.inbox, b.inbox) })
+	var problems []error
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool {
+				return slices.Contains(b.kafka.Brokers, broker)
+			})
+			sameChannel := a.inbox == b.inbox && a.channel == b.channel // which is another mistake
+			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
+				problems = append(problems,
+					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
+						a.channel, a.inbox, b.channel, b.inbox, a.kafka.GroupID))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// newConsumers makes the consumers of all channels that have a transport. A
+// consumer lives once, so each start makes its own.
+func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
+	var (
+		consumers []*kafkaconsumer.Consumer
+		problems  []error
+	)
+	for _, c := range ib.cfg.channels {
+		for _, cfg := range c.kafka {
+			consumer, err := ib.newConsumer(c, ib.consuming(c.name, cfg))
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			consumers = append(consumers, consumer)
+		}
+	}
+	return consumers, errors.Join(problems...)
+}
+
+func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsumer.Consumer, error) {
+	if c.delivery == viaInbox {
+		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
+	}
+	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
+	// handlers' memories judge: coordinates would be remembered, and no resent copy found.
+	cfg.Decoder.AllowMissingID = c.delivery == direct
+	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
+		ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
+}
+
+// decoders are those of the channels that have a transport. What is wrong with
+// a decoder's config is the consumer's to say.
+func (ib *Inbox) decoders() map[string]*envelope.Decoder {
+	decoders := map[string]*envelope.Decoder{}
+	for _, c := range ib.cfg.channels {
+		for _, cfg := range c.kafka {
+			if decoder, err := envelope.NewDecoder(cfg.Decoder, ib.log); err == nil {
+				decoders[c.name] = decoder
+			}
+		}
+	}
+	return decoders
+}
+
+// consuming is a channel's consumer as the inbox's policies want it.
+func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) kafkaconsumer.Config {
+	told := cfg.OnDeadLetter
+	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
+		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
+		if told != nil {
+			told(record, reason)
+		}
+	}
+	if ib.cfg.options.ShutdownOnHalt {
+		first := cfg.OnHalt
+		cfg.OnHalt = func(topic string, partition int, reason error) {
+			defer ib.endApplication(channel, topic, partition, reason) // also if the user's function panics
+			if first != nil {
+				first(topic, partition, reason)
+			}
+		}
+	}
+	return cfg
+}
+
+// exitHalted is the exit code of an application that ShutdownOnHalt ends.
+const exitHalted = 1
+
+var errNoShutdown = errors.New("option ShutdownOnHalt requires Fx: use OnHalt of kafkaconsumer.Config to end the application")
+
+// endApplication ends the Fx application, once.
+func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {
+	ib.ending.Do(func() {
+		ib.log.Error("inbox: a partition is halted, shutting the application down",
+			zap.String(telemetry.FieldChannel, channel),
+			zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartition, partition), zap.Error(reason))
+		if err := ib.cfg.shutdown(exitHalted); err != nil {
+			ib.log.Error("inbox: shutting the application down failed", zap.Error(err))
+		}
+	})
+}
+
+// waiting tells cleanup which consumer it has to wait for (contract 6.5); nil
+// if there is none. Before Start and after Stop there are no consumers.
+func (ib *Inbox) waiting() error {
+	ib.mu.Lock()
+	consumers := ib.consumers
+	ib.mu.Unlock()
+	for _, c := range consumers {
+		h := c.Health()
+		if c.Direct() && !ib.sweeps(h.Channel) {
+			continue // no redelivery of its needs what cleanup deletes
+		}
+		if !h.CaughtUp() {
+			return behind(h)
+		}
+	}
+	return nil
+}
+
+// behind says what keeps a consumer from having caught up.
+func behind(h kafkaconsumer.Health) *cleanup.WaitingError {
+	waiting := &cleanup.WaitingError{Channel: h.Channel, Err: h.GroupErr}
+	if waiting.Err == nil {
+		waiting.Err = h.AcceptErr
+	}
+	if waiting.Err == nil {
+		waiting.Err = h.DeadLetterErr
+	}
+	for _, p := range h.Partitions {
+		if p.CaughtUp {
+			continue
+		}
+		waiting.Topic, waiting.Partition = p.Topic, p.Partition
+		if p.Halted != nil {
+			waiting.Err = p.Halted
+		} else if p.Err != nil {
+			waiting.Err = p.Err
+		} else if waiting.Err == nil {
+			waiting.Err = p.WatermarkErr
+		}
+		break
+	}
+	return waiting
+}
