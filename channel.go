@@ -20,11 +20,11 @@ type channel struct {
 	name          string
 	subscriptions []subscription
 	kafka         []kafkaconsumer.Config // more than one is an error
-	delivery      delivery
-	modes         []delivery // as declared; more than one is an error
-	inline        *inlining  // nil unless it is in Inline mode
-	namespaces    []string   // as declared by IDNamespace; more than one is an error
-	withoutInbox  bool       // ConsumeChannelInboxRequirement does not apply
+	mode          deliveryMode
+	declaredModes []deliveryMode // as declared; more than one is an error
+	inline        *inlineConfig  // nil unless it is in Inline mode
+	namespaces    []string       // as declared by IDNamespace; more than one is an error
+	withoutInbox  bool           // ConsumeChannelInboxRequirement does not apply
 }
 
 type subscription struct {
@@ -121,9 +121,9 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 		if !isName(name) {
 			problems = append(problems, fmt.Errorf("channel %q: inbox.IDNamespace %q is not %s", c.name, name, nameRule))
 		}
-		if c.delivery == direct {
+		if c.mode == modeDirect {
 			problems = append(problems,
-				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, direct))
+				fmt.Errorf("channel %q is in %s mode, where inbox.IDNamespace has nothing to share: leave it out", c.name, modeDirect))
 			continue
 		}
 		for _, other := range channels {
@@ -137,10 +137,10 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 				problems = append(problems,
 					fmt.Errorf("channel %q: inbox.IDNamespace is the name of channel %q, whose IDs are in namespace %q: give another",
 						c.name, name, other.idNamespace()))
-			case other.idNamespace() == name && c.delivery == inlined:
+			case other.idNamespace() == name && c.mode == modeInline:
 				problems = append(problems,
 					fmt.Errorf("channel %q is in %s mode and names the namespace %q, as channel %q does: it shares nothing with another channel, give it a namespace of its own",
-						c.name, inlined, name, other.name))
+						c.name, modeInline, name, other.name))
 			}
 		}
 	}

@@ -89,7 +89,7 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 	)
 	for _, c := range ib.cfg.channels {
 		for _, cfg := range c.kafka {
-			consumer, err := ib.newConsumer(c, ib.consuming(c.name, cfg))
+			consumer, err := ib.newConsumer(c, ib.consumerConfig(c.name, cfg))
 			if err != nil {
 				problems = append(problems, err)
 				continue
@@ -101,12 +101,12 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 }
 
 func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsumer.Consumer, error) {
-	if c.delivery == viaInbox {
+	if c.mode == modeInbox {
 		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 	}
 	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
 	// handlers' memories judge: coordinates would be remembered, and no resent copy found.
-	cfg.Decoder.AllowMissingID = c.delivery == direct
+	cfg.Decoder.AllowMissingID = c.mode == modeDirect
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
 		ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
@@ -125,8 +125,8 @@ func (ib *Inbox) decoders() map[string]*envelope.Decoder {
 	return decoders
 }
 
-// consuming is a channel's consumer as the inbox's policies want it.
-func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) kafkaconsumer.Config {
+// consumerConfig is a channel's consumer as the inbox's policies want it.
+func (ib *Inbox) consumerConfig(channel string, cfg kafkaconsumer.Config) kafkaconsumer.Config {
 	told := cfg.OnDeadLetter
 	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
 		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
@@ -153,7 +153,7 @@ var errNoShutdown = errors.New("option ShutdownOnHalt requires Fx: use OnHalt of
 
 // endApplication ends the Fx application, once.
 func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {
-	ib.ending.Do(func() {
+	ib.shutdownOnce.Do(func() {
 		ib.log.Error("inbox: a partition is halted, shutting the application down",
 			zap.String(telemetry.FieldChannel, channel),
 			zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartition, partition), zap.Error(reason))
@@ -175,14 +175,14 @@ func (ib *Inbox) waiting() error {
 			continue // no redelivery of its needs what cleanup deletes
 		}
 		if !h.CaughtUp() {
-			return behind(h)
+			return waitingError(h)
 		}
 	}
 	return nil
 }
 
-// behind says what keeps a consumer from having caught up.
-func behind(h kafkaconsumer.Health) *cleanup.WaitingError {
+// waitingError says what keeps a consumer from having caught up.
+func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
 	waiting := &cleanup.WaitingError{Channel: h.Channel, Err: h.GroupErr}
 	if waiting.Err == nil {
 		waiting.Err = h.AcceptErr

@@ -12,30 +12,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// delivery says how a channel's messages reach its handlers (contract 1).
-type delivery int
+// deliveryMode says how a channel's messages reach its handlers (contract 1).
+type deliveryMode int
 
 const (
-	viaInbox delivery = iota
-	inlined
-	direct
+	modeInbox deliveryMode = iota
+	modeInline
+	modeDirect
 )
 
-func (d delivery) String() string {
+func (d deliveryMode) String() string {
 	switch d {
-	case inlined:
+	case modeInline:
 		return "Inline"
-	case direct:
+	case modeDirect:
 		return "Direct"
 	default:
 		return "Inbox"
 	}
 }
 
-// deliver notes how the channel is delivered.
-func (c *channel) deliver(d delivery) {
-	c.modes = append(c.modes, d)
-	c.delivery = d
+// setMode notes how the channel is delivered.
+func (c *channel) setMode(d deliveryMode) {
+	c.declaredModes = append(c.declaredModes, d)
+	c.mode = d
 }
 
 // Direct delivers the channel's Kafka records to its handlers without an
@@ -75,36 +75,36 @@ func (c *channel) deliver(d delivery) {
 // must not be lost or handled twice, nor for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract
 // 1, 7.6).
-func Direct() ChannelOption { return func(c *channel) { c.deliver(direct) } }
+func Direct() ChannelOption { return func(c *channel) { c.setMode(modeDirect) } }
 
 // AllowConsumeWithoutInbox exempts the channel from
 // ConsumeChannelInboxRequirement, and from nothing else. Do not use it to get
 // past the check: it says that somebody has decided so (contract 7.7).
 func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
 
-// validateDelivery reports what cannot hold for how the channels are delivered.
-func (cfg *config) validateDelivery(subscriptions []registry.Subscription) error {
+// validateModes reports what cannot hold for how the channels are delivered.
+func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	var problems []error
-	inPlace := map[string]delivery{}
+	inPlace := map[string]deliveryMode{}
 	for _, c := range cfg.channels {
-		if c.delivery == viaInbox {
+		if c.mode == modeInbox {
 			continue
 		}
-		inPlace[c.name] = c.delivery
-		if len(c.modes) > 1 {
+		inPlace[c.name] = c.mode
+		if len(c.declaredModes) > 1 {
 			problems = append(problems,
 				fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
-					c.modes))
+					c.declaredModes))
 		}
 		if len(c.kafka) == 0 {
 			problems = append(problems,
 				fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
-					c.delivery))
+					c.mode))
 		}
 		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox {
 			problems = append(problems,
 				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
-					c.name, c.delivery, RequirementFail))
+					c.name, c.mode, RequirementFail))
 		}
 		if c.inline != nil {
 			problems = append(problems, c.inline.problems(c, cfg.options.ConsumeChannelInboxRequirement)...)
@@ -112,7 +112,7 @@ func (cfg *config) validateDelivery(subscriptions []registry.Subscription) error
 	}
 	for _, s := range subscriptions {
 		mode := inPlace[s.Channel] // viaInbox if it is not there
-		for _, option := range unfit(s.Handler, mode) {
+		for _, option := range unsupportedOptions(s.Handler, mode) {
 			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel,
 				s.Type, s.Handler.Key(), option, mode))
 		}
@@ -120,11 +120,11 @@ func (cfg *config) validateDelivery(subscriptions []registry.Subscription) error
 	return errors.Join(problems...)
 }
 
-// unfit names the options of a handler that need what a mode has not: stored
+// unsupportedOptions names the options of a handler that need what a mode has not: stored
 // statuses, or markers.
-func unfit(h *handler.Handler, mode delivery) []string {
+func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 	_, breaks := h.CircuitBreaker()
-	inPlace := mode != viaInbox
+	inPlace := mode != modeInbox
 	var options []string
 	for _, o := range []struct {
 		name  string
@@ -134,9 +134,9 @@ func unfit(h *handler.Handler, mode delivery) []string {
 		{"Ordered", inPlace && h.Ordered()},
 		{"TxGroup", inPlace && h.TxGroup() > 1},
 		{"Concurrency", inPlace && h.Concurrency() > 0},
-		{"Retention", mode == direct && h.Retention() > 0},
+		{"Retention", mode == modeDirect && h.Retention() > 0},
 		{"CircuitBreaker", inPlace && breaks},
-		{"IdempotencyKey", mode != inlined && h.IdempotencyKey() != nil},
+		{"IdempotencyKey", mode != modeInline && h.IdempotencyKey() != nil},
 	} {
 		if o.unfit {
 			options = append(options, o.name)
@@ -151,7 +151,7 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 	runners := map[string]*synchronous.Runner{}
 	o := ib.cfg.options
 	for _, c := range ib.cfg.channels {
-		if c.delivery == viaInbox {
+		if c.mode == modeInbox {
 			continue
 		}
 		cfg := synchronous.Config{
@@ -164,7 +164,7 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 			Backoff:     ib.cfg.options.Backoff, Middleware: ib.cfg.options.Middleware, Hooks: ib.cfg.options.Hooks,
 			Clock: ib.cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments,
 		}
-		if c.delivery == inlined {
+		if c.mode == modeInline {
 			cfg.Memories = ib.memories[c.name]
 		}
 		runners[c.name] = synchronous.New(cfg)
@@ -172,11 +172,11 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 	return runners
 }
 
-// deliveredInPlace are the channels that take no messages but their transport's.
-func deliveredInPlace(channels []*channel) []string {
+// synchronousChannels are the channels that take no messages but their transport's.
+func synchronousChannels(channels []*channel) []string {
 	var names []string
 	for _, c := range channels {
-		if c.delivery != viaInbox {
+		if c.mode != modeInbox {
 			names = append(names, c.name)
 		}
 	}
@@ -189,9 +189,9 @@ func (ib *Inbox) warnWithoutInbox() {
 		return
 	}
 	for _, c := range ib.cfg.channels {
-		if c.delivery != viaInbox && !c.withoutInbox {
+		if c.mode != modeInbox && !c.withoutInbox {
 			ib.log.Warn("inbox: channel consumes without an inbox", zap.String(telemetry.FieldChannel, c.name),
-				zap.Stringer(telemetry.FieldMode, c.delivery))
+				zap.Stringer(telemetry.FieldMode, c.mode))
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (ib *Inbox) warnWithoutInbox() {
 func (ib *Inbox) pausedSynchronous(channel string) []string {
 	var keys []string
 	for _, c := range ib.cfg.channels {
-		if c.name != channel || c.delivery == viaInbox {
+		if c.name != channel || c.mode == modeInbox {
 			continue
 		}
 		for _, s := range c.subscriptions {

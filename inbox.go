@@ -46,24 +46,24 @@ type Inbox struct {
 	store    store.Store
 	counters *telemetry.Counters
 	// instruments are those of OpenTelemetry, see instruments.go.
-	instruments *telemetry.Instruments
-	sampler     *sampler
-	acceptor    *acceptor.Acceptor
-	processor   *processor.Processor
-	cleaner     *cleanup.Cleaner
-	running     *attempt.Running               // the handlers' calls, in all delivery modes
-	runners     map[string]*synchronous.Runner // of channels that are not stored
-	memories    memories
-	tables      *tables
-	log         *zap.Logger
-	logLimit    *logging.Limiter
-	summing     routine.Loop // of the log, while started
+	instruments  *telemetry.Instruments
+	sampler      *sampler
+	acceptor     *acceptor.Acceptor
+	processor    *processor.Processor
+	cleaner      *cleanup.Cleaner
+	running      *attempt.Running               // the handlers' calls, in all delivery modes
+	runners      map[string]*synchronous.Runner // of channels that are not stored
+	memories     memories
+	tables       *tables
+	log          *zap.Logger
+	logLimit     *logging.Limiter
+	logSummaries routine.Loop // of the log, while started
 
-	ending    sync.Once  // of the application, by ShutdownOnHalt
-	lifecycle sync.Mutex // held by Start and Stop throughout
-	mu        sync.Mutex
-	started   bool
-	consumers []*kafkaconsumer.Consumer // of the current run
+	shutdownOnce sync.Once  // of the application, by ShutdownOnHalt
+	lifecycle    sync.Mutex // held by Start and Stop throughout
+	mu           sync.Mutex
+	started      bool
+	consumers    []*kafkaconsumer.Consumer // of the current run
 }
 
 // New makes an inbox on db, which stays the caller's to close. Nothing runs
@@ -110,7 +110,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
 		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
-		NotStored: deliveredInPlace(cfg.channels),
+		NotStored: synchronousChannels(cfg.channels),
 		Decoders:  ib.decoders(), Options: cfg.options.Acceptor,
 		StatementTimeout: cfg.options.Processor.StatementTimeout, Retention: cfg.options.Cleanup.Retention,
 		Redactor: cfg.redactor,
@@ -249,7 +249,7 @@ func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Resu
 // anything is written, with an error that names both inboxes. That of another
 // pool on the same database is accepted; its first one is asked where it leads.
 func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*acceptor.Receipt, error) {
-	if err := ib.tables.reachedBy(ctx, tx); err != nil {
+	if err := ib.tables.checkTx(ctx, tx); err != nil {
 		return nil, ib.name(fmt.Errorf("accept in transaction: %w", err))
 	}
 	receipt, err := ib.acceptor.AcceptTx(ctx, tx, messages...)

@@ -59,21 +59,21 @@ import (
 // the markers is stored (contract 1, 7.6, 8).
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
-		c.inline = &inlining{}
+		c.inline = &inlineConfig{}
 		for _, o := range opts {
 			if o != nil {
 				o(c.inline)
 			}
 		}
-		c.deliver(inlined)
+		c.setMode(modeInline)
 	}
 }
 
 // InlineOption adjusts Inline.
-type InlineOption func(*inlining)
+type InlineOption func(*inlineConfig)
 
-// inlining is what is declared about an Inline channel.
-type inlining struct {
+// inlineConfig is what is declared about an Inline channel.
+type inlineConfig struct {
 	store    idempotent.Store // nil: none, or the inbox's own if not ownStore
 	ownStore bool
 	defaults []idempotent.Option
@@ -99,7 +99,7 @@ type inlineHandler struct {
 // another store where handlers write to the inbox's database: only the default
 // makes that happen exactly once.
 func InlineStore(store idempotent.Store) InlineOption {
-	return func(in *inlining) { in.store, in.ownStore = store, true }
+	return func(in *inlineConfig) { in.store, in.ownStore = store, true }
 }
 
 // InlineDefaults sets options of package idempotent for all handlers of the
@@ -109,7 +109,7 @@ func InlineStore(store idempotent.Store) InlineOption {
 // a record that was delivered twice shall be kept as rejected: Kafka redelivers
 // after each crash.
 func InlineDefaults(opts ...idempotent.Option) InlineOption {
-	return func(in *inlining) { in.defaults = append(in.defaults, opts...) }
+	return func(in *inlineConfig) { in.defaults = append(in.defaults, opts...) }
 }
 
 // InlineHandler sets store and options for one handler of the channel, by its
@@ -118,11 +118,11 @@ func InlineDefaults(opts ...idempotent.Option) InlineOption {
 // that the channel does not have is an error at start. Do not use it for
 // Retention alone: handler.Retention does.
 func InlineHandler(key string, store idempotent.Store, opts ...idempotent.Option) InlineOption {
-	return func(in *inlining) { in.handlers = append(in.handlers, inlineHandler{key, store, opts}) }
+	return func(in *inlineConfig) { in.handlers = append(in.handlers, inlineHandler{key, store, opts}) }
 }
 
-// of returns what is declared for one handler; zero if nothing is.
-func (in *inlining) of(key string) inlineHandler {
+// forHandler returns what is declared for one handler; zero if nothing is.
+func (in *inlineConfig) forHandler(key string) inlineHandler {
 	for _, h := range in.handlers {
 		if h.key == key {
 			return h
@@ -132,7 +132,7 @@ func (in *inlining) of(key string) inlineHandler {
 }
 
 // stores are those that were declared, nil among them.
-func (in *inlining) stores() []idempotent.Store {
+func (in *inlineConfig) stores() []idempotent.Store {
 	stores := []idempotent.Store{in.store}
 	for _, h := range in.handlers {
 		stores = append(stores, h.store)
@@ -140,14 +140,14 @@ func (in *inlining) stores() []idempotent.Store {
 	return stores
 }
 
-// storeless lists the handlers that nothing is remembered for.
-func (in *inlining) storeless(c *channel) []string {
+// handlersWithoutStore lists the handlers that nothing is remembered for.
+func (in *inlineConfig) handlersWithoutStore(c *channel) []string {
 	var keys []string
 	for _, s := range c.subscriptions {
 		if s.spec == nil || !in.ownStore || in.store != nil {
 			continue
 		}
-		if in.of(s.spec.key).store == nil {
+		if in.forHandler(s.spec.key).store == nil {
 			keys = append(keys, s.spec.key)
 		}
 	}
@@ -155,7 +155,7 @@ func (in *inlining) storeless(c *channel) []string {
 }
 
 // problems lists what cannot hold for the channel's declaration.
-func (in *inlining) problems(c *channel, requirement InboxRequirement) []error {
+func (in *inlineConfig) problems(c *channel, requirement InboxRequirement) []error {
 	var problems []error
 	seen := map[string]bool{}
 	for _, h := range in.handlers {
@@ -172,10 +172,10 @@ func (in *inlining) problems(c *channel, requirement InboxRequirement) []error {
 		}
 		seen[h.key] = true
 	}
-	if keys := in.storeless(c); len(keys) > 0 && requirement == RequirementFail {
+	if keys := in.handlersWithoutStore(c); len(keys) > 0 && requirement == RequirementFail {
 		problems = append(problems,
 			fmt.Errorf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
-				c.name, inlined, keys, RequirementFail))
+				c.name, modeInline, keys, RequirementFail))
 	}
 	return problems
 }
@@ -192,18 +192,18 @@ func (ib *Inbox) newMemories(naming models.Naming) (memories, error) {
 	all := memories{}
 	var errs []error
 	for _, c := range ib.cfg.channels {
-		if c.delivery != inlined {
+		if c.mode != modeInline {
 			continue
 		}
 		var err error
-		if all[c.name], err = ib.memoriesOf(c, naming); err != nil {
+		if all[c.name], err = ib.channelMemories(c, naming); err != nil {
 			errs = append(errs, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
 		}
 	}
 	return all, errors.Join(errs...)
 }
 
-func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Handler]*synchronous.Memory, error) {
+func (ib *Inbox) channelMemories(c *channel, naming models.Naming) (map[*handler.Handler]*synchronous.Memory, error) {
 	store := c.inline.store
 	if !c.inline.ownStore {
 		own, err := gormstore.New(ib.db, func(o *gormstore.Options) {
@@ -225,12 +225,12 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 			continue
 		}
 		h, _ := ib.registry.Lookup(s.spec.key)
-		declared := c.inline.of(s.spec.key)
+		declared := c.inline.forHandler(s.spec.key)
 		its := store
 		if declared.store != nil {
 			its = declared.store
 		}
-		m, err := synchronous.NewMemory(ib.db, its, h, ib.inlineDefaults(c), declared.opts)
+		m, err := synchronous.NewMemory(ib.db, its, h, ib.receiverOptions(c), declared.opts)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -240,8 +240,8 @@ func (ib *Inbox) memoriesOf(c *channel, naming models.Naming) (map[*handler.Hand
 	return memories, errors.Join(errs...)
 }
 
-// inlineDefaults are the options of a channel's handlers.
-func (ib *Inbox) inlineDefaults(c *channel) []idempotent.Option {
+// receiverOptions are the options of a channel's handlers.
+func (ib *Inbox) receiverOptions(c *channel) []idempotent.Option {
 	opts := []idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
 		o.Channel = c.name
 		o.IDNamespace = c.idNamespace()
@@ -264,10 +264,10 @@ func (c *channel) allowsMissingID() bool {
 func (ib *Inbox) prepareInline(ctx context.Context) error {
 	accumulating := []string{}
 	for _, c := range ib.cfg.channels {
-		if c.delivery != inlined {
+		if c.mode != modeInline {
 			continue
 		}
-		if keys := c.inline.storeless(c); len(keys) > 0 {
+		if keys := c.inline.handlersWithoutStore(c); len(keys) > 0 {
 			ib.log.Warn("inbox: inline channel has no store of processed messages, handlers run each time a message comes; said once",
 				zap.String(telemetry.FieldChannel, c.name), zap.Strings(telemetry.FieldHandlerKeys, keys))
 		}
@@ -299,7 +299,7 @@ func checkStore(ctx context.Context, store idempotent.Store) error {
 // so that it has to wait for the channel's consumer (contract 6.5).
 func (ib *Inbox) sweeps(channel string) bool {
 	for _, c := range ib.cfg.channels {
-		if c.name != channel || c.delivery != inlined || !ib.cfg.options.Cleanup.SweepMarkers {
+		if c.name != channel || c.mode != modeInline || !ib.cfg.options.Cleanup.SweepMarkers {
 			continue
 		}
 		return !c.inline.ownStore || slices.ContainsFunc(c.inline.stores(), func(store idempotent.Store) bool {

@@ -32,10 +32,10 @@ func (ib *Inbox) Start(ctx context.Context) error {
 	if err := ib.prepare(ctx); err != nil {
 		return ib.name(err)
 	}
-	ib.sampler.begin()
+	ib.sampler.reset()
 	if !ib.cfg.manual {
-		if err := ib.run(ctx); err != nil {
-			return ib.name(errors.Join(err, ib.halt(ctx)))
+		if err := ib.startAll(ctx); err != nil {
+			return ib.name(errors.Join(err, ib.stopAll(ctx)))
 		}
 	}
 	ib.mu.Lock()
@@ -44,8 +44,8 @@ func (ib *Inbox) Start(ctx context.Context) error {
 	return nil
 }
 
-func (ib *Inbox) run(ctx context.Context) error {
-	ib.summing.Start(ib.logLimit.Run)
+func (ib *Inbox) startAll(ctx context.Context) error {
+	ib.logSummaries.Start(ib.logLimit.Run)
 	if err := ib.processor.Start(ctx); err != nil {
 		return err
 	}
@@ -88,13 +88,13 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	ib.mu.Lock()
 	ib.started = false
 	ib.mu.Unlock()
-	return ib.name(ib.halt(ctx))
+	return ib.name(ib.stopAll(ctx))
 }
 
-// halt ends what run started. Consumers, cleanup and sampling, stopped side by side, get
+// stopAll ends what run started. Consumers, cleanup and sampling, stopped side by side, get
 // a third of the time at most, so that running handlers and the last results
 // have theirs.
-func (ib *Inbox) halt(ctx context.Context) error {
+func (ib *Inbox) stopAll(ctx context.Context) error {
 	ib.mu.Lock()
 	consumers := ib.consumers
 	ib.mu.Unlock()
@@ -129,7 +129,7 @@ func (ib *Inbox) halt(ctx context.Context) error {
 	ib.consumers = nil
 	ib.mu.Unlock()
 	problems[len(consumers)+1] = ib.processor.Stop(ctx)
-	problems = append(problems, ib.summing.Stop(context.WithoutCancel(ctx)))
+	problems = append(problems, ib.logSummaries.Stop(context.WithoutCancel(ctx)))
 	ib.logLimit.Flush()
 	return errors.Join(problems...)
 }
@@ -150,7 +150,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := ib.tables.start(ctx); err != nil {
+	if err := ib.tables.checkAtStart(ctx); err != nil {
 		return err
 	}
 	if err := ib.checkListen(ctx); err != nil {

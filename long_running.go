@@ -22,8 +22,8 @@ type longRunning struct {
 	detail     string   // for people
 }
 
-// mostMessageIDs bounds how many messages a reason names.
-const mostMessageIDs = 10
+// maxMessageIDs bounds how many messages a reason names.
+const maxMessageIDs = 10
 
 // longRunning returns what health and log say of calls that do not return, the handler
 // with the longest first. workerID is this process's; it may be empty.
@@ -46,18 +46,18 @@ func (ib *Inbox) longRunning(workerID string) []longRunning {
 	}
 	var all []longRunning
 	for _, h := range order {
-		o := longRunning{handlerKey: h.Key(), detail: ib.describe(late[h], workerID, now)}
+		o := longRunning{handlerKey: h.Key(), detail: ib.describeCalls(late[h], workerID, now)}
 		for _, c := range late[h] {
 			o.messageIDs = append(o.messageIDs, c.MessageIDs()...)
 		}
-		o.messageIDs = o.messageIDs[:min(len(o.messageIDs), mostMessageIDs)]
+		o.messageIDs = o.messageIDs[:min(len(o.messageIDs), maxMessageIDs)]
 		all = append(all, o)
 	}
 	return all
 }
 
-// describe says what is known of the longest of a handler's calls, and what to do.
-func (ib *Inbox) describe(calls []attempt.RunningCall, workerID string, now time.Time) string {
+// describeCalls says what is known of the longest of a handler's calls, and what to do.
+func (ib *Inbox) describeCalls(calls []attempt.RunningCall, workerID string, now time.Time) string {
 	longest := calls[0]
 	ids := longest.MessageIDs()
 	text := fmt.Sprintf("a call with message %q", ids[0])

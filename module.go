@@ -43,14 +43,14 @@ func Module(name string, opts ...Option) fx.Option {
 	}
 	// Named for the module: Fx looks for cycles as if the other modules' inboxes were
 	// made of this module's result, if both were of one type and without a name.
-	result := tag("inbox.result." + name)
+	result := nameTag("inbox.result." + name)
 	parts := []fx.Option{
 		// First, because Fx reports only the first constructor that it refuses.
-		fx.Provide(at(caller, fx.Annotate(newModuleInbox, fx.ParamTags(result), fx.ResultTags(tag(name))))),
+		fx.Provide(withLocation(caller, fx.Annotate(newModuleInbox, fx.ParamTags(result), fx.ResultTags(nameTag(name))))),
 		fx.Provide(fx.Annotated{Group: "inbox.modules", Target: func() *config { return cfg }}),
 		fx.Supply(cfg, fx.Private),
-		fx.Provide(at(caller, fx.Annotate(newModuleDB, fx.ParamTags(tag(cfg.dbName())))),
-			at(caller, fx.Annotate(newModuleResult, fx.ResultTags(result))), fx.Private),
+		fx.Provide(withLocation(caller, fx.Annotate(newModuleDB, fx.ParamTags(nameTag(cfg.dbName())))),
+			withLocation(caller, fx.Annotate(newModuleResult, fx.ResultTags(result))), fx.Private),
 		fx.Invoke(checkModule, requireGraph[moduleDB]),
 	}
 	required := map[reflect.Type]bool{}
@@ -221,8 +221,8 @@ func (cfg *config) missingDB() error {
 	return fmt.Errorf("no *gorm.DB named %q in the Fx graph: provide it with fx.ResultTags(`name:%[1]q`), or set option UnnamedDB", cfg.name)
 }
 
-// tag makes an Fx tag of a name, or none for the unnamed.
-func tag(name string) string {
+// nameTag makes an Fx tag of a name, or none for the unnamed.
+func nameTag(name string) string {
 	if name == "" {
 		return ""
 	}
@@ -276,10 +276,10 @@ func callerOfModule() uintptr {
 	return caller[0] - 1 // a return address is behind the call
 }
 
-// at lets Fx name the place pc as that of an annotated constructor. Without it
+// withLocation lets Fx name the place pc as that of an annotated constructor. Without it
 // Fx names reflect.makeFuncStub, by which fx.Annotate builds functions. Fx has
 // a field for it and no option; should the field go, Fx names the stub again.
-func at(pc uintptr, annotated any) any {
+func withLocation(pc uintptr, annotated any) any {
 	located := reflect.New(reflect.TypeOf(annotated)).Elem()
 	located.Set(reflect.ValueOf(annotated))
 	if located.Kind() != reflect.Struct {

@@ -31,7 +31,7 @@ func (ib *Inbox) Ops(options ...ops.Option) (*ops.Ops, error) {
 type live struct{ ib *Inbox }
 
 func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (ops.Accepted, func(), error) {
-	if err := l.ib.tables.reachedBy(ctx, tx); err != nil {
+	if err := l.ib.tables.checkTx(ctx, tx); err != nil {
 		return ops.Accepted{}, nil, err
 	}
 	receipt, err := l.ib.acceptor.AcceptTx(ctx, tx, m)
@@ -109,6 +109,6 @@ func (l live) Wake(handlerKeys ...string) {
 	}
 }
 
-func (l live) Ended() (time.Time, map[string]ops.Ended) { return l.ib.sampler.ended() }
+func (l live) Ended() (time.Time, map[string]ops.Ended) { return l.ib.sampler.endedByHandler() }
 
 func (l live) TakePaused(ctx context.Context) error { return l.ib.processor.TakePaused(ctx) }

@@ -319,7 +319,7 @@ func (cfg *config) validate() error {
 	subs := subscriptionsOf(cfg.channels, nil)
 	_, err := registry.New(subs)
 	all = append(all, cfg.validateChannels(), registry.CheckKeys(registrations(cfg.name, cfg.channels)), err,
-		cfg.validateDelivery(subs), cfg.validateKafka(), checkGroups(memberships(cfg.name, cfg.channels)))
+		cfg.validateModes(subs), cfg.validateKafka(), checkGroups(memberships(cfg.name, cfg.channels)))
 	return cfg.named(errors.Join(all...))
 }
 

@@ -24,9 +24,9 @@ type sampler struct {
 	ib *Inbox
 
 	// Of the current run; of the goroutine that starts and stops it.
-	cancel context.CancelFunc
-	done   chan struct{}
-	hide   func() error // ends what gauges show
+	cancel     context.CancelFunc
+	done       chan struct{}
+	unregister func() error // ends what gauges show
 
 	mu      sync.Mutex
 	began   time.Time // of the current run
@@ -38,41 +38,41 @@ type sampler struct {
 	// dueSince is since when each sample has had something due that can be
 	// claimed: not of a handler that is paused or whose circuit is open.
 	dueSince time.Time
-	history  []ended // oldest first, as far back as the window reaches
-	hour     []byKey // likewise, an hour
+	history  []endedCount    // oldest first, as far back as the window reaches
+	hourly   []attemptCounts // likewise, an hour
 }
 
-// ended is how many statuses had ended at a moment.
-type ended struct {
+// endedCount is how many statuses had ended at a moment.
+type endedCount struct {
 	at            time.Time
 	all, poisoned int64
 }
 
-// byKey is what each handler's attempts had come to at a moment.
-type byKey struct {
+// attemptCounts is what each handler's attempts had come to at a moment.
+type attemptCounts struct {
 	at                          time.Time
 	completed, failed, poisoned map[string]int64
 }
 
 func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
 
-// begin forgets an earlier run.
-func (s *sampler) begin() {
+// reset forgets an earlier run.
+func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began, s.at, s.since, s.dueSince = s.now(), time.Time{}, time.Time{}, time.Time{}
-	s.err, s.backlog, s.workers, s.history, s.hour = nil, nil, 0, nil, nil
-	s.remember(s.now())
+	s.err, s.backlog, s.workers, s.history, s.hourly = nil, nil, 0, nil, nil
+	s.recordCounts(s.now())
 }
 
 // start begins to look. It shows what it sees as gauges.
 func (s *sampler) start() error {
-	hide, err := s.ib.instruments.ObserveSamples(s.sample, s.now)
+	hide, err := s.ib.instruments.ObserveSamples(s.gauges, s.now)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel, s.done, s.hide = cancel, make(chan struct{}), hide
+	s.cancel, s.done, s.unregister = cancel, make(chan struct{}), hide
 	go s.run(ctx, s.done)
 	return nil
 }
@@ -93,7 +93,7 @@ func (s *sampler) stop(ctx context.Context) error {
 		late = fmt.Errorf("a look at the backlog does not end: %w", ctx.Err())
 	}
 	hidden, err := make(chan struct{}), error(nil)
-	go func() { defer close(hidden); err = s.hide() }() // ends when the provider lets it, which waits for what it collects
+	go func() { defer close(hidden); err = s.unregister() }() // ends when the provider lets it, which waits for what it collects
 	if !endsBy(ctx, hidden) {
 		return errors.Join(late, fmt.Errorf("the meter provider does not end the gauges: %w", ctx.Err()))
 	}
@@ -125,18 +125,18 @@ func endsBy(ctx context.Context, done <-chan struct{}) bool {
 // more than longestRest or mostIntervals, so that health does not go by what is
 // long past.
 const (
-	rest          = 20
-	longestRest   = time.Minute
-	mostIntervals = 100
+	pauseFactor       = 20
+	maxPause          = time.Minute
+	maxPauseIntervals = 100
 )
 
-// restAfter is the time between a look and the next one. What a failed one took
+// pauseAfter is the time between a look and the next one. What a failed one took
 // was spent waiting.
-func restAfter(interval, took time.Duration, failed bool) time.Duration {
+func pauseAfter(interval, took time.Duration, failed bool) time.Duration {
 	if failed {
 		return interval
 	}
-	return max(interval, min(rest*took, longestRest, mostIntervals*interval))
+	return max(interval, min(pauseFactor*took, maxPause, maxPauseIntervals*interval))
 }
 
 func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
@@ -144,16 +144,16 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	longRunning := map[string]*condition.Condition{} // by handler key
 	for {
 		began := time.Now()
-		failed := s.look(ctx, longRunning) != nil
-		if !routine.Sleep(ctx, restAfter(s.ib.cfg.options.SampleInterval, time.Since(began), failed)) {
+		failed := s.takeSample(ctx, longRunning) != nil
+		if !routine.Sleep(ctx, pauseAfter(s.ib.cfg.options.SampleInterval, time.Since(began), failed)) {
 			return
 		}
 	}
 }
 
-// look takes one sample, and returns why it could not. A panic, a driver's
+// takeSample takes one sample, and returns why it could not. A panic, a driver's
 // perhaps, is a failed one. It also logs calls that do not return.
-func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Condition) error {
+func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
 	var (
 		backlog []processor.Backlog
 		workers int
@@ -170,7 +170,7 @@ func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Co
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	s.remember(now)
+	s.recordCounts(now)
 	if err != nil {
 		if store.PoolClosed(err) && !store.PoolClosed(s.err) {
 			s.ib.log.Error("inbox: the database's pool is closed and never comes back: stop the inbox before closing the pool, and restart the process", zap.Error(err))
@@ -207,19 +207,19 @@ func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Co
 // interval where that is longer.
 func poisonWindow(o Options) time.Duration { return max(5*time.Minute, o.SampleInterval) }
 
-// remember notes what has ended until now. The lock is held.
-func (s *sampler) remember(now time.Time) {
+// recordCounts notes what has ended until now. The lock is held.
+func (s *sampler) recordCounts(now time.Time) {
 	counted := s.ib.counters.Snapshot()
-	s.history = append(s.history, ended{now, counted.Processed + counted.Poisoned, counted.Poisoned})
-	s.history = within(s.history, now, poisonWindow(s.ib.cfg.options), func(e ended) time.Time { return e.at })
-	if n := len(s.hour); n == 0 || now.Sub(s.hour[n-1].at) >= time.Minute {
-		s.hour = append(s.hour, s.counted(now))
+	s.history = append(s.history, endedCount{now, counted.Processed + counted.Poisoned, counted.Poisoned})
+	s.history = dropOlder(s.history, now, poisonWindow(s.ib.cfg.options), func(e endedCount) time.Time { return e.at })
+	if n := len(s.hourly); n == 0 || now.Sub(s.hourly[n-1].at) >= time.Minute {
+		s.hourly = append(s.hourly, s.countAttempts(now))
 	}
-	s.hour = within(s.hour, now, time.Hour, func(b byKey) time.Time { return b.at })
+	s.hourly = dropOlder(s.hourly, now, time.Hour, func(b attemptCounts) time.Time { return b.at })
 }
 
-// within drops what is older than the last that is older than the window.
-func within[T any](history []T, now time.Time, window time.Duration, at func(T) time.Time) []T {
+// dropOlder drops what is older than the last that is older than the window.
+func dropOlder[T any](history []T, now time.Time, window time.Duration, at func(T) time.Time) []T {
 	oldest := 0
 	for oldest < len(history)-1 && now.Sub(at(history[oldest+1])) >= window {
 		oldest++
@@ -227,20 +227,20 @@ func within[T any](history []T, now time.Time, window time.Duration, at func(T) 
 	return history[oldest:]
 }
 
-func (s *sampler) counted(now time.Time) byKey {
+func (s *sampler) countAttempts(now time.Time) attemptCounts {
 	c := s.ib.counters
-	return byKey{now, c.ByHandler(telemetry.Processed), c.ByHandler(telemetry.Failed), c.ByHandler(telemetry.Poisoned)}
+	return attemptCounts{now, c.ByHandler(telemetry.Processed), c.ByHandler(telemetry.Failed), c.ByHandler(telemetry.Poisoned)}
 }
 
 // ended is what attempts have come to since a moment about an hour ago, by
 // handler key.
-func (s *sampler) ended() (since time.Time, of map[string]ops.Ended) {
+func (s *sampler) endedByHandler() (since time.Time, of map[string]ops.Ended) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.hour) == 0 {
+	if len(s.hourly) == 0 {
 		return time.Time{}, nil
 	}
-	then, now := s.hour[0], s.counted(s.now())
+	then, now := s.hourly[0], s.countAttempts(s.now())
 	of = map[string]ops.Ended{}
 	for key := range now.completed {
 		of[key] = ops.Ended{Completed: now.completed[key] - then.completed[key], Failed: now.failed[key] - then.failed[key],
@@ -260,8 +260,8 @@ func (s *sampler) poisoned() (poisoned, of int64) {
 	return poisoned, counted.Processed + counted.Poisoned - first.all
 }
 
-// sample is what gauges show. Consumers know their partitions by heart.
-func (s *sampler) sample() telemetry.Sample {
+// gauges is what gauges show. Consumers know their partitions by heart.
+func (s *sampler) gauges() telemetry.Sample {
 	health := s.ib.Health()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,6 +23,6 @@ func TestLooksRestInProportionAndWithinAMinute(t *testing.T) {
 		"failed after a timeout":         {15 * time.Second, 30 * time.Second, true, 15 * time.Second},
 		"failed, and seldom in any case": {time.Hour, 30 * time.Second, true, time.Hour},
 	} {
-		require.Equal(t, each.want, restAfter(each.interval, each.took, each.failed), name)
+		require.Equal(t, each.want, pauseAfter(each.interval, each.took, each.failed), name)
 	}
 }

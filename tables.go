@@ -57,17 +57,17 @@ func (t *tables) ready(ctx context.Context) error {
 	return t.check(ctx)
 }
 
-// start is check within Start, which asks each time.
-func (t *tables) start(ctx context.Context) error {
+// checkAtStart is check within Start, which asks each time.
+func (t *tables) checkAtStart(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.check(ctx)
 }
 
-// reachedBy returns an error that names both inboxes unless the caller's
+// checkTx returns an error that names both inboxes unless the caller's
 // transaction leads to these tables. One of the inbox's own pool does, and so
 // does one of a pool that was found to: neither costs a round trip.
-func (t *tables) reachedBy(ctx context.Context, tx *gorm.DB) error {
+func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	if tx == nil {
 		return nil // refused by whoever uses it
 	}
@@ -85,18 +85,18 @@ func (t *tables) reachedBy(ctx context.Context, tx *gorm.DB) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
-	if err := t.ask(ctx, tx, own); err != nil {
+	if err := t.checkOwner(ctx, tx, own); err != nil {
 		return fmt.Errorf("the transaction does not lead to this inbox's tables: %w", err)
 	}
 	if known {
-		t.remember(pool)
+		t.rememberPool(pool)
 	}
 	return nil
 }
 
 // remember notes that transactions of pool lead here, and forgets the pools that
 // are gone.
-func (t *tables) remember(pool *sql.DB) {
+func (t *tables) rememberPool(pool *sql.DB) {
 	t.pools.Range(func(key, _ any) bool {
 		if key.(weak.Pointer[sql.DB]).Value() == nil {
 			t.pools.Delete(key)
@@ -106,9 +106,9 @@ func (t *tables) remember(pool *sql.DB) {
 	t.pools.Store(weak.Make(pool), true)
 }
 
-// ask reads, in the caller's transaction, whose tables it leads to. It asks that
+// checkOwner reads, in the caller's transaction, whose tables it leads to. It asks that
 // connection only where the pool is the inbox's: it may be the pool's only one.
-func (t *tables) ask(ctx context.Context, tx *gorm.DB, own bool) error {
+func (t *tables) checkOwner(ctx context.Context, tx *gorm.DB, own bool) error {
 	if err := models.CheckTables(ctx, tx, t.ib.naming); err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ func TestPoolsThatAreGoneAreForgotten(t *testing.T) {
 	remember := func() {
 		pool, err := sql.Open("sqlite", testenv.SQLiteDSN(t))
 		require.NoError(t, err)
-		of.remember(pool)
+		of.rememberPool(pool)
 		require.NoError(t, pool.Close())
 	}
 	for range 100 {
