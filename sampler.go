@@ -18,37 +18,33 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// sampler looks at the backlog in the background, for Health and for the
-// gauges: neither waits for the database (contract 11.5, 12).
+// sampler queries the backlog in the background, so that neither Health nor the gauges wait for the database.
 type sampler struct {
-	ib *Inbox
-
-	// Of the current run; of the goroutine that starts and stops it.
-	cancel     context.CancelFunc
-	done       chan struct{}
-	unregister func() error // ends what gauges show
+	ib         *Inbox
+	loop       routine.Loop
+	unregister func() error // removes the gauges of the current run; nil while stopped
 
 	mu      sync.Mutex
-	began   time.Time // of the current run
-	at      time.Time // of the last sample; zero if there is none of this run
-	err     error     // of the last try; nil if it is that sample
-	since   time.Time // when tries began to fail
+	began   time.Time // start of the current run
+	at      time.Time // time of the last sample; zero if this run has none
+	err     error     // why the last query failed; nil if it succeeded
+	since   time.Time // when queries began to fail
 	backlog []processor.Backlog
 	workers int
-	// dueSince is since when each sample has had something due that can be
-	// claimed: not of a handler that is paused or whose circuit is open.
+	// dueSince is the first of the samples in a row that had claimable work: due, and of a handler that is neither
+	// paused nor stopped by its circuit breaker.
 	dueSince time.Time
-	history  []endedCount    // oldest first, as far back as the window reaches
-	hourly   []attemptCounts // likewise, an hour
+	history  []endedCount    // oldest first, over poisonWindow
+	hourly   []attemptCounts // oldest first, over an hour
 }
 
-// endedCount is how many statuses had ended at a moment.
+// endedCount is how many statuses this process had ended at a moment.
 type endedCount struct {
 	at            time.Time
 	all, poisoned int64
 }
 
-// attemptCounts is what each handler's attempts had come to at a moment.
+// attemptCounts are the outcomes of each handler's attempts at a moment, by handler key.
 type attemptCounts struct {
 	at                          time.Time
 	completed, failed, poisoned map[string]int64
@@ -56,7 +52,7 @@ type attemptCounts struct {
 
 func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
 
-// reset forgets an earlier run.
+// reset forgets the samples of an earlier run.
 func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,73 +61,71 @@ func (s *sampler) reset() {
 	s.recordCounts(s.now())
 }
 
-// start begins to look. It shows what it sees as gauges.
+// start registers the gauges and begins to sample.
 func (s *sampler) start() error {
-	hide, err := s.ib.instruments.ObserveSamples(s.gauges, s.now)
+	unregister, err := s.ib.instruments.ObserveSamples(s.gauges, s.now)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel, s.done, s.unregister = cancel, make(chan struct{}), hide
-	go s.run(ctx, s.done)
+	s.unregister = unregister
+	s.loop.Start(s.run)
 	return nil
 }
 
-// stopGrace is what a stop whose own time is over gives each of the two things it
-// waits for: what ends at once is not late.
-const stopGrace = 500 * time.Millisecond
-
-// stop ends it. A driver may take its time to give a statement up.
+// stop ends sampling and removes the gauges. Either may outlast ctx: a driver may be slow to cancel a query, and a
+// meter provider removes no gauge while it collects.
 func (s *sampler) stop(ctx context.Context) error {
-	if s.cancel == nil {
+	if s.unregister == nil {
 		return nil
 	}
-	s.cancel()
-	s.cancel = nil
+	unregister := s.unregister
+	s.unregister = nil
+	removed := make(chan error, 1)
+
+	graced, cancel := withGrace(ctx)
+	defer cancel()
 	var late error
-	if !endsBy(ctx, s.done) {
-		late = fmt.Errorf("a look at the backlog does not end: %w", ctx.Err())
+	if s.loop.Stop(graced) != nil {
+		late = fmt.Errorf("the backlog query is still running: %w", ctx.Err())
 	}
-	hidden, err := make(chan struct{}), error(nil)
-	go func() { defer close(hidden); err = s.unregister() }() // ends when the provider lets it, which waits for what it collects
-	if !endsBy(ctx, hidden) {
+	go func() { removed <- unregister() }()
+	graced, cancel = withGrace(ctx)
+	defer cancel()
+	select {
+	case err := <-removed:
+		if err != nil {
+			err = fmt.Errorf("remove the gauges: %w", err)
+		}
+		return errors.Join(late, err)
+	case <-graced.Done():
 		return errors.Join(late, fmt.Errorf("the meter provider does not end the gauges: %w", ctx.Err()))
 	}
-	if err != nil {
-		err = fmt.Errorf("end the gauges: %w", err)
-	}
-	return errors.Join(late, err)
 }
 
-// endsBy waits for done until stopGrace after ctx has ended.
-func endsBy(ctx context.Context, done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-	}
-	timer := time.NewTimer(stopGrace)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
+// stopGrace is how much longer than its context a stop waits, once for the query and once for the gauges. What ends
+// at once is then not reported as late.
+const stopGrace = 500 * time.Millisecond
+
+// withGrace returns a context that ends stopGrace after ctx has ended, or after this call if ctx ended before.
+func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
+	graced, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
+	return graced, func() {
+		stop()
+		cancel()
 	}
 }
 
-// A look waits at least rest times as long as the one before it took, so that
-// looks never make up more than a small part of the database's work; but for no
-// more than longestRest or mostIntervals, so that health does not go by what is
-// long past.
+// The pause after a query is at least pauseFactor times as long as the query took, so that sampling makes up a small
+// part of the database's work. It is capped by maxPause and maxPauseIntervals, so that health is not judged by an old
+// sample.
 const (
 	pauseFactor       = 20
 	maxPause          = time.Minute
 	maxPauseIntervals = 100
 )
 
-// pauseAfter is the time between a look and the next one. What a failed one took
-// was spent waiting.
+// pauseAfter returns the pause after a query. A failed query spent its time waiting, so it does not lengthen the pause.
 func pauseAfter(interval, took time.Duration, failed bool) time.Duration {
 	if failed {
 		return interval
@@ -139,20 +133,29 @@ func pauseAfter(interval, took time.Duration, failed bool) time.Duration {
 	return max(interval, min(pauseFactor*took, maxPause, maxPauseIntervals*interval))
 }
 
-func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
-	defer close(done)
+func (s *sampler) run(ctx context.Context) {
+	query := condition.New(s.ib.log, s.ib.cfg.clock, zap.WarnLevel, "backlog query",
+		"gauges and health have no current samples")
 	longRunning := map[string]*condition.Condition{} // by handler key
 	for {
 		began := time.Now()
-		failed := s.takeSample(ctx, longRunning) != nil
-		if !routine.Sleep(ctx, pauseAfter(s.ib.cfg.options.SampleInterval, time.Since(began), failed)) {
+		err := s.takeSample(ctx, longRunning)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			query.Begin(nil, err)
+		default:
+			query.End(nil)
+		}
+		if !routine.Sleep(ctx, pauseAfter(s.ib.cfg.options.SampleInterval, time.Since(began), err != nil)) {
 			return
 		}
 	}
 }
 
-// takeSample takes one sample, and returns why it could not. A panic, a driver's
-// perhaps, is a failed one. It also logs calls that do not return.
+// takeSample queries the backlog and keeps the result, or the error. It also logs the calls that do not return. A
+// panic, such as a driver's, counts as an error.
 func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
 	var (
 		backlog []processor.Backlog
@@ -173,18 +176,15 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	s.recordCounts(now)
 	if err != nil {
 		if store.PoolClosed(err) && !store.PoolClosed(s.err) {
-			s.ib.log.Error("inbox: the database's pool is closed and never comes back: stop the inbox before closing the pool, and restart the process", zap.Error(err))
+			s.ib.log.Error("inbox: the database's pool is closed and cannot be reopened: stop the inbox before closing the pool, and restart the process",
+				zap.Error(err))
 		}
 		if s.err == nil {
 			s.since = now
-			s.ib.log.Warn("inbox: the backlog cannot be looked at, gauges and health do without it", zap.Error(err))
 		}
 		s.err = err
-		s.dueSince = time.Time{} // who knows
+		s.dueSince = time.Time{} // nothing is known of the time until the next sample
 		return err
-	}
-	if s.err != nil {
-		s.ib.log.Info("inbox: the backlog can be looked at again")
 	}
 	s.at, s.err, s.backlog, s.workers = now, nil, backlog, workers
 	p := s.ib.processor.Health()
@@ -192,7 +192,7 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	for _, b := range backlog {
 		due = due || b.Due > 0 && !b.Paused && !b.Broken
 	}
-	// Whoever stands by owes nothing, nor for the time before it takes over.
+	// In Exclusive mode a standby worker owes no progress, and its time counts only from its takeover.
 	due = due && (p.Mode != processor.ModeExclusive || p.HoldsLock)
 	switch {
 	case !due:
@@ -203,11 +203,10 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	return nil
 }
 
-// poisonWindow is the time that HealthMaxPoisonRate is about: five minutes, or a sample's
-// interval where that is longer.
+// poisonWindow is the time that HealthMaxPoisonRate covers: five minutes, or a longer SampleInterval.
 func poisonWindow(o Options) time.Duration { return max(5*time.Minute, o.SampleInterval) }
 
-// recordCounts notes what has ended until now. The lock is held.
+// recordCounts keeps the counters' current values. The caller holds s.mu.
 func (s *sampler) recordCounts(now time.Time) {
 	counted := s.ib.counters.Snapshot()
 	s.history = append(s.history, endedCount{now, counted.Processed + counted.Poisoned, counted.Poisoned})
@@ -218,7 +217,7 @@ func (s *sampler) recordCounts(now time.Time) {
 	s.hourly = dropOlder(s.hourly, now, time.Hour, func(b attemptCounts) time.Time { return b.at })
 }
 
-// dropOlder drops what is older than the last that is older than the window.
+// dropOlder drops the entries before the window, but keeps the last of them: the window's differences start there.
 func dropOlder[T any](history []T, now time.Time, window time.Duration, at func(T) time.Time) []T {
 	oldest := 0
 	for oldest < len(history)-1 && now.Sub(at(history[oldest+1])) >= window {
@@ -232,25 +231,24 @@ func (s *sampler) countAttempts(now time.Time) attemptCounts {
 	return attemptCounts{now, c.ByHandler(telemetry.Processed), c.ByHandler(telemetry.Failed), c.ByHandler(telemetry.Poisoned)}
 }
 
-// ended is what attempts have come to since a moment about an hour ago, by
-// handler key.
-func (s *sampler) endedByHandler() (since time.Time, of map[string]ops.Ended) {
+// endedByHandler returns the outcomes of attempts since a moment about an hour ago, by handler key.
+func (s *sampler) endedByHandler() (since time.Time, ended map[string]ops.Ended) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.hourly) == 0 {
 		return time.Time{}, nil
 	}
 	then, now := s.hourly[0], s.countAttempts(s.now())
-	of = map[string]ops.Ended{}
+	ended = map[string]ops.Ended{}
 	for key := range now.completed {
-		of[key] = ops.Ended{Completed: now.completed[key] - then.completed[key], Failed: now.failed[key] - then.failed[key],
+		ended[key] = ops.Ended{Completed: now.completed[key] - then.completed[key], Failed: now.failed[key] - then.failed[key],
 			Poisoned: now.poisoned[key] - then.poisoned[key]}
 	}
-	return then.at, of
+	return then.at, ended
 }
 
-// poisoned is how many statuses were poisoned of those that ended within the
-// window. An attempt that failed and is repeated has ended none. The lock is held.
+// poisoned returns how many statuses were poisoned, of how many that ended, within poisonWindow. A failed attempt that
+// is retried ends no status. The caller holds s.mu.
 func (s *sampler) poisoned() (poisoned, of int64) {
 	if len(s.history) == 0 {
 		return 0, 0
@@ -260,7 +258,7 @@ func (s *sampler) poisoned() (poisoned, of int64) {
 	return poisoned, counted.Processed + counted.Poisoned - first.all
 }
 
-// gauges is what gauges show. Consumers know their partitions by heart.
+// gauges returns what the gauges show, from the last sample and from the consumers' memory.
 func (s *sampler) gauges() telemetry.Sample {
 	health := s.ib.Health()
 	s.mu.Lock()

@@ -7,9 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 11.5: looks burden the database little, and health is not left with
-// what is long past.
-func TestLooksRestInProportionAndWithinAMinute(t *testing.T) {
+// Contract 11.5: sampling costs the database little, and health is not judged by an old sample.
+func TestSamplingPausesInProportionToTheQueryUpToAMinute(t *testing.T) {
 	for name, each := range map[string]struct {
 		interval, took time.Duration
 		failed         bool
