@@ -26,149 +26,126 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Options are an inbox's settings. Configure sets them in code; those with a key can
-// also come from a file or from the environment: start from DefaultOptions, unmarshal
-// YAML over it (keys in snake_case, durations like "30s") or parse the environment over
-// it with a library that reads `env` tags, and assign the result in Configure
-// (contract 9).
+// Options are an inbox's settings. Configure sets them in code. Those with a key can also come from a file or the
+// environment: start from DefaultOptions, unmarshal YAML over it (keys in snake_case, durations like "30s") or parse
+// the environment over it with a library that reads `env` tags, and assign the result in Configure (contract 9).
 type Options struct {
-	// Processor says how handlers run.
+	// Processor holds how handlers run.
 	Processor processor.Options `yaml:",inline"`
-	// Acceptor says what becomes of records that are no message for a handler.
+	// Acceptor holds what happens to records that are no message for a handler.
 	Acceptor acceptor.Options `yaml:",inline"`
-	// Cleanup says what is kept, and for how long.
+	// Cleanup holds what is kept, and for how long.
 	Cleanup cleanup.Options `yaml:",inline"`
 
-	// Migrate creates or updates the tables at start; without it Start fails if they are
-	// missing or old. It is safe with any number of replicas. Do not use it where the
-	// application's database user may not change the schema: have the SQL of models.SQL
-	// run instead. Default off.
+	// Migrate creates or updates the tables at start; without it Start fails if they are missing or old. Any number of
+	// replicas may migrate at once. Do not use it where the application's database user may not change the schema: run
+	// the SQL of models.SQL instead. Default off.
 	Migrate bool `yaml:"migrate" env:"MIGRATE"`
-	// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite.
-	// Default: the connection's search path.
+	// Schema puts the tables into this PostgreSQL schema. Do not set it on SQLite. Default: the connection's search
+	// path.
 	Schema string `yaml:"schema" env:"SCHEMA"`
-	// TablePrefix begins every table's name, so that two inboxes can share a database.
-	// Do not change it for an inbox that has messages: they stay under the old names.
-	// Default "inbox_".
+	// TablePrefix begins every table's name, so that two inboxes can share a database. Do not change it for an inbox
+	// that has messages: they stay under the old names. Default "inbox_".
 	TablePrefix string `yaml:"table_prefix" env:"TABLE_PREFIX"`
-	// UnnamedDB makes Module take the graph's unnamed *gorm.DB although the inbox has a
-	// name. Do not use it where several databases are in the graph: name them. New
-	// ignores it. Default off (contract 10.2).
+	// UnnamedDB makes Module take the graph's unnamed *gorm.DB although the inbox has a name. New ignores it. Do not
+	// use it where the graph has several databases: name them. Default off (contract 10.2).
 	UnnamedDB bool `yaml:"-" env:"-"`
 
-	// ShutdownOnHalt ends the Fx application, with exit code 1, when a partition halts,
-	// for whatever reason: a bad record under acceptor.BadRecordHalt, an offset out of
-	// range, records that cannot be read. Without it the application stays alive, the
-	// other partitions go on, and Health().Degraded() names the halted one. Do not use
-	// it where a supervisor only starts the application again: it would halt again at
-	// the same record, and nothing else would run either. Without Fx it is a start-up
-	// error: use OnHalt of kafkaconsumer.Config. Default off (contract 7.4).
+	// ShutdownOnHalt ends the Fx application with exit code 1 when a partition halts, whatever the reason: a bad record
+	// under acceptor.BadRecordHalt, an offset out of range, or records that cannot be read. Without it the application
+	// stays alive, the other partitions continue, and Health().Degraded() names the halted one. Do not use it where a
+	// supervisor only restarts the application: it would halt again at the same record, and nothing else would run
+	// either. It requires Fx; without Fx use OnHalt of kafkaconsumer.Config. Default off (contract 7.4).
 	ShutdownOnHalt bool `yaml:"shutdown_on_halt" env:"SHUTDOWN_ON_HALT"`
-	// ConsumeChannelInboxRequirement says whether Kafka channels may do without an inbox:
-	// RequirementNone, RequirementWarn, which logs each at start, or RequirementFail, which
-	// fails the start unless the channel declares AllowConsumeWithoutInbox. Do not set
-	// Fail to forbid a single channel what its own declaration says. Default
+	// ConsumeChannelInboxRequirement says whether Kafka channels may do without an inbox: RequirementNone,
+	// RequirementWarn, which logs each at start, or RequirementFail, which fails the start unless the channel declares
+	// AllowConsumeWithoutInbox. Do not set Fail to forbid a single channel what its own declaration says. Default
 	// RequirementNone (contract 7.7).
 	ConsumeChannelInboxRequirement InboxRequirement `yaml:"consume_channel_inbox_requirement" env:"CONSUME_CHANNEL_INBOX_REQUIREMENT"`
-	// PartitionConcurrency is how many partitions of an Inline or Direct channel may have
-	// a handler running at once; while one waits for its next attempt, others have its
-	// slot. Do not set it above what the database pool can serve beside Concurrency.
-	// Default 10 (contract 7.6).
+	// PartitionConcurrency is how many partitions of an Inline or Direct channel may run a handler at once. A partition
+	// that waits for its next attempt needs no slot. Do not set it above what the database pool can serve beside
+	// Concurrency. Default 10 (contract 7.6).
 	PartitionConcurrency int `yaml:"partition_concurrency" env:"PARTITION_CONCURRENCY"`
 
-	// SampleInterval is the time between queries for what is due, processing and
-	// poisoned: for Health, and for the gauges. Each process queries, and counts at most
-	// ten thousand rows per handler. Do not shorten it to see more: lengthen it where
-	// hundreds of processes share an inbox. Default 15 s (contract 11.5, 12).
+	// SampleInterval is the time between queries for what is due, processing and poisoned, for Health and the gauges.
+	// Each process queries, and counts at most ten thousand rows per handler. Do not shorten it to see more: lengthen
+	// it where hundreds of processes share an inbox. Default 15 s (contract 11.5, 12).
 	SampleInterval time.Duration `yaml:"sample_interval" env:"SAMPLE_INTERVAL"`
-	// HealthDegradedAfter is how long no attempt may end in this process while work is
-	// due before it is degraded. Do not set it below what the slowest handlers take:
-	// where all slots run such, nothing ends for as long. Default 2 m (contract 11.5).
-	HealthDegradedAfter time.Duration `yaml:"health_degraded_after" env:"HEALTH_DEGRADED_AFTER"`
-	// HealthUnhealthyAfter is how long no attempt may end in this process while work is
-	// due before it is unhealthy. Such a process is not ready, and not live either if it
-	// runs nothing at all. Do not set it below HealthDegradedAfter. Default 5 m
+	// HealthDegradedAfter is how long no attempt may end in this process while work is due before it is degraded. Do
+	// not set it below what the slowest handlers take: while they fill all slots, no attempt ends. Default 2 m
 	// (contract 11.5).
+	HealthDegradedAfter time.Duration `yaml:"health_degraded_after" env:"HEALTH_DEGRADED_AFTER"`
+	// HealthUnhealthyAfter is how long no attempt may end in this process while work is due before it is unhealthy.
+	// Such a process is not ready, and if it runs nothing at all it is not live either. Do not set it below
+	// HealthDegradedAfter. Default 5 m (contract 11.5).
 	HealthUnhealthyAfter time.Duration `yaml:"health_unhealthy_after" env:"HEALTH_UNHEALTHY_AFTER"`
-	// HealthMaxDueAge is how long a status may be due, and this process be started,
-	// before health degrades; 0 is no limit. It never makes a process unready: others
-	// would get its work. Do not set it for inboxes that are filled in bulk and worked
-	// off over hours. Default 15 m (contract 11.5).
+	// HealthMaxDueAge is how long a status may be due, while this process runs, before health degrades; 0 is no limit.
+	// It never makes a process unready: others would get its work. Do not set it for inboxes that are filled in bulk
+	// and worked off over hours. Default 15 m (contract 11.5).
 	HealthMaxDueAge time.Duration `yaml:"health_max_due_age" env:"HEALTH_MAX_DUE_AGE"`
-	// HealthMaxPoisonRate is which share of what ended in this process within five
-	// minutes may be poisoned before health degrades; ten must be, for single bad
-	// messages are what poisoning is for. 1 is never. Do not lower it to learn of each:
-	// alert on inbox.backlog.poisoned. Default 0.1 (contract 11.5).
+	// HealthMaxPoisonRate is the fraction of poisoned statuses, among those that ended in this process within five
+	// minutes, above which health degrades, if at least ten are poisoned; 1 is never. Single bad messages are what
+	// poisoning is for, so do not lower it to learn of each: alert on inbox.backlog.poisoned. Default 0.1 (contract
+	// 11.5).
 	HealthMaxPoisonRate float64 `yaml:"health_max_poison_rate" env:"HEALTH_MAX_POISON_RATE"`
-	// LongRunning is how long a call of a handler may run, in any delivery mode, before
-	// health degrades and the log names it; 0 is no limit. A handler whose timeout is
-	// longer has that time. The call itself is left alone: HandlerTimeout ends it. Do
-	// not raise it for a handler that is slow by nature: give that one a
-	// handler.Timeout. Default 5 m (contract 5.4, 11.5).
+	// LongRunning is how long a call of a handler may run, in any delivery mode, before health degrades and the log
+	// names it; 0 is no limit. A handler with a longer timeout gets that time. The call itself goes on: HandlerTimeout
+	// ends it. Do not raise it for a handler that is slow by nature: give that one a handler.Timeout. Default 5 m
+	// (contract 5.4, 11.5).
 	LongRunning time.Duration `yaml:"long_running" env:"LONG_RUNNING"`
 
-	// Backoff replaces the exponential backoff of all handlers without one of their own
-	// (handler.Backoff): it returns the wait after a failure, given the error count with
-	// it. MaxRetryDelay does not cap it. It is called concurrently; a panic falls back to
-	// the exponential one. Do not return a constant: messages that failed together would
-	// come back together. Default nil (contract 5.6).
+	// Backoff replaces the exponential backoff of all handlers without one of their own (handler.Backoff): it returns
+	// the wait after a failure, given the error count with it. MaxRetryDelay does not cap it. It is called
+	// concurrently. After a panic the exponential backoff applies. Do not return a constant: messages that failed
+	// together would come back together. Default nil (contract 5.6).
 	Backoff func(errorCount int) time.Duration `yaml:"-" env:"-"`
-	// Middleware runs around the calls of every handler of the inbox, the first
-	// outermost, outside the handlers' own (handler.Use). Do not use it for what must
-	// happen exactly once: it runs with every attempt. Default none (contract 5.13).
+	// Middleware runs around the calls of every handler of the inbox, the first outermost, outside the handlers' own
+	// (handler.Use). Do not use it for what must happen exactly once: it runs with every attempt. Default none
+	// (contract 5.13).
 	Middleware []handler.Middleware `yaml:"-" env:"-"`
-	// Hooks are called on events. Do not use them for effects that must happen: a crash
-	// can lose the call. Default none (contract 10.6).
+	// Hooks are called on events. Do not use them for effects that must happen: a crash can lose the call. Default none
+	// (contract 10.6).
 	Hooks handler.Hooks `yaml:"-" env:"-"`
-	// Archive is called by cleanup with messages and their statuses before it deletes
-	// them; its error keeps them. See cleanup.Archive for what it must hold to. Do not
-	// use it for what must happen with each message: rows come late, and more than once.
-	// Default nil (contract 6.3).
+	// Archive is called by cleanup with messages and their statuses before it deletes them; its error keeps them. See
+	// cleanup.Archive for the rules that it must follow. Do not use it for what must happen with each message: rows
+	// come late, and more than once. Default nil (contract 6.3).
 	Archive cleanup.Archive `yaml:"-" env:"-"`
-	// Redact replaces each value that may hold a secret before anybody sees it: the texts
-	// of errors before they are stored, logged, traced and published in dead letters, in
-	// every delivery mode, and payloads, keys, headers and attributes before Inbox.Ops,
-	// and so the dashboard, shows or searches them. redact.Common hides card numbers and
-	// credentials. Default nil: passwords of URLs and DSNs in errors are masked in any
-	// case, nothing else is.
+	// Redact replaces each value that may hold a secret before anyone sees it: the texts of errors before they are
+	// stored, logged, traced and published in dead letters, in every delivery mode, and payloads, keys, headers and
+	// attributes before Inbox.Ops, and so the dashboard, shows or searches them. redact.Common hides card numbers and
+	// credentials. Default nil: passwords of URLs and DSNs in errors are masked in any case, nothing else is.
 	//
-	// If the hook panics, a note is stored and shown in the value's place, and what was
-	// done is done. Rows keep payloads, keys and headers as they came, and so do dead
-	// letters: handlers, Replay and AcceptRejected need them. The application's own
-	// functions (Hooks, OnHalt, OnDeadLetter) and the errors that Health holds are not
-	// redacted. Message IDs, types, sources, handler keys and topics never are: do not use
-	// it in place of keeping secrets out of them (contract 11.6).
+	// If the hook panics, a note is stored and shown in the value's place, and what was done is done. Rows and dead
+	// letters keep payloads, keys and headers unaltered, because handlers, Replay and AcceptRejected need them. The
+	// application's own functions (Hooks, OnHalt, OnDeadLetter) and the errors in Health are not redacted. Message IDs,
+	// types, sources, handler keys and topics never are: do not use it in place of keeping secrets out of them
+	// (contract 11.6).
 	Redact redact.Hook `yaml:"-" env:"-"`
 
-	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx
-	// graph's *zap.Logger if there is one.
+	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is
+	// one.
 	Logger *zap.Logger `yaml:"-" env:"-"`
-	// Clock replaces the system clock, for tests. Do not use it to shift time in
-	// production: workers of one inbox must agree on it. Default nil, the system's
-	// (contract 3.5).
+	// Clock replaces the system clock, for tests. Do not use it to shift time in production: workers of one inbox must
+	// agree on it. Default nil, the system's (contract 3.5).
 	Clock Clock `yaml:"-" env:"-"`
-	// MeterProvider is where the inbox's metrics go. Do not set it where the application
-	// sets OpenTelemetry's global one (otel.SetMeterProvider): that is the default, and
-	// does nothing until it is set, before or after the inbox is made.
+	// MeterProvider receives the inbox's metrics. Do not set it where the application sets OpenTelemetry's global one
+	// (otel.SetMeterProvider): that is the default, and does nothing until it is set, before or after the inbox is
+	// made.
 	//
-	// Counters are exported from New on, gauges between Start and Stop. Gauges of the
-	// database are sampled every SampleInterval by each process, and show the same in
-	// all: take their maximum, not their sum (contract 12).
+	// Counters are exported from New on, gauges between Start and Stop. Each process samples the database's gauges
+	// every SampleInterval, and all show the same: take their maximum, not their sum (contract 12).
 	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
-	// TracerProvider is where the inbox's spans go: one of each accept, of one message or
-	// of a batch, and one of each attempt, linked to it. Do not set it where the
-	// application sets OpenTelemetry's global one (otel.SetTracerProvider), which is the
-	// default. The provider decides what is sampled: with all of it, a span per attempt is
-	// made, and a hundred bytes are stored with each message (contract 12).
+	// TracerProvider receives the inbox's spans: one of each accept, of one message or of a batch, and one of each
+	// attempt, linked to it. Do not set it where the application sets OpenTelemetry's global one
+	// (otel.SetTracerProvider), which is the default. The provider decides what is sampled. With full sampling, each
+	// attempt makes a span and each message stores a hundred more bytes (contract 12).
 	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
-	// Propagator reads the producer's context from a message's headers, so that attempts
-	// go on in its trace; what it cannot read begins a new one. Default
-	// propagation.TraceContext{} (traceparent and tracestate), whatever OpenTelemetry's
-	// global one is. Set it for producers that send their context in another format. Do
-	// not let it read baggage (propagation.Baggage{}, which the global one of most
-	// applications has) unless you trust every producer: whoever may write to the topic
-	// then decides what handlers, and the services they call, find in their context, such
-	// as a role or a tenant. It gets no value of more than 8 KiB (contract 12).
+	// Propagator reads the producer's context from a message's headers, so that attempts continue its trace; what it
+	// cannot read begins a new one. Default propagation.TraceContext{} (traceparent and tracestate), whatever
+	// OpenTelemetry's global one is. Set it for producers that send their context in another format. It gets no value
+	// of more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
+	// has) unless you trust every producer: whoever may write to the topic then decides what handlers, and the services
+	// they call, find in their context, such as a role or a tenant (contract 12).
 	Propagator propagation.TextMapPropagator `yaml:"-" env:"-"`
 }
 
@@ -194,8 +171,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// Validate reports every option that is out of range, joined, each by name with its
-// value and what is allowed.
+// Validate returns all options that are out of range, joined. Each error names the option, its value and what is
+// allowed.
 func (o Options) Validate() error {
 	if o.Processor == (processor.Options{}) && o.Acceptor == (acceptor.Options{}) && o.Cleanup == (cleanup.Options{}) {
 		return errors.New("options are zero: start from inbox.DefaultOptions()")
@@ -226,7 +203,7 @@ func (o Options) Validate() error {
 	if o.HealthMaxDueAge < 0 {
 		refuse("HealthMaxDueAge", o.HealthMaxDueAge, "0 (no limit) or more")
 	}
-	if !(o.HealthMaxPoisonRate > 0 && o.HealthMaxPoisonRate <= 1) { // not a number is neither
+	if !(o.HealthMaxPoisonRate > 0 && o.HealthMaxPoisonRate <= 1) { // also refuses NaN
 		refuse("HealthMaxPoisonRate", o.HealthMaxPoisonRate, "more than 0 and at most 1")
 	}
 	if o.LongRunning < 0 {
@@ -246,18 +223,16 @@ func (o Options) Validate() error {
 	return errors.Join(all...)
 }
 
-// Option declares a part of an inbox: its settings (Configure) or a channel (Channel).
-// Options are applied in order.
+// Option declares a part of an inbox: its settings (Configure) or a channel (Channel). Options are applied in order.
 type Option func(*config)
 
-// Configure sets options: set gets those that are set so far, at first DefaultOptions.
-// Assign options that were loaded from a file:
+// Configure sets options. set gets the options as set so far, at first DefaultOptions. Assign options that were loaded
+// from a file:
 //
 //	inbox.Configure(func(o *inbox.Options) { *o = loaded })
 //
-// They replace what a file can say. Options without a key, such as Logger, Hooks and Redact,
-// keep what an earlier Configure has set, unless loaded has a value for them. A nil set does
-// nothing.
+// They replace everything that a file can set. Options without a key, such as Logger, Hooks and Redact, keep the value
+// of an earlier Configure unless loaded has one. A nil set does nothing.
 func Configure(set func(o *Options)) Option {
 	return func(c *config) {
 		if set == nil {
@@ -266,7 +241,7 @@ func Configure(set func(o *Options)) Option {
 		before := c.options
 		set(&c.options)
 		settings.Keep(before, &c.options)
-		// Options that are assigned to several inboxes share an array, to which each may append.
+		// Loaded options that several inboxes assign share an array. Each inbox may append to its own copy.
 		c.options.Middleware = slices.Clone(c.options.Middleware)
 	}
 }
@@ -279,12 +254,12 @@ type config struct {
 	clock    Clock
 	redactor redaction.Redactor
 	manual   bool
-	withFx   bool // it is declared by Module
+	withFx   bool // declared by Module
 	// shutdown ends the Fx application; nil without Fx.
 	shutdown func(exitCode int) error
 }
 
-// Clock tells the time that due times, backoff and thresholds are judged by.
+// Clock is the source of time for due times, backoff and thresholds.
 type Clock = clock.Clock
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
@@ -303,9 +278,8 @@ func newConfig(name string, opts []Option) *config {
 	return c
 }
 
-// validate reports all that can be said of a declaration without its database
-// and the values of its Fx graph, joined, each part naming the inbox. It is the
-// one place that does: what comes after it may rely on it (contract 9, 10.4).
+// validate returns everything that is wrong with the declaration, joined, each error with the inbox's name. It needs
+// neither the database nor the values of the Fx graph. It alone checks the declaration: later code relies on it.
 func (cfg *config) validate() error {
 	var all []error
 	if cfg.name != "" && !validName.MatchString(cfg.name) {
@@ -323,7 +297,7 @@ func (cfg *config) validate() error {
 	return cfg.named(errors.Join(all...))
 }
 
-// named puts the inbox's name before each part of err.
+// named prefixes each error in err with the inbox's name.
 func (cfg *config) named(err error) error {
 	return problems.Prefix(fmt.Sprintf("inbox %q: ", cfg.name), err)
 }
