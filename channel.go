@@ -14,17 +14,16 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// channel is a stream of messages as it was declared: where they come from
-// and which handlers take which types.
+// channel is a declared stream of messages: where they come from, and which handlers take which types.
 type channel struct {
 	name          string
 	subscriptions []subscription
 	kafka         []kafkaconsumer.Config // more than one is an error
 	mode          deliveryMode
-	declaredModes []deliveryMode // as declared; more than one is an error
+	declaredModes []deliveryMode // more than one is an error
 	inline        *inlineConfig  // nil unless it is in Inline mode
-	namespaces    []string       // as declared by IDNamespace; more than one is an error
-	withoutInbox  bool           // ConsumeChannelInboxRequirement does not apply
+	namespaces    []string       // declared by IDNamespace; more than one is an error
+	withoutInbox  bool           // exempt from ConsumeChannelInboxRequirement
 }
 
 type subscription struct {
@@ -35,13 +34,12 @@ type subscription struct {
 // ChannelOption declares one thing about a channel.
 type ChannelOption func(*channel)
 
-// Channel declares a channel: its handlers by On, and its transport, if it
-// has one. A channel without a transport takes what the application accepts
-// by Accept and AcceptTx. A channel needs at least one handler.
+// Channel declares a channel: its handlers by On, and its transport, if it has one. A channel without a transport takes
+// the messages that the application accepts by Accept and AcceptTx. A channel needs at least one handler.
 //
-// Message IDs are unique within the channel: whoever may write to one of its topics
-// may take the others' IDs, so give topics of other producers a channel of their
-// own. Do not change the name without IDNamespace, which keeps what is stored known.
+// Message IDs are unique within the channel. A producer that may write to one of its topics can use up IDs of the
+// others: give topics of other producers a channel of their own. Do not change the name without IDNamespace, which
+// keeps stored messages known.
 func Channel(name string, opts ...ChannelOption) Option {
 	c := &channel{name: name}
 	for _, o := range opts {
@@ -52,8 +50,8 @@ func Channel(name string, opts ...ChannelOption) Option {
 	return func(cfg *config) { cfg.channels = append(cfg.channels, c) }
 }
 
-// On gives the channel's messages of one type to handlers; each gets its own
-// status row and fails, retries and completes by itself (contract 4.2).
+// On gives the channel's messages of one type to handlers; each gets its own status row and fails, retries and
+// completes by itself (contract 4.2).
 func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 	return func(c *channel) {
 		for _, h := range handlers {
@@ -62,36 +60,32 @@ func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 	}
 }
 
-// Kafka makes the channel consume Kafka topics: records are persisted before
-// their offsets are committed, or with Inline and Direct handled (contract 7).
-// Fields of cfg left zero get their defaults. A broker that is down or a topic that is missing does not fail the
-// start: it is logged, shown by Health and waited for.
+// Kafka makes the channel consume Kafka topics: records are persisted, or with Inline and Direct handled, before their
+// offsets are committed (contract 7). Fields of cfg left zero get their defaults. A broker that is down, or a missing
+// topic, does not fail the start: it is logged, shown by Health and waited for.
 func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 	return func(c *channel) { c.kafka = append(c.kafka, cfg) }
 }
 
-// IDNamespace has the channel share its message IDs with every channel that names
-// the same namespace: a message that came on one of them is a duplicate on the
-// others, which adds their handlers, and those run the content that came first.
-// Every channel that shares has to say so. By default each channel has IDs of its
-// own, and the same ID on two channels is two messages (contract 4.4).
+// IDNamespace shares the channel's message IDs with every channel that names the same namespace: a message that came on
+// one of them is a duplicate on the others, which add their handlers, and those run the content that came first. Every
+// channel that shares has to declare it. By default each channel has IDs of its own, and the same ID on two channels is
+// two messages (contract 4.4).
 //
-// It is also how a channel gets another name: with its old name as the namespace it
-// still knows what it has stored, in Inline mode too. Only channels that store their
-// messages can share: several of a namespace with an Inline channel among them, and
-// Direct, are errors. IDs made of a correlation ID or a Kafka key begin with the
-// channel's name, and are never the same on two channels.
+// It also lets a channel be renamed: with its old name as the namespace it still knows what it has stored, in Inline
+// mode too. Only channels that store their messages can share: a namespace that an Inline channel has in common with
+// another channel, and any on a Direct channel, is an error. IDs made of a correlation ID or a Kafka key begin with the
+// channel's name, so they never match across channels.
 //
-// Do not share IDs between channels that different parties may write to: who
-// writes to one chooses what the other's handlers run, and has the true message
-// taken for a duplicate. Nor give a namespace that is a channel's name in another
-// program of the inbox: a start sees the channels of its own program alone. Do not
-// change a channel's namespace later: what comes again is then new.
+// Do not share IDs between channels that different parties may write to: a producer on one chooses what the others'
+// handlers run, and the true message is taken for a duplicate. Do not give a namespace that is a channel's name in
+// another program of the inbox: a start checks only its own program's channels. Do not change a channel's namespace
+// later: what comes again is then new.
 func IDNamespace(name string) ChannelOption {
 	return func(c *channel) { c.namespaces = append(c.namespaces, name) }
 }
 
-// idNamespace is where the channel's message IDs are unique.
+// idNamespace returns the namespace in which the channel's message IDs are unique.
 func (c *channel) idNamespace() string {
 	if len(c.namespaces) > 0 {
 		return c.namespaces[0]
@@ -99,7 +93,7 @@ func (c *channel) idNamespace() string {
 	return c.name
 }
 
-// sharedNamespaces are those of the channels whose IDs are not their own.
+// sharedNamespaces returns the declared namespaces by channel, without the channels that keep IDs of their own.
 func sharedNamespaces(channels []*channel) map[string]string {
 	shared := map[string]string{}
 	for _, c := range channels {
@@ -110,8 +104,8 @@ func sharedNamespaces(channels []*channel) map[string]string {
 	return shared
 }
 
-// namespaceProblems lists what is wrong with IDNamespace. That a channel shares
-// IDs is never another's declaration alone.
+// namespaceProblems returns the errors in IDNamespace. A channel shares its IDs only if it declares so itself, so that
+// no other channel's declaration changes what it takes for a duplicate.
 func (c *channel) namespaceProblems(channels []*channel) []error {
 	var problems []error
 	if len(c.namespaces) > 1 {
@@ -139,7 +133,7 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 						c.name, name, other.idNamespace()))
 			case other.idNamespace() == name && c.mode == modeInline:
 				problems = append(problems,
-					fmt.Errorf("channel %q is in %s mode and names the namespace %q, as channel %q does: it shares nothing with another channel, give it a namespace of its own",
+					fmt.Errorf("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
 						c.name, modeInline, name, other.name))
 			}
 		}
@@ -147,42 +141,38 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 	return problems
 }
 
-// nameRule is what isName holds a name to: it is stored with every message.
+// nameRule describes the names that isName accepts. The name is stored with every message.
 const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
 
 func isName(name string) bool { return name != "" && store.CheckText(name, models.MaxChannel) == nil }
 
-// HandlerSpec declares one handler: made by Func, Tx, Batch or TxBatch, or for
-// a value of the Fx graph by From, FromTx, FromBatch or FromTxBatch.
+// HandlerSpec declares one handler. Func, Tx, Batch and TxBatch make it; for a value of the Fx graph From, FromTx,
+// FromBatch and FromTxBatch do.
 type HandlerSpec struct {
 	key string
-	// handler is what was declared. With graph it has options and kind only: its
-	// function comes with the value.
+	// handler is the declared handler. With graph it only has options and kind; the graph's value has the function.
 	handler *handler.Handler
-	graph   *fromGraph // nil unless the value comes from the Fx graph
+	graph   *fromGraph // nil unless the Fx graph provides the value
 }
 
-// Func declares a plain handler: a function or a method value, safe for
-// concurrent use. Its effects happen at least once; use Tx for writes to the
-// inbox's own database. The key stays the same for ever, or becomes a legacy
-// key: stored statuses belong to it.
+// Func declares a plain handler: a function or a method value, safe for concurrent use. Its effects happen at least
+// once; use Tx for writes to the inbox's own database. Do not change the key, which stored statuses belong to, without
+// handler.LegacyKeys.
 func Func[T any](
 	key string, fn func(ctx context.Context, m handler.Message[T]) error, opts ...handler.Option,
 ) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.New(key, fn, opts...)}
 }
 
-// Tx declares a transactional handler: what it writes through tx happens
-// exactly once. Do not use it for calls to other services: the transaction
-// lasts as long as they do (contract 5.11).
+// Tx declares a transactional handler: what it writes through tx happens exactly once. Do not use it for calls to other
+// services: the transaction stays open as long as they take (contract 5.11).
 func Tx[T any](
 	key string, fn func(ctx context.Context, tx *gorm.DB, m handler.Message[T]) error, opts ...handler.Option,
 ) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewTx(key, fn, opts...)}
 }
 
-// From declares a plain handler whose value of type H comes from the Fx
-// graph. Without Fx use Func with a method value.
+// From declares a plain handler whose value of type H comes from the Fx graph. Without Fx use Func with a method value.
 func From[H interface {
 	Handle(context.Context, handler.Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
@@ -190,8 +180,8 @@ func From[H interface {
 		handler.New(key, func(context.Context, handler.Message[T]) error { return nil }, opts...))
 }
 
-// FromTx declares a transactional handler whose value of type H comes from
-// the Fx graph. Without Fx use Tx with a method value.
+// FromTx declares a transactional handler whose value of type H comes from the Fx graph. Without Fx use Tx with a
+// method value.
 func FromTx[H interface {
 	Handle(context.Context, *gorm.DB, handler.Message[T]) error
 }, T any](key string, opts ...handler.Option) *HandlerSpec {
@@ -199,25 +189,24 @@ func FromTx[H interface {
 		handler.NewTx(key, func(context.Context, *gorm.DB, handler.Message[T]) error { return nil }, opts...))
 }
 
-// Batch declares a plain handler that takes up to size messages in one call,
-// see handler.NewBatch. Do not use it where messages have nothing to share: it
-// only makes failures wider.
+// Batch declares a plain handler that takes up to size messages in one call, see handler.NewBatch. Do not use it where
+// messages have no work in common: it only makes failures affect more messages.
 func Batch[T any](
 	key string, size int, fn func(ctx context.Context, batch []handler.Message[T]) error, opts ...handler.Option,
 ) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewBatch(key, size, fn, opts...)}
 }
 
-// TxBatch declares a transactional handler that takes up to size messages in
-// one call, see handler.NewTxBatch. Do not use it for calls to other services.
+// TxBatch declares a transactional handler that takes up to size messages in one call, see handler.NewTxBatch. Do not
+// use it for calls to other services.
 func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []handler.Message[T]) error,
 	opts ...handler.Option,
 ) *HandlerSpec {
 	return &HandlerSpec{key: key, handler: handler.NewTxBatch(key, size, fn, opts...)}
 }
 
-// FromBatch declares a plain batch handler whose value of type H comes from
-// the Fx graph. Without Fx use Batch with a method value.
+// FromBatch declares a plain batch handler whose value of type H comes from the Fx graph. Without Fx use Batch with a
+// method value.
 func FromBatch[H interface {
 	HandleBatch(context.Context, []handler.Message[T]) error
 }, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
@@ -225,8 +214,8 @@ func FromBatch[H interface {
 		handler.NewBatch(key, size, func(context.Context, []handler.Message[T]) error { return nil }, opts...))
 }
 
-// FromTxBatch declares a transactional batch handler whose value of type H
-// comes from the Fx graph. Without Fx use TxBatch with a method value.
+// FromTxBatch declares a transactional batch handler whose value of type H comes from the Fx graph. Without Fx use
+// TxBatch with a method value.
 func FromTxBatch[H interface {
 	HandleBatch(context.Context, *gorm.DB, []handler.Message[T]) error
 }, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
@@ -234,16 +223,15 @@ func FromTxBatch[H interface {
 		handler.NewTxBatch(key, size, func(context.Context, *gorm.DB, []handler.Message[T]) error { return nil }, opts...))
 }
 
-// graphSpec declares a handler whose value the graph provides; declared is it
-// without that value.
+// graphSpec declares a handler whose value the Fx graph provides. declared is the same handler without that value.
 func graphSpec[H any](build func(H) *handler.Handler, declared *handler.Handler) *HandlerSpec {
 	spec := &HandlerSpec{key: declared.Key(), handler: declared}
 	spec.graph = newFromGraph(spec, build)
 	return spec
 }
 
-// validateChannels reports what is wrong with the channels themselves. What
-// handlers and transports are given is for others to check.
+// validateChannels returns what is wrong with the channels themselves. The registry checks the handlers, and
+// validateKafka the transports.
 func (cfg *config) validateChannels() error {
 	if len(cfg.channels) == 0 {
 		return errors.New("it has no channels: declare them with inbox.Channel")
@@ -279,8 +267,8 @@ func (cfg *config) validateChannels() error {
 	return errors.Join(problems...)
 }
 
-// subscriptionsOf turns declarations into subscriptions. Handlers that come
-// from the Fx graph are those of resolved, or as declared if it has none.
+// subscriptionsOf returns the registry's subscriptions. Handlers of the Fx graph come from resolved; those that it
+// lacks stay as declared, without a function.
 func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Handler) []registry.Subscription {
 	var subs []registry.Subscription
 	for _, c := range channels {

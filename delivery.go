@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// deliveryMode says how a channel's messages reach its handlers (contract 1).
+// deliveryMode is how a channel's messages reach its handlers. Inline and Direct are called synchronous.
 type deliveryMode int
 
 const (
@@ -32,65 +32,54 @@ func (d deliveryMode) String() string {
 	}
 }
 
-// setMode notes how the channel is delivered.
+// setMode declares the channel's delivery mode.
 func (c *channel) setMode(d deliveryMode) {
 	c.declaredModes = append(c.declaredModes, d)
 	c.mode = d
 }
 
-// Direct delivers the channel's Kafka records to its handlers without an
-// inbox: they run while the transport waits, record after record in each
-// partition, PartitionConcurrency partitions at once, and the offset moves past
-// a record when all handlers of its messages are done. Nothing is stored:
-// nothing is deduplicated, parked, replayed or shown, and a crash, a rebalance
-// or a lost commit runs a record's handlers again, from attempt 1. A message
-// without ID gets its coordinates as ID.
+// Direct runs the channel's handlers on its Kafka records without an inbox: record after record in each partition,
+// PartitionConcurrency partitions at once, and the offset moves past a record when all handlers of its messages are
+// done. Nothing is stored, so nothing is deduplicated, parked, replayed or shown. A crash, a rebalance or a lost commit
+// runs a record's handlers again, from attempt 1. A message without ID gets its coordinates as ID.
 //
-// A handler that fails is tried again in place, without those that have
-// succeeded, after the inbox's or its own backoff, up to MaxRetries, the inbox's or
-// its own; meanwhile its partition waits. Then, or after handler.Poison, the record
-// is bad, and BadRecords applies. handler.RetryAfter replaces the backoff; handler.Snooze
-// charges nothing and holds the partition up. What the database cuts short
-// before or after the handler's own part is not charged. HandlerTimeout,
-// middleware, codecs, OnAttempt and OnPoisoned work as in the inbox. Tx gets a
-// transaction of its own, committed before the offset: its writes are there as
-// a whole or not at all, at least once.
+// A failed handler is retried while its partition waits, without the handlers that have succeeded. Backoff and
+// MaxRetries are the handler's own or the inbox's. After the last retry, or after handler.Poison, the record is bad,
+// and BadRecords applies. handler.RetryAfter replaces the backoff; handler.Snooze charges nothing and holds the
+// partition up. An attempt that the database cuts short before or after the handler's own code is not charged.
+// HandlerTimeout, middleware, codecs, OnAttempt and OnPoisoned work as in the inbox. A Tx handler gets a transaction of
+// its own, committed before the offset: its writes are there as a whole or not at all, at least once.
 //
-// HaltAtBadRecords above 1 has no effect: records come one by one, and one is
-// no sign of a wrong schema; use BadRecords to halt. A record that is kept as
-// rejected cannot be accepted again by AcceptRejected while the channel is
-// Direct, which stores nothing: publish it again (contract 7.1, 7.4).
+// HaltAtBadRecords above 1 has no effect, because records come one by one, and one is no sign of a wrong schema: use
+// BadRecords to halt. AcceptRejected fails for a rejected record while the channel is Direct, which stores nothing:
+// publish the record again (contract 7.1, 7.4).
 //
-// A rebalance or a stop begins no other handler. It gives the running ones
-// DrainTimeout and at most three quarters of the time that Stop has for
-// consumers, then cancels them and gives the partition up. A record whose
-// handlers were not all done is delivered again, to all of them. A handler that
-// ignores its cancelled context is left behind, shown by Health, and the next
-// call for its partition in this process waits for it, up to StuckHandlerGrace.
+// A rebalance or a stop starts no further handler. Those that run get DrainTimeout, and at most three quarters of the
+// time that Stop has for consumers; then they are cancelled and the partition is given up. If a record's handlers were
+// not all done, all of them get it again. A handler that ignores its cancelled context is left behind and shown by
+// Health. The next call for its partition in this process waits for it, up to StuckHandlerGrace.
 //
-// Direct needs Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker,
-// handler.Concurrency and handler.Retention cannot hold and are errors at
-// start. Statuses that the inbox stored before the channel became Direct are still
-// processed. Do not use it for messages that
-// must not be lost or handled twice, nor for handlers that fail for long: a
-// failing message holds up all that come after it in its partition (contract
-// 1, 7.6).
+// Direct requires Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker,
+// handler.Concurrency, handler.Retention and handler.IdempotencyKey are not supported and fail the start. Statuses that
+// the inbox stored before the channel became Direct are still processed.
+//
+// Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
+// failing message holds up all that come after it in its partition (contract 1, 7.6).
 func Direct() ChannelOption { return func(c *channel) { c.setMode(modeDirect) } }
 
-// AllowConsumeWithoutInbox exempts the channel from
-// ConsumeChannelInboxRequirement, and from nothing else. Do not use it to get
-// past the check: it says that somebody has decided so (contract 7.7).
+// AllowConsumeWithoutInbox exempts the channel from ConsumeChannelInboxRequirement, and from nothing else. Do not use
+// it to silence the check: it records a decision that this channel needs no inbox (contract 7.7).
 func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.withoutInbox = true } }
 
-// validateModes reports what cannot hold for how the channels are delivered.
+// validateModes returns what the channels' delivery modes do not support.
 func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	var problems []error
-	inPlace := map[string]deliveryMode{}
+	modes := map[string]deliveryMode{} // of the synchronous channels
 	for _, c := range cfg.channels {
 		if c.mode == modeInbox {
 			continue
 		}
-		inPlace[c.name] = c.mode
+		modes[c.name] = c.mode
 		if len(c.declaredModes) > 1 {
 			problems = append(problems,
 				fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
@@ -111,42 +100,41 @@ func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 		}
 	}
 	for _, s := range subscriptions {
-		mode := inPlace[s.Channel] // viaInbox if it is not there
+		mode := modes[s.Channel] // modeInbox if it is missing
 		for _, option := range unsupportedOptions(s.Handler, mode) {
-			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel,
+			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel,
 				s.Type, s.Handler.Key(), option, mode))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// unsupportedOptions names the options of a handler that need what a mode has not: stored
-// statuses, or markers.
+// unsupportedOptions names the options of a handler that need what the mode lacks: stored statuses, or markers.
 func unsupportedOptions(h *handler.Handler, mode deliveryMode) []string {
 	_, breaks := h.CircuitBreaker()
-	inPlace := mode != modeInbox
+	withoutInbox := mode != modeInbox
 	var options []string
 	for _, o := range []struct {
-		name  string
-		unfit bool
+		name        string
+		unsupported bool
 	}{
-		{"a batch handler", inPlace && h.TakesBatches()},
-		{"Ordered", inPlace && h.Ordered()},
-		{"TxGroup", inPlace && h.TxGroup() > 1},
-		{"Concurrency", inPlace && h.Concurrency() > 0},
+		{"a batch handler", withoutInbox && h.TakesBatches()},
+		{"Ordered", withoutInbox && h.Ordered()},
+		{"TxGroup", withoutInbox && h.TxGroup() > 1},
+		{"Concurrency", withoutInbox && h.Concurrency() > 0},
 		{"Retention", mode == modeDirect && h.Retention() > 0},
-		{"CircuitBreaker", inPlace && breaks},
+		{"CircuitBreaker", withoutInbox && breaks},
 		{"IdempotencyKey", mode != modeInline && h.IdempotencyKey() != nil},
 	} {
-		if o.unfit {
+		if o.unsupported {
 			options = append(options, o.name)
 		}
 	}
 	return options
 }
 
-// newRunners makes what runs handlers in place, by channel. It outlives starts
-// and stops: calls that were left behind are still known.
+// newRunners makes what runs the handlers of synchronous channels, by channel. The runners outlive starts and stops, so
+// that calls that ignored their cancelled context stay known.
 func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 	runners := map[string]*synchronous.Runner{}
 	o := ib.cfg.options
@@ -172,7 +160,7 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 	return runners
 }
 
-// synchronousChannels are the channels that take no messages but their transport's.
+// synchronousChannels returns the names of the channels that take messages from their transport only.
 func synchronousChannels(channels []*channel) []string {
 	var names []string
 	for _, c := range channels {
@@ -183,7 +171,7 @@ func synchronousChannels(channels []*channel) []string {
 	return names
 }
 
-// warnWithoutInbox says which channels lack what is wished for (contract 7.7).
+// warnWithoutInbox logs the channels that consume without an inbox, where the options ask for that.
 func (ib *Inbox) warnWithoutInbox() {
 	if ib.cfg.options.ConsumeChannelInboxRequirement != RequirementWarn {
 		return
@@ -196,8 +184,8 @@ func (ib *Inbox) warnWithoutInbox() {
 	}
 }
 
-// pausedSynchronous returns the keys of the paused handlers that an Inline or Direct
-// channel waits for, in order of declaration.
+// pausedSynchronous returns the keys of the paused handlers that a synchronous channel waits for, in order of
+// declaration.
 func (ib *Inbox) pausedSynchronous(channel string) []string {
 	var keys []string
 	for _, c := range ib.cfg.channels {

@@ -65,26 +65,26 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 				`handler key "a" is registered twice: as key of inbox "orders", channel "events", type "t", and as key of inbox "orders", channel "c", type "t"`}},
 		"handler without key": {with(nothing("")), []string{`channel "events", type "t", handler "": handler key is empty`}},
 		"Batch": {with(inbox.Batch("a", 10, batch)),
-			[]string{at + "a batch handler cannot hold in Direct mode"}},
+			[]string{at + "a batch handler is not supported in Direct mode"}},
 		"Batch of one": {with(inbox.Batch("a", 1, batch)),
-			[]string{at + "a batch handler cannot hold in Direct mode"}},
+			[]string{at + "a batch handler is not supported in Direct mode"}},
 		"TxBatch": {with(inbox.TxBatch("a", 10, txBatch)),
-			[]string{at + "a batch handler cannot hold in Direct mode"}},
-		"Ordered": {with(nothing("a", handler.Ordered())), []string{at + "Ordered cannot hold in Direct mode"}},
+			[]string{at + "a batch handler is not supported in Direct mode"}},
+		"Ordered": {with(nothing("a", handler.Ordered())), []string{at + "Ordered is not supported in Direct mode"}},
 		"OrderedBy": {with(nothing("a", handler.OrderedBy(func(handler.RawMessage) []byte { return nil }))),
-			[]string{at + "Ordered cannot hold in Direct mode"}},
+			[]string{at + "Ordered is not supported in Direct mode"}},
 		"TxGroup": {with(inbox.Tx("a", tx, handler.TxGroup(2))),
-			[]string{at + "TxGroup cannot hold in Direct mode"}},
+			[]string{at + "TxGroup is not supported in Direct mode"}},
 		"CircuitBreaker": {with(nothing("a", handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 1}))),
-			[]string{at + "CircuitBreaker cannot hold in Direct mode"}},
+			[]string{at + "CircuitBreaker is not supported in Direct mode"}},
 		"Concurrency": {with(nothing("a", handler.Concurrency(1))),
-			[]string{at + "Concurrency cannot hold in Direct mode"}},
+			[]string{at + "Concurrency is not supported in Direct mode"}},
 		"Retention": {with(nothing("a", handler.Retention(1))),
-			[]string{at + "Retention cannot hold in Direct mode"}},
+			[]string{at + "Retention is not supported in Direct mode"}},
 		"several at once": {with(nothing("a", handler.Ordered(), handler.Concurrency(1))),
-			[]string{at + "Ordered cannot", "Concurrency cannot"}},
+			[]string{at + "Ordered is not", "Concurrency is not"}},
 		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.Ordered()))),
-			inbox.Channel("empty")}, []string{"Ordered cannot hold", `channel "empty" has no handlers`}},
+			inbox.Channel("empty")}, []string{"Ordered is not supported", `channel "empty" has no handlers`}},
 		"required inbox": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 		}),
@@ -100,7 +100,7 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 		}),
 			directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
-			at + "Ordered cannot hold in Direct mode"}},
+			at + "Ordered is not supported in Direct mode"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +121,7 @@ func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
 		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 			directly(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
 	require.ErrorContains(t, err,
-		`inbox "orders": channel "events", type "t", handler "a": a batch handler cannot hold in Direct mode`)
+		`inbox "orders": channel "events", type "t", handler "a": a batch handler is not supported in Direct mode`)
 }
 
 func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {

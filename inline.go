@@ -18,45 +18,36 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Inline delivers the channel's Kafka records to its handlers as Direct does,
-// without an inbox, but remembers which handler has processed which message: a
-// redelivery after a crash, a rebalance or a lost commit, and a message that its
-// producer sent twice, run only the handlers that have not done their part. What
-// Direct says about order, retries in place, BadRecords, stops and stuck
-// handlers holds here too.
+// Inline runs the channel's handlers on its Kafka records as Direct does, without an inbox, but remembers which handler
+// has processed which message: a redelivery, or a copy that the producer sent again, runs only the handlers that are
+// not done. Order, retries, BadRecords, stops and stuck handlers are as with Direct.
 //
-// By default a marker of message ID and handler key is written to the inbox's
-// own table inbox_markers, first in the transaction that the handler runs in: a
-// handler declared with Tx writes through its tx exactly once, also for
-// duplicates in flight at the same moment in other partitions and processes,
-// which wait for the first (a second at a time, uncharged) and are skipped or
-// run by what it came to. A plain handler has a transaction too, by
-// handler.DB(ctx); what it does elsewhere happens at least once. A failed run
-// leaves no marker (contract 8.2, 8.4). SQLite has one writer at a time, so that
-// handlers of all partitions take turns there.
+// By default a marker of message ID and handler key is written to the inbox's table inbox_markers, first in the
+// handler's transaction. So what a Tx handler writes through its tx happens exactly once, for duplicates in flight at
+// the same moment too. Those wait for the first, in any partition or process, a second at a time and uncharged; then
+// they are skipped, or run if the first failed. A plain handler has the transaction as handler.DB(ctx), and its effects
+// elsewhere happen at least once. A failed run leaves no marker (contract 8.2, 8.4). SQLite has one writer at a time,
+// so handlers of all partitions run one after the other there.
 //
-// Message IDs come from the channel's Decoder, or from a strategy given to
-// InlineDefaults, InlineHandler or handler.IdempotencyKey. A message without ID, or with
-// one that cannot be used, makes its record bad; Decoder.AllowMissingID lets it
-// run each time it comes (contract 4.4). After a rename handler.LegacyKeys keeps what
-// was processed under the old key known; with idempotent.CompositeID, whose IDs
-// contain the key, it cannot.
+// Message IDs come from the channel's Decoder, or from a strategy given to InlineDefaults, InlineHandler or
+// handler.IdempotencyKey. A message without ID, or with an unusable one, makes its record bad. With
+// Decoder.AllowMissingID a message without ID runs each time it comes (contract 4.4). handler.LegacyKeys keeps known
+// what was processed before a rename, but not with idempotent.CompositeID, whose IDs contain the key.
 //
-// Markers are remembered for the handler's Retention, by default the store's (24 h
-// in the inbox's own table), counted from the begin of the handler's run, and as
-// long as they are there: SweepMarkers deletes them, and without it they
-// accumulate. A handler declared with handler.Retention below the longest time
-// after which a record may come again, consumers' downtime and replays included,
-// would run again. A database or store that cannot be used charges nothing: the
-// partition waits, Health says so, and the record is not acknowledged.
+// Markers count for the handler's Retention, by default the store's (24 h in the inbox's own table), from the start of
+// the handler's run, and for as long as they exist. SweepMarkers deletes them; without it they accumulate. While the
+// database or the store cannot be used, the partition waits, nothing is charged, Health says so, and the record is not
+// acknowledged.
 //
-// Inline needs Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker and
-// handler.Concurrency cannot hold and are errors at start. Whether the inbox has handled a message before the
-// channel became Inline is not asked. Do not use it for handlers that fail for long, or that
-// call slow services: a failing message holds up all that come after it in its
-// partition, and each handler holds a transaction while it runs. Nor where
-// somebody must be able to look at messages, retry or replay them: nothing but
-// the markers is stored (contract 1, 7.6, 8).
+// Inline requires Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker and
+// handler.Concurrency are not supported and fail the start. Messages that the inbox handled before the channel became
+// Inline are not known to it.
+//
+// Do not use it for handlers that fail for long, or that call slow services: a failing message holds up all that come
+// after it in its partition, and each handler holds a transaction while it runs. Nor where operators must be able to
+// see, retry or replay messages: only the markers are stored. Do not set handler.Retention below the longest time after
+// which a record may come again, consumers' downtime and replays included: the handler would run again (contract 1,
+// 7.6, 8).
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
 		c.inline = &inlineConfig{}
@@ -72,56 +63,48 @@ func Inline(opts ...InlineOption) ChannelOption {
 // InlineOption adjusts Inline.
 type InlineOption func(*inlineConfig)
 
-// inlineConfig is what is declared about an Inline channel.
+// inlineConfig is the declaration of an Inline channel.
 type inlineConfig struct {
-	store    idempotent.Store // nil: none, or the inbox's own if not ownStore
-	ownStore bool
+	store    idempotent.Store // nil without ownStore means the inbox's own, nil with it means none
+	ownStore bool             // InlineStore was declared
 	defaults []idempotent.Option
 	handlers []inlineHandler
 }
 
 type inlineHandler struct {
 	key   string
-	store idempotent.Store // nil: the channel's
+	store idempotent.Store // nil means the channel's
 	opts  []idempotent.Option
 }
 
-// InlineStore remembers the channel's messages in another store than the inbox's
-// own tables: redisstore, memstore or one of the application's. Its marker is
-// kept after the handler, which runs as in a Direct channel: a crash between the
-// two runs it again. A gormstore on the inbox's own pool writes its markers in
-// the handlers' transactions, as the default does, with its own LockTimeout and
-// tables; sweep them by idempotent.Sweeper.
+// InlineStore keeps the channel's markers in another store than the inbox's own tables: redisstore, memstore or one of
+// the application's. It writes a marker after the handler, which runs as in a Direct channel: a crash between the two
+// runs the handler again. A gormstore on the inbox's own pool writes its markers in the handlers' transactions, as the
+// default does, with its own LockTimeout and tables; sweep them by idempotent.Sweeper.
 //
-// A nil store is none: handlers run each time a message comes, which is said at
-// start, and under ConsumeChannelInboxRequirement RequirementFail it is an error
-// at start, whatever AllowConsumeWithoutInbox says (contract 8.5). Do not use
-// another store where handlers write to the inbox's database: only the default
-// makes that happen exactly once.
+// A nil store is none: handlers run each time a message comes. The start logs that, or fails under RequirementFail,
+// whatever AllowConsumeWithoutInbox says (contract 8.5). Do not use another store where handlers write to the inbox's
+// database: only the default makes that happen exactly once.
 func InlineStore(store idempotent.Store) InlineOption {
 	return func(in *inlineConfig) { in.store, in.ownStore = store, true }
 }
 
-// InlineDefaults sets options of package idempotent for all handlers of the
-// channel: Retention, Duplicates, AllowMissingID, IDFrom, CompositeID, or KeyBy
-// for a handler.Delivery. Duplicates that fail make their record bad. Do not use
-// IDFrom for what the channel's Decoder can find, and FailDuplicates only where
-// a record that was delivered twice shall be kept as rejected: Kafka redelivers
-// after each crash.
+// InlineDefaults sets options of package idempotent for all handlers of the channel: Retention, Duplicates,
+// AllowMissingID, IDFrom, CompositeID, or KeyBy for a handler.Delivery. Duplicates that fail make their record bad. Do
+// not use IDFrom for what the channel's Decoder can find. Do not use FailDuplicates unless a record that was delivered
+// twice should be kept as rejected: Kafka redelivers after each crash.
 func InlineDefaults(opts ...idempotent.Option) InlineOption {
 	return func(in *inlineConfig) { in.defaults = append(in.defaults, opts...) }
 }
 
-// InlineHandler sets store and options for one handler of the channel, by its
-// key; a nil store is the channel's. The options come after those of
-// InlineDefaults and after the handler's own Retention and handler.IdempotencyKey. A key
-// that the channel does not have is an error at start. Do not use it for
-// Retention alone: handler.Retention does.
+// InlineHandler sets store and options for one handler of the channel, by its key; a nil store is the channel's. The
+// options come after those of InlineDefaults and after the handler's own Retention and handler.IdempotencyKey. A key
+// that the channel does not have fails the start. Do not use it for Retention alone: handler.Retention does.
 func InlineHandler(key string, store idempotent.Store, opts ...idempotent.Option) InlineOption {
 	return func(in *inlineConfig) { in.handlers = append(in.handlers, inlineHandler{key, store, opts}) }
 }
 
-// forHandler returns what is declared for one handler; zero if nothing is.
+// forHandler returns what is declared for one handler, the zero value if nothing is.
 func (in *inlineConfig) forHandler(key string) inlineHandler {
 	for _, h := range in.handlers {
 		if h.key == key {
@@ -131,7 +114,7 @@ func (in *inlineConfig) forHandler(key string) inlineHandler {
 	return inlineHandler{}
 }
 
-// stores are those that were declared, nil among them.
+// stores returns the declared stores, with nil for those left out.
 func (in *inlineConfig) stores() []idempotent.Store {
 	stores := []idempotent.Store{in.store}
 	for _, h := range in.handlers {
@@ -140,7 +123,7 @@ func (in *inlineConfig) stores() []idempotent.Store {
 	return stores
 }
 
-// handlersWithoutStore lists the handlers that nothing is remembered for.
+// handlersWithoutStore returns the keys of the handlers that have no marker store.
 func (in *inlineConfig) handlersWithoutStore(c *channel) []string {
 	var keys []string
 	for _, s := range c.subscriptions {
@@ -154,7 +137,7 @@ func (in *inlineConfig) handlersWithoutStore(c *channel) []string {
 	return keys
 }
 
-// problems lists what cannot hold for the channel's declaration.
+// problems returns what is wrong with the channel's declaration.
 func (in *inlineConfig) problems(c *channel, requirement InboxRequirement) []error {
 	var problems []error
 	seen := map[string]bool{}
@@ -180,12 +163,11 @@ func (in *inlineConfig) problems(c *channel, requirement InboxRequirement) []err
 	return problems
 }
 
-// markerWait is how long a message waits in the database for another run of it:
-// it has a slot and a connection meanwhile, and holds up a stop. It is asked for
-// again after a pause without both.
+// markerWait is how long a message waits in the database for another run of the same message. It holds a slot and a
+// connection meanwhile, and delays a stop. The message then tries again, after a pause that holds neither.
 const markerWait = time.Second
 
-// memories are what remembers for the handlers of Inline channels, by channel.
+// memories are the handlers' markers in Inline channels, by channel.
 type memories map[string]map[*handler.Handler]*synchronous.Memory
 
 func (ib *Inbox) newMemories(naming models.Naming) (memories, error) {
@@ -226,11 +208,11 @@ func (ib *Inbox) channelMemories(c *channel, naming models.Naming) (map[*handler
 		}
 		h, _ := ib.registry.Lookup(s.spec.key)
 		declared := c.inline.forHandler(s.spec.key)
-		its := store
+		handlerStore := store
 		if declared.store != nil {
-			its = declared.store
+			handlerStore = declared.store
 		}
-		m, err := synchronous.NewMemory(ib.db, its, h, ib.receiverOptions(c), declared.opts)
+		m, err := synchronous.NewMemory(ib.db, handlerStore, h, ib.receiverOptions(c), declared.opts)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -240,7 +222,7 @@ func (ib *Inbox) channelMemories(c *channel, naming models.Naming) (map[*handler
 	return memories, errors.Join(errs...)
 }
 
-// receiverOptions are the options of a channel's handlers.
+// receiverOptions returns the options of package idempotent that all handlers of a channel have.
 func (ib *Inbox) receiverOptions(c *channel) []idempotent.Option {
 	opts := []idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
 		o.Channel = c.name
@@ -253,14 +235,13 @@ func (ib *Inbox) receiverOptions(c *channel) []idempotent.Option {
 	return append(opts, c.inline.defaults...)
 }
 
-// allowsMissingID says whether the transport's decoder lets messages without ID
-// pass: inline they run undeduplicated (contract 4.4).
+// allowsMissingID reports whether the transport's decoder lets messages without ID pass. Inline they then run without
+// deduplication.
 func (c *channel) allowsMissingID() bool {
 	return len(c.kafka) > 0 && c.kafka[0].Decoder.AllowMissingID
 }
 
-// prepareInline looks at the stores of Inline channels and says what to expect of
-// them.
+// prepareInline checks the marker stores of Inline channels, and warns of missing ones and of markers that accumulate.
 func (ib *Inbox) prepareInline(ctx context.Context) error {
 	accumulating := []string{}
 	for _, c := range ib.cfg.channels {
@@ -287,7 +268,7 @@ func (ib *Inbox) prepareInline(ctx context.Context) error {
 	return nil
 }
 
-// checkStore finds out before the first message does that a table is missing.
+// checkStore reports a missing table at start, before the first message needs it.
 func checkStore(ctx context.Context, store idempotent.Store) error {
 	if tables, ok := store.(*gormstore.Store); ok {
 		return tables.Check(ctx)
@@ -295,8 +276,8 @@ func checkStore(ctx context.Context, store idempotent.Store) error {
 	return nil
 }
 
-// sweeps says whether cleanup deletes what a channel recognises redeliveries by,
-// so that it has to wait for the channel's consumer (contract 6.5).
+// sweeps reports whether cleanup deletes the markers by which a channel recognises redeliveries. If so, cleanup has to
+// wait for the channel's consumer.
 func (ib *Inbox) sweeps(channel string) bool {
 	for _, c := range ib.cfg.channels {
 		if c.name != channel || c.mode != modeInline || !ib.cfg.options.Cleanup.SweepMarkers {

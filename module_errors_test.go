@@ -144,7 +144,7 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 		`channel "events": option GroupID = ""`, `channel "events": option SASL`,
 		`channel "events": option BatchRecords = -1`, `channel "events": option DeadLetterTopic = "t"`,
 		`channel "direct" is in Direct mode and has no transport`,
-		`channel "direct", type "t", handler "c": Ordered cannot hold in Direct mode`,
+		`channel "direct", type "t", handler "c": Ordered is not supported in Direct mode`,
 		`channel "inline": inbox.InlineHandler: the channel has no handler "nobody"`,
 	}
 	for name, tc := range map[string]struct {
