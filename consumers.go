@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// validateKafka reports what is wrong with the channels' transports.
+// validateKafka returns what is wrong with the channels' transports.
 func (cfg *config) validateKafka() error {
 	var all []error
 	policy := cfg.options.Acceptor.BadRecords
@@ -39,13 +39,13 @@ func (cfg *config) validateKafka() error {
 	return errors.Join(all...)
 }
 
-// membership is a channel's part in a consumer group.
+// membership is a channel's consumer group.
 type membership struct {
 	inbox, channel string
 	kafka          kafkaconsumer.Config
 }
 
-// memberships lists those of an inbox for checkGroups.
+// memberships lists an inbox's consumer groups for checkGroups.
 func memberships(inbox string, channels []*channel) []membership {
 	var all []membership
 	for _, c := range channels {
@@ -56,10 +56,9 @@ func memberships(inbox string, channels []*channel) []membership {
 	return all
 }
 
-// checkGroups refuses two channels of one process in one consumer group: Kafka
-// would give each partition to one of them, whose handlers alone would see its
-// records. The error joins all pairs, in an order that does not depend on
-// chance. Clusters are told apart by their brokers (contract 10.4).
+// checkGroups refuses two channels of one process in one consumer group: Kafka would give each partition to only one of
+// them, and the other's handlers would never see its records. Groups are in one cluster if they share a broker. The
+// error joins all pairs in a fixed order.
 func checkGroups(all []membership) error {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b membership) int { return strings.Compare(a.inbox, b.inbox) })
@@ -69,7 +68,7 @@ func checkGroups(all []membership) error {
 			shared := slices.ContainsFunc(a.kafka.Brokers, func(broker string) bool {
 				return slices.Contains(b.kafka.Brokers, broker)
 			})
-			sameChannel := a.inbox == b.inbox && a.channel == b.channel // which is another mistake
+			sameChannel := a.inbox == b.inbox && a.channel == b.channel // Kafka declared twice, which validateChannels reports
 			if shared && !sameChannel && a.kafka.GroupID == b.kafka.GroupID {
 				problems = append(problems,
 					fmt.Errorf("channel %q of inbox %q and channel %q of inbox %q have the same GroupID %q: each must have its own, or either would get the records of some partitions only",
@@ -80,8 +79,8 @@ func checkGroups(all []membership) error {
 	return errors.Join(problems...)
 }
 
-// newConsumers makes the consumers of all channels that have a transport. A
-// consumer lives once, so each start makes its own.
+// newConsumers makes the consumers of all channels that have a transport. Each start makes its own, because a consumer
+// cannot be started again.
 func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 	var (
 		consumers []*kafkaconsumer.Consumer
@@ -104,15 +103,15 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 	if c.mode == modeInbox {
 		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 	}
-	// In Direct mode there is nothing to deduplicate by it. In Inline mode the
-	// handlers' memories judge: coordinates would be remembered, and no resent copy found.
+	// Direct deduplicates nothing, so coordinates will do as an ID. Inline leaves a missing ID to the receiver: with
+	// coordinates it would remember an ID that no resent copy has.
 	cfg.Decoder.AllowMissingID = c.mode == modeDirect
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
 		ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
 
-// decoders are those of the channels that have a transport. What is wrong with
-// a decoder's config is the consumer's to say.
+// decoders returns the decoders of the channels that have a transport. It skips an invalid configuration, because
+// newConsumers reports it.
 func (ib *Inbox) decoders() map[string]*envelope.Decoder {
 	decoders := map[string]*envelope.Decoder{}
 	for _, c := range ib.cfg.channels {
@@ -125,33 +124,33 @@ func (ib *Inbox) decoders() map[string]*envelope.Decoder {
 	return decoders
 }
 
-// consumerConfig is a channel's consumer as the inbox's policies want it.
+// consumerConfig returns a channel's Kafka configuration with the inbox's counters and policies added to its hooks.
 func (ib *Inbox) consumerConfig(channel string, cfg kafkaconsumer.Config) kafkaconsumer.Config {
-	told := cfg.OnDeadLetter
+	onDeadLetter := cfg.OnDeadLetter
 	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
 		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
-		if told != nil {
-			told(record, reason)
+		if onDeadLetter != nil {
+			onDeadLetter(record, reason)
 		}
 	}
 	if ib.cfg.options.ShutdownOnHalt {
-		first := cfg.OnHalt
+		onHalt := cfg.OnHalt
 		cfg.OnHalt = func(topic string, partition int, reason error) {
 			defer ib.endApplication(channel, topic, partition, reason) // also if the user's function panics
-			if first != nil {
-				first(topic, partition, reason)
+			if onHalt != nil {
+				onHalt(topic, partition, reason)
 			}
 		}
 	}
 	return cfg
 }
 
-// exitHalted is the exit code of an application that ShutdownOnHalt ends.
+// exitHalted is the application's exit code after ShutdownOnHalt.
 const exitHalted = 1
 
 var errNoShutdown = errors.New("option ShutdownOnHalt requires Fx: use OnHalt of kafkaconsumer.Config to end the application")
 
-// endApplication ends the Fx application, once.
+// endApplication shuts the Fx application down once, however many partitions halt.
 func (ib *Inbox) endApplication(channel, topic string, partition int, reason error) {
 	ib.shutdownOnce.Do(func() {
 		ib.log.Error("inbox: a partition is halted, shutting the application down",
@@ -163,8 +162,8 @@ func (ib *Inbox) endApplication(channel, topic string, partition int, reason err
 	})
 }
 
-// waiting tells cleanup which consumer it has to wait for (contract 6.5); nil
-// if there is none. Before Start and after Stop there are no consumers.
+// waiting returns an error for the consumer that cleanup has to wait for, nil if there is none. Before Start and after
+// Stop there are no consumers.
 func (ib *Inbox) waiting() error {
 	ib.mu.Lock()
 	consumers := ib.consumers
@@ -172,7 +171,7 @@ func (ib *Inbox) waiting() error {
 	for _, c := range consumers {
 		h := c.Health()
 		if c.Direct() && !ib.sweeps(h.Channel) {
-			continue // no redelivery of its needs what cleanup deletes
+			continue // its redeliveries need nothing that cleanup deletes
 		}
 		if !h.CaughtUp() {
 			return waitingError(h)
@@ -181,7 +180,7 @@ func (ib *Inbox) waiting() error {
 	return nil
 }
 
-// waitingError says what keeps a consumer from having caught up.
+// waitingError describes what keeps a consumer from having caught up.
 func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
 	waiting := &cleanup.WaitingError{Channel: h.Channel, Err: h.GroupErr}
 	if waiting.Err == nil {

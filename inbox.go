@@ -1,10 +1,8 @@
-// Package inbox handles Kafka messages once, with retries, on the database
-// your GORM application already has: a record is persisted with one status
-// row per handler before its offset is committed, and a processor runs each
-// handler on its own schedule.
+// Package inbox handles Kafka messages once, with retries, on the database that a GORM application already has. A
+// record is persisted with one status row per handler before its offset is committed, and a processor runs each handler
+// on its own schedule.
 //
-// An Inbox is one database's inbox. New makes one without Fx; Module wires one
-// into an Fx application.
+// An Inbox is the inbox of one database. New makes one without Fx; Module wires one into an Fx application.
 package inbox
 
 import (
@@ -37,48 +35,45 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// Inbox is one database's inbox in this process. It is safe for concurrent use.
+// Inbox is the inbox of one database in this process. It is safe for concurrent use.
 type Inbox struct {
-	cfg      *config
-	db       *gorm.DB
-	naming   models.Naming
-	registry *registry.Registry
-	store    store.Store
-	counters *telemetry.Counters
-	// instruments are those of OpenTelemetry, see instruments.go.
+	cfg          *config
+	db           *gorm.DB
+	naming       models.Naming
+	registry     *registry.Registry
+	store        store.Store
+	counters     *telemetry.Counters
 	instruments  *telemetry.Instruments
 	sampler      *sampler
 	acceptor     *acceptor.Acceptor
 	processor    *processor.Processor
 	cleaner      *cleanup.Cleaner
-	running      *attempt.Running               // the handlers' calls, in all delivery modes
-	runners      map[string]*synchronous.Runner // of channels that are not stored
+	running      *attempt.Running               // calls of handlers, in all delivery modes
+	runners      map[string]*synchronous.Runner // of synchronous channels, by channel
 	memories     memories
 	tables       *tables
 	log          *zap.Logger
 	logLimit     *logging.Limiter
-	logSummaries routine.Loop // of the log, while started
+	logSummaries routine.Loop // writes what the log's limiter has suppressed, while started
 
-	shutdownOnce sync.Once  // of the application, by ShutdownOnHalt
+	shutdownOnce sync.Once  // by ShutdownOnHalt
 	lifecycle    sync.Mutex // held by Start and Stop throughout
 	mu           sync.Mutex
 	started      bool
 	consumers    []*kafkaconsumer.Consumer // of the current run
 }
 
-// New makes an inbox on db, which stays the caller's to close. Nothing runs
-// and nothing is read before Start. The error joins everything that is wrong
-// with the declaration, each part naming inbox, channel, option and handler
-// key. A process with several inboxes should also call Validate.
+// New makes an inbox on db, which stays the caller's to close. Nothing runs and nothing is read before Start. The error
+// joins everything that is wrong with the declaration; each part names inbox, channel, option and handler key. A
+// process with several inboxes should also call Validate.
 func New(name string, db *gorm.DB, opts ...Option) (*Inbox, error) {
 	cfg := newConfig(name, opts)
 	return assemble(cfg, db, nil)
 }
 
-// assemble puts an inbox together; resolved are the handlers that came from
-// the Fx graph, nil without Fx.
+// assemble builds an inbox. resolved holds the handlers that came from the Fx graph, nil without Fx.
 func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handler) (*Inbox, error) {
-	registry, _ := registry.New(subscriptionsOf(cfg.channels, resolved)) // validate reports what is wrong with them
+	registry, _ := registry.New(subscriptionsOf(cfg.channels, resolved)) // validate reports its error
 	ib := &Inbox{cfg: cfg, db: db, naming: models.Naming{Schema: cfg.options.Schema, Prefix: cfg.options.TablePrefix},
 		registry: registry,
 		counters: countersOf(cfg, registry)}
@@ -143,7 +138,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	return ib, nil
 }
 
-// countersOf makes counters that tell the declared channels and handlers apart.
+// countersOf makes counters with a series for each declared channel and handler.
 func countersOf(cfg *config, registry *registry.Registry) *telemetry.Counters {
 	var keys [][]string
 	for _, h := range registry.Handlers() {
@@ -152,9 +147,9 @@ func countersOf(cfg *config, registry *registry.Registry) *telemetry.Counters {
 	return telemetry.NewCounters(channelNames(cfg.channels), keys)
 }
 
-// instrument makes the instruments. The counters are observed until the inbox is
-// forgotten: what is collected after its stop, when the application ends its
-// provider, has the last counts. So nothing that is observed may refer to ib.
+// instrument makes the instruments. The counters are observed until the inbox is garbage, so that the last collection,
+// when the application ends its provider after Stop, has the final counts. Nothing that is observed may therefore refer
+// to ib.
 func (ib *Inbox) instrument() error {
 	var err error
 	ib.instruments, err = telemetry.New(telemetry.Config{Inbox: ib.cfg.name, Counters: ib.counters,
@@ -165,7 +160,7 @@ func (ib *Inbox) instrument() error {
 		return err
 	}
 	runtime.AddCleanup(ib, func(i *telemetry.Instruments) {
-		_ = i.Close() // nobody is left to tell
+		_ = i.Close() // no caller is left to return it to
 	}, ib.instruments)
 	return nil
 }
@@ -174,16 +169,14 @@ func (cfg *config) storeOptions() store.Options {
 	return store.Options{Announces: cfg.options.Processor.Listen, TestClock: clock.IsTest(cfg.clock)}
 }
 
-// validateDB reports what cannot be with this database, and what only the
-// stores of Inline channels can say of their options.
+// validateDB returns what this database does not support, and what the marker stores of Inline channels refuse.
 func (ib *Inbox) validateDB() error {
 	if ib.db == nil {
 		return errors.New("the *gorm.DB is nil")
 	}
 	var all []error
 	if dialect := ib.db.Dialector.Name(); ib.cfg.options.Processor.Listen && dialect != "postgres" {
-		all = append(all, fmt.Errorf("option Listen requires PostgreSQL (got %s)",
-			dialect))
+		all = append(all, fmt.Errorf("option Listen requires PostgreSQL (got %s)", dialect))
 	}
 	level := ib.cfg.options.Processor.TxIsolation
 	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("",
@@ -191,7 +184,7 @@ func (ib *Inbox) validateDB() error {
 		all = append(all, fmt.Errorf("option TxIsolation = %s: must be %s", level, allowed))
 	}
 	naming := ib.naming
-	if naming.Validate() != nil { // which the options report
+	if naming.Validate() != nil { // Options.Validate reports that
 		naming = models.Naming{Prefix: models.DefaultPrefix}
 	}
 	if _, err := dialects.New(ib.db, naming, store.Options{}); err != nil {
@@ -212,12 +205,11 @@ func channelNames(channels []*channel) []string {
 // Name returns the inbox's name.
 func (ib *Inbox) Name() string { return ib.cfg.name }
 
-// DB returns the session the inbox was made with, for queries scoped by
-// Messages, Statuses, Rejected and Gaps.
+// DB returns the session the inbox was made with, for queries scoped by Messages, Statuses, Rejected and Gaps.
 func (ib *Inbox) DB() *gorm.DB { return ib.db }
 
-// Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept.
-// Without Start, the first call checks the inbox's tables, as Start does.
+// Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept. Without Start, the first call checks
+// the inbox's tables, as Start does.
 func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]acceptor.Result, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return nil, ib.name(err)
@@ -226,15 +218,12 @@ func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]
 	return results, ib.name(err)
 }
 
-// AcceptRejected accepts a rejected message's record again, by its channel's
-// decoder, handlers and policies as they are now, and deletes the rejected row
-// in the same transaction. It needs no Start. It fails with
-// acceptor.ErrRejectedNotFound for an unknown ID, with a *handler.StillBadError, leaving the row
-// with the new reason, if the record is still bad, and with an *acceptor.InvalidError if
-// this process does not declare the channel. A channel without Kafka decodes
-// by the default decoder. Of a record with several messages (batched
-// CloudEvents), one that was handled and cleaned up since runs its handlers
-// again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
+// AcceptRejected accepts a rejected message's record again, by its channel's current decoder, handlers and policies,
+// and deletes the rejected row in the same transaction. It needs no Start. For an unknown ID it returns
+// acceptor.ErrRejectedNotFound. If the record is still bad, it returns a *handler.StillBadError, and the row stays with
+// the new reason. If this process does not declare the channel, it returns an *acceptor.InvalidError. A channel without
+// Kafka decodes by the default decoder. In a record with several messages (batched CloudEvents), a message that was
+// handled and cleaned up since runs its handlers again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
 func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Result, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return nil, ib.name(err)
@@ -243,11 +232,10 @@ func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Resu
 	return results, ib.name(err)
 }
 
-// AcceptTx persists messages in the caller's transaction, see
-// acceptor.Acceptor.AcceptTx. Call Wake on the receipt after the commit. A
-// transaction that does not lead to this inbox's tables is refused, before
-// anything is written, with an error that names both inboxes. That of another
-// pool on the same database is accepted; its first one is asked where it leads.
+// AcceptTx persists messages in the caller's transaction, see acceptor.Acceptor.AcceptTx. Call Wake on the receipt
+// after the commit. A transaction that does not lead to this inbox's tables is refused before anything is written, with
+// an error that names both inboxes. A transaction of another pool on the same database is accepted; the first one of
+// each pool costs a query.
 func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*acceptor.Receipt, error) {
 	if err := ib.tables.checkTx(ctx, tx); err != nil {
 		return nil, ib.name(fmt.Errorf("accept in transaction: %w", err))
@@ -256,9 +244,8 @@ func (ib *Inbox) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.
 	return receipt, ib.name(err)
 }
 
-// ProcessPending runs everything that is due now, see
-// processor.Processor.ProcessPending. It needs no Start; without it, the first
-// call checks the inbox's tables.
+// ProcessPending runs everything that is due now, see processor.Processor.ProcessPending. It needs no Start; without
+// it, the first call checks the inbox's tables.
 func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) {
 	defer ib.logLimit.Flush()
 	if err := ib.tables.ready(ctx); err != nil {
@@ -268,12 +255,11 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) 
 	return drained, ib.name(err)
 }
 
-// Cleanup deletes what the retentions allow, now, and says how much of what. It
-// needs no Start; without it, the first call checks the inbox's tables. It fails
-// with cleanup.ErrLeaseHeld while another worker is at it, and with a *cleanup.WaitingError while a consumer that
-// this inbox runs in this process has not caught up: by hand, too, nothing is deleted before. Call
-// it from a process that consumes nothing, or try again. See
-// cleanup.Cleaner.Clean (contract 6.5, 6.7).
+// Cleanup deletes now what the retentions allow, and returns how much of what. It needs no Start; without it, the first
+// call checks the inbox's tables. It fails with cleanup.ErrLeaseHeld while another worker cleans up, and with a
+// *cleanup.WaitingError while a consumer of this inbox in this process has not caught up: a call by hand deletes
+// nothing before that either. Call it from a process that consumes nothing, or try again. See cleanup.Cleaner.Clean
+// (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return handler.Deleted{}, ib.name(err)
@@ -287,9 +273,8 @@ func (ib *Inbox) Migrate(ctx context.Context) error {
 	return ib.name(models.Migrate(ctx, ib.db, ib.naming, ib.cfg.name))
 }
 
-// Pause stops claiming for a handler key on every worker, within a heartbeat
-// of each; running handlers go on. On an Inline or Direct channel each partition
-// waits at the next message for the handler. An unknown key is an error. Do not
+// Pause stops claiming for a handler key on every worker, within a heartbeat of each; running handlers go on. On an
+// Inline or Direct channel each partition waits at the next message for the handler. An unknown key is an error. Do not
 // use it to stop one worker: stop the worker (contract 5.13).
 func (ib *Inbox) Pause(ctx context.Context, handlerKey string) error {
 	return ib.setPaused(ctx, handlerKey, true)
@@ -310,7 +295,7 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
-	keys := h.Keys() // workers of a program from before a rename know the legacy ones
+	keys := h.Keys() // a worker from before a rename only knows a legacy key
 	if !paused {
 		stored, err := ib.store.Paused(ctx)
 		if err != nil {
@@ -326,7 +311,7 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 	return nil
 }
 
-// Counters tells what this process has counted since New.
+// Counters returns what this process has counted since New.
 func (ib *Inbox) Counters() handler.Counts { return ib.counters.Snapshot() }
 
 // Messages scopes a query to the inbox's messages: db.Scopes(ib.Messages).
@@ -356,10 +341,9 @@ func (ib *Inbox) name(err error) error {
 	return fmt.Errorf("inbox %q: %w", ib.cfg.name, err)
 }
 
-// Validate checks several inboxes of one process against each other, as
-// Module does by itself: names, handler keys and the consumer groups of channels
-// must be distinct, and no two may use the same tables of the same pool. The error joins every problem
-// (contract 3.4, 5.16).
+// Validate checks several inboxes of one process against each other, as Module does by itself. Names, handler keys and
+// the consumer groups of channels must be distinct, and no two may use the same tables of the same pool. The error
+// joins all problems (contract 3.4, 5.16).
 func Validate(inboxes ...*Inbox) error {
 	var all []registry.Registration
 	var members []membership
@@ -386,7 +370,8 @@ func (ib *Inbox) samePool(other *Inbox) bool {
 	return errA == nil && errB == nil && a == b
 }
 
-// checkKeys gives registry.CheckKeys an order that does not depend on chance.
+// checkKeys calls registry.CheckKeys in the order of the inboxes' names, so that its error does not depend on Fx's
+// random order.
 func checkKeys(all []registry.Registration) error {
 	slices.SortStableFunc(all, func(a, b registry.Registration) int { return strings.Compare(a.Inbox, b.Inbox) })
 	return registry.CheckKeys(all)

@@ -17,12 +17,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Start checks the schema (or migrates), then starts processor, cleanup and
-// consumers, in this order (contract 10.5). The end of ctx does not end what
-// runs. If it fails, nothing is left running. It fails while the database
-// cannot be reached (but not while a broker cannot): whoever supervises the
-// process starts it again. Starting twice does nothing; a stopped inbox can be
-// started again.
+// Start checks the schema (or migrates), then starts processor, cleanup and consumers, in this order (contract 10.5).
+// What runs does not end with ctx. If Start fails, nothing is left running. It fails while the database cannot be
+// reached, but not while a broker cannot; the process's supervisor should restart it. Starting twice does nothing; a
+// stopped inbox can be started again.
 func (ib *Inbox) Start(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -50,8 +48,7 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 		return err
 	}
 	if len(ib.runners) > 0 {
-		// A synchronous channel must not run a paused handler before the first
-		// heartbeat has read what is paused.
+		// The first heartbeat reads what is paused. A synchronous channel must not run a paused handler before that.
 		if err := ib.processor.TakePaused(ctx); err != nil {
 			return fmt.Errorf("read paused handlers: %w", err)
 		}
@@ -60,7 +57,7 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Known before cleanup starts, which waits for them.
+	// Set the consumers before cleanup starts: without them it would delete what their redeliveries need.
 	ib.mu.Lock()
 	ib.consumers = consumers
 	ib.mu.Unlock()
@@ -76,9 +73,8 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends everything in reverse order: consumers, cleanup, processor, which
-// gets what is left of ctx's time, see processor.Processor.Stop. Stopping
-// twice, or before Start, does nothing.
+// Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets what is left of ctx's
+// time, see processor.Processor.Stop. Stopping twice, or before Start, does nothing.
 func (ib *Inbox) Stop(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
@@ -91,9 +87,8 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(ib.stopAll(ctx))
 }
 
-// stopAll ends what run started. Consumers, cleanup and sampling, stopped side by side, get
-// a third of the time at most, so that running handlers and the last results
-// have theirs.
+// stopAll ends what startAll started. Consumers, cleanup and sampling stop concurrently and get a third of the time at
+// most, so that running handlers and the last results have time left.
 func (ib *Inbox) stopAll(ctx context.Context) error {
 	ib.mu.Lock()
 	consumers := ib.consumers
@@ -123,8 +118,7 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 		}()
 	}
 	stopping.Wait()
-	// Not before cleanup has ended, which would take it for a process that
-	// need not wait for any.
+	// Clear the consumers only after cleanup has ended: without them it would delete what their redeliveries need.
 	ib.mu.Lock()
 	ib.consumers = nil
 	ib.mu.Unlock()
@@ -134,11 +128,11 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// prepareTimeout bounds what a start does in the database, where the caller
-// does not: a migration may have to wait for other replicas.
+// prepareTimeout bounds the database calls of a start whose caller sets no deadline. It is long, because a migration
+// may have to wait for other replicas.
 const prepareTimeout = 5 * time.Minute
 
-// prepare looks at the database before anything runs on it.
+// prepare migrates and checks the database before anything runs on it, and logs what an operator should change.
 func (ib *Inbox) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
@@ -170,7 +164,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	return ib.warnStrayLanes(ctx)
 }
 
-// checkFile refuses SQLite databases in memory (contract 3.4).
+// checkFile refuses SQLite databases in memory.
 func (ib *Inbox) checkFile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
@@ -183,8 +177,8 @@ func (ib *Inbox) checkFile(ctx context.Context) error {
 	return err
 }
 
-// checkListen looks at the pool's driver. Whether notifications arrive shows
-// later, and may change: that is a matter of health, not of the start.
+// checkListen refuses a pool whose driver cannot listen. Whether notifications arrive shows later and may change, so
+// Health reports that.
 func (ib *Inbox) checkListen(ctx context.Context) error {
 	if !ib.cfg.options.Processor.Listen || ib.cfg.manual {
 		return nil
@@ -198,27 +192,27 @@ func (ib *Inbox) checkListen(ctx context.Context) error {
 	return err
 }
 
-// spareConnections is what an inbox needs beside its handlers' connections:
-// for accepting, claiming, storing results and heartbeats.
+// spareConnections is how many connections an inbox needs beside its handlers': for accepting, claiming, storing
+// results and heartbeats.
 const spareConnections = 4
 
-// warnPool says when handlers would wait for connections (contract 3.7).
+// warnPool logs that handlers would wait for connections.
 func (ib *Inbox) warnPool() {
 	pool, err := ib.db.DB()
 	if err != nil {
-		return // a pool of another kind, about which nothing is known
+		return // not a *sql.DB, so its limit is unknown
 	}
 	limit := pool.Stats().MaxOpenConnections
 	o := ib.cfg.options
 	if want := o.Processor.Concurrency + len(ib.runners)*o.PartitionConcurrency + spareConnections; limit > 0 &&
 		limit < want {
-		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them",
+		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them; raise SetMaxOpenConns to wanted",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
 }
 
-// warnIsolation says when transactions that do not state their isolation have another
-// than READ COMMITTED. Ours state it (contract 3.7).
+// warnIsolation logs that transactions which state no isolation level do not run at READ COMMITTED. The inbox's own
+// state it.
 func (ib *Inbox) warnIsolation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
@@ -230,8 +224,8 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 	if level == sql.LevelDefault {
 		level = sql.LevelReadCommitted
 	}
-	ib.log.Warn("inbox: default_transaction_isolation is not read committed: the inbox's own transactions and statements run at read committed all the same, "+
-		"handlers' transactions at the level of option TxIsolation; what plain handlers and the rest of the application begin without stating a level has the default",
+	ib.log.Warn("inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; "+
+		"the inbox's own run at read committed, and handlers' transactions at the level of option TxIsolation",
 		zap.String(telemetry.FieldRole, d.Role), zap.String(telemetry.FieldDatabase, d.Database),
 		zap.String(telemetry.FieldIsolation, d.Level),
 		zap.String(telemetry.FieldSettingOf, d.Source),
@@ -239,8 +233,7 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 	return nil
 }
 
-// warnForeignKeys says when a message deleted by hand would leave its statuses
-// behind (contract 3.2).
+// warnForeignKeys logs that a message deleted by hand would leave its statuses behind.
 func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
@@ -255,14 +248,13 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 	return nil
 }
 
-// warnOrphans says which stored handler keys nobody here registers: a
-// forgotten legacy key, perhaps (contract 5.16).
+// warnOrphans logs the stored handler keys that this process does not register. A legacy key may have been forgotten.
 func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
 	keys, err := ib.store.PendingKeys(ctx)
 	if err != nil {
-		return fmt.Errorf("look for stored handler keys: %w", err)
+		return fmt.Errorf("query pending handler keys: %w", err)
 	}
 	for _, key := range keys {
 		if _, known := ib.registry.Lookup(key); !known {
@@ -273,8 +265,8 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	return nil
 }
 
-// warnStrayLanes says which ordered handlers have split their lanes by dropping
-// the oldest of their keys too early (contract 5.12).
+// warnStrayLanes logs the ordered handlers whose lanes are split, because the oldest of their keys was dropped too
+// early.
 func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
@@ -293,10 +285,10 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	}
 	keys, err := ib.store.StrayLanes(ctx, rules)
 	if err != nil {
-		return fmt.Errorf("look for lanes of dropped handler keys: %w", err)
+		return fmt.Errorf("query lanes of dropped handler keys: %w", err)
 	}
 	for _, key := range keys {
-		ib.log.Error("inbox: messages of an ordered handler can run out of order: some are pending in lanes named by a key it no longer has, and later ones do not wait for them; "+
+		ib.log.Error("inbox: lanes of an ordered handler are named by a key that it no longer has: later messages do not wait for those and can run out of order; "+
 			"add that key again as the last of handler.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
 			zap.String(telemetry.FieldHandlerKey, key))
 	}
