@@ -128,8 +128,8 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// prepareTimeout bounds the database calls of a start whose caller sets no deadline. It is long, because a migration
-// may have to wait for other replicas.
+// prepareTimeout bounds a start's database calls where its caller sets no shorter deadline. It is long, because a
+// migration may have to wait for other replicas.
 const prepareTimeout = 5 * time.Minute
 
 // prepare migrates and checks the database before anything runs on it, and logs what an operator should change.
@@ -288,7 +288,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 		return fmt.Errorf("query lanes of dropped handler keys: %w", err)
 	}
 	for _, key := range keys {
-		ib.log.Error("inbox: lanes of an ordered handler are named by a key that it no longer has: later messages do not wait for those and can run out of order; "+
+		ib.log.Error("inbox: lanes of an ordered handler are named by a key that it no longer has: later messages do not wait for those in them and can run out of order; "+
 			"add that key again as the last of handler.LegacyKeys, and keep it until nothing accepted under it is pending or poisoned",
 			zap.String(telemetry.FieldHandlerKey, key))
 	}

@@ -14,19 +14,18 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// longRunning are the calls of one handler that have not returned for LongRunning
-// (contract 5.4).
+// longRunning describes the calls of one handler that have not returned for LongRunning.
 type longRunning struct {
 	handlerKey string
-	messageIDs []string // of these calls, the longest first, mostMessageIDs at most
-	detail     string   // for people
+	messageIDs []string // of the calls, longest first, at most maxMessageIDs
+	detail     string   // for an operator
 }
 
-// maxMessageIDs bounds how many messages a reason names.
+// maxMessageIDs bounds the message IDs in a health reason.
 const maxMessageIDs = 10
 
-// longRunning returns what health and log say of calls that do not return, the handler
-// with the longest first. workerID is this process's; it may be empty.
+// longRunning returns the calls that do not return, for Health and the log, with the handler of the longest call first.
+// workerID is this process's; it may be empty.
 func (ib *Inbox) longRunning(workerID string) []longRunning {
 	limit := ib.cfg.options.LongRunning
 	if limit == 0 {
@@ -56,7 +55,7 @@ func (ib *Inbox) longRunning(workerID string) []longRunning {
 	return all
 }
 
-// describeCalls says what is known of the longest of a handler's calls, and what to do.
+// describeCalls describes the longest of a handler's calls, and what to do about it.
 func (ib *Inbox) describeCalls(calls []attempt.RunningCall, workerID string, now time.Time) string {
 	longest := calls[0]
 	ids := longest.MessageIDs()
@@ -79,7 +78,7 @@ func (ib *Inbox) describeCalls(calls []attempt.RunningCall, workerID string, now
 	return text + "; it has no timeout: find where its goroutine waits, and set HandlerTimeout or its own Timeout"
 }
 
-// timeoutOf is how long a call of the handler may take; 0 if nothing ends it.
+// timeoutOf returns how long a call of the handler may take, 0 for no limit.
 func (ib *Inbox) timeoutOf(h *handler.Handler) time.Duration {
 	if own := h.Timeout(); own > 0 {
 		return own
@@ -87,8 +86,7 @@ func (ib *Inbox) timeoutOf(h *handler.Handler) time.Duration {
 	return ib.cfg.options.Processor.HandlerTimeout
 }
 
-// oldestRunning is since when the oldest call of each handler has run; zero if none
-// runs.
+// oldestRunning returns the start of each handler's oldest running call, zero if none runs.
 func (ib *Inbox) oldestRunning() map[string]time.Time {
 	oldest := map[string]time.Time{}
 	for _, h := range ib.registry.Handlers() {
@@ -100,8 +98,8 @@ func (ib *Inbox) oldestRunning() map[string]time.Time {
 	return oldest
 }
 
-// logLongRunning logs when calls of a handler begin not to return, now and then, and
-// when all have returned: a condition for each handler key.
+// logLongRunning logs when calls of a handler do not return, every five minutes, and when all have returned. Each
+// handler key has a condition of its own.
 func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
 	workerID := s.ib.processor.Health().WorkerID
 	late := map[string]bool{}

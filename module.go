@@ -16,20 +16,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
-// Module wires an inbox into an Fx application (contract 10.2). The inbox
-// called "orders" uses the *gorm.DB named "orders" and is itself provided as
-// *Inbox named "orders"; with the name "", or with UnnamedDB, the database is
-// the unnamed one, and with the name "" so is the inbox. Several modules live
-// side by side, each with its own database, processor, options and leases.
+// Module wires an inbox into an Fx application (contract 10.2). The inbox called "orders" uses the *gorm.DB named
+// "orders" and is provided as *Inbox named "orders". With the name "", or with UnnamedDB, the database is the unnamed
+// one, and with the name "" so is the inbox. Several modules can live side by side, each with its own database,
+// processor, options and leases. The inbox starts and stops with the application.
 //
-// What is wrong with the declaration fails the start, and fx.ValidateApp, with
-// an error that joins all of it, each part naming inbox, channel, option and
-// handler key. What only the graph can show fails the start in the same way: a
-// missing database or handler, and handler keys or consumer groups that two
-// modules share. A constructor of the application that fails, or lacks a
-// dependency, is reported in Fx's words. Two modules of one name are refused by
-// Fx, which names the inbox and both calls of Module. The inbox starts and stops
-// with the application.
+// A wrong declaration fails the start, and fx.ValidateApp, with an error that joins all mistakes, each with inbox,
+// channel, option and handler key. What only the graph shows fails the start in the same way: a missing database or
+// handler, and handler keys or consumer groups that two modules share. If a constructor of the application fails, or
+// lacks a dependency, the error is Fx's own. Fx also refuses two modules of one name, and names the inbox and both
+// calls of Module.
 func Module(name string, opts ...Option) fx.Option {
 	cfg := newConfig(name, opts)
 	cfg.withFx = true
@@ -41,11 +37,11 @@ func Module(name string, opts ...Option) fx.Option {
 	if name != "" {
 		label += "." + name
 	}
-	// Named for the module: Fx looks for cycles as if the other modules' inboxes were
-	// made of this module's result, if both were of one type and without a name.
+	// The result is named after the module. If the results of all modules had one type and no name, Fx would see a
+	// cycle between the modules.
 	result := nameTag("inbox.result." + name)
 	parts := []fx.Option{
-		// First, because Fx reports only the first constructor that it refuses.
+		// The inbox comes first, because Fx reports only the first constructor that it refuses.
 		fx.Provide(withLocation(caller, fx.Annotate(newModuleInbox, fx.ParamTags(result), fx.ResultTags(nameTag(name))))),
 		fx.Provide(fx.Annotated{Group: "inbox.modules", Target: func() *config { return cfg }}),
 		fx.Supply(cfg, fx.Private),
@@ -69,11 +65,11 @@ func Module(name string, opts ...Option) fx.Option {
 	return fx.Module(label, append(parts, fx.Invoke(fx.Annotate(startModule, fx.ParamTags(result))))...)
 }
 
-// Override changes every inbox of an Fx application, for test kits: supply it
-// to the graph. Do not supply it in production.
+// Override changes every inbox of an Fx application, for test kits that supply it to the graph. Do not supply it in
+// production.
 type Override struct {
-	// Manual starts nothing in the background: no processor, no cleanup, no
-	// consumers. ProcessPending and Cleanup work by hand.
+	// Manual starts nothing in the background: no processor, no cleanup, no consumers. The test calls ProcessPending
+	// and Cleanup.
 	Manual bool
 	// Clock, if not nil, replaces the inbox's clock.
 	Clock Clock
@@ -84,8 +80,7 @@ type moduleDB struct{ db *gorm.DB }
 
 func newModuleDB(db *gorm.DB) moduleDB { return moduleDB{db} }
 
-// requireGraph has Fx build a T. Fx then says by itself what is wrong with the
-// constructor of T, or with what that needs.
+// requireGraph makes Fx build a T, and so report itself what is wrong with the constructor of T or its dependencies.
 func requireGraph[T any](T) {}
 
 type checkParams struct {
@@ -96,8 +91,8 @@ type checkParams struct {
 	Graph   fx.DotGraph
 }
 
-// checkModule reports what the graph has no constructor of, and what modules
-// share. Fx would report the former too, but not for which channel and handler.
+// checkModule reports missing constructors, and what modules share. Fx would report the former too, but not for which
+// channel and handler.
 func checkModule(p checkParams) error {
 	cfg := p.Config
 	var all []error
@@ -121,9 +116,8 @@ func checkModule(p checkParams) error {
 	return cfg.named(errors.Join(append(all, checkKeys(keys), checkGroups(members))...))
 }
 
-// provides reports whether the graph has a constructor of a type. An optional
-// parameter cannot tell: Fx leaves it zero also where a dependency of its
-// constructor is missing.
+// provides reports whether the graph has a constructor of a type. An optional parameter would not tell, because Fx
+// leaves it zero as well where a dependency of its constructor is missing.
 func provides(graph fx.DotGraph, typ reflect.Type, name string) bool {
 	node := typ.String()
 	if name != "" {
@@ -132,7 +126,7 @@ func provides(graph fx.DotGraph, typ reflect.Type, name string) bool {
 	return strings.Contains(string(graph), "\t"+strconv.Quote(node)+" [label=")
 }
 
-// moduleParams are what an inbox takes from the Fx graph.
+// moduleParams holds what an inbox takes from the Fx graph.
 type moduleParams struct {
 	fx.In
 
@@ -146,16 +140,14 @@ type moduleParams struct {
 	Shutdowner fx.Shutdowner
 }
 
-// moduleResult is an inbox or what is wrong with it. The error is a value here:
-// Fx would put the names of all constructors on the way before it, and
-// startModule returns it as it is.
+// moduleResult is an inbox, or what is wrong with it. The error is a value: were it returned by this constructor, Fx
+// would prefix it with the names of all constructors on the way. startModule returns it unaltered.
 type moduleResult struct {
 	inbox *Inbox
 	err   error
 }
 
-// newModuleResult assembles the inbox and lets it start and stop with the
-// application.
+// newModuleResult assembles the inbox and ties it to the application's start and stop.
 func newModuleResult(p moduleParams) moduleResult {
 	cfg := *p.Config // the same Module may be built into several applications
 	cfg.shutdown = func(exitCode int) error { return p.Shutdowner.Shutdown(fx.ExitCode(exitCode)) }
@@ -204,7 +196,7 @@ func (cfg *config) graphHandlers(all []graphHandler) (map[*HandlerSpec]*handler.
 // newModuleInbox is the constructor of the *Inbox that users take.
 func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
 
-// startModule makes Fx build the inbox, which nobody else may ask for.
+// startModule makes Fx build the inbox even if no other constructor takes it.
 func startModule(r moduleResult) error { return r.err }
 
 func (cfg *config) dbName() string {
@@ -221,7 +213,7 @@ func (cfg *config) missingDB() error {
 	return fmt.Errorf("no *gorm.DB named %q in the Fx graph: provide it with fx.ResultTags(`name:%[1]q`), or set option UnnamedDB", cfg.name)
 }
 
-// nameTag makes an Fx tag of a name, or none for the unnamed.
+// nameTag returns the Fx tag of a name, "" for no name.
 func nameTag(name string) string {
 	if name == "" {
 		return ""
@@ -232,15 +224,14 @@ func nameTag(name string) string {
 // fromGraph is a handler whose value the Fx graph provides.
 type fromGraph struct {
 	typ reflect.Type
-	// require has Fx build the value, once for all handlers of its type, and
-	// provide makes the handler of it.
+	// require makes Fx build the value, once for all handlers of its type. provide makes the handler from it.
 	require, provide fx.Option
 }
 
 // graphHandler carries a handler from the graph to its inbox.
 type graphHandler struct {
 	spec    *HandlerSpec
-	handler *handler.Handler // nil if its value is
+	handler *handler.Handler // nil if its value is nil
 }
 
 func newFromGraph[H any](spec *HandlerSpec, build func(H) *handler.Handler) *fromGraph {
@@ -273,12 +264,12 @@ func callerOfModule() uintptr {
 	if runtime.Callers(3, caller[:]) == 0 {
 		return 0
 	}
-	return caller[0] - 1 // a return address is behind the call
+	return caller[0] - 1 // a return address is one past the call
 }
 
-// withLocation lets Fx name the place pc as that of an annotated constructor. Without it
-// Fx names reflect.makeFuncStub, by which fx.Annotate builds functions. Fx has
-// a field for it and no option; should the field go, Fx names the stub again.
+// withLocation makes Fx report pc as the place of an annotated constructor. Otherwise Fx reports reflect.makeFuncStub,
+// by which fx.Annotate builds functions. Fx has a field for the place but no option. Without that field Fx reports the
+// stub again.
 func withLocation(pc uintptr, annotated any) any {
 	located := reflect.New(reflect.TypeOf(annotated)).Elem()
 	located.Set(reflect.ValueOf(annotated))

@@ -27,7 +27,7 @@ func (ib *Inbox) Ops(options ...ops.Option) (*ops.Ops, error) {
 	return o, ib.name(err)
 }
 
-// live is what operators ask of the running application.
+// live gives operators what only the running application can do.
 type live struct{ ib *Inbox }
 
 func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (ops.Accepted, func(), error) {
@@ -56,7 +56,7 @@ func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit)
 	return acceptedOf(results), err
 }
 
-// badInput marks what is wrong with a message, not with the database.
+// badInput marks an error in the message as the operator's, to tell it from one of the database.
 func badInput(err error) error {
 	var invalid *acceptor.InvalidError
 	if errors.As(err, &invalid) {
@@ -103,7 +103,7 @@ func (l live) Wake(handlerKeys ...string) {
 			primary = append(primary, h.Key())
 		}
 	}
-	if len(primary) > 0 { // none would be all
+	if len(primary) > 0 { // without keys Wake would wake all
 		slices.Sort(primary)
 		l.ib.processor.Wake(slices.Compact(primary)...)
 	}

@@ -102,8 +102,8 @@ func (s *sampler) stop(ctx context.Context) error {
 	}
 }
 
-// stopGrace is how much longer than its context a stop waits, once for the query and once for the gauges. What ends
-// at once is then not reported as late.
+// stopGrace is how much longer than its context a stop waits, once for the query and once for the gauges. What ends at
+// once is then not reported as late.
 const stopGrace = 500 * time.Millisecond
 
 // withGrace returns a context that ends stopGrace after ctx has ended, or after this call if ctx ended before.

@@ -13,19 +13,18 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// tables makes sure that an inbox works on its own tables (contract 3.4): that
-// they are there, new enough and carry its name, and that a caller's transaction
-// leads to them. What was found to be so is not asked of the database again.
+// tables makes sure that an inbox uses its own tables: that they exist, are new enough and carry its name, and that a
+// caller's transaction leads to them. A positive answer is kept, so that it costs one query only.
 type tables struct {
 	ib *Inbox
 
-	mu      sync.Mutex  // held by the check
+	mu      sync.Mutex  // held during check
 	checked atomic.Bool // by Start, or by the first call without Start
-	id      string      // of the tables; set before checked
-	pools   sync.Map    // weak.Pointer[sql.DB] of pools whose transactions lead here
+	id      string      // identity of the tables; set before checked
+	pools   sync.Map    // weak.Pointer[sql.DB] of other pools whose transactions lead to these tables
 }
 
-// check asks the database.
+// check queries the database. The caller holds t.mu.
 func (t *tables) check(ctx context.Context) error {
 	if err := models.CheckSchema(ctx, t.ib.db, t.ib.naming, t.ib.cfg.name); err != nil {
 		return err
@@ -42,7 +41,7 @@ func (t *tables) check(ctx context.Context) error {
 	return nil
 }
 
-// ready is check for whoever works without Start: once, until it succeeds.
+// ready checks the tables for calls without Start, until a check has succeeded once.
 func (t *tables) ready(ctx context.Context) error {
 	if t.checked.Load() {
 		return nil
@@ -57,19 +56,18 @@ func (t *tables) ready(ctx context.Context) error {
 	return t.check(ctx)
 }
 
-// checkAtStart is check within Start, which asks each time.
+// checkAtStart checks the tables anew, as each Start does.
 func (t *tables) checkAtStart(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.check(ctx)
 }
 
-// checkTx returns an error that names both inboxes unless the caller's
-// transaction leads to these tables. One of the inbox's own pool does, and so
-// does one of a pool that was found to: neither costs a round trip.
+// checkTx returns an error that names both inboxes unless the caller's transaction leads to these tables. A transaction
+// of the inbox's own pool, or of a pool that was checked before, costs no round trip.
 func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	if tx == nil {
-		return nil // refused by whoever uses it
+		return nil // the acceptor refuses it
 	}
 	pool, err := tx.DB()
 	known := err == nil
@@ -79,7 +77,7 @@ func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 		return nil
 	}
 	if known {
-		if _, asked := t.pools.Load(weak.Make(pool)); asked {
+		if _, checked := t.pools.Load(weak.Make(pool)); checked {
 			return nil
 		}
 	}
@@ -94,8 +92,7 @@ func (t *tables) checkTx(ctx context.Context, tx *gorm.DB) error {
 	return nil
 }
 
-// remember notes that transactions of pool lead here, and forgets the pools that
-// are gone.
+// rememberPool keeps that transactions of pool lead to these tables, and drops the pools that are garbage.
 func (t *tables) rememberPool(pool *sql.DB) {
 	t.pools.Range(func(key, _ any) bool {
 		if key.(weak.Pointer[sql.DB]).Value() == nil {
@@ -106,8 +103,8 @@ func (t *tables) rememberPool(pool *sql.DB) {
 	t.pools.Store(weak.Make(pool), true)
 }
 
-// checkOwner reads, in the caller's transaction, whose tables it leads to. It asks that
-// connection only where the pool is the inbox's: it may be the pool's only one.
+// checkOwner compares the owner of the tables that the transaction leads to with this inbox. It queries in the
+// transaction only if the transaction is of the inbox's own pool, because that pool may have no other connection.
 func (t *tables) checkOwner(ctx context.Context, tx *gorm.DB, own bool) error {
 	if err := models.CheckTables(ctx, tx, t.ib.naming); err != nil {
 		return err
@@ -127,7 +124,8 @@ func (t *tables) checkOwner(ctx context.Context, tx *gorm.DB, own bool) error {
 		return err
 	}
 	if id != t.id {
-		return fmt.Errorf("%w: it leads to those of another inbox %q in another database: begin the transaction on the inbox's own database", models.ErrOtherInbox, name)
+		return fmt.Errorf("%w: it leads to those of another inbox %q in another database: begin the transaction on the inbox's own database",
+			models.ErrOtherInbox, name)
 	}
 	return nil
 }
