@@ -83,20 +83,20 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 		"Kafka without topics": {"orders", []inbox.Option{inbox.Channel("events", inbox.On("t", nothing("a")),
 			inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, GroupID: "g"}))}, []string{
 			`inbox "orders"`, `"events"`, "Topics"}},
-		"two channels in one group": {"orders", []inbox.Option{consuming("events", ""),
-			inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(somewhere))}, []string{
+		"two channels in one group": {"orders", []inbox.Option{kafkaChannel("events", ""),
+			inbox.Channel("others", inbox.On("t", nothing("b")), inbox.Kafka(unreachableKafka))}, []string{
 			`channel "events" of inbox "orders" and channel "others" of inbox "orders" have the same GroupID "g": each must have its own`}},
 		"BadRecordDeadLetter without a topic": {"orders", []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
 		}),
-			consuming("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
+			kafkaChannel("events", ""), inbox.Channel("fed", inbox.On("t", nothing("b")))},
 			[]string{`inbox "orders": channel "events": option DeadLetterTopic is empty: must be a topic with BadRecords dead_letter_topic`}},
-		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{consuming("events", "letters")},
+		"a dead-letter topic that nothing goes to": {"orders", []inbox.Option{kafkaChannel("events", "letters")},
 			[]string{`channel "events": option DeadLetterTopic = "letters": must be empty while BadRecords is store`}},
 		"a dead-letter topic that is consumed": {"orders",
 			[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 				o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
-			}), consuming("events", "t1")},
+			}), kafkaChannel("events", "t1")},
 			[]string{`"events"`, `option DeadLetterTopic = "t1": must be a topic that is not one of Topics`}},
 		"ShutdownOnHalt without Fx": {"orders", []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.ShutdownOnHalt = true
@@ -115,8 +115,8 @@ func TestEveryMistakeOfADeclarationIsNamed(t *testing.T) {
 	}
 }
 
-// consuming is a channel with a dead-letter topic.
-func consuming(channel, letters string) inbox.Option {
+// kafkaChannel declares a Kafka channel with a dead-letter topic, "" for none.
+func kafkaChannel(channel, letters string) inbox.Option {
 	return inbox.Channel(channel, inbox.On("t", nothing("a")), inbox.Kafka(kafkaconsumer.Config{
 		Brokers: []string{"127.0.0.1:1"}, GroupID: "g", Topics: []string{"t1"}, DeadLetterTopic: letters,
 	}))
@@ -242,16 +242,16 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	require.NoError(t, err, "what is just within its range")
 }
 
-// unheardOf is a dialect that nobody supports.
-type unheardOf struct{ gorm.Dialector }
+// unsupportedDialect is a GORM dialect that the inbox does not support.
+type unsupportedDialect struct{ gorm.Dialector }
 
-func (unheardOf) Name() string { return "oracle" }
+func (unsupportedDialect) Name() string { return "oracle" }
 
 func TestUnusableDatabaseIsAnError(t *testing.T) {
 	_, err := inbox.New("orders", nil, inboxtest.Handlers(nothing("h")))
 	require.EqualError(t, err, `inbox "orders": the *gorm.DB is nil`)
 
-	db, err := gorm.Open(unheardOf{sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + t.TempDir() + "/x.db"}},
+	db, err := gorm.Open(unsupportedDialect{sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + t.TempDir() + "/x.db"}},
 		&gorm.Config{Logger: logger.Discard})
 	require.NoError(t, err)
 	pool, err := db.DB()
@@ -289,8 +289,8 @@ func TestValidateChecksInboxesAgainstEachOther(t *testing.T) {
 	require.EqualError(t, inbox.Validate(orders, build("billing", own,
 		inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))),
 		`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`)
-	require.ErrorContains(t, inbox.Validate(build("orders", shared, consuming("events", "")),
-		build("billing", own, inbox.Channel("bills", inbox.Kafka(somewhere), inbox.On("t", nothing("b"))))),
+	require.ErrorContains(t, inbox.Validate(build("orders", shared, kafkaChannel("events", "")),
+		build("billing", own, inbox.Channel("bills", inbox.Kafka(unreachableKafka), inbox.On("t", nothing("b"))))),
 		`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`)
 	require.EqualError(t, inbox.Validate(orders, build("orders", own, inboxtest.Handlers(nothing("b")))),
 		`two inboxes are called "orders"`)

@@ -18,29 +18,29 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// somewhere is a transport that nobody is asked to reach before a start.
-var somewhere = kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"events"}, GroupID: "g"}
+// unreachableKafka is a transport without a broker, which only a start would need.
+var unreachableKafka = kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"events"}, GroupID: "g"}
 
 type batchOfGraph struct{}
 
 func (*batchOfGraph) HandleBatch(context.Context, []inboxtest.Bytes) error { return nil }
 
-// elsewhere is another group's.
-var elsewhere = kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"events"}, GroupID: "h"}
+// otherGroup is unreachableKafka with another consumer group.
+var otherGroup = kafkaconsumer.Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"events"}, GroupID: "h"}
 
-// directly declares the channel "events" in Direct mode.
-func directly(opts ...inbox.ChannelOption) inbox.Option {
-	return inbox.Channel("events", append([]inbox.ChannelOption{inbox.Direct(), inbox.Kafka(somewhere)}, opts...)...)
+// directChannel declares the channel "events" in Direct mode.
+func directChannel(opts ...inbox.ChannelOption) inbox.Option {
+	return inbox.Channel("events", append([]inbox.ChannelOption{inbox.Direct(), inbox.Kafka(unreachableKafka)}, opts...)...)
 }
 
-// Contract 10.4: the same mistakes are named without Fx and with it.
+// Contract 10.4: New and Module report the same mistakes.
 func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
-	with := func(h *inbox.HandlerSpec) []inbox.Option { return []inbox.Option{directly(inbox.On("t", h))} }
+	with := func(h *inbox.HandlerSpec) []inbox.Option { return []inbox.Option{directChannel(inbox.On("t", h))} }
 	batch := func(context.Context, []inboxtest.Bytes) error { return nil }
 	txBatch := func(context.Context, *gorm.DB, []inboxtest.Bytes) error { return nil }
 	tx := func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }
 	at := `inbox "orders": channel "events", type "t", handler "a": `
-	noTopics, noGroup := somewhere, somewhere
+	noTopics, noGroup := unreachableKafka, unreachableKafka
 	noTopics.Topics, noGroup.GroupID = nil, ""
 	for name, tc := range map[string]struct {
 		opts []inbox.Option
@@ -48,19 +48,19 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 	}{
 		"without Kafka": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" is in Direct mode and has no transport: declare inbox.Kafka, or leave inbox.Direct out`}},
-		"without handlers": {[]inbox.Option{directly()},
+		"without handlers": {[]inbox.Option{directChannel()},
 			[]string{`inbox "orders": channel "events" has no handlers: declare them with inbox.On`}},
 		"without topics": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noTopics),
 			inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events": option Topics is empty: must have at least one topic`}},
 		"without a group": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Kafka(noGroup),
 			inbox.On("t", nothing("a")))}, []string{`inbox "orders": channel "events"`, `GroupID = ""`}},
-		"Kafka twice": {[]inbox.Option{directly(inbox.Kafka(somewhere), inbox.On("t", nothing("a")))},
+		"Kafka twice": {[]inbox.Option{directChannel(inbox.Kafka(unreachableKafka), inbox.On("t", nothing("a")))},
 			[]string{`inbox "orders": channel "events" has inbox.Kafka twice`}},
-		"twice": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))},
+		"twice": {[]inbox.Option{directChannel(inbox.On("t", nothing("a"))), inbox.Channel("events", inbox.On("t", nothing("b")))},
 			[]string{
 				`inbox "orders": channel "events" is declared twice`}},
-		"key of another channel": {[]inbox.Option{directly(inbox.On("t", nothing("a"))), inboxtest.Handlers(nothing("a"))},
+		"key of another channel": {[]inbox.Option{directChannel(inbox.On("t", nothing("a"))), inboxtest.Handlers(nothing("a"))},
 			[]string{
 				`handler key "a" is registered twice: as key of inbox "orders", channel "events", type "t", and as key of inbox "orders", channel "c", type "t"`}},
 		"handler without key": {with(nothing("")), []string{`channel "events", type "t", handler "": handler key is empty`}},
@@ -83,29 +83,29 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 			[]string{at + "Retention is not supported in Direct mode"}},
 		"several at once": {with(nothing("a", handler.Ordered(), handler.Concurrency(1))),
 			[]string{at + "Ordered is not", "Concurrency is not"}},
-		"one, with the others": {[]inbox.Option{directly(inbox.On("t", nothing("a", handler.Ordered()))),
+		"one, with the others": {[]inbox.Option{directChannel(inbox.On("t", nothing("a", handler.Ordered()))),
 			inbox.Channel("empty")}, []string{"Ordered is not supported", `channel "empty" has no handlers`}},
 		"required inbox": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 		}),
-			directly(inbox.On("t", nothing("a")))}, []string{
+			directChannel(inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" consumes in Direct mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
 		"the opt-out of another channel": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 		}),
-			directly(inbox.On("t", nothing("a"))),
-			inbox.Channel("other", inbox.Direct(), inbox.Kafka(elsewhere), inbox.AllowConsumeWithoutInbox(),
+			directChannel(inbox.On("t", nothing("a"))),
+			inbox.Channel("other", inbox.Direct(), inbox.Kafka(otherGroup), inbox.AllowConsumeWithoutInbox(),
 				inbox.On("t", nothing("b")))}, []string{`channel "events" consumes in Direct mode`}},
 		"what the opt-out does not cover": {[]inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 		}),
-			directly(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
+			directChannel(inbox.AllowConsumeWithoutInbox(), inbox.On("t", nothing("a", handler.Ordered())))}, []string{
 			at + "Ordered is not supported in Direct mode"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := inbox.New("orders", fxtest.OpenDB(t), tc.opts...)
-			byModule := startError(named("orders", fxtest.OpenDB(t)),
+			byModule := startError(namedDB("orders", fxtest.OpenDB(t)),
 				inbox.Module("orders", append(tc.opts, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }))...))
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
@@ -115,11 +115,11 @@ func TestEveryMistakeOfADirectChannelIsNamed(t *testing.T) {
 	}
 }
 
-// A handler of the Fx graph is looked at once it is there.
+// A handler of the Fx graph is checked when the graph has built it.
 func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
-	err := startError(named("orders", fxtest.OpenDB(t)), fx.Supply(&batchOfGraph{}),
+	err := startError(namedDB("orders", fxtest.OpenDB(t)), fx.Supply(&batchOfGraph{}),
 		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
-			directly(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
+			directChannel(inbox.On("t", inbox.FromBatch[*batchOfGraph]("a", 10)))))
 	require.ErrorContains(t, err,
 		`inbox "orders": channel "events", type "t", handler "a": a batch handler is not supported in Direct mode`)
 }
@@ -133,14 +133,14 @@ func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = r
 		}),
-			directly(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", handler.Ordered()))))
+			directChannel(inbox.On("t", h, tx)), inbox.Channel("stored", inbox.On("t", nothing("d", handler.Ordered()))))
 		require.NoError(t, err)
 	}
 	_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
 		o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 	}),
-		directly(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),
-		inbox.Channel("stored", inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
+		directChannel(inbox.On("t", h), inbox.AllowConsumeWithoutInbox()),
+		inbox.Channel("stored", inbox.Kafka(otherGroup), inbox.On("t", nothing("d"))))
 	require.NoError(t, err)
 }
 
@@ -153,7 +153,7 @@ func TestOptionsOfChannelsAreCheckedAndLoaded(t *testing.T) {
 		},
 		"option PartitionConcurrency = -1: must be 1 or more": func(o *inbox.Options) { o.PartitionConcurrency = -1 },
 	} {
-		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(set), directly(inbox.On("t", nothing("a"))))
+		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(set), directChannel(inbox.On("t", nothing("a"))))
 		require.ErrorContains(t, err, `inbox "orders": `+want)
 	}
 	loaded := inbox.DefaultOptions()

@@ -8,9 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an application on PostgreSQL imports brings it no module that only tests or
-// other databases need. Such a module is in this module's go.mod, but in none of
-// theirs: Go prunes what no imported package needs.
+// The packages that an application on PostgreSQL imports need no module that only tests or other databases need. Such a
+// module is in this module's go.mod, but Go prunes it from the application's, because no imported package needs it.
 func TestApplicationsOnPostgreSQLGetNoModuleOfTestsOrOfOtherDatabases(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}",
@@ -29,9 +28,8 @@ func TestApplicationsOnPostgreSQLGetNoModuleOfTestsOrOfOtherDatabases(t *testing
 	}
 }
 
-// levels are the packages of this module from the top down. Each imports only those of
-// lower levels: what a service says of what it did is in handler or envelope, where
-// others can see it, and no service imports another.
+// levels are the packages of this module from the top down. Each imports only packages of lower levels. Services do not
+// import each other: the types that they share are in handler or envelope.
 var levels = []string{
 	"internal/inboxtest",
 	"fxtest",

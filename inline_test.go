@@ -17,23 +17,23 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// inlinely declares the channel "events" in Inline mode, with handlers for "t".
-func inlinely(options []inbox.InlineOption, handlers ...*inbox.HandlerSpec) inbox.Option {
-	return inbox.Channel("events", inbox.Inline(options...), inbox.Kafka(somewhere), inbox.On("t", handlers...))
+// inlineChannel declares the channel "events" in Inline mode, with handlers for "t".
+func inlineChannel(options []inbox.InlineOption, handlers ...*inbox.HandlerSpec) inbox.Option {
+	return inbox.Channel("events", inbox.Inline(options...), inbox.Kafka(unreachableKafka), inbox.On("t", handlers...))
 }
 
 func byContent(m inboxtest.Bytes) (string, error) { return string(m.Payload), nil }
 
-// Contract 10.4: the same mistakes are named without Fx and with it.
+// Contract 10.4: New and Module report the same mistakes.
 func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
-	with := func(h *inbox.HandlerSpec) []inbox.Option { return []inbox.Option{inlinely(nil, h)} }
+	with := func(h *inbox.HandlerSpec) []inbox.Option { return []inbox.Option{inlineChannel(nil, h)} }
 	declaring := func(options ...inbox.InlineOption) []inbox.Option {
-		return []inbox.Option{inlinely(options, nothing("a"))}
+		return []inbox.Option{inlineChannel(options, nothing("a"))}
 	}
 	must := inbox.Configure(func(o *inbox.Options) { o.ConsumeChannelInboxRequirement = inbox.RequirementFail })
 	batch := func(context.Context, []inboxtest.Bytes) error { return nil }
 	tx := func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil }
-	var overlooked *memstore.Store
+	var nilStore *memstore.Store
 	memory, err := memstore.New()
 	require.NoError(t, err)
 	at := `inbox "orders": channel "events", type "t", handler "a": `
@@ -44,11 +44,11 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 	}{
 		"without Kafka": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.On("t", nothing("a")))}, []string{
 			`inbox "orders": channel "events" is in Inline mode and has no transport: declare inbox.Kafka, or leave inbox.Inline out`}},
-		"Direct too": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Direct(), inbox.Kafka(somewhere),
+		"Direct too": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Direct(), inbox.Kafka(unreachableKafka),
 			inbox.On("t", nothing("a")))}, []string{modes + "Inline Direct]"}},
-		"Direct before": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Inline(), inbox.Kafka(somewhere),
+		"Direct before": {[]inbox.Option{inbox.Channel("events", inbox.Direct(), inbox.Inline(), inbox.Kafka(unreachableKafka),
 			inbox.On("t", nothing("a")))}, []string{modes + "Direct Inline]"}},
-		"twice": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Inline(), inbox.Kafka(somewhere),
+		"twice": {[]inbox.Option{inbox.Channel("events", inbox.Inline(), inbox.Inline(), inbox.Kafka(unreachableKafka),
 			inbox.On("t", nothing("a")))}, []string{modes + "Inline Inline]"}},
 		"Batch":   {with(inbox.Batch("a", 10, batch)), []string{at + "a batch handler is not supported in Inline mode"}},
 		"Ordered": {with(nothing("a", handler.Ordered())), []string{at + "Ordered is not supported in Inline mode"}},
@@ -75,9 +75,9 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 			`channel "events": idempotent handler "a": option KeyBy is a func(string) (string, error) or nil: must be a func(handler.Delivery) (string, error)`}},
 		"strategy that needs the record": {declaring(inbox.InlineDefaults(idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil })))), []string{
 			`idempotent handler "a"`, "needs a record"}},
-		"store overlooked": {declaring(inbox.InlineStore(overlooked)),
+		"nil store": {declaring(inbox.InlineStore(nilStore)),
 			[]string{`channel "events": `, "the store is a nil *memstore.Store"}},
-		"handler's store overlooked": {declaring(inbox.InlineHandler("a", overlooked)),
+		"nil store of a handler": {declaring(inbox.InlineHandler("a", nilStore)),
 			[]string{`channel "events": idempotent handler "a": the store is a nil *memstore.Store`}},
 		"store required": {declaring(inbox.InlineStore(nil),
 			inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
@@ -87,14 +87,14 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 		"required inbox": {append(declaring(), must), []string{
 			`inbox "orders": channel "events" consumes in Inline mode, and option ConsumeChannelInboxRequirement is fail: use the inbox, or declare inbox.AllowConsumeWithoutInbox`}},
 		"no store where required": {[]inbox.Option{must, inbox.Channel("events",
-			inbox.Inline(inbox.InlineStore(nil), inbox.InlineHandler("b", memory)), inbox.Kafka(somewhere),
+			inbox.Inline(inbox.InlineStore(nil), inbox.InlineHandler("b", memory)), inbox.Kafka(unreachableKafka),
 			inbox.AllowConsumeWithoutInbox(),
 			inbox.On("t", nothing("a"), nothing("b")))},
 			[]string{`channel "events" is in Inline mode without a store for handlers ["a"], and option ConsumeChannelInboxRequirement is fail`}},
 		"idempotency key in Inbox mode": {[]inbox.Option{inbox.Channel("events",
 			inbox.On("t", nothing("a", handler.IdempotencyKey(byContent))))},
 			[]string{at + "IdempotencyKey is not supported in Inbox mode"}},
-		"idempotency key in Direct mode": {[]inbox.Option{directly(inbox.On("t",
+		"idempotency key in Direct mode": {[]inbox.Option{directChannel(inbox.On("t",
 			nothing("a", handler.IdempotencyKey(byContent))))}, []string{at + "IdempotencyKey is not supported in Direct mode"}},
 		"idempotency key of another type": {with(nothing("a",
 			handler.IdempotencyKey(func(handler.Message[string]) (string, error) { return "", nil }))), []string{
@@ -103,7 +103,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := inbox.New("orders", fxtest.OpenDB(t), tc.opts...)
-			byModule := startError(named("orders", fxtest.OpenDB(t)),
+			byModule := startError(namedDB("orders", fxtest.OpenDB(t)),
 				inbox.Module("orders", append(tc.opts, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }))...))
 			for _, want := range tc.want {
 				require.ErrorContains(t, err, want)
@@ -128,15 +128,15 @@ func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
 	for _, r := range []inbox.InboxRequirement{inbox.RequirementNone, inbox.RequirementWarn} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = r
-		}), inlinely(options, h, tx),
-			inbox.Channel("direct", inbox.Direct(), inbox.Kafka(elsewhere), inbox.On("t", nothing("d"))))
+		}), inlineChannel(options, h, tx),
+			inbox.Channel("direct", inbox.Direct(), inbox.Kafka(otherGroup), inbox.On("t", nothing("d"))))
 		require.NoError(t, err)
 	}
 	for _, store := range []inbox.InlineOption{nil, inbox.InlineStore(memory)} {
 		_, err := inbox.New("orders", fxtest.OpenDB(t), inbox.Configure(func(o *inbox.Options) {
 			o.ConsumeChannelInboxRequirement = inbox.RequirementFail
 		}),
-			inbox.Channel("events", inbox.Inline(store), inbox.Kafka(somewhere), inbox.AllowConsumeWithoutInbox(),
+			inbox.Channel("events", inbox.Inline(store), inbox.Kafka(unreachableKafka), inbox.AllowConsumeWithoutInbox(),
 				inbox.On("t", h)))
 		require.NoError(t, err)
 	}

@@ -20,20 +20,20 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// levelOf is the isolation of the transaction, or of a statement outside of any.
+// levelOf returns the isolation level of the transaction, or of a statement outside a transaction.
 func levelOf(t testing.TB, db *gorm.DB) (level string) {
 	t.Helper()
 	require.NoError(t, db.Raw("SELECT current_setting('transaction_isolation')").Scan(&level).Error)
 	return level
 }
 
-// isolationWarnings are the lines about the default isolation.
+// isolationWarnings returns the log lines about the default isolation level.
 func isolationWarnings(logs *observer.ObservedLogs) []observer.LoggedEntry {
 	return logs.FilterFieldKey("isolation").All()
 }
 
-// Two workers, each message accepted by four callers at once. All handlers in
-// transactions change one row, which above READ COMMITTED only one of them could.
+// Two workers process messages that four callers accept concurrently. All transactional handlers change one row, which
+// above READ COMMITTED only one of them could commit.
 func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, level string) {
 		const messages, chunk = 200, 10
@@ -119,7 +119,7 @@ func TestLoadChargesNothingWhateverTheDefaultIsolation(t *testing.T) {
 	})
 }
 
-// Operators act while workers claim and complete what they have retried.
+// Operators retry and discard while workers claim and complete the retried statuses.
 func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		const messages = 40
@@ -189,7 +189,7 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 	})
 }
 
-// A program that only drains, and so has never started.
+// A program that only calls ProcessPending never starts the inbox.
 func TestDrainingNeedsNoStartWhateverTheDefaultIsolation(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		log, logs := inboxtest.Observe()
@@ -272,8 +272,7 @@ func TestTransactionsOfHandlersHaveTheirIsolation(t *testing.T) {
 	})
 }
 
-// Two handlers each read what the other writes: one of them must not commit, which
-// PostgreSQL tells it at its COMMIT.
+// Two handlers each read what the other writes, so one of them must not commit. PostgreSQL reports that at its COMMIT.
 func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE duties (name text PRIMARY KEY, present boolean NOT NULL)")
@@ -315,7 +314,7 @@ func TestSerializationFailureAtTheCommitIsRepeatedUncharged(t *testing.T) {
 				inboxtest.Tx(key("a"), leave("a"), options...), inboxtest.Tx(key("b"), leave("b"), options...)))
 			id := fmt.Sprint(group)
 			inboxtest.Accept(t, ib, id)
-			// Six attempts at once may all fall into the first one's commit: then it is released.
+			// All six immediate attempts may run before the first one's commit ends: then the status is released.
 			inboxtest.Eventually(t, func() bool {
 				require.Zero(t, inboxtest.Process(t, ib).Failed)
 				return inboxtest.AllCompleted(t, ib)
@@ -361,7 +360,7 @@ func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
 	})
 }
 
-// SQLite's driver is not asked for what it has anyway.
+// SQLite's transactions are always serializable, so the driver is asked for no level.
 func TestSerializableRunsOnSQLite(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects (id varchar(20))")

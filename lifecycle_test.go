@@ -19,7 +19,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Not parallel: it counts goroutines.
+// This test is not parallel, because it counts goroutines.
 func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open   func(testing.TB) *gorm.DB
@@ -46,10 +46,10 @@ func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
 				require.NoError(t, ib.Stop(ctx))
 				require.Zero(t, pool.Stats().InUse, "connections in use after a stop")
 				if settle {
-					require.NotNil(t, newest().StoppedAt, "the worker said goodbye")
+					require.NotNil(t, newest().StoppedAt, "the worker stored that it stopped")
 				}
 			}
-			const first = 10 // what is made once
+			const first = 10 // they make what later cycles reuse
 			for range first {
 				cycle(true)
 			}
@@ -120,9 +120,9 @@ func TestStartWarnsOfAPoolTooSmall(t *testing.T) {
 	})
 }
 
-func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
+func TestStartLogsLanesThatADroppedKeySplits(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		// Due when the test is over: what starts here only looks.
+		// The statuses come due after the test, so that the inboxes started here only check them.
 		const later = `UPDATE inbox_handler_statuses SET next_attempt_at = '2999-01-01 00:00:00.000000+00:00'`
 		accept := func(id string, options ...handler.Option) {
 			ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing,
@@ -133,7 +133,7 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 			require.NoError(t, err)
 			inboxtest.Exec(t, d.DB, later)
 		}
-		told := func(handlers ...*inbox.HandlerSpec) (keys []string) {
+		warnedKeys := func(handlers ...*inbox.HandlerSpec) (keys []string) {
 			log, logs := inboxtest.Observe()
 			ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inboxtest.Handlers(handlers...))
 			require.NoError(t, ib.Start(context.Background()))
@@ -146,21 +146,21 @@ func TestStartTellsOfLanesThatADroppedKeySplits(t *testing.T) {
 			return keys
 		}
 		accept("1", handler.LegacyKeys("post"))
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))))
-		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())))
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing)), "not ordered any more")
-		require.Empty(t, told(inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())), "somebody else's")
+		require.Empty(t, warnedKeys(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))))
+		require.Equal(t, []string{"mail"}, warnedKeys(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())))
+		require.Empty(t, warnedKeys(inboxtest.Do("mail", inboxtest.Nothing)), "not ordered any more")
+		require.Empty(t, warnedKeys(inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())), "another handler's")
 		accept("2")
-		require.Equal(t, []string{"mail"}, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered()),
+		require.Equal(t, []string{"mail"}, warnedKeys(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered()),
 			inboxtest.Do("stock", inboxtest.Nothing, handler.Ordered())))
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))),
+		require.Empty(t, warnedKeys(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(), handler.LegacyKeys("post"))),
 			"it is back")
 
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered(),
 			handler.LegacyKeys("post"))))
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET next_attempt_at = NULL`)
 		require.Equal(t, 2, inboxtest.Process(t, ib).Completed)
-		require.Empty(t, told(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())), "nothing is pending")
+		require.Empty(t, warnedKeys(inboxtest.Do("mail", inboxtest.Nothing, handler.Ordered())), "nothing is pending")
 	})
 }
 

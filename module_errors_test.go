@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// shipper is a handler whose constructor needs something.
+// shipper is a handler whose constructor has a dependency.
 type shipper struct{}
 
 func (*shipper) Handle(context.Context, inboxtest.Bytes) error { return nil }
@@ -29,7 +29,7 @@ func newShipper(*http.Client) *shipper { return nil }
 
 func newBrokenShipper() (*shipper, error) { return nil, errors.New("no licence to ship") }
 
-// inFxWords is how Fx begins to report a constructor of the application.
+// inFxWords begins Fx's own error about a constructor of the application.
 const inFxWords = `could not build arguments for function "github.com/gorm-inbox/inbox".`
 
 func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
@@ -41,18 +41,18 @@ func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
 		want  []string
 	}{
 		"a dependency of a handler is missing": {
-			fx.Options(named("orders", db), fx.Provide(newShipper), inbox.Module("orders", ship)), inFxWords,
+			fx.Options(namedDB("orders", db), fx.Provide(newShipper), inbox.Module("orders", ship)), inFxWords,
 			[]string{`missing dependencies for function "github.com/gorm-inbox/inbox_test".newShipper`,
 				"missing type: *http.Client"}},
 		"a handler has no constructor": {
-			fx.Options(named("orders", db), inbox.Module("orders", ship)),
+			fx.Options(namedDB("orders", db), inbox.Module("orders", ship)),
 			`inbox "orders": channel "c", type "t", handler "ship": no *inbox_test.shipper in the Fx graph: fx.Provide its constructor`, nil},
 		"a handler's constructor fails": {
-			fx.Options(named("orders", db), fx.Provide(newBrokenShipper), inbox.Module("orders", ship)), inFxWords,
+			fx.Options(namedDB("orders", db), fx.Provide(newBrokenShipper), inbox.Module("orders", ship)), inFxWords,
 			[]string{`received non-nil error from function "github.com/gorm-inbox/inbox_test".newBrokenShipper`,
 				": no licence to ship"}},
 		"a handler is nil": {
-			fx.Options(named("orders", db), fx.Supply(&http.Client{}), fx.Provide(newShipper), inbox.Module("orders", ship)),
+			fx.Options(namedDB("orders", db), fx.Supply(&http.Client{}), fx.Provide(newShipper), inbox.Module("orders", ship)),
 			`inbox "orders": channel "c", type "t", handler "ship": the *inbox_test.shipper of the Fx graph is nil`, nil},
 		"a named database is missing": {
 			fx.Options(fx.Supply(db), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
@@ -63,7 +63,7 @@ func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
 			inFxWords, []string{"module_errors_test.go", `failed to build *gorm.DB[name="orders"]`,
 				"missing type: *http.Client"}},
 		"a dependency of the logger is missing": {
-			fx.Options(named("orders", db), fx.Provide(func(*http.Client) *zap.Logger {
+			fx.Options(namedDB("orders", db), fx.Provide(func(*http.Client) *zap.Logger {
 				return zap.NewNop()
 			}), inbox.Module("orders", inboxtest.Handlers(nothing("a")))),
 			`inbox "orders": the *zap.Logger of the Fx graph is nil, or something that its constructor needs is missing`, nil},
@@ -89,19 +89,19 @@ func TestValidateAppFindsWhatAModuleLacks(t *testing.T) {
 	client := fx.Supply(&http.Client{})
 	for want, app := range map[string]fx.Option{
 		`missing type: *gorm.DB[name="orders"]`: fx.Options(orders, fx.Provide(newShipper), client),
-		"missing type: *inbox_test.shipper":     fx.Options(orders, named("orders", nil)),
-		"missing type: *http.Client":            fx.Options(orders, named("orders", nil), fx.Provide(newShipper)),
+		"missing type: *inbox_test.shipper":     fx.Options(orders, namedDB("orders", nil)),
+		"missing type: *http.Client":            fx.Options(orders, namedDB("orders", nil), fx.Provide(newShipper)),
 		"missing type: *http.Client ": fx.Options(inbox.Module("", inboxtest.Handlers(nothing("a"))),
 			fx.Provide(database)),
-		`inbox "orders": it has no channels`: fx.Options(inbox.Module("orders"), named("orders", nil)),
+		`inbox "orders": it has no channels`: fx.Options(inbox.Module("orders"), namedDB("orders", nil)),
 	} {
 		require.ErrorContains(t, fx.ValidateApp(app, fx.NopLogger), strings.TrimSpace(want))
 	}
-	require.NoError(t, fx.ValidateApp(orders, named("orders", nil), fx.Provide(newShipper), client, fx.NopLogger))
+	require.NoError(t, fx.ValidateApp(orders, namedDB("orders", nil), fx.Provide(newShipper), client, fx.NopLogger))
 }
 
 func TestTwoModulesOfOneNameAreRefusedWithBothPlaces(t *testing.T) {
-	err := startError(named("orders", fxtest.OpenDB(t)),
+	err := startError(namedDB("orders", fxtest.OpenDB(t)),
 		inbox.Module("orders", inboxtest.Handlers(nothing("a"))),
 		inbox.Module("orders", inboxtest.Handlers(nothing("b"))))
 	_, words, _ := strings.Cut(err.Error(), "Failed: ")
@@ -130,7 +130,7 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 			inbox.InlineDefaults(idempotent.Configure(func(o *idempotent.Options) {
 				o.Retention = -1
 				o.Duplicates = "x"
-			}))), inbox.Kafka(somewhere),
+			}))), inbox.Kafka(unreachableKafka),
 			inbox.On("t", nothing("d"))),
 	}
 	wants := []string{

@@ -17,12 +17,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// named puts a database into the graph under a name.
-func named(name string, db *gorm.DB) fx.Option {
+// namedDB supplies a database to the graph under a name.
+func namedDB(name string, db *gorm.DB) fx.Option {
 	return fx.Supply(fx.Annotate(db, fx.ResultTags(`name:"`+name+`"`)))
 }
 
-// startError is what an application fails to start with.
+// startError returns the error that an application fails to start with.
 func startError(opts ...fx.Option) error {
 	app := fx.New(append(opts, fx.NopLogger)...)
 	if err := app.Err(); err != nil {
@@ -48,35 +48,35 @@ func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 		"missing named database": {[]fx.Option{fx.Supply(db),
 			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine)},
 			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or set option UnnamedDB"},
-		"missing unnamed database": {[]fx.Option{named("orders", db),
+		"missing unnamed database": {[]fx.Option{namedDB("orders", db),
 			inbox.Module("", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine)},
 			"no unnamed *gorm.DB in the Fx graph"},
 		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) {
 			return nil, context.DeadlineExceeded
 		}, fx.ResultTags(`name:"orders"`))),
 			inbox.Module("orders", fine)}, context.DeadlineExceeded.Error()},
-		"missing handler": {[]fx.Option{named("orders", db),
+		"missing handler": {[]fx.Option{namedDB("orders", db),
 			inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
 			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph: fx.Provide its constructor`},
-		"bad option": {[]fx.Option{named("orders", db), inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
+		"bad option": {[]fx.Option{namedDB("orders", db), inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
 			o.Processor.BatchSize = 0
 		}), fine)},
 			`inbox "orders": option BatchSize = 0: must be 1 or more`},
-		"duplicate module": {[]fx.Option{named("orders", db), inbox.Module("orders", fine),
+		"duplicate module": {[]fx.Option{namedDB("orders", db), inbox.Module("orders", fine),
 			inbox.Module("orders", inboxtest.Handlers(nothing("b")))},
 			`orders`},
-		"duplicate key across modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)),
+		"duplicate key across modules": {[]fx.Option{namedDB("orders", db), namedDB("billing", fxtest.OpenDB(t)),
 			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine),
 			inbox.Module("billing", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 				inboxtest.Handlers(nothing("b", handler.LegacyKeys("a"))))},
 			`handler key "a" is registered twice: as legacy key of inbox "billing", channel "c", type "t", and as key of inbox "orders", channel "c", type "t"`},
-		"one consumer group in two modules": {[]fx.Option{named("orders", db), named("billing", fxtest.OpenDB(t)),
-			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), consuming("events", "")),
+		"one consumer group in two modules": {[]fx.Option{namedDB("orders", db), namedDB("billing", fxtest.OpenDB(t)),
+			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), kafkaChannel("events", "")),
 			inbox.Module("billing", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
-				inbox.Channel("bills", inbox.Kafka(somewhere),
+				inbox.Channel("bills", inbox.Kafka(unreachableKafka),
 					inbox.On("t", nothing("b"))))},
 			`channel "bills" of inbox "billing" and channel "events" of inbox "orders" have the same GroupID "g"`},
-		"missing tables": {[]fx.Option{named("orders", db), inbox.Module("orders", fine)},
+		"missing tables": {[]fx.Option{namedDB("orders", db), inbox.Module("orders", fine)},
 			"inbox \"orders\": inbox tables are missing (table prefix \"inbox_\"): set option Migrate, call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"},
 	} {
 		t.Run(name, func(t *testing.T) { require.ErrorContains(t, startError(tc.opts...), tc.want) })
@@ -93,7 +93,7 @@ func TestTwoModulesLiveSideBySide(t *testing.T) {
 		}))
 	}
 	var one, two *fxtest.Kit
-	fxtest.App(t, named("orders", orders), named("billing", billing),
+	fxtest.App(t, namedDB("orders", orders), namedDB("billing", billing),
 		inbox.Module("orders", inboxtest.Brisk(), note("orders")),
 		inbox.Module("billing", inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.TablePrefix = "b_"
@@ -143,7 +143,7 @@ func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
 func TestHandlersComeFromTheGraph(t *testing.T) {
 	h := &graphHandler{}
 	var kit *fxtest.Kit
-	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(),
+	fxtest.App(t, namedDB("orders", fxtest.OpenDB(t)), fx.Provide(func() *graphHandler { return h }), fxtest.Manual(),
 		fxtest.Use(t, "orders", &kit),
 		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 			inboxtest.Handlers(inbox.From[*graphHandler]("a", handler.LegacyKeys("b")))))
@@ -180,7 +180,7 @@ func (h *graphTxBatch) HandleBatch(_ context.Context, tx *gorm.DB, batch []inbox
 func TestHandlersOfEachKindComeFromTheGraph(t *testing.T) {
 	tx, batch, txBatch := &graphTx{}, &graphBatch{}, &graphTxBatch{}
 	var kit *fxtest.Kit
-	fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(),
+	fxtest.App(t, namedDB("orders", fxtest.OpenDB(t)), fx.Supply(tx, batch, txBatch), fxtest.Manual(),
 		fxtest.Use(t, "orders", &kit),
 		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), inboxtest.Handlers(
 			inbox.FromTx[*graphTx]("tx", handler.TxGroup(3)),
@@ -199,7 +199,7 @@ func TestModuleMayBeBuiltIntoSeveralApplications(t *testing.T) {
 	for range 2 {
 		h := &graphHandler{}
 		var kit *fxtest.Kit
-		fxtest.App(t, named("orders", fxtest.OpenDB(t)), fx.Supply(h), module, fxtest.Manual(), fxtest.Use(t, "orders", &kit))
+		fxtest.App(t, namedDB("orders", fxtest.OpenDB(t)), fx.Supply(h), module, fxtest.Manual(), fxtest.Use(t, "orders", &kit))
 		kit.Accept(inboxtest.Message("1"))
 		kit.Process()
 		require.Equal(t, []string{"1"}, h.handled)
@@ -229,8 +229,8 @@ func TestFxDeadlineIsNeverExceeded(t *testing.T) {
 	closed := false
 	db := fxtest.OpenDB(t)
 	var kit *fxtest.Kit
-	app := fx.New(fx.NopLogger, fx.StopTimeout(8*time.Second), named("orders", db),
-		// begun before the inbox, so ended after it
+	app := fx.New(fx.NopLogger, fx.StopTimeout(8*time.Second), namedDB("orders", db),
+		// this hook starts before the inbox, so it stops after it
 		fx.Invoke(func(lc fx.Lifecycle) { lc.Append(fx.StopHook(func() { closed = true })) }),
 		inbox.Module("orders", inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StopBudget = time.Minute

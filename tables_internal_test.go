@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-// An application may open a pool for each of its transactions.
-func TestPoolsThatAreGoneAreForgotten(t *testing.T) {
+// An application may open a pool for each transaction, so the inbox must not keep closed pools.
+func TestClosedPoolsAreForgotten(t *testing.T) {
 	var of tables
 	remembered := func() (n int) {
 		of.pools.Range(func(any, any) bool { n++; return true })

@@ -82,7 +82,7 @@ func TestAcceptTxTakesATransactionOfAnotherPoolOnTheSameDatabase(t *testing.T) {
 	})
 }
 
-// A pool of one connection is the transaction's: nothing else can be asked.
+// The transaction holds the pool's only connection, so a check on another connection would wait forever.
 func TestAcceptTxWithoutStartNeedsNoSecondConnection(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		orders := namedInbox(t, "orders", d.DB)
@@ -95,7 +95,7 @@ func TestAcceptTxWithoutStartNeedsNoSecondConnection(t *testing.T) {
 	})
 }
 
-// Contract 3.3, 3.4: as a start does.
+// Contract 3.3, 3.4: calls without Start check the tables as Start does.
 func TestWithoutStartTheTablesAreChecked(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
@@ -130,7 +130,7 @@ func TestWithoutStartTheTablesAreChecked(t *testing.T) {
 		require.NoError(t, calls["Accept"](fresh("orders")))
 		require.Equal(t, 2, inboxtest.CountMessages(t, orders))
 
-		// Once: what was found to be so is not asked again.
+		// A check that succeeded is not repeated.
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_meta SET "value" = 'other' WHERE "key" = 'name'`)
 		for _, call := range []string{"Accept", "AcceptTx", "ProcessPending", "Cleanup"} {
 			require.NoError(t, calls[call](orders), call)
