@@ -80,14 +80,13 @@ func (s *sampler) stop(ctx context.Context) error {
 	}
 	unregister := s.unregister
 	s.unregister = nil
-	removed := make(chan error, 1)
-
 	graced, cancel := withGrace(ctx)
 	defer cancel()
 	var late error
 	if s.loop.Stop(graced) != nil {
 		late = fmt.Errorf("the backlog query is still running: %w", ctx.Err())
 	}
+	removed := make(chan error, 1)
 	go func() { removed <- unregister() }()
 	graced, cancel = withGrace(ctx)
 	defer cancel()
@@ -228,7 +227,8 @@ func dropOlder[T any](history []T, now time.Time, window time.Duration, at func(
 
 func (s *sampler) countAttempts(now time.Time) attemptCounts {
 	c := s.ib.counters
-	return attemptCounts{now, c.ByHandler(telemetry.Processed), c.ByHandler(telemetry.Failed), c.ByHandler(telemetry.Poisoned)}
+	return attemptCounts{at: now, completed: c.ByHandler(telemetry.Processed), failed: c.ByHandler(telemetry.Failed),
+		poisoned: c.ByHandler(telemetry.Poisoned)}
 }
 
 // endedByHandler returns the outcomes of attempts since a moment about an hour ago, by handler key.
@@ -241,8 +241,8 @@ func (s *sampler) endedByHandler() (since time.Time, ended map[string]ops.Ended)
 	then, now := s.hourly[0], s.countAttempts(s.now())
 	ended = map[string]ops.Ended{}
 	for key := range now.completed {
-		ended[key] = ops.Ended{Completed: now.completed[key] - then.completed[key], Failed: now.failed[key] - then.failed[key],
-			Poisoned: now.poisoned[key] - then.poisoned[key]}
+		ended[key] = ops.Ended{Completed: now.completed[key] - then.completed[key],
+			Failed: now.failed[key] - then.failed[key], Poisoned: now.poisoned[key] - then.poisoned[key]}
 	}
 	return then.at, ended
 }
