@@ -127,7 +127,7 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 		{[]inbox.ChannelOption{inbox.IDNamespace("core"), inbox.Direct()},
 			`channel "b" is in Direct mode, where inbox.IDNamespace has nothing to share`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("a"), inbox.Inline()},
-			`channel "b" is in Inline mode and names the namespace "a", as channel "a" does`},
+			`channel "b" is in Inline mode and has namespace "a" in common with channel "a"`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("moved")},
 			`channel "b": inbox.IDNamespace is the name of channel "moved", whose IDs are in namespace "elsewhere": give another`},
 		{[]inbox.ChannelOption{inbox.IDNamespace("x"), inbox.IDNamespace("x")}, `channel "b" has inbox.IDNamespace twice`},
