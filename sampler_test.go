@@ -1,27 +1,37 @@
-package inbox
+package inbox_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-// Contract 11.5: sampling costs the database little, and health is not judged by an old sample.
-func TestSamplingPausesInProportionToTheQueryUpToAMinute(t *testing.T) {
-	for name, each := range map[string]struct {
-		interval, took time.Duration
-		failed         bool
-		want           time.Duration
-	}{
-		"quick":                          {15 * time.Second, 10 * time.Millisecond, false, 15 * time.Second},
-		"slow":                           {15 * time.Second, 2 * time.Second, false, 40 * time.Second},
-		"very slow":                      {15 * time.Second, 20 * time.Second, false, time.Minute},
-		"often, whatever it takes":       {5 * time.Millisecond, 2 * time.Second, false, 500 * time.Millisecond},
-		"seldom anyway":                  {5 * time.Minute, 20 * time.Second, false, 5 * time.Minute},
-		"failed after a timeout":         {15 * time.Second, 30 * time.Second, true, 15 * time.Second},
-		"failed, and seldom in any case": {time.Hour, 30 * time.Second, true, time.Hour},
-	} {
-		require.Equal(t, each.want, pauseAfter(each.interval, each.took, each.failed), name)
-	}
+func TestFailingBacklogQueryIsLoggedWhenItBeginsAndWhenItHasRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		log, logs := inboxtest.Observe()
+		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
+			o.SampleInterval = 10 * time.Millisecond
+		}), inboxtest.Handlers(nothing("h")))
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "a sample is taken")
+		lines := func() (messages []string) {
+			for _, entry := range logs.FilterField(zap.String("condition", "backlog query")).All() {
+				messages = append(messages, entry.Level.String()+" "+entry.Message)
+			}
+			return messages
+		}
+		require.Empty(t, lines())
+
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_handler_statuses RENAME TO away`)
+		inboxtest.Eventually(t, func() bool { return len(lines()) > 0 }, "the failure is logged")
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_handler_statuses`)
+		inboxtest.Eventually(t, func() bool { return len(lines()) > 1 }, "the recovery is logged")
+		require.Equal(t, []string{"warn inbox: backlog query failing: gauges and health have no current samples",
+			"info inbox: backlog query recovered"}, lines())
+	})
 }
