@@ -124,7 +124,7 @@ func TestDirectChannelRefusesABatchHandlerOfTheGraph(t *testing.T) {
 		`inbox "orders": channel "events", type "t", handler "a": a batch handler is not supported in Direct mode`)
 }
 
-func TestWhatHoldsInDirectModeIsNoMistake(t *testing.T) {
+func TestSupportedOptionsOfADirectChannelAreAccepted(t *testing.T) {
 	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),
 		handler.Backoff(func(int) time.Duration { return 0 }),
 		handler.Use(func(ctx context.Context, _ handler.Call, next func(context.Context) error) error { return next(ctx) }))

@@ -113,7 +113,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatHoldsInInlineModeIsNoMistake(t *testing.T) {
+func TestSupportedOptionsOfAnInlineChannelAreAccepted(t *testing.T) {
 	memory, err := memstore.New()
 	require.NoError(t, err)
 	h := nothing("a", handler.LegacyKeys("b"), handler.Timeout(time.Minute), handler.MaxRetries(3),
