@@ -68,14 +68,11 @@ func Kafka(cfg kafkaconsumer.Config) ChannelOption {
 }
 
 // IDNamespace shares the channel's message IDs with every channel that names the same namespace: a message that came on
-// one of them is a duplicate on the others, which add their handlers, and those run the content that came first. Every
-// channel that shares has to declare it. By default each channel has IDs of its own, and the same ID on two channels is
-// two messages (contract 4.4).
-//
-// It also lets a channel be renamed: with its old name as the namespace it still knows what it has stored, in Inline
-// mode too. Only channels that store their messages can share: a namespace that an Inline channel has in common with
-// another channel, and any on a Direct channel, is an error. IDs made of a correlation ID or a Kafka key begin with the
-// channel's name, so they never match across channels.
+// one of them is a duplicate on the others, which add their handlers, and those run the content that came first. By
+// default each channel has IDs of its own (contract 4.4). With its old name as the namespace, a renamed channel still
+// knows what it has stored, in Inline mode too. Every channel that shares has to declare it. Inline channels cannot
+// share, Direct channels have no namespace. IDs made of a correlation ID or a Kafka key begin with the channel's name,
+// and never match across channels.
 //
 // Do not share IDs between channels that different parties may write to: a producer on one chooses what the others'
 // handlers run, and the true message is taken for a duplicate. Do not give a namespace that is a channel's name in

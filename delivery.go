@@ -40,28 +40,21 @@ func (c *channel) setMode(d deliveryMode) {
 
 // Direct runs the channel's handlers on its Kafka records without an inbox: record after record in each partition,
 // PartitionConcurrency partitions at once, and the offset moves past a record when all handlers of its messages are
-// done. Nothing is stored, so nothing is deduplicated, parked, replayed or shown. A crash, a rebalance or a lost commit
+// done. Nothing is stored, so nothing is deduplicated, replayed or shown, and a crash, a rebalance or a lost commit
 // runs a record's handlers again, from attempt 1. A message without ID gets its coordinates as ID.
 //
-// A failed handler is retried while its partition waits, without the handlers that have succeeded. Backoff and
-// MaxRetries are the handler's own or the inbox's. After the last retry, or after handler.Poison, the record is bad,
-// and BadRecords applies. handler.RetryAfter replaces the backoff; handler.Snooze charges nothing and holds the
-// partition up. An attempt that the database cuts short before or after the handler's own code is not charged.
-// HandlerTimeout, middleware, codecs, OnAttempt and OnPoisoned work as in the inbox. A Tx handler gets a transaction of
-// its own, committed before the offset: its writes are there as a whole or not at all, at least once.
+// A failed handler is retried while its partition waits, without those that have succeeded. After MaxRetries attempts,
+// or handler.Poison, the record is bad, and BadRecords applies. Middleware, codecs, backoff, HandlerTimeout, OnAttempt
+// and OnPoisoned work as in the inbox. A Tx handler's transaction is committed before the offset: its writes happen as
+// a whole, at least once. HaltAtBadRecords above 1 has no effect, because records come one by one. AcceptRejected takes
+// no rejected record while the channel is Direct: publish it again (contract 7.1, 7.4).
 //
-// HaltAtBadRecords above 1 has no effect, because records come one by one, and one is no sign of a wrong schema: use
-// BadRecords to halt. AcceptRejected fails for a rejected record while the channel is Direct, which stores nothing:
-// publish the record again (contract 7.1, 7.4).
+// A rebalance or a stop starts no further handler. Those that run get DrainTimeout, at most three quarters of Stop's
+// time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition
+// waits up to StuckHandlerGrace for a handler that ignores its cancelled context, which Health shows.
 //
-// A rebalance or a stop starts no further handler. Those that run get DrainTimeout, and at most three quarters of the
-// time that Stop has for consumers; then they are cancelled and the partition is given up. If a record's handlers were
-// not all done, all of them get it again. A handler that ignores its cancelled context is left behind and shown by
-// Health. The next call for its partition in this process waits for it, up to StuckHandlerGrace.
-//
-// Direct requires Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker,
-// handler.Concurrency, handler.Retention and handler.IdempotencyKey are not supported and fail the start. Statuses that
-// the inbox stored before the channel became Direct are still processed.
+// Direct requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker, Concurrency, Retention and IdempotencyKey
+// are not supported. Statuses that the inbox stored before the channel became Direct are still processed.
 //
 // Do not use it for messages that must not be lost or handled twice. Do not use it for handlers that fail for long: a
 // failing message holds up all that come after it in its partition (contract 1, 7.6).

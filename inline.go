@@ -20,28 +20,25 @@ import (
 
 // Inline runs the channel's handlers on its Kafka records as Direct does, without an inbox, but remembers which handler
 // has processed which message: a redelivery, or a copy that the producer sent again, runs only the handlers that are
-// not done. Order, retries, BadRecords, stops and stuck handlers are as with Direct.
+// not done.
 //
 // By default a marker of message ID and handler key is written to the inbox's table inbox_markers, first in the
-// handler's transaction. So what a Tx handler writes through its tx happens exactly once, for duplicates in flight at
-// the same moment too. Those wait for the first, in any partition or process, a second at a time and uncharged; then
-// they are skipped, or run if the first failed. A plain handler has the transaction as handler.DB(ctx), and its effects
-// elsewhere happen at least once. A failed run leaves no marker (contract 8.2, 8.4). SQLite has one writer at a time,
-// so handlers of all partitions run one after the other there.
+// handler's transaction. So what a Tx handler writes through its tx happens exactly once. A duplicate in flight at the
+// same moment waits for the first, uncharged, and then is skipped, or runs if the first failed. A plain handler has the
+// transaction as handler.DB(ctx); its effects elsewhere happen at least once (contract 8.2). On SQLite, which has one
+// writer at a time, handlers of all partitions run one after the other.
 //
 // Message IDs come from the channel's Decoder, or from a strategy given to InlineDefaults, InlineHandler or
-// handler.IdempotencyKey. A message without ID, or with an unusable one, makes its record bad. With
-// Decoder.AllowMissingID a message without ID runs each time it comes (contract 4.4). handler.LegacyKeys keeps known
-// what was processed before a rename, but not with idempotent.CompositeID, whose IDs contain the key.
+// handler.IdempotencyKey. A message without a usable ID makes its record bad; with Decoder.AllowMissingID one without
+// ID runs each time it comes (contract 4.4). handler.LegacyKeys keeps known what was processed before a rename, except
+// with idempotent.CompositeID, whose IDs contain the key.
 //
-// Markers count for the handler's Retention, by default the store's (24 h in the inbox's own table), from the start of
-// the handler's run, and for as long as they exist. SweepMarkers deletes them; without it they accumulate. While the
-// database or the store cannot be used, the partition waits, nothing is charged, Health says so, and the record is not
-// acknowledged.
+// A marker lasts for the handler's Retention (by default the store's, 24 h for the inbox's table), counted from the
+// start of its run, and then until SweepMarkers deletes it. While the database or the store cannot be used, the
+// partition waits, uncharged, and Health says so (contract 8.4).
 //
-// Inline requires Kafka. Batch and TxBatch, handler.Ordered, handler.TxGroup, handler.CircuitBreaker and
-// handler.Concurrency are not supported and fail the start. Messages that the inbox handled before the channel became
-// Inline are not known to it.
+// Inline requires Kafka. Batch handlers, Ordered, TxGroup, CircuitBreaker and Concurrency are not supported. What the
+// inbox handled before the channel became Inline is not remembered.
 //
 // Do not use it for handlers that fail for long, or that call slow services: a failing message holds up all that come
 // after it in its partition, and each handler holds a transaction while it runs. Nor where operators must be able to
@@ -78,13 +75,11 @@ type inlineHandler struct {
 }
 
 // InlineStore keeps the channel's markers in another store than the inbox's own tables: redisstore, memstore or one of
-// the application's. It writes a marker after the handler, which runs as in a Direct channel: a crash between the two
-// runs the handler again. A gormstore on the inbox's own pool writes its markers in the handlers' transactions, as the
-// default does, with its own LockTimeout and tables; sweep them by idempotent.Sweeper.
-//
-// A nil store is none: handlers run each time a message comes. The start logs that, or fails under RequirementFail,
-// whatever AllowConsumeWithoutInbox says (contract 8.5). Do not use another store where handlers write to the inbox's
-// database: only the default makes that happen exactly once.
+// the application's. It writes a marker after the handler, so a crash between the two runs the handler again. A
+// gormstore on the inbox's own pool writes them in the handlers' transactions instead; sweep it by idempotent.Sweeper.
+// A nil store is none: handlers run each time a message comes, which is logged at start, or fails it under
+// RequirementFail (contract 8.5). Do not use another store where handlers write to the inbox's database: only the
+// default makes that happen exactly once.
 func InlineStore(store idempotent.Store) InlineOption {
 	return func(in *inlineConfig) { in.store, in.ownStore = store, true }
 }
