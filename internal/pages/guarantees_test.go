@@ -1,4 +1,4 @@
-package main
+package pages
 
 import (
 	"io/fs"
@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTestsThatReadmeNamesExist(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// TestTestsThatProveGuaranteesExist checks that each test named in guarantees.md exists.
+func TestTestsThatProveGuaranteesExist(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/guarantees.md"))
 	require.NoError(t, err)
-	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(readme), -1)
+	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)
 	require.NotEmpty(t, named)
 	var tests strings.Builder
-	require.NoError(t, filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
