@@ -44,7 +44,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 	inboxtest.OnEachAlone(t, func(t *testing.T, d *inboxtest.Database) {
 		// The timeouts are generous, so that the test does not depend on how fast the machine reads
 		// 64 MB.
-		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)},
+		r := newRig(t, d, func(o *ops.Options) { o.AllowReplay, o.StatementTimeout = true, inboxtest.Patience },
 			func(o *dashboard.Options) {
 				o.ShowPayloads = true
 				o.Deadline = 5 * time.Minute
@@ -97,12 +97,12 @@ func TestBeginningOfATextIsText(t *testing.T) {
 func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []int
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte {
+		r := newRig(t, d, redactBy(func(v redact.Value) []byte {
 			if v.Part == redact.PartPayload || v.Part == redact.PartKey {
 				seen = append(seen, len(v.Bytes))
 			}
 			return append([]byte("hidden "), v.Bytes[len(v.Bytes)-1])
-		})}, func(o *dashboard.Options) { o.ShowPayloads = true })
+		}), func(o *dashboard.Options) { o.ShowPayloads = true })
 		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
 		r.accept(handler.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
 		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large})
@@ -193,7 +193,7 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 // rendering of a page without queries is left.
 func TestDeadlineEndsRendering(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
+		r := newRig(t, d, allowReplay)
 		r.serve(func(o *dashboard.Options) {
 			o.Clock = r.clock
 			o.Deadline = time.Second
@@ -301,7 +301,9 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 			mu.Unlock()
 			return v.Bytes
 		}
-		r := newRig(t, d, []ops.Option{ops.Redact(hook), ops.Connections(4), ops.StatementTimeout(inboxtest.Patience)})
+		r := newRig(t, d, func(o *ops.Options) {
+			o.Redact, o.Connections, o.StatementTimeout = hook, 4, inboxtest.Patience
+		})
 		r.poison("mail", "smtp said 550", "m1")
 		r.poison("ship", "no stock", "s1")
 		r.serve(func(o *dashboard.Options) {
@@ -348,7 +350,7 @@ func TestRequestThatWaitsForOthersOfItsActorTooLongSaysSo(t *testing.T) {
 			<-letGo
 			return v.Bytes
 		}
-		r := newRig(t, d, []ops.Option{ops.Redact(hook)}, func(o *dashboard.Options) { o.Deadline = time.Second })
+		r := newRig(t, d, redactBy(hook), func(o *dashboard.Options) { o.Deadline = time.Second })
 		r.poison("mail", "smtp said 550", "m1")
 		r.as(dashboard.Viewer)
 		ended := make(chan error, 2)

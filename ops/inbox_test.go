@@ -239,7 +239,7 @@ func TestOverviewJudgesLanes(t *testing.T) {
 				r.clock.Advance(time.Second)
 				want := each.head
 				want.HandlerKey, want.Due, want.Waiting, want.OldestDueAge = "mail", ops.Count{N: 1}, ops.Count{N: 2}, time.Second
-				byHand, err := ops.New(d.Another(t), ops.Clock(r.clock))
+				byHand, err := ops.New(d.Another(t), func(o *ops.Options) { o.Clock = r.clock })
 				require.NoError(t, err)
 				for _, o := range []*ops.Ops{r.ops, byHand} {
 					overview, err := o.Overview(t.Context())
@@ -310,22 +310,24 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 
 func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		clean := ops.WithCleanup(func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil })
-		alone := func(options ...ops.Option) (*ops.Ops, error) { return ops.New(r.d.DB, options...) }
+		clean := func(o *ops.Options) {
+			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil }
+		}
+		alone := func(configure ...func(*ops.Options)) (*ops.Ops, error) { return ops.New(r.d.DB, configure...) }
 		for name, c := range map[string]struct {
-			open                       func(...ops.Option) (*ops.Ops, error)
-			options                    []ops.Option
+			open                       func(...func(*ops.Options)) (*ops.Ops, error)
+			configure                  func(*ops.Options)
 			replay, reAccept, cleaning error
 		}{
 			"the tables alone": {alone, nil, ops.ErrNeedsApplication, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
-			"replay allowed": {alone, []ops.Option{ops.AllowReplay()}, ops.ErrNeedsApplication, ops.ErrNeedsApplication,
+			"replay allowed": {alone, allowReplay, ops.ErrNeedsApplication, ops.ErrNeedsApplication,
 				ops.ErrNeedsApplication},
-			"with a cleanup":          {alone, []ops.Option{clean}, ops.ErrNeedsApplication, ops.ErrNeedsApplication, nil},
+			"with a cleanup":          {alone, clean, ops.ErrNeedsApplication, ops.ErrNeedsApplication, nil},
 			"the application":         {r.ib.Ops, nil, ops.ErrReplayOff, nil, nil},
-			"which allows replay":     {r.ib.Ops, []ops.Option{ops.AllowReplay()}, nil, nil, nil},
-			"with another's clean-up": {r.ib.Ops, []ops.Option{clean}, ops.ErrReplayOff, nil, nil},
+			"which allows replay":     {r.ib.Ops, allowReplay, nil, nil, nil},
+			"with another's clean-up": {r.ib.Ops, clean, ops.ErrReplayOff, nil, nil},
 		} {
-			o, err := c.open(c.options...)
+			o, err := c.open(c.configure)
 			require.NoError(t, err, name)
 			_, replay := o.Replay(t.Context(), ada, ops.MessageRef{ID: "nothing"}, ops.Edit{})
 			id := uuid.NewString()
@@ -354,7 +356,7 @@ func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 
 func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		o, err := ops.New(r.d.DB, ops.AllowReplay())
+		o, err := ops.New(r.d.DB, allowReplay)
 		require.NoError(t, err)
 		require.NoError(t, o.CheckSchema(t.Context()))
 		_, err = o.Cleanup(t.Context(), ada)
@@ -375,7 +377,9 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 
 func TestCleanupByAFunctionIsNotedAsWell(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		clean := ops.WithCleanup(func(context.Context) (handler.Deleted, error) { return handler.Deleted{Messages: 3}, nil })
+		clean := func(o *ops.Options) {
+			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{Messages: 3}, nil }
+		}
 		without, err := ops.New(r.d.DB, clean)
 		require.NoError(t, err)
 		instead, err := r.ib.Ops(clean)
@@ -474,7 +478,7 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, count)
 		require.ErrorIs(t, theirs.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"), ops.ErrNotFound)
-		byHand, err := ops.New(d.DB, ops.Naming(models.Naming{Prefix: "other_"}))
+		byHand, err := ops.New(d.DB, func(o *ops.Options) { o.Naming.Prefix = "other_" })
 		require.NoError(t, err)
 		overview, err := byHand.Overview(t.Context())
 		require.NoError(t, err)

@@ -115,7 +115,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		return fmt.Appendf(nil, "%s %s %s of %s", v.Part, v.Name, v.Channel, v.MessageID)
 	}
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(hide)})
+		r := newRig(t, d, redactBy(hide))
 		r.poison("mail", "no secret order", "1")
 		_, err := r.ib.Accept(t.Context(), letter())
 		require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 // Contract 11.4: why a record is still bad is an error's text, too.
 func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) })})
+		r := newRig(t, d, redactBy(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) }))
 		bad := r.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := r.ops.ReAccept(t.Context(), ada, bad)
 		var still *handler.StillBadError
@@ -174,13 +174,13 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var channels []string
-		hook := ops.Redact(func(v redact.Value) []byte {
+		hook := redactBy(func(v redact.Value) []byte {
 			if v.Part == redact.PartError {
 				channels = append(channels, v.Channel)
 			}
 			return v.Bytes
 		})
-		redacting, plain := newRig(t, d, []ops.Option{hook}), newRig(t, d, nil)
+		redacting, plain := newRig(t, d, hook), newRig(t, d, nil)
 		bad := redacting.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := redacting.ops.ReAccept(t.Context(), ada, bad)
 		require.ErrorAs(t, err, new(*handler.StillBadError))
@@ -198,7 +198,7 @@ func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 // What is poisoned must be seen and can be acted on, even if no error is shown.
 func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(redact.Value) []byte { return nil })})
+		r := newRig(t, d, redactBy(func(redact.Value) []byte { return nil }))
 		r.poison("mail", "no", "1", "2")
 		r.poison("ship", "no", "2")
 		r.accept("1", "2", "3")
@@ -221,7 +221,7 @@ func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 // Contract 11.6: an operator who looks for a card number does not put it on record.
 func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(redact.Common)})
+		r := newRig(t, d, redactBy(redact.Common))
 		filter := ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "card 4111 1111 1111 1111"}
 		for _, bulk := range []ops.Bulk{{DryRun: true}, {}} {
 			_, err := r.ops.RetryMatching(t.Context(), ada, filter, bulk)

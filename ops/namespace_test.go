@@ -22,7 +22,7 @@ func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 			handler.RawMessage{Channel: "partners", Type: "t", ID: "1", Content: []byte("other")})
 		require.NoError(t, err)
 		inboxtest.Process(t, ib)
-		o, err := ib.Ops(ops.AllowReplay())
+		o, err := ib.Ops(allowReplay)
 		require.NoError(t, err)
 
 		_, err = o.Message(ctx, ada, ops.MessageRef{ID: "1"})

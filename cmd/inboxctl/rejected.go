@@ -112,7 +112,7 @@ JSON: ops.RejectedRecord, whose Value is {"Hidden": true, "Size": …} without
 					Value any
 				}{r, payload.value(r.Value)}
 				return a.print(view, func() { writeRejected(a.out, r, &payload, a.now()) })
-			}, ops.Redact(payload.redact))
+			}, func(o *ops.Options) { o.Redact = payload.redact })
 		},
 	}
 	payload.bind(cmd)
