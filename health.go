@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
-	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -34,7 +34,9 @@ func (s HealthState) rank() int {
 
 // HealthReason is one thing that is wrong.
 type HealthReason struct {
-	// Code is one of the Reason constants, for programs.
+	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
+	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
+	// Each is explained in docs/observability.md.
 	Code string `json:"code"`
 	// State is what the inbox is for this reason alone.
 	State HealthState `json:"state"`
@@ -42,46 +44,11 @@ type HealthReason struct {
 	Channel    string `json:"channel,omitempty"`
 	HandlerKey string `json:"handler_key,omitempty"`
 	// MessageIDs are of the messages whose calls have not returned, the longest
-	// first, ten at most; nil but for ReasonLongRunning.
+	// first, ten at most; nil but for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is for people.
 	Detail string `json:"detail"`
 }
-
-// The codes of reasons.
-const (
-	// ReasonNoProgress: work is due and no attempt ends in this process.
-	ReasonNoProgress = "no_progress"
-	// ReasonOldestDue: a status has been due for longer than HealthMaxDueAge.
-	ReasonOldestDue = "oldest_due_age"
-	// ReasonPoisonRate: too much of what ends is poisoned.
-	ReasonPoisonRate = "poison_rate"
-	// ReasonHalted: a partition is halted, and nobody consumes it.
-	ReasonHalted = "halted_partition"
-	// ReasonConsumer: something else keeps a channel from consuming.
-	ReasonConsumer = "consumer"
-	// ReasonDatabase: the backlog cannot be looked at, or an error of the
-	// processor lasts.
-	ReasonDatabase = "database"
-	// ReasonStuck: calls of a handler ignore their cancelled context.
-	ReasonStuck = "stuck_handler"
-	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
-	ReasonLongRunning = ops.ReasonLongRunning
-	// ReasonCircuit: a handler's circuit breaker is open.
-	ReasonCircuit = ops.ReasonCircuit
-	// ReasonOutage: attempts of an Inline or Direct channel cannot be made or
-	// finished.
-	ReasonOutage = "outage"
-	// ReasonClockSkew: this machine's clock is not the database's.
-	ReasonClockSkew = "clock_skew"
-	// ReasonBarredRole: another worker's database role is one whose sessions this
-	// worker's can neither see nor end.
-	ReasonBarredRole = "barred_role"
-	// ReasonClosedPool: the application has closed the database's pool.
-	ReasonClosedPool = "closed_pool"
-	// ReasonCleanup: cleanup fails, or has waited for consumers for too long.
-	ReasonCleanup = "cleanup"
-)
 
 // Health is the state of an inbox at one moment.
 type Health struct {
@@ -123,14 +90,14 @@ func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
 // it knows of is in the way; or the database's pool is closed. While the database or a broker is away, while handlers
 // hang, and while a partition is halted, it is live.
 func (h Health) Live() bool {
-	if slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonClosedPool }) {
+	if slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == health.ClosedPool }) {
 		return false
 	}
 	if h.Processor.Busy > 0 || len(h.Processor.Conditions) > 0 || len(h.Processor.Stuck) > 0 {
 		return true
 	}
 	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool {
-		return r.Code == ReasonNoProgress && r.State == HealthUnhealthy
+		return r.Code == health.NoProgress && r.State == HealthUnhealthy
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -507,7 +508,7 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)
 		require.Len(t, overview.Reasons, 1)
-		require.Equal(t, []string{inbox.ReasonCircuit, "degraded", "mail"},
+		require.Equal(t, []string{health.Circuit, "degraded", "mail"},
 			[]string{overview.Reasons[0].Code, overview.Reasons[0].State, overview.Reasons[0].HandlerKey})
 		require.Equal(t, "circuit breaker open", overview.Handlers[0].Obstacle)
 	})
@@ -548,7 +549,7 @@ func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "a call does not return", overview.Handlers[0].Obstacle)
-		i := slices.IndexFunc(overview.Reasons, func(r ops.HealthReason) bool { return r.Code == inbox.ReasonLongRunning })
+		i := slices.IndexFunc(overview.Reasons, func(r ops.HealthReason) bool { return r.Code == health.LongRunning })
 		require.GreaterOrEqual(t, i, 0)
 		require.Equal(t, []string{"1"}, overview.Reasons[i].MessageIDs)
 

@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -221,7 +222,7 @@ func hangs(s Status, workers []Worker) bool {
 	if i < 0 {
 		return false
 	}
-	r := reasonOf(workers[i].Reasons, ReasonLongRunning, s.HandlerKey)
+	r := reasonOf(workers[i].Reasons, health.LongRunning, s.HandlerKey)
 	return r != nil && slices.Contains(r.MessageIDs, s.MessageID)
 }
 

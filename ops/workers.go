@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -42,7 +43,7 @@ type Worker struct {
 // HealthReason is one thing that keeps a process from being healthy: an
 // inbox.HealthReason as its worker has stored it (contract 11.5).
 type HealthReason struct {
-	// Code is one of the Reason constants of package inbox.
+	// Code is that of inbox.HealthReason, such as halted_partition.
 	Code string `json:"code"`
 	// State is "degraded" or "unhealthy".
 	State string `json:"state"`
@@ -77,15 +78,6 @@ type Handler struct {
 	Obstacle string
 }
 
-// The codes of the reasons that Handler.Obstacle knows. Package inbox has them under
-// the same names.
-const (
-	// ReasonCircuit: a handler's circuit breaker is open.
-	ReasonCircuit = "open_circuit"
-	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
-	ReasonLongRunning = "long_running"
-)
-
 // obstacle decides what Handler.Obstacle says.
 func (h Handler) obstacle(reasons []HealthReason) string {
 	switch {
@@ -96,8 +88,8 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	case !h.Registered:
 		return "no living worker lists it"
 	}
-	for _, known := range []struct{ code, text string }{{ReasonCircuit, "circuit breaker open"},
-		{ReasonLongRunning, "a call does not return"}} {
+	for _, known := range []struct{ code, text string }{{health.Circuit, "circuit breaker open"},
+		{health.LongRunning, "a call does not return"}} {
 		r := reasonOf(reasons, known.code, h.HandlerKey)
 		switch {
 		case r == nil:

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -59,7 +60,7 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	inboxtest.Eventually(t, func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 }, "one is halted")
 	h := ib.Health()
 	require.Equal(t, inbox.HealthUnhealthy, h.State)
-	require.Equal(t, inbox.ReasonHalted, h.Reasons[0].Code)
+	require.Equal(t, health.Halted, h.Reasons[0].Code)
 	require.Contains(t, h.Reasons[0].Detail, "orders/1 is halted before offset 1")
 	require.Equal(t, "c", h.Reasons[0].Channel)
 	require.Len(t, h.Reasons, 1, "said once")
@@ -299,7 +300,7 @@ func (r *standing) receive(t *testing.T, id string) {
 // wrong.
 func (r *standing) consumer() inbox.HealthState {
 	for _, reason := range r.ib.Health().Reasons {
-		if reason.Code == inbox.ReasonConsumer {
+		if reason.Code == health.Consumer {
 			return reason.State
 		}
 	}
