@@ -262,7 +262,7 @@ func (r *rig) audit() (lines []string) {
 	r.t.Helper()
 	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 	require.NoError(r.t, err)
-	for _, e := range page.Entries {
+	for _, e := range page.Items {
 		lines = append([]string{fmt.Sprintf("%s %s %s", e.Actor, e.Action, e.Target)}, lines...)
 	}
 	return lines

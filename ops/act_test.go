@@ -41,8 +41,8 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 		page, err := r.ops.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}, HandlerKeys: []string{"mail"}},
 			"", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Statuses, 1)
-		require.False(t, page.Statuses[0].Failing, "it is as good as new")
+		require.Len(t, page.Items, 1)
+		require.False(t, page.Items[0].Failing, "it is as good as new")
 
 		r.fail("mail", "1", nil)
 		r.process()

@@ -174,8 +174,8 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 		require.ErrorIs(t, o.Pause(t.Context(), ada, ""), ops.ErrBadInput)
 		page, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionPause}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
-		require.Equal(t, "handler now", page.Entries[0].Target)
+		require.Len(t, page.Items, 2)
+		require.Equal(t, "handler now", page.Items[0].Target)
 	})
 }
 
@@ -204,7 +204,7 @@ func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 		require.ErrorIs(t, o.Resume(t.Context(), ada, "now"), ops.ErrNotPaused)
 		page, err := o.Audit(t.Context(), ops.AuditFilter{}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2, "nothing done is nothing to note")
+		require.Len(t, page.Items, 2, "nothing done is nothing to note")
 	})
 }
 
@@ -268,20 +268,20 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 		now := r.clock.Now()
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-3 * time.Hour), To: now}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 3)
+		require.Len(t, page.Items, 3)
 		require.LessOrEqual(t, page.Looked, 6)
 		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-29 * time.Hour), To: now.Add(-27 * time.Hour)},
 			"", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
+		require.Len(t, page.Items, 2)
 		require.LessOrEqual(t, page.Looked, 5)
 		r.clock.Advance(-10 * time.Minute)
 		_, err = r.ops.Message(t.Context(), "bob", ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{To: now, From: now.Add(-time.Hour)}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
-		require.Equal(t, ops.Actor("bob"), page.Entries[0].Actor, "the IDs ascend although the clock went back")
+		require.Len(t, page.Items, 2)
+		require.Equal(t, ops.Actor("bob"), page.Items[0].Actor, "the IDs ascend although the clock went back")
 	})
 }
 
@@ -404,12 +404,12 @@ func TestCleanupByAnOperatorIsNotedWithItsCounts(t *testing.T) {
 		require.EqualValues(t, 2, deleted.Messages)
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
+		require.Len(t, page.Items, 2)
 		var end struct {
 			Event   string
 			Deleted handler.Deleted
 		}
-		require.NoError(t, json.Unmarshal([]byte(page.Entries[0].Detail), &end))
+		require.NoError(t, json.Unmarshal([]byte(page.Items[0].Detail), &end))
 		require.Equal(t, "ended", end.Event)
 		require.Equal(t, deleted, end.Deleted)
 	})
@@ -446,7 +446,7 @@ func TestAuditIsListedAndSearched(t *testing.T) {
 			for cursor := ops.Cursor(""); ; {
 				page, err := r.ops.Audit(t.Context(), filter, cursor, 1)
 				require.NoError(t, err)
-				for _, e := range page.Entries {
+				for _, e := range page.Items {
 					targets = append(targets, e.Target)
 				}
 				if cursor = page.Next; cursor == "" {

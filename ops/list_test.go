@@ -100,7 +100,7 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 		}
 		page, err := r.ops.List(t.Context(), only(ops.StateFailing), "", 0)
 		require.NoError(t, err)
-		f1 := page.Statuses[0]
+		f1 := page.Items[0]
 		require.Equal(t, ops.StatePending, f1.State)
 		require.True(t, f1.Failing)
 		require.Contains(t, f1.LastError, "timeout after 3s")
@@ -137,7 +137,7 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 			for cursor, n := ops.Cursor(""), 0; ; n++ {
 				page, err := r.ops.List(t.Context(), filter, cursor, 3)
 				require.NoError(t, err)
-				for _, s := range page.Statuses {
+				for _, s := range page.Items {
 					seen[s.HandlerKey+"/"+s.MessageID]++
 				}
 				if cursor = page.Next; cursor == "" {
@@ -145,7 +145,7 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 				}
 				// Newer ones come, one that was shown and one that was not go.
 				r.accept(fmt.Sprintf("new %s %d", name, n))
-				for _, s := range []ops.Status{page.Statuses[len(page.Statuses)-1]} {
+				for _, s := range []ops.Status{page.Items[len(page.Items)-1]} {
 					if s.State == ops.StatePoisoned {
 						touched[s.HandlerKey+"/"+s.MessageID] = true
 						require.NoError(t, r.ops.Discard(t.Context(), ada, s.Ref()))
@@ -188,7 +188,7 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 			require.True(t, page.Partial, name)
 			require.LessOrEqual(t, page.Looked, ops.LookLimit, name)
 			require.Greater(t, page.Looked, ops.LookLimit*9/10, name)
-			require.Empty(t, page.Statuses, name)
+			require.Empty(t, page.Items, name)
 			require.NotEmpty(t, page.Next, name)
 			count, err := r.ops.Count(t.Context(), filter)
 			require.NoError(t, err)
@@ -363,7 +363,7 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 				page, err := o.List(t.Context(), ops.Filter{ErrorText: text, States: []ops.State{ops.StatePoisoned}}, cursor, 7)
 				require.NoError(t, err)
 				require.LessOrEqual(t, page.Looked, ops.LookLimit)
-				for _, s := range page.Statuses {
+				for _, s := range page.Items {
 					listed = append(listed, s.HandlerKey+"/"+s.MessageID)
 				}
 				if cursor = page.Next; cursor == "" {
@@ -395,6 +395,6 @@ func TestTextsAreFoundInEveryLocale(t *testing.T) {
 		require.Equal(t, []string{"mail/1"}, r.list(ops.Filter{ErrorText: "order IS"}, 10))
 		rejected, err := r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "record IS"}, "", 10)
 		require.NoError(t, err)
-		require.Len(t, rejected.Rejected, 1)
+		require.Len(t, rejected.Items, 1)
 	})
 }

@@ -143,7 +143,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		id := r.reject(1, "a secret reason")
 		page, err := r.ops.ListRejected(t.Context(), ops.RejectedFilter{}, "", 10)
 		require.NoError(t, err)
-		require.Equal(t, "a *** reason", page.Rejected[0].Reason)
+		require.Equal(t, "a *** reason", page.Items[0].Reason)
 		record, err := r.ops.Rejected(t.Context(), ada, id)
 		require.NoError(t, err)
 		require.Equal(t, "a *** reason", record.Reason)
@@ -152,7 +152,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		require.True(t, strings.HasPrefix(string(record.Headers[0].Value), "header ce_specversion c of "))
 		page, err = r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "secret"}, "", 10)
 		require.NoError(t, err)
-		require.Empty(t, page.Rejected)
+		require.Empty(t, page.Items)
 	})
 }
 
@@ -229,8 +229,8 @@ func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
 		}
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
-		for _, entry := range page.Entries {
+		require.Len(t, page.Items, 2)
+		for _, entry := range page.Items {
 			require.Contains(t, entry.Detail, "card [redacted]")
 			require.NotContains(t, entry.Detail, "1111")
 		}

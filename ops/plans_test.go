@@ -256,7 +256,7 @@ func TestPostgresPlans(t *testing.T) {
 	// And whole answers, in no time.
 	page, err := o.List(t.Context(), Filter{States: []State{StatePoisoned}, ErrorText: "unknown"}, "", 100)
 	require.NoError(t, err)
-	require.Len(t, page.Statuses, 100)
+	require.Len(t, page.Items, 100)
 	failures, err := o.Failures(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.True(t, failures.Capped)

@@ -158,8 +158,8 @@ func (r *rig) listFrom(cursor ops.Cursor, filter ops.Filter, limit int) []string
 	for {
 		page, err := r.ops.List(r.t.Context(), filter, cursor, limit)
 		require.NoError(r.t, err)
-		require.LessOrEqual(r.t, len(page.Statuses), limit)
-		for _, s := range page.Statuses {
+		require.LessOrEqual(r.t, len(page.Items), limit)
+		for _, s := range page.Items {
 			all = append(all, s.HandlerKey+"/"+s.MessageID)
 		}
 		if cursor = page.Next; cursor == "" {
@@ -174,7 +174,7 @@ func (r *rig) audit() []string {
 	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 	require.NoError(r.t, err)
 	lines := []string{}
-	for _, e := range page.Entries {
+	for _, e := range page.Items {
 		lines = append(lines, fmt.Sprintf("%s %s %s", e.Actor, e.Action, e.Target))
 	}
 	slices.Reverse(lines)

@@ -127,12 +127,12 @@ func (f *faces) seen(t *testing.T, ib *inbox.Inbox) map[string]string {
 	pages := []string{"", "messages", "failures", "rejected", "handlers", "workers", "gaps", "audit"}
 	statuses, err := o.List(t.Context(), ops.Filter{}, "", ops.MaxLimit)
 	require.NoError(t, err)
-	for _, s := range statuses.Statuses {
+	for _, s := range statuses.Items {
 		pages = append(pages, "message?id="+s.MessageID)
 	}
 	rejected, err := o.ListRejected(t.Context(), ops.RejectedFilter{}, "", ops.MaxLimit)
 	require.NoError(t, err)
-	for _, r := range rejected.Rejected {
+	for _, r := range rejected.Items {
 		pages = append(pages, "rejected-message?id="+r.ID)
 	}
 	for _, page := range pages {
