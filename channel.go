@@ -8,10 +8,10 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // channel is a stream of messages as it was declared: where they come from
@@ -150,7 +150,7 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 // nameRule is what isName holds a name to: it is stored with every message.
 const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
 
-func isName(name string) bool { return name != "" && store.CheckText(name, models.MaxChannel) == nil }
+func isName(name string) bool { return name != "" && store.CheckText(name, columns.MaxChannel) == nil }
 
 // HandlerSpec declares one handler: made by Func, Tx, Batch or TxBatch, or for
 // a value of the Fx graph by From, FromTx, FromBatch or FromTxBatch.

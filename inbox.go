@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -159,7 +160,7 @@ func (ib *Inbox) validateDB() error {
 	}
 	naming := ib.naming
 	if naming.Validate() != nil { // which the options report
-		naming = models.Naming{Prefix: models.DefaultPrefix}
+		naming = models.Naming{Prefix: columns.DefaultPrefix}
 	}
 	if _, err := dialects.New(ib.db, naming, store.Options{}); err != nil {
 		return errors.Join(append(all, err)...)

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -185,7 +186,7 @@ const (
 func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
-		TablePrefix:                    models.DefaultPrefix,
+		TablePrefix:                    columns.DefaultPrefix,
 		ConsumeChannelInboxRequirement: RequirementNone, PartitionConcurrency: 10,
 		SampleInterval:      15 * time.Second,
 		HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -32,10 +33,10 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		name, value string
 		limit       int
 	}{
-		{"type", m.Type, models.MaxType},
-		{"source", m.Source, models.MaxSource},
-		{"content type", m.ContentType, models.MaxContentType},
-		{"transport", transport, models.MaxTransportName},
+		{"type", m.Type, columns.MaxType},
+		{"source", m.Source, columns.MaxSource},
+		{"content type", m.ContentType, columns.MaxContentType},
+		{"transport", transport, columns.MaxTransportName},
 	} {
 		if err := store.CheckText(field.value, field.limit); err != nil {
 			reason := ReasonTooLong

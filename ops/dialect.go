@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -13,7 +14,7 @@ func texts(dialect string, opts Options) *strings.Replacer {
 	if dialect == "postgres" {
 		names = append(names, "{at}", at(opts.Clock))
 	} else {
-		statuses := models.Quote(opts.Naming.HandlerStatuses())
+		statuses := columns.Quote(opts.Naming.HandlerStatuses())
 		names = append(names, "{each}", `CROSS JOIN `+statuses+` s ON s.id IN (SELECT id`)
 	}
 	return strings.NewReplacer(names...)
@@ -30,14 +31,14 @@ func at(c clock.Clock) string {
 
 func tables(naming models.Naming) []string {
 	return []string{
-		"{messages}", models.Quote(naming.Messages()),
-		"{statuses}", models.Quote(naming.HandlerStatuses()),
-		"{rejected}", models.Quote(naming.RejectedMessages()),
-		"{gaps}", models.Quote(naming.Gaps()),
-		"{locks}", models.Quote(naming.Locks()),
-		"{handlers}", models.Quote(naming.Handlers()),
-		"{audit}", models.Quote(naming.Audit()),
-		"{meta}", models.Quote(naming.Meta()),
+		"{messages}", columns.Quote(naming.Messages()),
+		"{statuses}", columns.Quote(naming.HandlerStatuses()),
+		"{rejected}", columns.Quote(naming.RejectedMessages()),
+		"{gaps}", columns.Quote(naming.Gaps()),
+		"{locks}", columns.Quote(naming.Locks()),
+		"{handlers}", columns.Quote(naming.Handlers()),
+		"{audit}", columns.Quote(naming.Audit()),
+		"{meta}", columns.Quote(naming.Meta()),
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // filter is a Filter that has been checked.
@@ -41,15 +41,15 @@ func (f Filter) checked() (*filter, error) {
 		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
 	}
 	for _, key := range f.HandlerKeys {
-		if err := checkText("handler key", key, 1, models.MaxHandlerKey); err != nil {
+		if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
 			return nil, err
 		}
 	}
 	for _, each := range []struct {
 		name, text string
 		most       int
-	}{{"message ID", f.MessageID, models.MaxMessageID}, {"namespace", f.Namespace, models.MaxChannel},
-		{"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError},
+	}{{"message ID", f.MessageID, columns.MaxMessageID}, {"namespace", f.Namespace, columns.MaxChannel},
+		{"type", f.Type, columns.MaxType}, {"error text", f.ErrorText, columns.MaxLastError},
 		{"fingerprint", f.Fingerprint, 100}} {
 		if err := checkText(each.name, each.text, 0, each.most); err != nil {
 			return nil, err

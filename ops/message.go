@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -97,10 +98,10 @@ func (o *Ops) Message(ctx context.Context, actor Actor, ref MessageRef) (Message
 
 // check reports what no message goes by.
 func (r MessageRef) check() error {
-	if err := checkText("message ID", r.ID, 1, models.MaxMessageID); err != nil {
+	if err := checkText("message ID", r.ID, 1, columns.MaxMessageID); err != nil {
 		return err
 	}
-	return checkText("namespace", r.Namespace, 0, models.MaxChannel)
+	return checkText("namespace", r.Namespace, 0, columns.MaxChannel)
 }
 
 // inNamespace is the detail of an audit row.

@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -90,7 +91,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 // that would be too long.
 func CopyID(messageID string) string {
 	unique := uuid.NewString()
-	if id := messageID + "-replay-" + unique; utf8.RuneCountInString(id) <= models.MaxMessageID {
+	if id := messageID + "-replay-" + unique; utf8.RuneCountInString(id) <= columns.MaxMessageID {
 		return id
 	}
 	return unique
