@@ -23,6 +23,9 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
+// previewLimit is what a preview of ops reads whole.
+const previewLimit = 1 << 20
+
 func (r *rig) accept(m handler.RawMessage) {
 	r.t.Helper()
 	m.Channel, m.Type = "c", "t"
@@ -103,12 +106,12 @@ func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 			}
 			return append([]byte("hidden "), v.Bytes[len(v.Bytes)-1])
 		}), func(o *dashboard.Options) { o.ShowPayloads = true })
-		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
+		small, large := bytes.Repeat([]byte("s"), previewLimit), bytes.Repeat([]byte("s"), previewLimit+1)
 		r.accept(handler.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
 		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large})
 		page := r.page("message?id=small")
 		require.Contains(t, page, "hidden s")
-		require.Equal(t, []int{ops.PreviewLimit, 1}, seen)
+		require.Equal(t, []int{previewLimit, 1}, seen)
 		page = r.page("message?id=large")
 		require.NotContains(t, page, "hidden s")
 		require.NotContains(t, page, "sss")
@@ -140,7 +143,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 			require.NotContains(t, page, "header-100")
 			require.Contains(t, page, "50 more are not shown.")
 		}
-		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), ops.PreviewLimit)}}
+		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), previewLimit)}}
 		r.accept(handler.RawMessage{ID: "long", Content: []byte("x"), Properties: handler.Properties{Headers: long}})
 		rejected = r.reject(2, "bad", func(m *models.RejectedMessage) { m.Headers = properties.SerializeHeaders(long) })
 		for _, at := range []string{"message?id=long", "rejected-message?id=" + rejected} {

@@ -178,9 +178,9 @@ func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.True(t, failures.Capped)
-		require.LessOrEqual(t, failures.Looked, ops.LookLimit)
+		require.LessOrEqual(t, failures.Looked, lookLimit)
 		require.Len(t, failures.Groups, 3)
-		require.EqualValues(t, ops.LookLimit-2, failures.Groups[0].Poisoned)
+		require.EqualValues(t, lookLimit-2, failures.Groups[0].Poisoned)
 		for _, g := range failures.Groups[1:] {
 			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
 		}
@@ -198,7 +198,7 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 		require.NoError(t, err)
 		r.process()
 		name := *r.status("alone", "0").Fingerprint
-		r.copies("alone", ops.LookLimit+500)
+		r.copies("alone", lookLimit+500)
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET last_error = 'many', requeued_count = 1, fingerprint = ?
 			WHERE NOT is_poisoned`, name)
 

@@ -90,7 +90,7 @@ func checkID(name, id string) (string, error) {
 func checkLimit(limit int) (int, error) {
 	switch {
 	case limit == 0:
-		return DefaultLimit, nil
+		return defaultLimit, nil
 	case limit < 0 || limit > MaxLimit:
 		return 0, badInput("limit", "%d: must be 1 to %d", limit, MaxLimit)
 	}

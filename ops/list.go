@@ -15,7 +15,7 @@ import (
 //   - all else, and every state at once, by when the message was received.
 //
 // after is where to go on, "" to begin; limit is 1 to MaxLimit, 0 for
-// DefaultLimit. A status that keeps its place is on exactly one page, however
+// 50. A status that keeps its place is on exactly one page, however
 // others come, go and change between the pages.
 func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page[Status], error) {
 	ctx, cancel := o.bounded(ctx)
@@ -53,7 +53,7 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 	return page, nil
 }
 
-// Count counts the statuses that match, up to LookLimit rows looked at.
+// Count counts the statuses that match, up to 10,000 rows looked at.
 func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -89,7 +89,7 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 			if st.keyed() {
 				of.HandlerKeys = []string{key}
 			}
-			ended, err := o.findIn(ctx, &of, st, i, nil, LookLimit, &out)
+			ended, err := o.findIn(ctx, &of, st, i, nil, lookLimit, &out)
 			if err != nil {
 				return Count{}, err
 			}
@@ -109,7 +109,7 @@ func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
 	}
 	var all Count
 	for _, key := range keys {
-		its, err := o.capped(ctx, countPoisoned, LookLimit-all.N, key)
+		its, err := o.capped(ctx, countPoisoned, lookLimit-all.N, key)
 		if err != nil {
 			return Count{}, err
 		}

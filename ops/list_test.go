@@ -186,8 +186,8 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 			page, err := r.ops.List(t.Context(), filter, "", 10)
 			require.NoError(t, err)
 			require.True(t, page.Partial, name)
-			require.LessOrEqual(t, page.Looked, ops.LookLimit, name)
-			require.Greater(t, page.Looked, ops.LookLimit*9/10, name)
+			require.LessOrEqual(t, page.Looked, lookLimit, name)
+			require.Greater(t, page.Looked, lookLimit*9/10, name)
 			require.Empty(t, page.Items, name)
 			require.NotEmpty(t, page.Next, name)
 			count, err := r.ops.Count(t.Context(), filter)
@@ -197,19 +197,19 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 		}
 		count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}})
 		require.NoError(t, err)
-		require.Equal(t, ops.Count{N: ops.LookLimit, Capped: true}, count)
+		require.Equal(t, ops.Count{N: lookLimit, Capped: true}, count)
 		overview, err := r.ops.Overview(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "alone", overview.Handlers[0].HandlerKey)
-		require.Equal(t, ops.Count{N: ops.LookLimit, Capped: true}, overview.Handlers[0].Due)
+		require.Equal(t, ops.Count{N: lookLimit, Capped: true}, overview.Handlers[0].Due)
 		require.Equal(t, ops.Count{N: 1}, overview.Handlers[1].Due)
 
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true WHERE handler_key <> 'ship'`)
 		for _, each := range []struct {
 			keys []string
 			want ops.Count
-		}{{nil, ops.Count{N: ops.LookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}},
-			{[]string{"alone", "mail"}, ops.Count{N: ops.LookLimit, Capped: true}}} {
+		}{{nil, ops.Count{N: lookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}},
+			{[]string{"alone", "mail"}, ops.Count{N: lookLimit, Capped: true}}} {
 			count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: each.keys})
 			require.NoError(t, err)
 			require.Equal(t, each.want, count, each.keys)
@@ -362,7 +362,7 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 			for cursor := ops.Cursor(""); ; pages++ {
 				page, err := o.List(t.Context(), ops.Filter{ErrorText: text, States: []ops.State{ops.StatePoisoned}}, cursor, 7)
 				require.NoError(t, err)
-				require.LessOrEqual(t, page.Looked, ops.LookLimit)
+				require.LessOrEqual(t, page.Looked, lookLimit)
 				for _, s := range page.Items {
 					listed = append(listed, s.HandlerKey+"/"+s.MessageID)
 				}

@@ -176,7 +176,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	if err != nil {
 		m.PropertiesProblem = err.Error()
 	}
-	m.TraceID, m.OriginalID = traceID(p), p.Attributes[PropertyOriginalID]
+	m.TraceID, m.OriginalID = traceID(p), p.Attributes[propertyOriginalID]
 	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
 	show := func(part redact.Part, name string, value []byte) []byte {
 		of := of
@@ -186,7 +186,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	m.Content, m.OrderingKey = show(redact.PartPayload, "", stored.Content), show(redact.PartKey, "", stored.OrderingKey)
 	p.Headers = o.redactHeaders(of, p.Headers)
 	for name, value := range p.Attributes {
-		if name != PropertyOriginalID {
+		if name != propertyOriginalID {
 			p.Attributes[name] = string(show(redact.PartAttribute, name, []byte(value)))
 		}
 	}

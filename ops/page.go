@@ -58,8 +58,8 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 		return page, err
 	}
 	last := at // of the page
-	for step := limit + 1; ; step = min(4*step, LookLimit) {
-		depth := min(step, LookLimit-page.Looked)
+	for step := limit + 1; ; step = min(4*step, lookLimit) {
+		depth := min(step, lookLimit-page.Looked)
 		if depth == 0 {
 			page.Partial = true
 			return end(at)

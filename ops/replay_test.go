@@ -54,7 +54,7 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		require.Equal(t, ops.Accepted{MessageID: "copy", Outcome: "accepted", Handlers: 1}, accepted)
 
 		// Repeated after an error that left it open whether it was accepted.
-		once := ops.CopyID("1")
+		once := ops.MessageRef{ID: "1"}.CopyID()
 		accepted, err = r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.Edit{MessageID: once})
 		require.NoError(t, err)
 		require.Equal(t, once, accepted.MessageID)

@@ -45,6 +45,9 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) { test(t, newRig(t, d, nil)) })
 }
 
+// lookLimit is how many rows a page, a count or a failure overview looks at.
+const lookLimit = 10_000
+
 func allowReplay(o *ops.Options) { o.AllowReplay = true }
 
 func redactBy(hook redact.Hook) func(*ops.Options) {

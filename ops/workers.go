@@ -15,10 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// AliveFor is how young a worker's last heartbeat must be for it to count as
+// aliveFor is how young a worker's last heartbeat must be for it to count as
 // alive here: the default of WorkerTimeout. What recovery goes by is each
 // inbox's own option.
-const AliveFor = 30 * time.Second
+const aliveFor = 30 * time.Second
 
 // Worker is one process of the inbox.
 type Worker struct {
@@ -33,7 +33,7 @@ type Worker struct {
 	Stopped   bool
 	// Released: found dead, its claims given to others.
 	Released bool
-	// Alive: neither of these, and silent for less than AliveFor.
+	// Alive: neither of these, and silent for less than 30 s.
 	Alive bool
 	// Reasons are what kept the process from being healthy at its last heartbeat, the
 	// worst first; empty if it was healthy.
@@ -140,7 +140,7 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	for i, w := range stored {
 		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt,
 			SilentFor: w.SilentFor,
-			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < AliveFor}
+			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < aliveFor}
 		if workers[i].Reasons, err = o.reasons(w.Health); err != nil {
 			return nil, fmt.Errorf("health of worker %s: %w", w.ID, err)
 		}

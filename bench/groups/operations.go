@@ -237,7 +237,8 @@ func (s *stuckInbox) mark(ctx context.Context) error {
 		return fmt.Errorf("there are %d failure groups, expected 20", len(failures.Groups))
 	}
 	s.group = failures.Groups[0].Fingerprint
-	for n := s.failed - ops.DefaultLimit; n > 0; n -= min(n, ops.MaxLimit) {
+	const listed = 50 // by a limit of 0
+	for n := s.failed - listed; n > 0; n -= min(n, ops.MaxLimit) {
 		page, err := s.ops.List(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}}, s.last, min(n, ops.MaxLimit))
 		if err != nil {
 			return err
