@@ -41,7 +41,7 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 		require.Equal(t, "durable, letter bad, letter bad, letter bad, letter bad, letter bad, durable, durable, durable",
 			dispositions(results))
 		require.ErrorIs(t, results[1].Err, errMangled)
-		require.ErrorContains(t, results[5].Err, string(acceptor.ReasonRefused))
+		require.ErrorContains(t, results[5].Err, "refused_by_database")
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, r.messages())
 		require.Empty(t, r.rejected())
 		require.Zero(t, r.counters.Load(telemetry.Rejected), "they are counted once they are acknowledged")

@@ -39,9 +39,9 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		{"transport", transport, columns.MaxTransportName},
 	} {
 		if err := store.CheckText(field.value, field.limit); err != nil {
-			reason := ReasonTooLong
+			reason := reasonTooLong
 			if store.CheckText(field.value, 0) != nil {
-				reason = ReasonBadText
+				reason = reasonBadText
 			}
 			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reason, Detail: "its " + field.name, Err: err}
 		}
@@ -49,7 +49,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	m.Properties.Channel = m.Channel
 	properties, err := properties.Serialize(m.Properties)
 	if err != nil {
-		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadProperties, Err: err}
+		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadProperties, Err: err}
 	}
 	content := m.Content
 	if content == nil {
@@ -64,7 +64,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	for _, h := range handlers {
 		key, err := orderingKey(h, m)
 		if err != nil {
-			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadOrderingKey,
+			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadOrderingKey,
 				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
 		row.Handlers = append(row.Handlers, store.NewStatus{
@@ -87,14 +87,14 @@ func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err erro
 }
 
 // reasonOfID classifies what is wrong with an ID.
-func reasonOfID(err error) Reason {
+func reasonOfID(err error) string {
 	var long *envelope.IDTooLongError
 	switch {
 	case errors.As(err, &long):
-		return ReasonIDTooLong
+		return reasonIDTooLong
 	case errors.Is(err, envelope.ErrMissingID):
-		return ReasonMissingID
+		return reasonMissingID
 	default:
-		return ReasonBadID
+		return reasonBadID
 	}
 }
