@@ -11,51 +11,31 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
-
-// HealthState sums an inbox's health up.
-type HealthState string
 
 // The states of an inbox (contract 11.5).
 const (
 	// HealthHealthy: nothing is wrong that the inbox knows of.
-	HealthHealthy HealthState = "healthy"
+	HealthHealthy ops.HealthState = "healthy"
 	// HealthDegraded: something is, and work goes on or will by itself.
-	HealthDegraded HealthState = "degraded"
+	HealthDegraded ops.HealthState = "degraded"
 	// HealthUnhealthy: work stands still, and somebody should look.
-	HealthUnhealthy HealthState = "unhealthy"
+	HealthUnhealthy ops.HealthState = "unhealthy"
 )
 
 // rank orders the states, as the gauge inbox.health does.
-func (s HealthState) rank() int {
-	return slices.Index([]HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
-}
-
-// HealthReason is one thing that is wrong.
-type HealthReason struct {
-	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
-	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
-	// Each is explained in docs/observability.md.
-	Code string `json:"code"`
-	// State is what the inbox is for this reason alone.
-	State HealthState `json:"state"`
-	// Channel or HandlerKey is whom it concerns; empty if it is everybody.
-	Channel    string `json:"channel,omitempty"`
-	HandlerKey string `json:"handler_key,omitempty"`
-	// MessageIDs are of the messages whose calls have not returned, the longest
-	// first, ten at most; nil but for long_running.
-	MessageIDs []string `json:"message_ids,omitempty"`
-	// Detail is for people.
-	Detail string `json:"detail"`
+func rank(s ops.HealthState) int {
+	return slices.Index([]ops.HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
 }
 
 // Health is the state of an inbox at one moment.
 type Health struct {
 	// State is that of the worst of the Reasons, of which there are none if it
 	// is healthy.
-	State   HealthState
-	Reasons []HealthReason
+	State   ops.HealthState
+	Reasons []ops.HealthReason
 	// Running is true between Start and Stop.
 	Running bool
 
@@ -90,13 +70,13 @@ func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
 // it knows of is in the way; or the database's pool is closed. While the database or a broker is away, while handlers
 // hang, and while a partition is halted, it is live.
 func (h Health) Live() bool {
-	if slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == health.ClosedPool }) {
+	if slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool { return r.Code == health.ClosedPool }) {
 		return false
 	}
 	if h.Processor.Busy > 0 || len(h.Processor.Conditions) > 0 || len(h.Processor.Stuck) > 0 {
 		return true
 	}
-	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool {
+	return !slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool {
 		return r.Code == health.NoProgress && r.State == HealthUnhealthy
 	})
 }
@@ -175,8 +155,8 @@ const (
 // healthJSON returns the reasons, the worst first, as workers store them for
 // operators (contract 11.5).
 func (ib *Inbox) healthJSON() string {
-	reasons := append([]HealthReason{}, ib.Health().Reasons...)
-	slices.SortStableFunc(reasons, func(a, b HealthReason) int { return b.State.rank() - a.State.rank() })
+	reasons := append([]ops.HealthReason{}, ib.Health().Reasons...)
+	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })
 	reasons = reasons[:min(len(reasons), mostStoredReasons)]
 	for i, r := range reasons {
 		if text := []rune(r.Detail); len(text) > mostStoredDetail {

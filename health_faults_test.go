@@ -16,11 +16,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
-func reason(ib *inbox.Inbox, code string) *inbox.HealthReason {
+func reason(ib *inbox.Inbox, code string) *ops.HealthReason {
 	reasons := ib.Health().Reasons
-	if i := slices.IndexFunc(reasons, func(r inbox.HealthReason) bool { return r.Code == code }); i >= 0 {
+	if i := slices.IndexFunc(reasons, func(r ops.HealthReason) bool { return r.Code == code }); i >= 0 {
 		return &reasons[i]
 	}
 	return nil

@@ -308,7 +308,7 @@ func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 			var told struct {
 				Inbox, State string
 				Live, Ready  bool
-				Reasons      []inbox.HealthReason
+				Reasons      []ops.HealthReason
 			}
 			require.NoError(t, json.Unmarshal([]byte(body), &told))
 			require.Equal(t, "test unhealthy false false",

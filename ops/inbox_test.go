@@ -509,7 +509,7 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, overview.Reasons, 1)
 		require.Equal(t, []string{health.Circuit, "degraded", "mail"},
-			[]string{overview.Reasons[0].Code, overview.Reasons[0].State, overview.Reasons[0].HandlerKey})
+			[]string{overview.Reasons[0].Code, string(overview.Reasons[0].State), overview.Reasons[0].HandlerKey})
 		require.Equal(t, "circuit breaker open", overview.Handlers[0].Obstacle)
 	})
 }

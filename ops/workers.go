@@ -40,22 +40,27 @@ type Worker struct {
 	Reasons []HealthReason
 }
 
-// HealthReason is one thing that keeps a process from being healthy: an
-// inbox.HealthReason as its worker has stored it (contract 11.5).
+// HealthState sums up the health of a process: inbox.HealthHealthy, HealthDegraded or HealthUnhealthy.
+type HealthState string
+
+// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its
+// process, and this package those that workers have stored (contract 11.5).
 type HealthReason struct {
-	// Code is that of inbox.HealthReason, such as halted_partition.
+	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
+	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
+	// Each is explained in docs/observability.md.
 	Code string `json:"code"`
-	// State is "degraded" or "unhealthy".
-	State string `json:"state"`
+	// State is what the process is for this reason alone, degraded or unhealthy.
+	State HealthState `json:"state"`
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
-	Channel    string `json:"channel"`
-	HandlerKey string `json:"handler_key"`
-	// MessageIDs are of the messages whose calls do not return; nil but for
-	// long_running.
+	Channel    string `json:"channel,omitempty"`
+	HandlerKey string `json:"handler_key,omitempty"`
+	// MessageIDs are of the messages whose calls have not returned, the longest
+	// first, ten at most of each worker; nil but for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is for people. A Redact hook sees it as an error.
 	Detail string `json:"detail"`
-	// Workers counts the living workers that say so; 1 for a Worker's own.
+	// Workers counts the living workers that say so: 1 for a Worker's own, 0 in inbox.Health.
 	Workers int `json:"-"`
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 var decoder = envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}
@@ -298,7 +299,7 @@ func (r *standing) receive(t *testing.T, id string) {
 
 // consumer returns the inbox's health state that the channel causes. It is empty if nothing is
 // wrong.
-func (r *standing) consumer() inbox.HealthState {
+func (r *standing) consumer() ops.HealthState {
 	for _, reason := range r.ib.Health().Reasons {
 		if reason.Code == health.Consumer {
 			return reason.State
@@ -307,7 +308,7 @@ func (r *standing) consumer() inbox.HealthState {
 	return ""
 }
 
-func (r *standing) becomes(t *testing.T, want inbox.HealthState) {
+func (r *standing) becomes(t *testing.T, want ops.HealthState) {
 	t.Helper()
 	inboxtest.Eventually(t, func() bool {
 		return r.consumer() == want

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // hanging calls do not return until they are released, even if their context ends.
@@ -39,9 +40,9 @@ func (h hanging) plain(context.Context, inboxtest.Bytes) error {
 
 func (h hanging) tx(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return h.plain(ctx, m) }
 
-func reasonOf(ib *inbox.Inbox, code string) *inbox.HealthReason {
+func reasonOf(ib *inbox.Inbox, code string) *ops.HealthReason {
 	reasons := ib.Health().Reasons
-	if i := slices.IndexFunc(reasons, func(r inbox.HealthReason) bool { return r.Code == code }); i >= 0 {
+	if i := slices.IndexFunc(reasons, func(r ops.HealthReason) bool { return r.Code == code }); i >= 0 {
 		return &reasons[i]
 	}
 	return nil

@@ -1,5 +1,5 @@
 // Package health has the codes of the reasons why an inbox is not healthy. Programs see them as
-// strings in inbox.HealthReason and in the workers' rows, and docs/observability.md lists them:
+// strings in ops.HealthReason and in the workers' rows, and docs/observability.md lists them:
 // they are as fixed as the name of a metric (contract 11.5).
 package health
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // Contract 11.5.
@@ -53,7 +54,7 @@ func TestThePageListsEveryReason(t *testing.T) {
 	}
 	shown := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))
 	require.NotNil(t, shown)
-	var body struct{ Reasons []inbox.HealthReason }
+	var body struct{ Reasons []ops.HealthReason }
 	require.NoError(t, json.Unmarshal([]byte(shown[1]), &body))
 	require.Equal(t, health.Halted, body.Reasons[0].Code)
 	require.Equal(t, inbox.HealthUnhealthy, body.Reasons[0].State)
