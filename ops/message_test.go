@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
@@ -153,6 +154,33 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		page, err = r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "secret"}, "", 10)
 		require.NoError(t, err)
 		require.Empty(t, page.Items)
+	})
+}
+
+// Contract 11.6: no option of an Ops removes the inbox's hook, or sees what that hides.
+func TestTheInboxsHookRunsBeforeThatOfAnOps(t *testing.T) {
+	replacing := func(old, with string) redact.Hook {
+		return func(v redact.Value) []byte { return bytes.ReplaceAll(v.Bytes, []byte(old), []byte(with)) }
+	}
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Redact = replacing("secret", "hidden") }),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "secret")
+		for _, c := range []struct {
+			configure func(*ops.Options)
+			shown     string
+		}{
+			{nil, "hidden"},
+			{redactBy(nil), "hidden"},
+			{redactBy(replacing("hidden", "HIDDEN")), "HIDDEN"},
+			{redactBy(replacing("secret", "seen")), "hidden"},
+		} {
+			o, err := ib.Ops(c.configure)
+			require.NoError(t, err)
+			m, err := o.Message(t.Context(), ada, ops.MessageRef{ID: "secret"})
+			require.NoError(t, err)
+			require.Equal(t, c.shown, string(m.Content))
+		}
 	})
 }
 

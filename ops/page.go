@@ -32,8 +32,9 @@ type part[T any] struct {
 }
 
 // pageOf reads a page of a list that has one order and one index. A statement looks at depth
-// items behind a place, in the list's order, and returns up to limit that match; placeAt tells where an item is. takes judges what the
-// statement does not; judged says that it drops more than a few, so that all are needed.
+// items behind a place, in the list's order, and returns up to limit that match; placeAt tells where
+// an item is. takes judges what the statement does not; judged says that it drops more than a few, so
+// that all are needed.
 func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, limit int, judged bool,
 	read func(ctx context.Context, p place, depth, limit int) (part[T], error), placeAt func(T) place,
 	takes func(T) bool) (Page[T], error) {

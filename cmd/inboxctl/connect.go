@@ -167,7 +167,9 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 }
 
 // with runs a command's work on the inbox that the flags name.
-func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options)) error {
+func (a *app) with(
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
+) error {
 	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error {
 		return work(ctx, o)
 	}, configure...)
