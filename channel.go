@@ -9,12 +9,12 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // channel is a declared stream of messages: where they come from, and which handlers take which types.
@@ -144,7 +144,7 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 // nameRule describes the names that isName accepts. The name is stored with every message.
 const nameRule = "1 to 200 characters of valid UTF-8 without NUL"
 
-func isName(name string) bool { return name != "" && store.CheckText(name, models.MaxChannel) == nil }
+func isName(name string) bool { return name != "" && store.CheckText(name, columns.MaxChannel) == nil }
 
 // deliveryMode is how a channel's messages reach its handlers. Inline and Direct are called synchronous.
 type deliveryMode int

@@ -45,7 +45,8 @@ var levels = []string{
 	"internal/properties internal/registry internal/store internal/telemetry",
 	"handler internal/fingerprint internal/handlertx internal/redaction",
 	"models redact",
-	"internal/clock internal/keyless internal/routine internal/settings internal/pages internal/pages/options internal/pages/schema " +
+	"internal/clock internal/columns internal/health internal/keyless internal/routine internal/settings " +
+		"internal/pages internal/pages/options internal/pages/schema " +
 		"internal/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/sqlitefile internal/sqltest " +
 		"internal/testenv internal/testenv/pgproxy internal/txcontrol",
 }

@@ -9,86 +9,33 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// HealthState sums an inbox's health up.
-type HealthState string
-
 // The states of an inbox (contract 11.5).
 const (
 	// HealthHealthy: nothing is wrong that the inbox knows of.
-	HealthHealthy HealthState = "healthy"
+	HealthHealthy ops.HealthState = "healthy"
 	// HealthDegraded: something is, and work goes on or will by itself.
-	HealthDegraded HealthState = "degraded"
+	HealthDegraded ops.HealthState = "degraded"
 	// HealthUnhealthy: work stands still, and somebody should look.
-	HealthUnhealthy HealthState = "unhealthy"
+	HealthUnhealthy ops.HealthState = "unhealthy"
 )
 
 // rank orders the states, as the gauge inbox.health does.
-func (s HealthState) rank() int {
-	return slices.Index([]HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
+func rank(s ops.HealthState) int {
+	return slices.Index([]ops.HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
 }
-
-// HealthReason is one thing that is wrong.
-type HealthReason struct {
-	// Code is one of the Reason constants, for programs.
-	Code string `json:"code"`
-	// State is what the inbox is for this reason alone.
-	State HealthState `json:"state"`
-	// Channel or HandlerKey is whom it concerns; empty if it is everybody.
-	Channel    string `json:"channel,omitempty"`
-	HandlerKey string `json:"handler_key,omitempty"`
-	// MessageIDs are of the messages whose calls have not returned, the longest
-	// first, ten at most; nil but for ReasonLongRunning.
-	MessageIDs []string `json:"message_ids,omitempty"`
-	// Detail is for people.
-	Detail string `json:"detail"`
-}
-
-// The codes of reasons.
-const (
-	// ReasonNoProgress: work is due and no attempt ends in this process.
-	ReasonNoProgress = "no_progress"
-	// ReasonOldestDue: a status has been due for longer than HealthMaxDueAge.
-	ReasonOldestDue = "oldest_due_age"
-	// ReasonPoisonRate: too much of what ends is poisoned.
-	ReasonPoisonRate = "poison_rate"
-	// ReasonHalted: a partition is halted, and nobody consumes it.
-	ReasonHalted = "halted_partition"
-	// ReasonConsumer: something else keeps a channel from consuming.
-	ReasonConsumer = "consumer"
-	// ReasonDatabase: the backlog cannot be looked at, or an error of the
-	// processor lasts.
-	ReasonDatabase = "database"
-	// ReasonStuck: calls of a handler ignore their cancelled context.
-	ReasonStuck = "stuck_handler"
-	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
-	ReasonLongRunning = ops.ReasonLongRunning
-	// ReasonCircuit: a handler's circuit breaker is open.
-	ReasonCircuit = ops.ReasonCircuit
-	// ReasonOutage: attempts of an Inline or Direct channel cannot be made or
-	// finished.
-	ReasonOutage = "outage"
-	// ReasonClockSkew: this machine's clock is not the database's.
-	ReasonClockSkew = "clock_skew"
-	// ReasonBarredRole: another worker's database role is one whose sessions this
-	// worker's can neither see nor end.
-	ReasonBarredRole = "barred_role"
-	// ReasonClosedPool: the application has closed the database's pool.
-	ReasonClosedPool = "closed_pool"
-	// ReasonCleanup: cleanup fails, or has waited for consumers for too long.
-	ReasonCleanup = "cleanup"
-)
 
 // Health is the state of an inbox at one moment.
 type Health struct {
 	// State is that of the worst of the Reasons, of which there are none if it
 	// is healthy.
-	State   HealthState
-	Reasons []HealthReason
+	State   ops.HealthState
+	Reasons []ops.HealthReason
 	// Running is true between Start and Stop.
 	Running bool
 
@@ -123,14 +70,14 @@ func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
 // it knows of is in the way; or the database's pool is closed. While the database or a broker is away, while handlers
 // hang, and while a partition is halted, it is live.
 func (h Health) Live() bool {
-	if slices.ContainsFunc(h.Reasons, func(r HealthReason) bool { return r.Code == ReasonClosedPool }) {
+	if slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool { return r.Code == health.ClosedPool }) {
 		return false
 	}
 	if h.Processor.Busy > 0 || len(h.Processor.Conditions) > 0 || len(h.Processor.Stuck) > 0 {
 		return true
 	}
-	return !slices.ContainsFunc(h.Reasons, func(r HealthReason) bool {
-		return r.Code == ReasonNoProgress && r.State == HealthUnhealthy
+	return !slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool {
+		return r.Code == health.NoProgress && r.State == HealthUnhealthy
 	})
 }
 
@@ -208,8 +155,8 @@ const (
 // healthJSON returns the reasons, the worst first, as workers store them for
 // operators (contract 11.5).
 func (ib *Inbox) healthJSON() string {
-	reasons := append([]HealthReason{}, ib.Health().Reasons...)
-	slices.SortStableFunc(reasons, func(a, b HealthReason) int { return b.State.rank() - a.State.rank() })
+	reasons := append([]ops.HealthReason{}, ib.Health().Reasons...)
+	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })
 	reasons = reasons[:min(len(reasons), mostStoredReasons)]
 	for i, r := range reasons {
 		if text := []rune(r.Detail); len(text) > mostStoredDetail {

@@ -13,13 +13,15 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
-func reason(ib *inbox.Inbox, code string) *inbox.HealthReason {
+func reason(ib *inbox.Inbox, code string) *ops.HealthReason {
 	reasons := ib.Health().Reasons
-	if i := slices.IndexFunc(reasons, func(r inbox.HealthReason) bool { return r.Code == code }); i >= 0 {
+	if i := slices.IndexFunc(reasons, func(r ops.HealthReason) bool { return r.Code == code }); i >= 0 {
 		return &reasons[i]
 	}
 	return nil
@@ -42,13 +44,13 @@ func TestWorkerWhoseClockIsWrongIsDegradedAndSaysSoOnce(t *testing.T) {
 				right := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 				inboxtest.Start(t, right)
 				inboxtest.Start(t, ib)
-				inboxtest.Eventually(t, func() bool { return reason(ib, inbox.ReasonClockSkew) != nil }, "health says so")
-				its := reason(ib, inbox.ReasonClockSkew)
+				inboxtest.Eventually(t, func() bool { return reason(ib, health.ClockSkew) != nil }, "health says so")
+				its := reason(ib, health.ClockSkew)
 				require.Contains(t, its.Detail, c.detail)
 				require.Equal(t, inbox.HealthDegraded, its.State)
 				require.ErrorContains(t, ib.Health().Degraded(), c.detail)
 				require.Equal(t, 1, logs.FilterMessageSnippet("clock is not the database's").Len())
-				require.Nil(t, reason(right, inbox.ReasonClockSkew))
+				require.Nil(t, reason(right, health.ClockSkew))
 			})
 		})
 	}
@@ -109,7 +111,7 @@ func TestClosedPoolIsUnhealthyAndNotLive(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, pool.Close())
 		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("pool is closed").Len() > 0 }, "it is noticed")
-		inboxtest.Eventually(t, func() bool { return reason(ib, inbox.ReasonClosedPool) != nil }, "health says so")
+		inboxtest.Eventually(t, func() bool { return reason(ib, health.ClosedPool) != nil }, "health says so")
 		h := ib.Health()
 		require.Equal(t, inbox.HealthUnhealthy, h.State)
 		require.False(t, h.Live())
@@ -146,7 +148,7 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 		}, "the worker's row says so")
 		require.Contains(t, stored, "postgres://app:xxxxx@elsewhere/orders")
 		require.NotContains(t, stored, "hunter2")
-		require.NotContains(t, reason(ib, inbox.ReasonDatabase).Detail, "hunter2")
+		require.NotContains(t, reason(ib, health.Database).Detail, "hunter2")
 	})
 }
 
@@ -164,20 +166,20 @@ func TestWorkerThatCannotEndSessionsOfAnothersRoleSaysSoUntilItCan(t *testing.T)
 	first, second := work(testenv.OpenPostgres(t, asOld)), work(testenv.OpenPostgres(t, asRotated), log)
 	inboxtest.Start(t, first)
 	inboxtest.Start(t, second)
-	inboxtest.Eventually(t, func() bool { return reason(second, inbox.ReasonBarredRole) != nil }, "health says so")
-	its := reason(second, inbox.ReasonBarredRole)
+	inboxtest.Eventually(t, func() bool { return reason(second, health.BarredRole) != nil }, "health says so")
+	its := reason(second, health.BarredRole)
 	require.Equal(t, inbox.HealthDegraded, its.State)
 	require.Contains(t, its.Detail, "the database role "+old+",")
 	require.Contains(t, its.Detail, "GRANT pg_read_all_stats, pg_signal_backend TO "+rotated)
 	require.ErrorContains(t, second.Health().Degraded(), its.Detail)
 	require.True(t, second.Health().Ready())
 	inboxtest.Eventually(t, func() bool {
-		return reason(first, inbox.ReasonBarredRole) != nil
+		return reason(first, health.BarredRole) != nil
 	}, "the other has the same to say")
 
 	testenv.Grant(t, dsn, "pg_read_all_stats, pg_signal_backend", rotated)
-	inboxtest.Eventually(t, func() bool { return reason(second, inbox.ReasonBarredRole) == nil }, "it can now")
+	inboxtest.Eventually(t, func() bool { return reason(second, health.BarredRole) == nil }, "it can now")
 	testenv.Grant(t, dsn, rotated, old)
-	inboxtest.Eventually(t, func() bool { return reason(first, inbox.ReasonBarredRole) == nil }, "a member can, too")
+	inboxtest.Eventually(t, func() bool { return reason(first, health.BarredRole) == nil }, "a member can, too")
 	require.Equal(t, 1, logs.FilterMessageSnippet("can neither see nor end").Len())
 }

@@ -3,15 +3,17 @@ package inbox
 import (
 	"encoding/json"
 	"net/http"
+
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // healthBody is what the handlers answer.
 type healthBody struct {
-	Inbox   string         `json:"inbox"`
-	State   HealthState    `json:"state"`
-	Live    bool           `json:"live"`
-	Ready   bool           `json:"ready"`
-	Reasons []HealthReason `json:"reasons"`
+	Inbox   string             `json:"inbox"`
+	State   ops.HealthState    `json:"state"`
+	Live    bool               `json:"live"`
+	Ready   bool               `json:"ready"`
+	Reasons []ops.HealthReason `json:"reasons"`
 }
 
 // LiveHandler answers 200 while Health().Live() and 503 else, with the state and
@@ -31,7 +33,7 @@ func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := ib.Health()
 		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(),
-			Reasons: append([]HealthReason{}, h.Reasons...)}
+			Reasons: append([]ops.HealthReason{}, h.Reasons...)}
 		text, err := json.Marshal(body)
 		if err != nil { // there is nothing in it that json cannot write
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -26,7 +28,7 @@ func (h *Health) judge(s *sampler, o Options) {
 		h.judgeSamples(s, o)
 	}
 	if poisoned, of := s.poisoned(); poisoned >= fewPoisoned && float64(poisoned) > o.HealthMaxPoisonRate*float64(of) {
-		h.because(HealthReason{Code: ReasonPoisonRate, State: HealthDegraded,
+		h.because(ops.HealthReason{Code: health.PoisonRate, State: HealthDegraded,
 			Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", poisoned, of, poisonWindow(o))})
 	}
 	s.mu.Unlock()
@@ -35,20 +37,20 @@ func (h *Health) judge(s *sampler, o Options) {
 		h.judgeConsumer(c, s, o)
 	}
 	if c := h.Cleanup; c.Overdue {
-		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded,
+		h.because(ops.HealthReason{Code: health.Cleanup, State: HealthDegraded,
 			Detail: fmt.Sprintf("cleanup is held since %s: %v", c.HeldSince.Format(time.RFC3339), c.Held)})
 	}
 	if err := h.Cleanup.Err; err != nil {
-		h.because(HealthReason{Code: ReasonCleanup, State: HealthDegraded, Detail: err.Error()})
+		h.because(ops.HealthReason{Code: health.Cleanup, State: HealthDegraded, Detail: err.Error()})
 	}
 	for i, r := range h.Reasons { // errors may quote data, and how something was connected to
 		h.Reasons[i].Detail = s.ib.cfg.redactor.Error(redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}, r.Detail)
 	}
 }
 
-func (h *Health) because(r HealthReason) {
+func (h *Health) because(r ops.HealthReason) {
 	h.Reasons = append(h.Reasons, r)
-	if r.State.rank() > h.State.rank() {
+	if rank(r.State) > rank(h.State) {
 		h.State = r.State
 	}
 }
@@ -59,7 +61,7 @@ func (h *Health) because(r HealthReason) {
 // 5.3). The sampler's lock is held.
 func (h *Health) judgeSamples(s *sampler, o Options) {
 	if s.err != nil {
-		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded,
+		h.because(ops.HealthReason{Code: health.Database, State: HealthDegraded,
 			Detail: fmt.Sprintf("the backlog cannot be looked at since %s: %v", s.since.Format(time.RFC3339), s.err)})
 		return
 	}
@@ -76,7 +78,7 @@ func (h *Health) judgeSamples(s *sampler, o Options) {
 			state = HealthDegraded
 		}
 		if state != HealthHealthy {
-			h.because(HealthReason{Code: ReasonNoProgress, State: state,
+			h.because(ops.HealthReason{Code: health.NoProgress, State: state,
 				Detail: fmt.Sprintf("work is due and no attempt has ended since %s; %d calls are running",
 					since.Format(time.RFC3339), h.Processor.Busy)})
 		}
@@ -86,7 +88,7 @@ func (h *Health) judgeSamples(s *sampler, o Options) {
 			s.at.Sub(latest(b.OldestDue, s.began)) < o.HealthMaxDueAge {
 			continue
 		}
-		h.because(HealthReason{Code: ReasonOldestDue, State: HealthDegraded, HandlerKey: b.HandlerKey,
+		h.because(ops.HealthReason{Code: health.OldestDue, State: HealthDegraded, HandlerKey: b.HandlerKey,
 			Detail: fmt.Sprintf("its oldest due status is due since %s", b.OldestDue.Format(time.RFC3339))})
 	}
 }
@@ -118,41 +120,41 @@ func (h *Health) judgePool() {
 		problems = append(problems, c.Err())
 	}
 	if slices.ContainsFunc(problems, store.PoolClosed) {
-		h.because(HealthReason{Code: ReasonClosedPool, State: HealthUnhealthy,
+		h.because(ops.HealthReason{Code: health.ClosedPool, State: HealthUnhealthy,
 			Detail: "the application has closed the database's pool, which never comes back: stop the inbox before closing the pool, and restart the process"})
 	}
 }
 
 func (h *Health) judgeProcessor() {
 	if skew := h.Processor.ClockSkew; skew != 0 {
-		h.because(HealthReason{Code: ReasonClockSkew, State: HealthDegraded, Detail: skewed(skew)})
+		h.because(ops.HealthReason{Code: health.ClockSkew, State: HealthDegraded, Detail: skewed(skew)})
 	}
 	if len(h.Processor.BarredRoles) > 0 {
-		h.because(HealthReason{Code: ReasonBarredRole, State: HealthDegraded, Detail: barred(h.Processor)})
+		h.because(ops.HealthReason{Code: health.BarredRole, State: HealthDegraded, Detail: barred(h.Processor)})
 	}
 	h.judgePool()
 	for _, what := range slices.Sorted(maps.Keys(h.Processor.Conditions)) {
-		h.because(HealthReason{Code: ReasonDatabase, State: HealthDegraded,
+		h.because(ops.HealthReason{Code: health.Database, State: HealthDegraded,
 			Detail: fmt.Sprintf("%s: %v", what, h.Processor.Conditions[what])})
 	}
 	for _, stuck := range []map[string]int{h.Processor.Stuck, h.InPlaceStuck} {
 		for _, key := range slices.Sorted(maps.Keys(stuck)) {
-			h.because(HealthReason{Code: ReasonStuck, State: HealthDegraded, HandlerKey: key,
+			h.because(ops.HealthReason{Code: health.Stuck, State: HealthDegraded, HandlerKey: key,
 				Detail: fmt.Sprintf("%d calls ignore their cancelled context", stuck[key])})
 		}
 	}
 	for _, o := range h.longRunning {
 		// Degraded, and ready all the same: the process does its other work, and
 		// would meet the same message after a restart.
-		h.because(HealthReason{Code: ReasonLongRunning, State: HealthDegraded, HandlerKey: o.handlerKey,
+		h.because(ops.HealthReason{Code: health.LongRunning, State: HealthDegraded, HandlerKey: o.handlerKey,
 			MessageIDs: o.messageIDs, Detail: o.detail})
 	}
 	for _, key := range h.Processor.OpenCircuits {
-		h.because(HealthReason{Code: ReasonCircuit, State: HealthDegraded, HandlerKey: key,
+		h.because(ops.HealthReason{Code: health.Circuit, State: HealthDegraded, HandlerKey: key,
 			Detail: "its circuit breaker is open"})
 	}
 	for _, channel := range slices.Sorted(maps.Keys(h.InPlaceOutages)) {
-		h.because(HealthReason{Code: ReasonOutage, State: HealthDegraded, Channel: channel,
+		h.because(ops.HealthReason{Code: health.Outage, State: HealthDegraded, Channel: channel,
 			Detail: fmt.Sprintf("attempts cannot be made or finished: %v", h.InPlaceOutages[channel])})
 	}
 }
@@ -165,12 +167,12 @@ const haltReasons = 20
 func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o Options) {
 	halted := c.Halted()
 	for _, p := range halted[:min(len(halted), haltReasons)] {
-		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
+		h.because(ops.HealthReason{Code: health.Halted, State: HealthUnhealthy, Channel: c.Channel,
 			Detail: fmt.Sprintf("%s/%d is halted before offset %d since %s: %v", p.Topic, p.Partition, p.Accepted,
 				p.HaltedAt.Format(time.RFC3339), p.Halted)})
 	}
 	if more := len(halted) - haltReasons; more > 0 {
-		h.because(HealthReason{Code: ReasonHalted, State: HealthUnhealthy, Channel: c.Channel,
+		h.because(ops.HealthReason{Code: health.Halted, State: HealthUnhealthy, Channel: c.Channel,
 			Detail: fmt.Sprintf("%d more partitions are halted", more)})
 	}
 	others := c
@@ -186,7 +188,7 @@ func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o Options) {
 		if paused := s.ib.pausedSynchronous(c.Channel); len(paused) > 0 {
 			detail += fmt.Sprintf("; its partitions wait for paused handlers %q", paused)
 		}
-		h.because(HealthReason{Code: ReasonConsumer, State: state, Channel: c.Channel, Detail: detail})
+		h.because(ops.HealthReason{Code: health.Consumer, State: state, Channel: c.Channel, Detail: detail})
 	}
 }
 

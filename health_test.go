@@ -24,8 +24,8 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// health is the state and the codes of its reasons.
-func health(ib *inbox.Inbox) string {
+// summary is the state and the codes of its reasons.
+func summary(ib *inbox.Inbox) string {
 	h := ib.Health()
 	words := []string{string(h.State)}
 	for _, r := range h.Reasons {
@@ -41,8 +41,8 @@ func health(ib *inbox.Inbox) string {
 func becomes(t *testing.T, ib *inbox.Inbox, want string) inbox.Health {
 	t.Helper()
 	inboxtest.Eventually(t, func() bool {
-		return health(ib) == want
-	}, fmt.Sprintf("health is %q, not %q", want, health(ib)))
+		return summary(ib) == want
+	}, fmt.Sprintf("health is %q, not %q", want, summary(ib)))
 	return ib.Health()
 }
 
@@ -52,7 +52,7 @@ func stays(t *testing.T, ib *inbox.Inbox, clock *fxtest.Clock, want string) inbo
 	clock.Advance(time.Millisecond)
 	at := clock.Now()
 	inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.Before(at) }, "a sample was taken")
-	require.Equal(t, want, health(ib))
+	require.Equal(t, want, summary(ib))
 	return ib.Health()
 }
 
@@ -95,7 +95,7 @@ func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 			o.HealthMaxDueAge = 0
 		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle)))
-		require.Equal(t, "healthy", health(ib))
+		require.Equal(t, "healthy", summary(ib))
 		require.False(t, ib.Health().Ready(), "not started")
 		require.True(t, ib.Health().Live())
 		inboxtest.Accept(t, ib, "m1", "m2", "m3")
@@ -165,7 +165,7 @@ func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
 			inboxtest.Accept(t, ib, fmt.Sprint("q", i))
 			inboxtest.Receive(t, done, "a quick one")
 			if i < 14 {
-				inboxtest.Eventually(t, func() bool { return health(ib) == "healthy" }, "progress is seen")
+				inboxtest.Eventually(t, func() bool { return summary(ib) == "healthy" }, "progress is seen")
 			} else {
 				break
 			}
@@ -308,7 +308,7 @@ func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 			var told struct {
 				Inbox, State string
 				Live, Ready  bool
-				Reasons      []inbox.HealthReason
+				Reasons      []ops.HealthReason
 			}
 			require.NoError(t, json.Unmarshal([]byte(body), &told))
 			require.Equal(t, "test unhealthy false false",
@@ -382,7 +382,7 @@ func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "a sample was taken")
 		require.NotZero(t, ib.Health().Backlog[0].Due)
 		clock.Advance(24 * time.Hour)
-		require.Equal(t, "healthy", health(ib))
+		require.Equal(t, "healthy", summary(ib))
 	})
 }
 
@@ -392,7 +392,7 @@ func TestHealthGoesWithoutTheDatabase(t *testing.T) {
 		inboxtest.Start(t, ib)
 		stays(t, ib, clock, "healthy")
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_handlers RENAME TO away`) // pauses are read with each heartbeat
-		inboxtest.Eventually(t, func() bool { return health(ib) == "degraded database" }, "the trouble shows")
+		inboxtest.Eventually(t, func() bool { return summary(ib) == "degraded database" }, "the trouble shows")
 		clock.Advance(time.Hour)
 		h := ib.Health()
 		require.True(t, h.Ready() && h.Live(), "a restart would not mend it")

@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -185,7 +186,7 @@ func (ib *Inbox) validateDB() error {
 	}
 	naming := ib.naming
 	if naming.Validate() != nil { // Options.Validate reports that
-		naming = models.Naming{Prefix: models.DefaultPrefix}
+		naming = models.Naming{Prefix: columns.DefaultPrefix}
 	}
 	if _, err := dialects.New(ib.db, naming, store.Options{}); err != nil {
 		return errors.Join(append(all, err)...)

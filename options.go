@@ -17,6 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
@@ -163,7 +164,7 @@ const (
 func DefaultOptions() Options {
 	return Options{
 		Processor: processor.DefaultOptions(), Acceptor: acceptor.DefaultOptions(), Cleanup: cleanup.DefaultOptions(),
-		TablePrefix:                    models.DefaultPrefix,
+		TablePrefix:                    columns.DefaultPrefix,
 		ConsumeChannelInboxRequirement: RequirementNone, PartitionConcurrency: 10,
 		SampleInterval:      15 * time.Second,
 		HealthDegradedAfter: 2 * time.Minute, HealthUnhealthyAfter: 5 * time.Minute,
@@ -212,10 +213,10 @@ func (o Options) Validate() error {
 	all = append(all, o.Acceptor.Validate())
 	const identifier = "letters, digits and underscores, not a digit first, %d characters at most"
 	if (models.Naming{Schema: o.Schema}).Validate() != nil {
-		refuse("Schema", strconv.Quote(o.Schema), fmt.Sprintf(identifier, models.MaxSchema))
+		refuse("Schema", strconv.Quote(o.Schema), fmt.Sprintf(identifier, columns.MaxSchema))
 	}
 	if (models.Naming{Prefix: o.TablePrefix}).Validate() != nil {
-		refuse("TablePrefix", strconv.Quote(o.TablePrefix), fmt.Sprintf(identifier, models.MaxPrefix))
+		refuse("TablePrefix", strconv.Quote(o.TablePrefix), fmt.Sprintf(identifier, columns.MaxPrefix))
 	}
 	if slices.ContainsFunc(o.Middleware, func(m handler.Middleware) bool { return m == nil }) {
 		all = append(all, errors.New("option Middleware: a middleware is nil"))

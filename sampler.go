@@ -264,7 +264,7 @@ func (s *sampler) gauges() telemetry.Sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers,
-		Health: health.State.rank(), Partitions: partitionsOf(health.Consumers),
+		Health: rank(health.State), Partitions: partitionsOf(health.Consumers),
 		OldestRunning: s.ib.oldestRunning()}
 	for _, b := range s.backlog {
 		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due,

@@ -122,11 +122,11 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 			require.NoError(t, d.DB.Scopes(ib.Messages).Where("id = ?", id).Find(&stored).Error)
 			require.Len(t, stored, 1)
 		}
-		for id, reason := range map[string]acceptor.Reason{
-			strings.Repeat("é", 201): acceptor.ReasonIDTooLong,
-			"":                       acceptor.ReasonMissingID,
-			"a\x00b":                 acceptor.ReasonBadID,
-			"a\xffb":                 acceptor.ReasonBadID,
+		for id, reason := range map[string]string{
+			strings.Repeat("é", 201): "id_too_long",
+			"":                       "missing_id",
+			"a\x00b":                 "bad_id",
+			"a\xffb":                 "bad_id",
 		} {
 			results, err := ib.Accept(context.Background(), inboxtest.Message(id), inboxtest.Message("valid-"+string(reason)))
 			var invalid *acceptor.InvalidError
@@ -135,7 +135,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 			require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 			require.Equal(t, err.Error(), `inbox "test": `+results[0].Err.Error())
 			require.NotEqual(t, handler.OutcomeInvalid, results[1].Outcome, "the valid one is stored")
-			if reason == acceptor.ReasonIDTooLong {
+			if reason == "id_too_long" {
 				require.ErrorContains(t, err, "201 characters: must be 1 to 200")
 			}
 		}
@@ -149,27 +149,27 @@ func TestWhatNoColumnHoldsMakesAMessageInvalid(t *testing.T) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")), long)
 		for name, tc := range map[string]struct {
 			change func(m *handler.RawMessage)
-			reason acceptor.Reason
+			reason string
 		}{
 			"type too long": {func(m *handler.RawMessage) {
 				m.Channel, m.Type = "long", strings.Repeat("t", 256)
-			}, acceptor.ReasonTooLong},
+			}, "too_long"},
 			"type with NUL": {func(m *handler.RawMessage) {
 				m.Channel, m.Type = "long", "bad\x00"
-			}, acceptor.ReasonBadText},
+			}, "bad_text"},
 			"source too long": {func(m *handler.RawMessage) {
 				m.Source = strings.Repeat("s", 1025)
-			}, acceptor.ReasonTooLong},
+			}, "too_long"},
 			"content type too long": {func(m *handler.RawMessage) {
 				m.ContentType = strings.Repeat("s", 256)
-			}, acceptor.ReasonTooLong},
+			}, "too_long"},
 			"transport too long": {func(m *handler.RawMessage) {
 				m.Transport = strings.Repeat("s", 51)
-			}, acceptor.ReasonTooLong},
+			}, "too_long"},
 			"attribute not UTF-8": {func(m *handler.RawMessage) {
 				m.Properties.Attributes = map[string]string{"a": "\xff"}
-			}, acceptor.ReasonBadProperties},
-			"channel never declared": {func(m *handler.RawMessage) { m.Channel = "nowhere" }, acceptor.ReasonUnknownChannel},
+			}, "bad_properties"},
+			"channel never declared": {func(m *handler.RawMessage) { m.Channel = "nowhere" }, "unknown_channel"},
 		} {
 			m := inboxtest.Message("1")
 			tc.change(&m)
@@ -193,7 +193,7 @@ func TestKnownIDWithAnotherTypeOrSourceIsAConflict(t *testing.T) {
 			results, err := ib.Accept(context.Background(), m, inboxtest.Message("2"))
 			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid)
-			require.Equal(t, acceptor.ReasonIDConflict, invalid.Reason)
+			require.Equal(t, "id_conflict", invalid.Reason)
 			require.ErrorContains(t, err, `the ID is known with type "t" and source ""`)
 			require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 			require.NoError(t, results[1].Err)

@@ -78,7 +78,7 @@ func TestAcceptTxFailsBeforeSQLIfAnyMessageIsInvalid(t *testing.T) {
 			_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"), inboxtest.Message(""))
 			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid)
-			require.Equal(t, acceptor.ReasonMissingID, invalid.Reason)
+			require.Equal(t, "missing_id", invalid.Reason)
 			// The transaction is untouched: it can continue and commit.
 			_, err = ib.AcceptTx(context.Background(), tx, inboxtest.Message("2"))
 			return err
@@ -99,7 +99,7 @@ func TestAcceptTxReportsAnIDConflict(t *testing.T) {
 		})
 		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
-		require.Equal(t, acceptor.ReasonIDConflict, invalid.Reason)
+		require.Equal(t, "id_conflict", invalid.Reason)
 		require.Equal(t, 1, inboxtest.CountMessages(t, ib))
 	})
 }

@@ -35,7 +35,7 @@ func (in *intake) bisect(ctx context.Context, received []envelope.Received, caus
 			zap.Int(telemetry.FieldRecords, len(received)), zap.Error(cause))
 		for i := range received {
 			if !b.stored[i] {
-				b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: &InvalidError{Reason: ReasonRefused, Err: cause}}
+				b.results[i] = envelope.Result{Disposition: envelope.Halt, Err: &InvalidError{Reason: reasonRefused, Err: cause}}
 			}
 		}
 	} else if err := b.reject(ctx); err != nil {
@@ -109,7 +109,7 @@ func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 // record halts.
 func (b *bisection) reject(ctx context.Context) error {
 	for _, i := range slices.Sorted(maps.Keys(b.refused)) {
-		problem := &InvalidError{Reason: ReasonRefused, Err: b.refused[i]}
+		problem := &InvalidError{Reason: reasonRefused, Err: b.refused[i]}
 		bad, err := b.accept(ctx, []envelope.Received{{Record: b.received[i].Record, Err: problem}})
 		switch {
 		case err == nil:

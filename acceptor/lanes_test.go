@@ -59,7 +59,7 @@ func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
 		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
-		require.Equal(t, acceptor.ReasonBadOrderingKey, invalid.Reason)
+		require.Equal(t, "bad_ordering_key", invalid.Reason)
 		require.ErrorContains(t, invalid, `handler "own"`)
 		require.ErrorContains(t, invalid, "panic")
 		require.Equal(t, handler.OutcomeAccepted, results[1].Outcome)

@@ -37,7 +37,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		r := &p.results[i]
 		r.MessageID = m.ID
 		if !a.channels[m.Channel] {
-			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: ReasonUnknownChannel,
+			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: reasonUnknownChannel,
 				Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
 			continue
 		}
@@ -75,12 +75,12 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 }
 
 func notStored(messageID, channel string) error {
-	return &InvalidError{MessageID: messageID, Reason: ReasonNotStored,
+	return &InvalidError{MessageID: messageID, Reason: reasonNotStored,
 		Detail: fmt.Sprintf("channel %q is delivered directly, without an inbox", channel)}
 }
 
 func unroutedError(m handler.RawMessage) error {
-	return &InvalidError{MessageID: m.ID, Reason: ReasonUnrouted,
+	return &InvalidError{MessageID: m.ID, Reason: reasonUnrouted,
 		Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
 
@@ -142,10 +142,10 @@ func conflicting(id string, s store.Accepted) error {
 }
 
 func differing(id string) error {
-	return &InvalidError{MessageID: id, Reason: ReasonContentDiffers, Detail: "the ID is known with other content"}
+	return &InvalidError{MessageID: id, Reason: reasonContentDiffers, Detail: "the ID is known with other content"}
 }
 
 func conflict(id, typ, source string) error {
-	return &InvalidError{MessageID: id, Reason: ReasonIDConflict,
+	return &InvalidError{MessageID: id, Reason: reasonIDConflict,
 		Detail: fmt.Sprintf("the ID is known with type %q and source %q", typ, source)}
 }

@@ -13,10 +13,10 @@ import (
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
-	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -41,7 +41,7 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 		require.Equal(t, "durable, letter bad, letter bad, letter bad, letter bad, letter bad, durable, durable, durable",
 			dispositions(results))
 		require.ErrorIs(t, results[1].Err, errMangled)
-		require.ErrorContains(t, results[5].Err, string(acceptor.ReasonRefused))
+		require.ErrorContains(t, results[5].Err, "refused_by_database")
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, r.messages())
 		require.Empty(t, r.rejected())
 		require.Zero(t, r.counters.Load(telemetry.Rejected), "they are counted once they are acknowledged")
@@ -280,7 +280,7 @@ func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 // TestWhyARecordIsBadIsRedactedAndThenCut proves contract 3.6, 11.6: no part of a secret is left.
 func TestWhyARecordIsBadIsRedactedAndThenCut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		begins := strings.Repeat("é", models.MaxLastError-9)
+		begins := strings.Repeat("é", columns.MaxLastError-9)
 		reason := fmt.Errorf("%s 4111111111111111 refused", begins)
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordDeadLetter, acceptor.BadRecordStore} {
 			r := receiveBy(t, d, func(cfg *acceptor.Config) {

@@ -192,7 +192,7 @@ func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition
 
 func isUnrouted(err error) bool {
 	var reason *InvalidError
-	return errors.As(err, &reason) && reason.Reason == ReasonUnrouted
+	return errors.As(err, &reason) && reason.Reason == reasonUnrouted
 }
 
 // behindError is why a good record halts.

@@ -221,7 +221,7 @@ func TestRecordThatTheDatabaseRefusesIsFoundAndTheOthersStored(t *testing.T) {
 			dispositions(results))
 		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, results[2].Err, &invalid)
-		require.Equal(t, acceptor.ReasonRefused, invalid.Reason)
+		require.Equal(t, "refused_by_database", invalid.Reason)
 		require.Equal(t, []string{"0", "1", "3", "4", "6", "7"}, r.messages())
 		rows := r.rejected()
 		require.Equal(t, []int64{2, 5}, []int64{rows[0].Offset, rows[1].Offset})

@@ -25,7 +25,7 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // error is then a *handler.StillBadError with the reason. The row stays and gets this reason. An
 // unknown ID, or one that another caller has just accepted, is ErrRejectedNotFound. A channel that
 // this process does not declare, or that it delivers without an inbox, is an *InvalidError with
-// ReasonUnknownChannel or ReasonNotStored, and the row keeps its reason. After any other error it
+// reason unknown_channel or not_stored, and the row keeps its reason. After any other error it
 // is unknown whether the record was accepted: call again, and ErrRejectedNotFound then means that
 // it was.
 //
@@ -56,7 +56,7 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	}
 	if !a.channels[row.Channel] {
 		return nil, fmt.Errorf("rejected message %q: %w", id,
-			&InvalidError{Reason: ReasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
+			&InvalidError{Reason: reasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
 	}
 	if a.unstored[row.Channel] {
 		return nil, fmt.Errorf("rejected message %q: %w", id, notStored("", row.Channel))
@@ -130,7 +130,7 @@ func (a *Acceptor) planRejected(channel string, received envelope.Received, trac
 		return nil, &badError{received.Err}
 	}
 	if len(received.Messages) == 0 {
-		return nil, &badError{&InvalidError{Reason: ReasonNoMessage, Detail: "the record holds no message"}}
+		return nil, &badError{&InvalidError{Reason: reasonNoMessage, Detail: "the record holds no message"}}
 	}
 	p, _ := a.planRecords(channel, []envelope.Received{received}, nil, traceparent)
 	for i, r := range p.results {
@@ -150,7 +150,7 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 	p.batch.Now = a.clock.Now()
 	stored, err := a.store.AcceptRejected(ctx, id, p.batch)
 	if store.IsData(err) && !errors.Is(err, store.ErrNotAudited) {
-		return &badError{&InvalidError{MessageID: p.messages[0].ID, Reason: ReasonRefused, Err: err}}
+		return &badError{&InvalidError{MessageID: p.messages[0].ID, Reason: reasonRefused, Err: err}}
 	}
 	if err != nil {
 		return err

@@ -19,32 +19,34 @@ type Result struct {
 	Err error
 }
 
-// Reason classifies why a message is invalid.
-type Reason string
-
 // The reasons of an InvalidError.
 const (
-	ReasonUnknownChannel Reason = "unknown_channel"
-	ReasonUnrouted       Reason = "unrouted"
-	ReasonNotStored      Reason = "not_stored" // its channel is delivered without an inbox
-	ReasonMissingID      Reason = "missing_id"
-	ReasonIDTooLong      Reason = "id_too_long"
-	ReasonBadID          Reason = "bad_id"
-	ReasonTooLong        Reason = "too_long"
-	ReasonBadText        Reason = "bad_text"
-	ReasonBadProperties  Reason = "bad_properties"
-	ReasonBadOrderingKey Reason = "bad_ordering_key" // OrderedBy panicked
-	ReasonIDConflict     Reason = "id_conflict"
-	ReasonContentDiffers Reason = "content_differs"
-	ReasonRefused        Reason = "refused_by_database"
-	ReasonNoMessage      Reason = "no_message" // a rejected record that holds none
+	reasonUnknownChannel = "unknown_channel"
+	reasonUnrouted       = "unrouted"
+	reasonNotStored      = "not_stored" // its channel is delivered without an inbox
+	reasonMissingID      = "missing_id"
+	reasonIDTooLong      = "id_too_long"
+	reasonBadID          = "bad_id"
+	reasonTooLong        = "too_long"
+	reasonBadText        = "bad_text"
+	reasonBadProperties  = "bad_properties"
+	reasonBadOrderingKey = "bad_ordering_key" // OrderedBy panicked
+	reasonIDConflict     = "id_conflict"
+	reasonContentDiffers = "content_differs"
+	reasonRefused        = "refused_by_database"
+	reasonNoMessage      = "no_message" // a rejected record that holds none
 )
 
 // InvalidError is why one message cannot be accepted. Accepting it again unchanged fails again.
 type InvalidError struct {
 	MessageID string
-	Reason    Reason
-	Detail    string
+	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
+	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
+	// (OrderedBy panicked), id_conflict, content_differs, refused_by_database or no_message (a rejected
+	// record that holds none).
+	Reason string
+	// Detail is for people.
+	Detail string
 	// Err is the cause, if that is another error.
 	Err error
 }

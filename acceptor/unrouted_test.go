@@ -53,7 +53,7 @@ func TestUnroutedIsInvalidUnderRejectAndHalt(t *testing.T) {
 			_, err := ib.Accept(context.Background(), unrouted("1", "x"))
 			var invalid *acceptor.InvalidError
 			require.ErrorAs(t, err, &invalid, policy)
-			require.Equal(t, acceptor.ReasonUnrouted, invalid.Reason)
+			require.Equal(t, "unrouted", invalid.Reason)
 			require.ErrorContains(t, err, `channel "c" has no handler for type "x"`)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -32,15 +33,15 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		name, value string
 		limit       int
 	}{
-		{"type", m.Type, models.MaxType},
-		{"source", m.Source, models.MaxSource},
-		{"content type", m.ContentType, models.MaxContentType},
-		{"transport", transport, models.MaxTransportName},
+		{"type", m.Type, columns.MaxType},
+		{"source", m.Source, columns.MaxSource},
+		{"content type", m.ContentType, columns.MaxContentType},
+		{"transport", transport, columns.MaxTransportName},
 	} {
 		if err := store.CheckText(field.value, field.limit); err != nil {
-			reason := ReasonTooLong
+			reason := reasonTooLong
 			if store.CheckText(field.value, 0) != nil {
-				reason = ReasonBadText
+				reason = reasonBadText
 			}
 			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reason, Detail: "its " + field.name, Err: err}
 		}
@@ -48,7 +49,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	m.Properties.Channel = m.Channel
 	properties, err := properties.Serialize(m.Properties)
 	if err != nil {
-		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadProperties, Err: err}
+		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadProperties, Err: err}
 	}
 	content := m.Content
 	if content == nil {
@@ -63,7 +64,7 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	for _, h := range handlers {
 		key, err := orderingKey(h, m)
 		if err != nil {
-			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: ReasonBadOrderingKey,
+			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonBadOrderingKey,
 				Detail: fmt.Sprintf("handler %q", h.Key()), Err: err}
 		}
 		row.Handlers = append(row.Handlers, store.NewStatus{
@@ -86,14 +87,14 @@ func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err erro
 }
 
 // reasonOfID classifies what is wrong with an ID.
-func reasonOfID(err error) Reason {
+func reasonOfID(err error) string {
 	var long *envelope.IDTooLongError
 	switch {
 	case errors.As(err, &long):
-		return ReasonIDTooLong
+		return reasonIDTooLong
 	case errors.Is(err, envelope.ErrMissingID):
-		return ReasonMissingID
+		return reasonMissingID
 	default:
-		return ReasonBadID
+		return reasonBadID
 	}
 }

@@ -201,7 +201,7 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 // whose role would allow it are told where it is available, unless it was turned off on purpose.
 func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
+		r := newRig(t, d, allowReplay)
 		inboxtest.Accept(t, r.ib, "m1")
 		id := r.reject(1, "no ce_id")
 		alone, err := ops.New(d.DB)
@@ -252,7 +252,7 @@ func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
 			}
 			return v.Bytes
 		}
-		r := newRig(t, d, []ops.Option{ops.Redact(hook)})
+		r := newRig(t, d, redactBy(hook))
 		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4")
 		ref := r.ref("mail", "m1")
 		looks := func(page string) int64 {

@@ -93,7 +93,7 @@ func (q *request) confirmBulk() error {
 		section, back = "failures", "./failures"
 	}
 	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back,
-		Sample: some.Statuses, Now: q.now()}
+		Sample: some.Items, Now: q.now()}
 	for _, name := range filterFields {
 		for _, value := range fields[name] {
 			if name != "state" {

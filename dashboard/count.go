@@ -10,8 +10,8 @@ import (
 // often. It uses the page if the page has everything, then the overview if the overview counts
 // these statuses, then a query of at most the largest page. If the page itself already reached its
 // scan limit, only the page is counted, because a query would scan as much again.
-func (q *request) count(filter ops.Filter, page ops.Page, seen ops.Overview) (ops.Count, error) {
-	onPage := ops.Count{N: int64(len(page.Statuses)), Capped: page.Next != "" || page.Partial}
+func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview) (ops.Count, error) {
+	onPage := ops.Count{N: int64(len(page.Items)), Capped: page.Next != "" || page.Partial}
 	if q.query.Get("after") == "" && !onPage.Capped {
 		return onPage, nil
 	}
@@ -23,7 +23,7 @@ func (q *request) count(filter ops.Filter, page ops.Page, seen ops.Overview) (op
 		return onPage, nil
 	}
 	all, err := q.d.ops.List(q.r.Context(), filter, "", ops.MaxLimit)
-	return ops.Count{N: int64(len(all.Statuses)), Capped: all.Next != "" || all.Partial}, err
+	return ops.Count{N: int64(len(all.Items)), Capped: all.Next != "" || all.Partial}, err
 }
 
 // countedBy takes a count from an overview, which has the counts of pending, processing and

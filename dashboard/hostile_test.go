@@ -159,9 +159,9 @@ func contains(all []string, one string) bool {
 
 func TestRedactionHookReplacesWhatIsShown(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte {
+		r := newRig(t, d, redactBy(func(v redact.Value) []byte {
 			return []byte("hidden " + string(v.Part))
-		})}, func(o *dashboard.Options) { o.ShowPayloads = true })
+		}), func(o *dashboard.Options) { o.ShowPayloads = true })
 		r.poison("mail", "SECRET in error", "SECRET-free")
 		for _, page := range []string{"message?id=SECRET-free", "failures", "messages"} {
 			require.NotContains(t, r.page(page), "SECRET in error")
@@ -204,7 +204,7 @@ func requireDiscreet(t testing.TB, body, name string) {
 
 func TestAnswersHaveADeadline(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite no lock blocks a reader
-		r := newRig(t, d, []ops.Option{ops.StatementTimeout(time.Hour)}, func(o *dashboard.Options) {
+		r := newRig(t, d, func(o *ops.Options) { o.StatementTimeout = time.Hour }, func(o *dashboard.Options) {
 			o.Deadline = time.Second
 		})
 		r.agent.Timeout = inboxtest.Patience

@@ -23,6 +23,9 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
+// previewLimit is what a preview of ops reads whole.
+const previewLimit = 1 << 20
+
 func (r *rig) accept(m handler.RawMessage) {
 	r.t.Helper()
 	m.Channel, m.Type = "c", "t"
@@ -44,7 +47,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 	inboxtest.OnEachAlone(t, func(t *testing.T, d *inboxtest.Database) {
 		// The timeouts are generous, so that the test does not depend on how fast the machine reads
 		// 64 MB.
-		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.StatementTimeout(inboxtest.Patience)},
+		r := newRig(t, d, func(o *ops.Options) { o.AllowReplay, o.StatementTimeout = true, inboxtest.Patience },
 			func(o *dashboard.Options) {
 				o.ShowPayloads = true
 				o.Deadline = 5 * time.Minute
@@ -97,18 +100,18 @@ func TestBeginningOfATextIsText(t *testing.T) {
 func TestRedactionHookNeverSeesPartOfAValue(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []int
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte {
+		r := newRig(t, d, redactBy(func(v redact.Value) []byte {
 			if v.Part == redact.PartPayload || v.Part == redact.PartKey {
 				seen = append(seen, len(v.Bytes))
 			}
 			return append([]byte("hidden "), v.Bytes[len(v.Bytes)-1])
-		})}, func(o *dashboard.Options) { o.ShowPayloads = true })
-		small, large := bytes.Repeat([]byte("s"), ops.PreviewLimit), bytes.Repeat([]byte("s"), ops.PreviewLimit+1)
+		}), func(o *dashboard.Options) { o.ShowPayloads = true })
+		small, large := bytes.Repeat([]byte("s"), previewLimit), bytes.Repeat([]byte("s"), previewLimit+1)
 		r.accept(handler.RawMessage{ID: "small", Content: small, OrderingKey: []byte("k")})
 		r.accept(handler.RawMessage{ID: "large", Content: large, OrderingKey: large})
 		page := r.page("message?id=small")
 		require.Contains(t, page, "hidden s")
-		require.Equal(t, []int{ops.PreviewLimit, 1}, seen)
+		require.Equal(t, []int{previewLimit, 1}, seen)
 		page = r.page("message?id=large")
 		require.NotContains(t, page, "hidden s")
 		require.NotContains(t, page, "sss")
@@ -140,7 +143,7 @@ func TestHeadersAreListedUpToABound(t *testing.T) {
 			require.NotContains(t, page, "header-100")
 			require.Contains(t, page, "50 more are not shown.")
 		}
-		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), ops.PreviewLimit)}}
+		long := []handler.Header{{Key: "long", Value: bytes.Repeat([]byte("v"), previewLimit)}}
 		r.accept(handler.RawMessage{ID: "long", Content: []byte("x"), Properties: handler.Properties{Headers: long}})
 		rejected = r.reject(2, "bad", func(m *models.RejectedMessage) { m.Headers = properties.SerializeHeaders(long) })
 		for _, at := range []string{"message?id=long", "rejected-message?id=" + rejected} {
@@ -193,7 +196,7 @@ func TestAddressBeyondItsBoundsIsRefusedInAPlainSentence(t *testing.T) {
 // rendering of a page without queries is left.
 func TestDeadlineEndsRendering(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
+		r := newRig(t, d, allowReplay)
 		r.serve(func(o *dashboard.Options) {
 			o.Clock = r.clock
 			o.Deadline = time.Second
@@ -301,7 +304,9 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 			mu.Unlock()
 			return v.Bytes
 		}
-		r := newRig(t, d, []ops.Option{ops.Redact(hook), ops.Connections(4), ops.StatementTimeout(inboxtest.Patience)})
+		r := newRig(t, d, func(o *ops.Options) {
+			o.Redact, o.Connections, o.StatementTimeout = hook, 4, inboxtest.Patience
+		})
 		r.poison("mail", "smtp said 550", "m1")
 		r.poison("ship", "no stock", "s1")
 		r.serve(func(o *dashboard.Options) {
@@ -348,7 +353,7 @@ func TestRequestThatWaitsForOthersOfItsActorTooLongSaysSo(t *testing.T) {
 			<-letGo
 			return v.Bytes
 		}
-		r := newRig(t, d, []ops.Option{ops.Redact(hook)}, func(o *dashboard.Options) { o.Deadline = time.Second })
+		r := newRig(t, d, redactBy(hook), func(o *dashboard.Options) { o.Deadline = time.Second })
 		r.poison("mail", "smtp said 550", "m1")
 		r.as(dashboard.Viewer)
 		ended := make(chan error, 2)

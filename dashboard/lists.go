@@ -62,9 +62,9 @@ func (q *request) rejectedList() error {
 		return err
 	}
 	return q.render("rejected", "Rejected", "rejected", rejectedBody{
-		Rejected: page.Rejected, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
+		Rejected: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
 		Filtered: filter != ops.RejectedFilter{},
-		Paging:   q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Rejected)),
+		Paging:   q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
 	})
 }
 
@@ -164,7 +164,7 @@ func (q *request) gaps() error {
 	if err != nil {
 		return err
 	}
-	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Gaps, q.pagingOf(page.Next, false, 0, len(page.Gaps))})
+	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Items, q.pagingOf(page.Next, false, 0, len(page.Items))})
 }
 
 type auditBody struct {
@@ -188,8 +188,8 @@ func (q *request) audit() error {
 		return err
 	}
 	return q.render("audit", "Audit", "audit", auditBody{
-		Entries: page.Entries, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
+		Entries: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
 		Filtered: filter != ops.AuditFilter{},
-		Actions:  ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Entries)),
+		Actions:  ops.Actions(), Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
 	})
 }

@@ -51,9 +51,9 @@ func (q *request) messages() error {
 	if err != nil {
 		return err
 	}
-	b := messagesBody{Statuses: page.Statuses, Count: count, Filter: filter, Limit: limit, Sizes: pageSizes,
+	b := messagesBody{Statuses: page.Items, Count: count, Filter: filter, Limit: limit, Sizes: pageSizes,
 		From: q.query.Get("from"), To: q.query.Get("to"), Filtered: len(only(q.query, filterFields)) > 0,
-		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Statuses))}
+		Paging: q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items))}
 	for _, state := range ops.States() {
 		b.States = append(b.States, stateChoice{state, slices.Contains(filter.States, state)})
 	}
@@ -61,7 +61,7 @@ func (q *request) messages() error {
 		b.Handlers = append(b.Handlers, h.HandlerKey)
 	}
 	if q.may("POST", "retry") {
-		b.Selectable = slices.ContainsFunc(page.Statuses, func(s ops.Status) bool { return s.State == ops.StatePoisoned })
+		b.Selectable = slices.ContainsFunc(page.Items, func(s ops.Status) bool { return s.State == ops.StatePoisoned })
 		if slices.Equal(filter.States, []ops.State{ops.StatePoisoned}) && count.N > 0 {
 			if b.Narrow = !narrows(filter); !b.Narrow {
 				b.All = template.URL(only(q.query, filterFields).Encode()) // safe: Encode escapes it

@@ -49,7 +49,7 @@ type Options struct {
 	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor those of one actor.
 	// Further requests are refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the
 	// second no more than the first. Two requests of one actor are served at a time while the others
-	// wait for them. The option ops.Connections sets how many database connections they share. Don't
+	// wait for them. The option Connections of ops.Options sets how many database connections they share. Don't
 	// raise the limits for a script: use package ops there. Defaults 32 and 8.
 	MaxRequests, MaxRequestsPerActor int
 	// Refresh is how often an open page is updated. 1 s to 1 h; default 5 s.

@@ -56,7 +56,7 @@ func TestOverviewSaysWhatHasEndedIfTheApplicationKnows(t *testing.T) {
 		inboxtest.Accept(t, r.ib, "m1")
 		require.NotContains(t, r.page(""), "Completed", "it does not run")
 		var err error
-		r.ops, err = ops.New(d.DB, ops.WithLive(ending{since: r.clock.Now().Add(-time.Hour)}))
+		r.ops, err = ops.New(d.DB, func(o *ops.Options) { o.Live = ending{since: r.clock.Now().Add(-time.Hour)} })
 		require.NoError(t, err)
 		r.serve(func(o *dashboard.Options) {
 			o.Insecure = true

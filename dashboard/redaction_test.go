@@ -12,7 +12,6 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -22,7 +21,7 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const card, token = "4111 1111 1111 1111", "s3cr3t"
 		hook := []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Redact = redact.Common })}
-		r := newRigOf(t, d, hook, []ops.Option{ops.AllowReplay()}, func(o *dashboard.Options) { o.ShowPayloads = true })
+		r := newRigOf(t, d, hook, allowReplay, func(o *dashboard.Options) { o.ShowPayloads = true })
 		m := handler.RawMessage{ID: "a", OrderingKey: []byte(card),
 			Content: []byte(`{"card":"` + card + `","api_key":"` + token + `"}`)}
 		headers := []handler.Header{{Key: "Authorization", Value: []byte("Bearer " + token)}, {Key: "x", Value: []byte(card)}}

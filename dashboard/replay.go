@@ -27,7 +27,7 @@ func (q *request) editReplay() error {
 	if err != nil {
 		return err
 	}
-	return q.render("replay", "Replay a message", "messages", replayBody{m, ops.CopyID(m.ID)})
+	return q.render("replay", "Replay a message", "messages", replayBody{m, ref.CopyID()})
 }
 
 // replay accepts the copy. It changes only the fields that are ticked, because an empty field is a

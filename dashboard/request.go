@@ -73,7 +73,7 @@ func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
 	if err != nil {
-		q.denied(ops.Unknown, "the dashboard")
+		q.denied("(unknown)", "the dashboard")
 		return refuse(http.StatusUnauthorized, "Not signed in",
 			"The dashboard could not identify you. Sign in, then reload the page.", err)
 	}

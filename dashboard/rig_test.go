@@ -25,6 +25,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 const prefix = "/admin/inbox"
@@ -50,17 +51,23 @@ type rig struct {
 func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		test(t, newRig(t, d, []ops.Option{ops.AllowReplay()}, func(o *dashboard.Options) { o.ShowPayloads = true }))
+		test(t, newRig(t, d, allowReplay, func(o *dashboard.Options) { o.ShowPayloads = true }))
 	})
 }
 
-func newRig(t testing.TB, d *inboxtest.Database, of []ops.Option, options ...func(*dashboard.Options)) *rig {
+func allowReplay(o *ops.Options) { o.AllowReplay = true }
+
+func redactBy(hook redact.Hook) func(*ops.Options) {
+	return func(o *ops.Options) { o.Redact = hook }
+}
+
+func newRig(t testing.TB, d *inboxtest.Database, of func(*ops.Options), options ...func(*dashboard.Options)) *rig {
 	t.Helper()
 	return newRigOf(t, d, nil, of, options...)
 }
 
 // newRigOf is like newRig, with options of the inbox.
-func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, of []ops.Option,
+func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, of func(*ops.Options),
 	options ...func(*dashboard.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon), fails: map[string]error{}}
@@ -73,7 +80,7 @@ func newRigOf(t testing.TB, d *inboxtest.Database, inboxOptions []inbox.Option, 
 	r.ib = inboxtest.New(t, d.DB, append(inboxOptions, inbox.Configure(func(o *inbox.Options) { o.Clock = r.clock }),
 		handlers)...)
 	var err error
-	r.ops, err = r.ib.Ops(of...)
+	r.ops, err = r.ib.Ops(of)
 	require.NoError(t, err)
 	r.serve(append([]func(*dashboard.Options){func(o *dashboard.Options) {
 		o.Authorizer = r.authorize
@@ -255,7 +262,7 @@ func (r *rig) audit() (lines []string) {
 	r.t.Helper()
 	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 	require.NoError(r.t, err)
-	for _, e := range page.Entries {
+	for _, e := range page.Items {
 		lines = append([]string{fmt.Sprintf("%s %s %s", e.Actor, e.Action, e.Target)}, lines...)
 	}
 	return lines

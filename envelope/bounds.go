@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // ErrTooLarge means that a record exceeds a bound of the decoder, which the error names:
@@ -258,9 +258,9 @@ func elements(raw []byte) int {
 // checkMediaType refuses a content type that no column can hold, before it is parsed: it may have
 // any number of parameters.
 func checkMediaType(contentType string) error {
-	if n := utf8.RuneCountInString(contentType); n > models.MaxContentType {
+	if n := utf8.RuneCountInString(contentType); n > columns.MaxContentType {
 		return fmt.Errorf("%w: its content type has %d characters: must have %d at most", ErrTooLarge, n,
-			models.MaxContentType)
+			columns.MaxContentType)
 	}
 	return nil
 }

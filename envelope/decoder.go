@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Mode is what a channel's records are (contract 4.5).
@@ -118,9 +118,9 @@ func (c DecoderConfig) Validate() error {
 		name, value string
 		limit       int
 	}{
-		{"Type", c.Type, models.MaxType},
-		{"Source", c.Source, models.MaxSource},
-		{"ContentType", c.ContentType, models.MaxContentType},
+		{"Type", c.Type, columns.MaxType},
+		{"Source", c.Source, columns.MaxSource},
+		{"ContentType", c.ContentType, columns.MaxContentType},
 	} {
 		if err := checkText(f.value); err != nil {
 			all = append(all, fmt.Errorf("decoder %s is %q, it %w", f.name, f.value, err))

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // Sentinels of what can be wrong with a record. Find them with errors.Is.
@@ -37,7 +37,7 @@ type IDTooLongError struct {
 
 // Error names the length and what is allowed.
 func (e *IDTooLongError) Error() string {
-	return fmt.Sprintf("message ID has %d characters: must be 1 to %d", e.Length, models.MaxMessageID)
+	return fmt.Sprintf("message ID has %d characters: must be 1 to %d", e.Length, columns.MaxMessageID)
 }
 
 // CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID or an
@@ -49,7 +49,7 @@ func CheckID(id string) error {
 	if !utf8.ValidString(id) || strings.ContainsRune(id, 0) {
 		return ErrBadID
 	}
-	if n := utf8.RuneCountInString(id); n > models.MaxMessageID {
+	if n := utf8.RuneCountInString(id); n > columns.MaxMessageID {
 		return &IDTooLongError{Length: n}
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // checkInvariants checks what holds for any record.
@@ -37,7 +37,7 @@ func checkInvariants(t *testing.T, d *envelope.Decoder, r envelope.Record) envel
 			require.NotEmpty(t, m.ID)
 			require.True(t, utf8.ValidString(m.ID))
 			require.NotContains(t, m.ID, "\x00")
-			require.LessOrEqual(t, utf8.RuneCountInString(m.ID), models.MaxMessageID)
+			require.LessOrEqual(t, utf8.RuneCountInString(m.ID), columns.MaxMessageID)
 		}
 	}
 	require.Equal(t, received, d.Decode("channel", r), "decoding is deterministic")

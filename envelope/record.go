@@ -57,7 +57,7 @@ type Result struct {
 	// Err is why the record is bad, nil if it is not.
 	Err error
 	// Reason is the text of Err as a dead letter has it: redacted, valid UTF-8 and at most
-	// models.MaxLastError characters (contract 3.6, 11.6). It is empty if there is none.
+	// 2,000 characters (contract 3.6, 11.6). It is empty if there is none.
 	Reason string
 }
 

@@ -8,10 +8,10 @@ import (
 	"sync"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
-	"github.com/gorm-inbox/inbox/models"
 
 	"go.uber.org/zap"
 )
@@ -96,9 +96,9 @@ func (i *Identifier[T]) FindsIDs() bool {
 // nothing is looked up by it.
 func storable(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
-	if len(s) > models.MaxType {
-		if runes := []rune(s); len(runes) > models.MaxType {
-			s = string(runes[:models.MaxType])
+	if len(s) > columns.MaxType {
+		if runes := []rune(s); len(runes) > columns.MaxType {
+			s = string(runes[:columns.MaxType])
 		}
 	}
 	return s

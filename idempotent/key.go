@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/registry"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // Check returns why k is not a valid key: its message ID is missing, too long
@@ -26,9 +26,9 @@ func (k Key) Check() error {
 
 func checkNamespace(name string) error {
 	switch n := utf8.RuneCountInString(name); {
-	case n > models.MaxChannel:
+	case n > columns.MaxChannel:
 		return fmt.Errorf("namespace of IDs has %d characters, at most %d are allowed: give a shorter one to IDNamespace", n,
-			models.MaxChannel)
+			columns.MaxChannel)
 	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
 		return fmt.Errorf("namespace of IDs %q is no valid UTF-8 without NUL: give another to IDNamespace", name)
 	default:

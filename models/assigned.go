@@ -10,6 +10,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/schema"
+
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 var errMixedBatch = errors.New("set in some of the rows created together: set it in all of them or in none")
@@ -87,12 +89,12 @@ func (a assigned) count(stmt *gorm.Statement, rows []reflect.Value) error {
 	if !ours {
 		return nil // another application's table, which no counter belongs to
 	}
-	highest := fmt.Sprintf(`(SELECT COALESCE(max(%s), 0) FROM %s)`, Quote(a.field.DBName), Quote(stmt.Table))
+	highest := fmt.Sprintf(`(SELECT COALESCE(max(%s), 0) FROM %s)`, columns.Quote(a.field.DBName), columns.Quote(stmt.Table))
 	last := `CAST("value" AS INTEGER)`
 	if a.key == "number" {
 		last = `max(` + last + `, ` + highest + `)`
 	}
-	before, found, err := one[int64](stmt.Context, stmt.ConnPool, `INSERT INTO `+Quote(prefix+"meta")+` ("key", "value") VALUES ($1, `+highest+` + $2)
+	before, found, err := one[int64](stmt.Context, stmt.ConnPool, `INSERT INTO `+columns.Quote(prefix+"meta")+` ("key", "value") VALUES ($1, `+highest+` + $2)
 		ON CONFLICT ("key") DO UPDATE SET "value" = `+last+` + $2 RETURNING CAST("value" AS INTEGER) - $2`, a.key, len(rows))
 	if err == nil && !found {
 		err = errors.New("no row returned")

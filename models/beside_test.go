@@ -7,6 +7,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -118,7 +119,7 @@ func TestAssociationNeverReadsAnotherInboxsMessage(t *testing.T) {
 func TestPreloadFromAnAliasIsRefused(t *testing.T) {
 	inEachInbox(t, func(s tables, _ models.HandlerStatus, _ string) {
 		var found []models.HandlerStatus
-		aliased := func() *gorm.DB { return s.db.Table(models.Quote(s.naming.HandlerStatuses()) + " AS s") }
+		aliased := func() *gorm.DB { return s.db.Table(columns.Quote(s.naming.HandlerStatuses()) + " AS s") }
 		require.ErrorContains(s, aliased().Preload("Message").Find(&found).Error, "the messages beside it are not known")
 		require.NoError(s, aliased().Find(&found).Error)
 	})

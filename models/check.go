@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 var (
@@ -74,7 +76,7 @@ func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, nami
 	lookup, argument := `SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1`, naming.Meta()
 	if dialect == "postgres" {
 		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`,
-			Quote(naming.Meta())
+			columns.Quote(naming.Meta())
 	}
 	tables, _, err := one[int](ctx, pool, lookup, argument)
 	if err != nil {
@@ -119,7 +121,7 @@ func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName
 		return err
 	}
 	if !found || stored == inboxName && !identified {
-		_, err := pool.ExecContext(ctx, `INSERT INTO `+Quote(naming.Meta())+
+		_, err := pool.ExecContext(ctx, `INSERT INTO `+columns.Quote(naming.Meta())+
 			` ("key", "value") VALUES ('name', $1), ('id', $2) ON CONFLICT ("key") DO NOTHING`, inboxName, uuid.NewString())
 		if err != nil {
 			return fmt.Errorf("store the inbox's name in %s: %w", naming.Meta(), err)
@@ -138,7 +140,7 @@ func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName
 func metaValue(
 	ctx context.Context, pool gorm.ConnPool, naming Naming, key string,
 ) (value string, found bool, err error) {
-	value, found, err = one[string](ctx, pool, `SELECT "value" FROM `+Quote(naming.Meta())+` WHERE "key" = $1`, key)
+	value, found, err = one[string](ctx, pool, `SELECT "value" FROM `+columns.Quote(naming.Meta())+` WHERE "key" = $1`, key)
 	if err != nil {
 		return "", false, fmt.Errorf("read %s from %s: %w", key, naming.Meta(), err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -37,8 +38,8 @@ func FuzzNamesStayWithinTheirQuotes(f *testing.F) {
 			naming.Messages(), naming.HandlerStatuses(), naming.RejectedMessages(), naming.Locks(), naming.Workers(),
 			naming.Handlers(), naming.Markers(), naming.Audit(), naming.Meta(),
 		} {
-			require.Regexp(t, quoted, models.Quote(name))
-			require.LessOrEqual(t, len(name), models.MaxSchema+1+63, "PostgreSQL would cut it")
+			require.Regexp(t, quoted, columns.Quote(name))
+			require.LessOrEqual(t, len(name), columns.MaxSchema+1+63, "PostgreSQL would cut it")
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
@@ -79,7 +80,7 @@ func apply(
 func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
 	_, found, err := one[int](ctx, conn, `SELECT 1 FROM pg_namespace WHERE nspname = $1`, naming.Schema)
 	if err == nil && !found {
-		_, err = conn.ExecContext(ctx, `CREATE SCHEMA `+Quote(naming.Schema))
+		_, err = conn.ExecContext(ctx, `CREATE SCHEMA `+columns.Quote(naming.Schema))
 	}
 	if err != nil {
 		return fmt.Errorf("migrate: create schema %q: %w", naming.Schema, err)

@@ -6,20 +6,6 @@ package models
 
 import "time"
 
-// Column limits in characters (contract 3.1, 3.2). Longer text makes a message invalid. Only
-// LastError is cut.
-const (
-	MaxMessageID     = 200
-	MaxTransportName = 50
-	MaxType          = 255
-	MaxSource        = 1024
-	MaxContentType   = 255
-	MaxHandlerKey    = 200
-	MaxChannel       = 200
-	MaxTopic         = 255
-	MaxLastError     = 2000
-)
-
 // Outcome is how a completed status ended. It is empty while the status is not completed.
 type Outcome string
 

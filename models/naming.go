@@ -3,16 +3,8 @@ package models
 import (
 	"fmt"
 	"regexp"
-	"strings"
-)
 
-// DefaultPrefix begins every table name unless Naming has another prefix.
-const DefaultPrefix = "inbox_"
-
-// MaxPrefix and MaxSchema keep every index name within PostgreSQL's 63 bytes.
-const (
-	MaxPrefix = 30
-	MaxSchema = 63
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -30,19 +22,19 @@ type Naming struct {
 
 // Validate returns an error that names the field, its value and what is allowed.
 func (n Naming) Validate() error {
-	if n.Schema != "" && (len(n.Schema) > MaxSchema || !identifier.MatchString(n.Schema)) {
+	if n.Schema != "" && (len(n.Schema) > columns.MaxSchema || !identifier.MatchString(n.Schema)) {
 		return fmt.Errorf("schema = %q: must be letters, digits and underscores, not a digit first, %d characters at most",
-			n.Schema, MaxSchema)
+			n.Schema, columns.MaxSchema)
 	}
-	if n.Prefix != "" && (len(n.Prefix) > MaxPrefix || !identifier.MatchString(n.Prefix)) {
+	if n.Prefix != "" && (len(n.Prefix) > columns.MaxPrefix || !identifier.MatchString(n.Prefix)) {
 		return fmt.Errorf("table prefix = %q: must be letters, digits and underscores, not a digit first, %d characters at most",
-			n.Prefix, MaxPrefix)
+			n.Prefix, columns.MaxPrefix)
 	}
 	return nil
 }
 
 // Messages returns the qualified name of the messages table. Like the names of the methods below it
-// is unquoted, as db.Table expects it. Quote makes it fit for plain SQL.
+// is unquoted, as db.Table expects it. In plain SQL quote each part of it if one holds capitals.
 func (n Naming) Messages() string { return n.table("messages") }
 
 // HandlerStatuses returns the qualified name of the statuses table.
@@ -72,12 +64,6 @@ func (n Naming) Audit() string { return n.table("audit") }
 // Meta returns the qualified name of the meta table.
 func (n Naming) Meta() string { return n.table("meta") }
 
-// Quote quotes a qualified name for plain SQL on any supported dialect: orders.inbox_messages
-// becomes "orders"."inbox_messages".
-func Quote(name string) string {
-	return `"` + strings.ReplaceAll(name, ".", `"."`) + `"`
-}
-
 func (n Naming) table(name string) string {
 	if n.Schema == "" {
 		return n.prefix() + name
@@ -87,7 +73,7 @@ func (n Naming) table(name string) string {
 
 func (n Naming) prefix() string {
 	if n.Prefix == "" {
-		return DefaultPrefix
+		return columns.DefaultPrefix
 	}
 	return n.Prefix
 }

@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 func TestNamingRefusesWhatIsNoIdentifier(t *testing.T) {
 	for _, good := range []models.Naming{
 		{}, {Schema: "shop"}, {Prefix: "a"}, {Schema: "_Shop1", Prefix: "Inbox_2_"},
-		{Prefix: strings.Repeat("a", models.MaxPrefix)},
+		{Prefix: strings.Repeat("a", columns.MaxPrefix)},
 	} {
 		require.NoError(t, good.Validate(), good)
 	}
@@ -35,7 +36,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, models.Marker{}.TableName(), models.Naming{}.Markers())
 	require.Equal(t, models.Audit{}.TableName(), models.Naming{}.Audit())
 	require.Equal(t, models.Meta{}.TableName(), models.Naming{}.Meta())
-	require.Equal(t, `"shop"."in_meta"`, models.Quote(models.Naming{Schema: "shop", Prefix: "in_"}.Meta()))
+	require.Equal(t, `"shop"."in_meta"`, columns.Quote(models.Naming{Schema: "shop", Prefix: "in_"}.Meta()))
 }
 
 func TestSQLRefusesWhatItDoesNotKnow(t *testing.T) {
@@ -47,7 +48,7 @@ func TestSQLRefusesWhatItDoesNotKnow(t *testing.T) {
 	require.ErrorContains(t, err, "table prefix")
 
 	// The longest index name must fit into PostgreSQL's 63 bytes.
-	migrations, err := models.SQL("postgres", models.Naming{Prefix: strings.Repeat("p", models.MaxPrefix)})
+	migrations, err := models.SQL("postgres", models.Naming{Prefix: strings.Repeat("p", columns.MaxPrefix)})
 	require.NoError(t, err)
 	for _, word := range strings.Fields(migrations[0].SQL) {
 		if strings.HasPrefix(word, `"ppp`) {

@@ -6,6 +6,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 //go:embed sql
@@ -58,7 +60,7 @@ func SQL(dialect string, naming Naming) ([]Migration, error) {
 	}
 	schema := ""
 	if naming.Schema != "" {
-		schema = Quote(naming.Schema) + "."
+		schema = columns.Quote(naming.Schema) + "."
 	}
 	names := strings.NewReplacer("${schema}", schema, "${prefix}", naming.prefix())
 

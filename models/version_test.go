@@ -9,6 +9,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -45,7 +46,7 @@ func (s tables) read(id string) (status models.HandlerStatus) {
 
 // complete does what the processor does, in SQL of its own.
 func (s tables) complete(id string) {
-	require.NoError(s, s.db.Exec("UPDATE "+models.Quote(s.naming.HandlerStatuses())+
+	require.NoError(s, s.db.Exec("UPDATE "+columns.Quote(s.naming.HandlerStatuses())+
 		" SET completed_at = ?, outcome = 'processed', version = version + 2 WHERE id = ?", time.Now().UTC(), id).Error)
 }
 

@@ -41,8 +41,8 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 		page, err := r.ops.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}, HandlerKeys: []string{"mail"}},
 			"", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Statuses, 1)
-		require.False(t, page.Statuses[0].Failing, "it is as good as new")
+		require.Len(t, page.Items, 1)
+		require.False(t, page.Items[0].Failing, "it is as good as new")
 
 		r.fail("mail", "1", nil)
 		r.process()
@@ -58,7 +58,7 @@ func TestOperatorsClockPutsNothingOff(t *testing.T) {
 		r.poison("mail", "no", "1", "2")
 		r.accept("1", "2")
 		r.process()
-		o, err := ops.New(d.DB, ops.Clock(clock.Offset(24*time.Hour)))
+		o, err := ops.New(d.DB, func(o *ops.Options) { o.Clock = clock.Offset(24 * time.Hour) })
 		require.NoError(t, err)
 		require.NoError(t, o.Retry(t.Context(), ada, r.ref("mail", "1")))
 		require.NoError(t, o.Discard(t.Context(), ada, r.ref("mail", "2")))
@@ -187,7 +187,7 @@ func TestActorIsRequired(t *testing.T) {
 func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func() error {
 	t.Helper()
 	ctx := t.Context()
-	o, err := r.ib.Ops(ops.AllowReplay())
+	o, err := r.ib.Ops(allowReplay)
 	require.NoError(t, err)
 	const rejected = "00000000-0000-7000-8000-000000000007"
 	poisoned := ops.Filter{HandlerKeys: []string{"mail"}}

@@ -69,28 +69,20 @@ type AuditFilter struct {
 	From, To time.Time
 }
 
-// AuditPage is a part of the audit, see Page.
-type AuditPage struct {
-	Entries []AuditEntry
-	Next    Cursor
-	Partial bool
-	Looked  int
-}
-
 // Audit returns a page of the audit, the last action first. See List for after
 // and limit. Reading it leaves no audit row.
-func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (AuditPage, error) {
+func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "audit"
 	for _, each := range []struct{ name, text string }{{"actor", string(filter.Actor)}, {"action", string(filter.Action)},
 		{"target", filter.Target}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
-			return AuditPage{}, err
+			return Page[AuditEntry]{}, err
 		}
 	}
 	if err := checkAges(filter.From, filter.To); err != nil {
-		return AuditPage{}, err
+		return Page[AuditEntry]{}, err
 	}
 	from, to := o.roughly(filter.From, filter.To)
 	placeAt := func(r auditRow) place { return place{ID: r.ID} }
@@ -104,16 +96,13 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 			(filter.To.IsZero() || r.OccurredAt.Before(filter.To))
 	})
 	if err != nil {
-		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
+		return Page[AuditEntry]{}, fmt.Errorf("list the audit: %w", err)
 	}
-	entries := make([]AuditEntry, len(page.items))
-	for i, r := range page.items {
-		entries[i] = r.AuditEntry
+	shown := pageAs(page, func(r auditRow) AuditEntry { return r.AuditEntry })
+	if err := o.details(ctx, shown.Items); err != nil {
+		return Page[AuditEntry]{}, fmt.Errorf("list the audit: %w", err)
 	}
-	if err := o.details(ctx, entries); err != nil {
-		return AuditPage{}, fmt.Errorf("list the audit: %w", err)
-	}
-	return AuditPage{Entries: entries, Next: page.next, Partial: page.partial, Looked: page.looked}, nil
+	return shown, nil
 }
 
 // details fills in what is long: chunks of bulk actions name all of their

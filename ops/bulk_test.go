@@ -68,9 +68,9 @@ func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
 		// Each chunk names who, by what filter, and which.
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: ops.ActionRetry}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 1+3+1, "the dry run, chunks, the end")
+		require.Len(t, page.Items, 1+3+1, "the dry run, chunks, the end")
 		noted := 0
-		for _, entry := range page.Entries {
+		for _, entry := range page.Items {
 			var detail struct {
 				Filter   ops.Filter `json:"filter"`
 				Statuses []string   `json:"status_ids"`

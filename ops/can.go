@@ -12,13 +12,13 @@ func (o *Ops) Can(action Action) error {
 	switch action {
 	case ActionReplay:
 		able = o.live != nil
-		if able && !o.allowReplay {
+		if able && !o.opts.AllowReplay {
 			return fmt.Errorf("%s: %w: it needs the option AllowReplay", action, ErrReplayOff)
 		}
 	case ActionReAccept:
 		able = o.live != nil
 	case ActionCleanup:
-		able = o.cleanup != nil
+		able = o.opts.Cleanup != nil
 	}
 	if !able {
 		return fmt.Errorf("%s: %w: act through Inbox.Ops in its process, or through its dashboard", action,

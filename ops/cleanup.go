@@ -11,7 +11,7 @@ import (
 
 // Cleanup deletes what the retentions allow, now, see Inbox.Cleanup. It has many
 // transactions: its audit row is written before the first, and one with the
-// counts behind the last. Needs a Live, which knows the retentions, or WithCleanup.
+// counts behind the last. Needs a Live, which knows the retentions, or the option Cleanup.
 // It may take long; ctx ends it.
 func (o *Ops) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
 	if err := o.Can(ActionCleanup); err != nil {
@@ -20,7 +20,7 @@ func (o *Ops) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error)
 	if err := o.note(ctx, actor, ActionCleanup, "inbox", map[string]string{"event": "begun"}); err != nil {
 		return handler.Deleted{}, err
 	}
-	deleted, err := o.cleanup(ctx)
+	deleted, err := o.opts.Cleanup(ctx)
 	end := map[string]any{"event": "ended", "deleted": deleted}
 	if err != nil {
 		end["error"] = o.redactor.Error(redact.Value{}, err.Error()) // an archive function may quote data

@@ -23,14 +23,14 @@ func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
 		limit := pool.Stats().MaxOpenConnections
 		t.Cleanup(func() { pool.SetMaxOpenConns(limit) })
 		for name, c := range map[string]struct {
-			pool    int
-			options []ops.Option
-			want    int
+			pool        int
+			connections int
+			want        int
 		}{
-			"by the option":            {16, []ops.Option{ops.Connections(2)}, 2},
-			"a quarter of the pool":    {8, nil, 2},
-			"one of a tiny pool":       {2, nil, 1},
-			"no more than four by far": {100, nil, 4},
+			"by the option":            {16, 2, 2},
+			"a quarter of the pool":    {8, 0, 2},
+			"one of a tiny pool":       {2, 0, 1},
+			"no more than four by far": {100, 0, 4},
 		} {
 			pool.SetMaxOpenConns(c.pool)
 			var mu sync.Mutex
@@ -56,7 +56,7 @@ func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
 				mu.Unlock()
 				return v.Bytes
 			}
-			o, err := ops.New(r.d.DB, append(c.options, ops.Redact(hook))...)
+			o, err := ops.New(r.d.DB, func(o *ops.Options) { o.Connections, o.Redact = c.connections, hook })
 			require.NoError(t, err)
 			listed := make(chan error, 4*c.want)
 			for range cap(listed) {
@@ -79,11 +79,14 @@ func TestWaitForAConnectionEndsWithItsContext(t *testing.T) {
 		r.accept("1")
 		inboxtest.Process(t, r.ib)
 		inside, done := make(chan struct{}, 10), make(chan struct{})
-		o, err := ops.New(r.d.DB, ops.Connections(1), ops.Redact(func(v redact.Value) []byte {
-			inside <- struct{}{}
-			<-done
-			return v.Bytes
-		}))
+		o, err := ops.New(r.d.DB, func(o *ops.Options) {
+			o.Connections = 1
+			o.Redact = func(v redact.Value) []byte {
+				inside <- struct{}{}
+				<-done
+				return v.Bytes
+			}
+		})
 		require.NoError(t, err)
 		listed := make(chan error, 1)
 		go func() {
@@ -100,7 +103,7 @@ func TestWaitForAConnectionEndsWithItsContext(t *testing.T) {
 		require.NoError(t, inboxtest.Receive(t, listed, "the list"))
 		_, err = o.Workers(t.Context())
 		require.NoError(t, err)
-		_, err = ops.New(r.d.DB, ops.Connections(0))
-		require.EqualError(t, err, "ops: option Connections = 0: must be 1 or more")
+		_, err = ops.New(r.d.DB, func(o *ops.Options) { o.Connections = -1 })
+		require.EqualError(t, err, "ops: option Connections = -1: must be 0 (a quarter of the pool) or more")
 	})
 }

@@ -39,7 +39,7 @@ func (o *Ops) stamp(t time.Time) any {
 
 // within bounds one look at the database.
 func (o *Ops) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, o.statementTimeout)
+	return context.WithTimeout(ctx, o.opts.StatementTimeout)
 }
 
 // connect waits for one of the connections that this Ops may use. Nobody who has
@@ -49,7 +49,7 @@ func (o *Ops) connect(ctx context.Context) (release func(), err error) {
 	case o.inUse <- struct{}{}:
 		return func() { <-o.inUse }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for a connection (option Connections is %d): %w", o.connections, ctx.Err())
+		return nil, fmt.Errorf("wait for a connection (option Connections is %d): %w", o.opts.Connections, ctx.Err())
 	}
 }
 
@@ -60,7 +60,7 @@ const fewTimeouts = 3
 // is slow, but never so slow that a single one runs out of time, operators get
 // no answer rather than have it work for minutes.
 func (o *Ops) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, fewTimeouts*o.statementTimeout)
+	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
 // pool runs statements outside any transaction, straight on the connection

@@ -43,7 +43,7 @@ func TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 		require.NoError(t, db.Create(&models.HandlerStatus{ID: id, MessageID: id, MessageNumber: int64(i + 1), HandlerKey: id,
 			IsPoisoned: true, CreatedAt: million, Version: 1}).Error)
 	}
-	o, err := New(db, StatementTimeout(timeout))
+	o, err := New(db, func(o *Options) { o.StatementTimeout = timeout })
 	require.NoError(t, err)
 	o.db.Statement.ConnPool = slow{o.db.Statement.ConnPool, timeout / 5}
 	for name, ask := range map[string]func(context.Context) error{

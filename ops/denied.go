@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Unknown is the actor of audit rows of requests that nobody has signed in for.
-const Unknown Actor = "(unknown)"
+// unknown is the actor of audit rows of requests that nobody has signed in for.
+const unknown Actor = "(unknown)"
 
 // Denied adds an audit row of a request that was refused because its actor may not make it
 // (contract 11.3). Target is what it was for, such as "POST delete": 1 to 500 characters,
-// and never what a request chooses. An actor that is none counts as Unknown. It is for those
+// and never what a request chooses. An actor that is none is noted as "(unknown)". It is for those
 // who decide who may what, as package dashboard does.
 //
 // However many such requests come, few rows are written: of those of one actor for one
@@ -21,7 +21,7 @@ const Unknown Actor = "(unknown)"
 // row is written also if ctx has ended.
 func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
 	if actor.check() != nil {
-		actor = Unknown
+		actor = unknown
 	}
 	if err := checkText("target", target, 1, maxTarget); err != nil {
 		return fmt.Errorf("%s: %w", ActionDenied, err)
@@ -74,7 +74,7 @@ func (d *denials) count(of denial, now time.Time) (denial, denialCount) {
 			}
 		}
 		if len(d.of) >= mostDenials {
-			of = denial{Unknown, "more actors and targets than are told apart"}
+			of = denial{unknown, "more actors and targets than are told apart"}
 		}
 	}
 	count := d.of[of]

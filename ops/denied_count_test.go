@@ -14,15 +14,15 @@ func TestDenialsOfManyActorsAreBounded(t *testing.T) {
 	rest := map[denial]int64{}
 	for i := range 3 * mostDenials {
 		of, count := d.count(denial{Actor(fmt.Sprintf("a%d", i)), "POST delete"}, now)
-		if of.actor == Unknown {
+		if of.actor == unknown {
 			rest[of] = count.Requests
 		} else {
 			require.EqualValues(t, 1, count.Requests)
 		}
 	}
 	require.Len(t, rest, 1)
-	require.Contains(t, rest, denial{Unknown, "more actors and targets than are told apart"})
-	require.EqualValues(t, 2*mostDenials, rest[denial{Unknown, "more actors and targets than are told apart"}])
+	require.Contains(t, rest, denial{unknown, "more actors and targets than are told apart"})
+	require.EqualValues(t, 2*mostDenials, rest[denial{unknown, "more actors and targets than are told apart"}])
 	require.Len(t, d.of, mostDenials+1)
 	of, _ := d.count(denial{"later", "POST delete"}, now.Add(denialsFor))
 	require.Equal(t, Actor("later"), of.actor)

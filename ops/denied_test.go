@@ -31,7 +31,7 @@ func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 			"", 0)
 		require.NoError(t, err)
 		counts := []int64{}
-		for _, entry := range page.Entries {
+		for _, entry := range page.Items {
 			var detail struct {
 				Requests int64     `json:"requests"`
 				Since    time.Time `json:"since"`
@@ -75,7 +75,7 @@ func TestAuditTellsTheDatabaseRole(t *testing.T) {
 		}
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", 0)
 		require.NoError(t, err)
-		require.Equal(t, role, page.Entries[0].DatabaseRole)
+		require.Equal(t, role, page.Items[0].DatabaseRole)
 	})
 }
 
@@ -87,7 +87,7 @@ func TestDryRunsAndEndsOfBulkActionsAreAudited(t *testing.T) {
 		details := func() (all []string) {
 			page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Target: "matching statuses"}, "", 0)
 			require.NoError(t, err)
-			for _, entry := range page.Entries {
+			for _, entry := range page.Items {
 				var detail map[string]any
 				require.NoError(t, json.Unmarshal([]byte(entry.Detail), &detail))
 				if detail["event"] != nil {

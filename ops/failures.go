@@ -44,7 +44,7 @@ type FailureGroup struct {
 }
 
 // Failures groups the poisoned and the failing statuses that match the filter
-// by fingerprint. It finds up to 1,000 groups and looks at LookLimit statuses at most;
+// by fingerprint. It finds up to 1,000 groups and looks at 10,000 statuses at most;
 // each handler has its share of the groups, and each group of the statuses, the newest
 // first. Filter.States may only name StatePoisoned and StateFailing; empty is both.
 // Filter.ErrorText is compared with the Error of the groups, and Filter.MessageID is
@@ -165,8 +165,8 @@ func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
 	if err != nil {
 		return err
 	}
-	for len(refs) > 0 && LookLimit-g.looked >= len(refs) {
-		if refs, err = g.round(ctx, o, refs, (LookLimit-g.looked)/len(refs)); err != nil {
+	for len(refs) > 0 && lookLimit-g.looked >= len(refs) {
+		if refs, err = g.round(ctx, o, refs, (lookLimit-g.looked)/len(refs)); err != nil {
 			return err
 		}
 	}

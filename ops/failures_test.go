@@ -58,7 +58,7 @@ func TestEveryWayToFailIsInAGroup(t *testing.T) {
 			require.Equal(t, g.Fingerprint, g.Sample.Fingerprint)
 			page, err := o.List(t.Context(), ops.Filter{Fingerprint: g.Fingerprint}, "", 10)
 			require.NoError(t, err)
-			require.Len(t, page.Statuses, 2, g.HandlerKey)
+			require.Len(t, page.Items, 2, g.HandlerKey)
 			count, err := o.Count(t.Context(), ops.Filter{Fingerprint: g.Fingerprint})
 			require.NoError(t, err)
 			require.Equal(t, ops.Count{N: 2}, count)
@@ -135,7 +135,7 @@ func TestPagesOfAGroupAreStableWhileItsStatusesChange(t *testing.T) {
 		for cursor, n := ops.Cursor(""), 0; ; n++ {
 			page, err := r.ops.List(t.Context(), filter, cursor, 3)
 			require.NoError(t, err)
-			for _, s := range page.Statuses {
+			for _, s := range page.Items {
 				seen[s.MessageID]++
 			}
 			if cursor = page.Next; cursor == "" {
@@ -178,9 +178,9 @@ func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
 		failures, err := r.ops.Failures(t.Context(), ops.Filter{})
 		require.NoError(t, err)
 		require.True(t, failures.Capped)
-		require.LessOrEqual(t, failures.Looked, ops.LookLimit)
+		require.LessOrEqual(t, failures.Looked, lookLimit)
 		require.Len(t, failures.Groups, 3)
-		require.EqualValues(t, ops.LookLimit-2, failures.Groups[0].Poisoned)
+		require.EqualValues(t, lookLimit-2, failures.Groups[0].Poisoned)
 		for _, g := range failures.Groups[1:] {
 			require.EqualValues(t, 1, g.Poisoned, g.HandlerKey)
 		}
@@ -198,7 +198,7 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 		require.NoError(t, err)
 		r.process()
 		name := *r.status("alone", "0").Fingerprint
-		r.copies("alone", ops.LookLimit+500)
+		r.copies("alone", lookLimit+500)
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET last_error = 'many', requeued_count = 1, fingerprint = ?
 			WHERE NOT is_poisoned`, name)
 
@@ -217,10 +217,10 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 		}
 		page, err := r.ops.List(t.Context(), ops.Filter{Fingerprint: name, States: []ops.State{ops.StatePending}}, "", 7)
 		require.NoError(t, err)
-		require.Len(t, page.Statuses, 7)
+		require.Len(t, page.Items, 7)
 		page, err = r.ops.List(t.Context(), ops.Filter{Fingerprint: "other", States: []ops.State{ops.StatePending}}, "", 7)
 		require.NoError(t, err)
-		require.Empty(t, page.Statuses)
+		require.Empty(t, page.Items)
 		require.True(t, page.Partial)
 	})
 }
@@ -280,7 +280,7 @@ func TestAgesAreComparedBelowASecond(t *testing.T) {
 			filter := ops.RejectedFilter{To: r.clock.Now().Add(to)}
 			rejected, err := r.ops.ListRejected(t.Context(), filter, "", 10)
 			require.NoError(t, err)
-			require.Len(t, rejected.Rejected, expected, to)
+			require.Len(t, rejected.Items, expected, to)
 		}
 		if r.d.Dialect == "sqlite" { // as others write a time without a fraction
 			inboxtest.Exec(t, r.d.DB, `UPDATE inbox_messages SET received_at = replace(received_at, '.000000', '')`)

@@ -33,12 +33,12 @@ type Cursor string
 
 // Limits of what one call does.
 const (
-	// DefaultLimit is the size of a page if the caller gives 0.
-	DefaultLimit = 50
+	// defaultLimit is the size of a page if the caller gives 0.
+	defaultLimit = 50
 	// MaxLimit is the largest page; more is ErrBadInput.
 	MaxLimit = 1000
-	// LookLimit is how many rows a page, a count or a failure overview looks at.
-	LookLimit = 10_000
+	// lookLimit is how many rows a page, a count or a failure overview looks at.
+	lookLimit = 10_000
 )
 
 // Count is a capped count: of what was looked at, N matched.

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // filter is a Filter that has been checked.
@@ -41,15 +41,15 @@ func (f Filter) checked() (*filter, error) {
 		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
 	}
 	for _, key := range f.HandlerKeys {
-		if err := checkText("handler key", key, 1, models.MaxHandlerKey); err != nil {
+		if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
 			return nil, err
 		}
 	}
 	for _, each := range []struct {
 		name, text string
 		most       int
-	}{{"message ID", f.MessageID, models.MaxMessageID}, {"namespace", f.Namespace, models.MaxChannel},
-		{"type", f.Type, models.MaxType}, {"error text", f.ErrorText, models.MaxLastError},
+	}{{"message ID", f.MessageID, columns.MaxMessageID}, {"namespace", f.Namespace, columns.MaxChannel},
+		{"type", f.Type, columns.MaxType}, {"error text", f.ErrorText, columns.MaxLastError},
 		{"fingerprint", f.Fingerprint, 100}} {
 		if err := checkText(each.name, each.text, 0, each.most); err != nil {
 			return nil, err
@@ -157,8 +157,8 @@ func (f found) ids() []string {
 	return ids
 }
 
-// find reads what matches from a place on, until it has limit rows or has looked at
-// LookLimit. A list without conditions of its own takes one statement for each stage.
+// find reads what matches from a place on, until it has limit rows or has looked at lookLimit
+// rows. A list without conditions of its own takes one statement for each stage.
 // A search that meets few matches goes on behind what it has looked at, by larger steps.
 func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
@@ -197,8 +197,8 @@ func (o *Ops) findIn(
 		perStep = len(keys)
 	}
 	judges := o.judges(f)
-	for step := st.firstStep(limit); perStep > 0; step = min(4*step, LookLimit) {
-		left := LookLimit - out.looked
+	for step := st.firstStep(limit); perStep > 0; step = min(4*step, lookLimit) {
+		left := lookLimit - out.looked
 		if left < perStep {
 			at.Stage = number
 			out.next, out.partial = &at, true
@@ -207,7 +207,7 @@ func (o *Ops) findIn(
 		depth := min(step, left/perStep)
 		wanted := limit + 1 - len(out.rows)
 		if judges { // and so only find knows how many match
-			wanted = LookLimit
+			wanted = lookLimit
 		}
 		s, err := o.scan(ctx, f, st, keys, at, depth, wanted)
 		if err != nil {

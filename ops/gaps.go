@@ -9,15 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// GapPage is a part of the list of gaps.
-type GapPage struct {
-	Gaps []models.Gap
-	Next Cursor
-}
-
 // ListGaps returns a page of the gaps that consumers went past, those found
 // last first (contract 7.5). See List for after and limit.
-func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, error) {
+func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (Page[models.Gap], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
@@ -33,9 +27,9 @@ func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, e
 		return place{ID: g.ID}
 	}, func(models.Gap) bool { return true })
 	if err != nil {
-		return GapPage{}, fmt.Errorf("list gaps: %w", err)
+		return Page[models.Gap]{}, fmt.Errorf("list gaps: %w", err)
 	}
-	return GapPage{Gaps: page.items, Next: page.next}, nil
+	return page, nil
 }
 
 // By the gaps' primary key: the IDs ascend with time.

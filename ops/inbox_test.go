@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -173,8 +174,8 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 		require.ErrorIs(t, o.Pause(t.Context(), ada, ""), ops.ErrBadInput)
 		page, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionPause}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
-		require.Equal(t, "handler now", page.Entries[0].Target)
+		require.Len(t, page.Items, 2)
+		require.Equal(t, "handler now", page.Items[0].Target)
 	})
 }
 
@@ -203,7 +204,7 @@ func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 		require.ErrorIs(t, o.Resume(t.Context(), ada, "now"), ops.ErrNotPaused)
 		page, err := o.Audit(t.Context(), ops.AuditFilter{}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2, "nothing done is nothing to note")
+		require.Len(t, page.Items, 2, "nothing done is nothing to note")
 	})
 }
 
@@ -239,7 +240,7 @@ func TestOverviewJudgesLanes(t *testing.T) {
 				r.clock.Advance(time.Second)
 				want := each.head
 				want.HandlerKey, want.Due, want.Waiting, want.OldestDueAge = "mail", ops.Count{N: 1}, ops.Count{N: 2}, time.Second
-				byHand, err := ops.New(d.Another(t), ops.Clock(r.clock))
+				byHand, err := ops.New(d.Another(t), func(o *ops.Options) { o.Clock = r.clock })
 				require.NoError(t, err)
 				for _, o := range []*ops.Ops{r.ops, byHand} {
 					overview, err := o.Overview(t.Context())
@@ -267,20 +268,20 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 		now := r.clock.Now()
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-3 * time.Hour), To: now}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 3)
+		require.Len(t, page.Items, 3)
 		require.LessOrEqual(t, page.Looked, 6)
 		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{From: now.Add(-29 * time.Hour), To: now.Add(-27 * time.Hour)},
 			"", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
+		require.Len(t, page.Items, 2)
 		require.LessOrEqual(t, page.Looked, 5)
 		r.clock.Advance(-10 * time.Minute)
 		_, err = r.ops.Message(t.Context(), "bob", ops.MessageRef{ID: "1"})
 		require.NoError(t, err)
 		page, err = r.ops.Audit(t.Context(), ops.AuditFilter{To: now, From: now.Add(-time.Hour)}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
-		require.Equal(t, ops.Actor("bob"), page.Entries[0].Actor, "the IDs ascend although the clock went back")
+		require.Len(t, page.Items, 2)
+		require.Equal(t, ops.Actor("bob"), page.Items[0].Actor, "the IDs ascend although the clock went back")
 	})
 }
 
@@ -310,22 +311,24 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 
 func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		clean := ops.WithCleanup(func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil })
-		alone := func(options ...ops.Option) (*ops.Ops, error) { return ops.New(r.d.DB, options...) }
+		clean := func(o *ops.Options) {
+			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil }
+		}
+		alone := func(configure ...func(*ops.Options)) (*ops.Ops, error) { return ops.New(r.d.DB, configure...) }
 		for name, c := range map[string]struct {
-			open                       func(...ops.Option) (*ops.Ops, error)
-			options                    []ops.Option
+			open                       func(...func(*ops.Options)) (*ops.Ops, error)
+			configure                  func(*ops.Options)
 			replay, reAccept, cleaning error
 		}{
 			"the tables alone": {alone, nil, ops.ErrNeedsApplication, ops.ErrNeedsApplication, ops.ErrNeedsApplication},
-			"replay allowed": {alone, []ops.Option{ops.AllowReplay()}, ops.ErrNeedsApplication, ops.ErrNeedsApplication,
+			"replay allowed": {alone, allowReplay, ops.ErrNeedsApplication, ops.ErrNeedsApplication,
 				ops.ErrNeedsApplication},
-			"with a cleanup":          {alone, []ops.Option{clean}, ops.ErrNeedsApplication, ops.ErrNeedsApplication, nil},
+			"with a cleanup":          {alone, clean, ops.ErrNeedsApplication, ops.ErrNeedsApplication, nil},
 			"the application":         {r.ib.Ops, nil, ops.ErrReplayOff, nil, nil},
-			"which allows replay":     {r.ib.Ops, []ops.Option{ops.AllowReplay()}, nil, nil, nil},
-			"with another's clean-up": {r.ib.Ops, []ops.Option{clean}, ops.ErrReplayOff, nil, nil},
+			"which allows replay":     {r.ib.Ops, allowReplay, nil, nil, nil},
+			"with another's clean-up": {r.ib.Ops, clean, ops.ErrReplayOff, nil, nil},
 		} {
-			o, err := c.open(c.options...)
+			o, err := c.open(c.configure)
 			require.NoError(t, err, name)
 			_, replay := o.Replay(t.Context(), ada, ops.MessageRef{ID: "nothing"}, ops.Edit{})
 			id := uuid.NewString()
@@ -354,7 +357,7 @@ func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 
 func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		o, err := ops.New(r.d.DB, ops.AllowReplay())
+		o, err := ops.New(r.d.DB, allowReplay)
 		require.NoError(t, err)
 		require.NoError(t, o.CheckSchema(t.Context()))
 		_, err = o.Cleanup(t.Context(), ada)
@@ -375,7 +378,9 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 
 func TestCleanupByAFunctionIsNotedAsWell(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		clean := ops.WithCleanup(func(context.Context) (handler.Deleted, error) { return handler.Deleted{Messages: 3}, nil })
+		clean := func(o *ops.Options) {
+			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{Messages: 3}, nil }
+		}
 		without, err := ops.New(r.d.DB, clean)
 		require.NoError(t, err)
 		instead, err := r.ib.Ops(clean)
@@ -399,12 +404,12 @@ func TestCleanupByAnOperatorIsNotedWithItsCounts(t *testing.T) {
 		require.EqualValues(t, 2, deleted.Messages)
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
+		require.Len(t, page.Items, 2)
 		var end struct {
 			Event   string
 			Deleted handler.Deleted
 		}
-		require.NoError(t, json.Unmarshal([]byte(page.Entries[0].Detail), &end))
+		require.NoError(t, json.Unmarshal([]byte(page.Items[0].Detail), &end))
 		require.Equal(t, "ended", end.Event)
 		require.Equal(t, deleted, end.Deleted)
 	})
@@ -441,7 +446,7 @@ func TestAuditIsListedAndSearched(t *testing.T) {
 			for cursor := ops.Cursor(""); ; {
 				page, err := r.ops.Audit(t.Context(), filter, cursor, 1)
 				require.NoError(t, err)
-				for _, e := range page.Entries {
+				for _, e := range page.Items {
 					targets = append(targets, e.Target)
 				}
 				if cursor = page.Next; cursor == "" {
@@ -474,7 +479,7 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, count)
 		require.ErrorIs(t, theirs.Delete(t.Context(), ada, ops.MessageRef{ID: "1"}, "1"), ops.ErrNotFound)
-		byHand, err := ops.New(d.DB, ops.Naming(models.Naming{Prefix: "other_"}))
+		byHand, err := ops.New(d.DB, func(o *ops.Options) { o.Naming.Prefix = "other_" })
 		require.NoError(t, err)
 		overview, err := byHand.Overview(t.Context())
 		require.NoError(t, err)
@@ -503,8 +508,8 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)
 		require.Len(t, overview.Reasons, 1)
-		require.Equal(t, []string{inbox.ReasonCircuit, "degraded", "mail"},
-			[]string{overview.Reasons[0].Code, overview.Reasons[0].State, overview.Reasons[0].HandlerKey})
+		require.Equal(t, []string{health.Circuit, "degraded", "mail"},
+			[]string{overview.Reasons[0].Code, string(overview.Reasons[0].State), overview.Reasons[0].HandlerKey})
 		require.Equal(t, "circuit breaker open", overview.Handlers[0].Obstacle)
 	})
 }
@@ -544,7 +549,7 @@ func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "a call does not return", overview.Handlers[0].Obstacle)
-		i := slices.IndexFunc(overview.Reasons, func(r ops.HealthReason) bool { return r.Code == inbox.ReasonLongRunning })
+		i := slices.IndexFunc(overview.Reasons, func(r ops.HealthReason) bool { return r.Code == health.LongRunning })
 		require.GreaterOrEqual(t, i, 0)
 		require.Equal(t, []string{"1"}, overview.Reasons[i].MessageIDs)
 

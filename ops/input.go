@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // badInput says what is wrong with an argument.
@@ -90,7 +90,7 @@ func checkID(name, id string) (string, error) {
 func checkLimit(limit int) (int, error) {
 	switch {
 	case limit == 0:
-		return DefaultLimit, nil
+		return defaultLimit, nil
 	case limit < 0 || limit > MaxLimit:
 		return 0, badInput("limit", "%d: must be 1 to %d", limit, MaxLimit)
 	}
@@ -160,7 +160,7 @@ func placeOf(list string, filter any, c Cursor) (*place, error) {
 	if l.At != "" && (len(l.At) > 100 || store.CheckText(l.At, 0) != nil || t.Scan(l.At) != nil) {
 		return nil, bad
 	}
-	if store.CheckText(l.Key, models.MaxHandlerKey) != nil {
+	if store.CheckText(l.Key, columns.MaxHandlerKey) != nil {
 		return nil, bad
 	}
 	if l.ID != "" {

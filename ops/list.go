@@ -5,18 +5,6 @@ import (
 	"fmt"
 )
 
-// Page is a part of a list.
-type Page struct {
-	Statuses []Status
-	// Next goes on behind this page; empty at the end.
-	Next Cursor
-	// Partial: the page ended because about LookLimit rows were looked at. Few of
-	// them matched, or none; Next goes on.
-	Partial bool
-	// Looked counts the rows looked at.
-	Looked int
-}
-
 // List returns a page of the statuses that match, newest first:
 //
 //   - those of a failure group that are not over, by when they were accepted,
@@ -27,45 +15,45 @@ type Page struct {
 //   - all else, and every state at once, by when the message was received.
 //
 // after is where to go on, "" to begin; limit is 1 to MaxLimit, 0 for
-// DefaultLimit. A status that keeps its place is on exactly one page, however
+// 50. A status that keeps its place is on exactly one page, however
 // others come, go and change between the pages.
-func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page, error) {
+func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page[Status], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "statuses"
 	f, err := filter.checked()
 	if err != nil {
-		return Page{}, err
+		return Page[Status]{}, err
 	}
 	if limit, err = checkLimit(limit); err != nil {
-		return Page{}, err
+		return Page[Status]{}, err
 	}
 	from, err := placeOf(list, filter, after)
 	if err != nil {
-		return Page{}, err
+		return Page[Status]{}, err
 	}
 	out, err := o.find(ctx, f, from, limit)
 	if err != nil {
-		return Page{}, fmt.Errorf("list statuses: %w", err)
+		return Page[Status]{}, fmt.Errorf("list statuses: %w", err)
 	}
 	next, err := cursorOf(list, filter, out.next)
 	if err != nil {
-		return Page{}, err
+		return Page[Status]{}, err
 	}
 	rows, err := o.whole(ctx, out.ids())
 	if err != nil {
-		return Page{}, fmt.Errorf("list statuses: %w", err)
+		return Page[Status]{}, fmt.Errorf("list statuses: %w", err)
 	}
-	page := Page{Statuses: make([]Status, 0, len(rows)), Next: next, Partial: out.partial, Looked: out.looked}
+	page := Page[Status]{Items: make([]Status, 0, len(rows)), Next: next, Partial: out.partial, Looked: out.looked}
 	for _, r := range rows {
 		if f.takes(r.Status) { // still: it may have changed in between
-			page.Statuses = append(page.Statuses, r.Status)
+			page.Items = append(page.Items, r.Status)
 		}
 	}
 	return page, nil
 }
 
-// Count counts the statuses that match, up to LookLimit rows looked at.
+// Count counts the statuses that match, up to 10,000 rows looked at.
 func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -101,7 +89,7 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 			if st.keyed() {
 				of.HandlerKeys = []string{key}
 			}
-			ended, err := o.findIn(ctx, &of, st, i, nil, LookLimit, &out)
+			ended, err := o.findIn(ctx, &of, st, i, nil, lookLimit, &out)
 			if err != nil {
 				return Count{}, err
 			}
@@ -121,7 +109,7 @@ func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
 	}
 	var all Count
 	for _, key := range keys {
-		its, err := o.capped(ctx, countPoisoned, LookLimit-all.N, key)
+		its, err := o.capped(ctx, countPoisoned, lookLimit-all.N, key)
 		if err != nil {
 			return Count{}, err
 		}

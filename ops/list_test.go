@@ -100,7 +100,7 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 		}
 		page, err := r.ops.List(t.Context(), only(ops.StateFailing), "", 0)
 		require.NoError(t, err)
-		f1 := page.Statuses[0]
+		f1 := page.Items[0]
 		require.Equal(t, ops.StatePending, f1.State)
 		require.True(t, f1.Failing)
 		require.Contains(t, f1.LastError, "timeout after 3s")
@@ -137,7 +137,7 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 			for cursor, n := ops.Cursor(""), 0; ; n++ {
 				page, err := r.ops.List(t.Context(), filter, cursor, 3)
 				require.NoError(t, err)
-				for _, s := range page.Statuses {
+				for _, s := range page.Items {
 					seen[s.HandlerKey+"/"+s.MessageID]++
 				}
 				if cursor = page.Next; cursor == "" {
@@ -145,7 +145,7 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 				}
 				// Newer ones come, one that was shown and one that was not go.
 				r.accept(fmt.Sprintf("new %s %d", name, n))
-				for _, s := range []ops.Status{page.Statuses[len(page.Statuses)-1]} {
+				for _, s := range []ops.Status{page.Items[len(page.Items)-1]} {
 					if s.State == ops.StatePoisoned {
 						touched[s.HandlerKey+"/"+s.MessageID] = true
 						require.NoError(t, r.ops.Discard(t.Context(), ada, s.Ref()))
@@ -186,9 +186,9 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 			page, err := r.ops.List(t.Context(), filter, "", 10)
 			require.NoError(t, err)
 			require.True(t, page.Partial, name)
-			require.LessOrEqual(t, page.Looked, ops.LookLimit, name)
-			require.Greater(t, page.Looked, ops.LookLimit*9/10, name)
-			require.Empty(t, page.Statuses, name)
+			require.LessOrEqual(t, page.Looked, lookLimit, name)
+			require.Greater(t, page.Looked, lookLimit*9/10, name)
+			require.Empty(t, page.Items, name)
 			require.NotEmpty(t, page.Next, name)
 			count, err := r.ops.Count(t.Context(), filter)
 			require.NoError(t, err)
@@ -197,19 +197,19 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 		}
 		count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePending}})
 		require.NoError(t, err)
-		require.Equal(t, ops.Count{N: ops.LookLimit, Capped: true}, count)
+		require.Equal(t, ops.Count{N: lookLimit, Capped: true}, count)
 		overview, err := r.ops.Overview(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "alone", overview.Handlers[0].HandlerKey)
-		require.Equal(t, ops.Count{N: ops.LookLimit, Capped: true}, overview.Handlers[0].Due)
+		require.Equal(t, ops.Count{N: lookLimit, Capped: true}, overview.Handlers[0].Due)
 		require.Equal(t, ops.Count{N: 1}, overview.Handlers[1].Due)
 
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true WHERE handler_key <> 'ship'`)
 		for _, each := range []struct {
 			keys []string
 			want ops.Count
-		}{{nil, ops.Count{N: ops.LookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}},
-			{[]string{"alone", "mail"}, ops.Count{N: ops.LookLimit, Capped: true}}} {
+		}{{nil, ops.Count{N: lookLimit, Capped: true}}, {[]string{"mail", "mail", "ship", "none"}, ops.Count{N: 1}},
+			{[]string{"alone", "mail"}, ops.Count{N: lookLimit, Capped: true}}} {
 			count, err := r.ops.Count(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}, HandlerKeys: each.keys})
 			require.NoError(t, err)
 			require.Equal(t, each.want, count, each.keys)
@@ -284,10 +284,8 @@ func TestOpsRefusesWhatCannotWork(t *testing.T) {
 	_, err := ops.New(nil)
 	require.ErrorContains(t, err, "no database")
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		_, err := ops.New(d.DB, ops.StatementTimeout(0))
+		_, err := ops.New(d.DB, func(o *ops.Options) { o.StatementTimeout = 0 })
 		require.ErrorContains(t, err, "option StatementTimeout = 0s")
-		_, err = ops.New(d.DB, ops.Clock(nil))
-		require.ErrorContains(t, err, "Clock")
 		tx := d.DB.Begin()
 		_, err = ops.New(tx)
 		require.ErrorContains(t, err, "inside a transaction")
@@ -354,7 +352,7 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 		require.NoError(t, r.d.DB.Raw(`SELECT handler_key || '/' || message_id FROM inbox_handler_statuses
 			WHERE last_error = 'needle' ORDER BY id DESC`).Scan(&expected).Error)
 		require.Greater(t, len(expected), 20)
-		hook, err := ops.New(r.d.DB, ops.Redact(func(v redact.Value) []byte {
+		hook, err := ops.New(r.d.DB, redactBy(func(v redact.Value) []byte {
 			return bytes.ReplaceAll(v.Bytes, []byte("needle"), []byte("NEEDLE!"))
 		}))
 		require.NoError(t, err)
@@ -364,8 +362,8 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 			for cursor := ops.Cursor(""); ; pages++ {
 				page, err := o.List(t.Context(), ops.Filter{ErrorText: text, States: []ops.State{ops.StatePoisoned}}, cursor, 7)
 				require.NoError(t, err)
-				require.LessOrEqual(t, page.Looked, ops.LookLimit)
-				for _, s := range page.Statuses {
+				require.LessOrEqual(t, page.Looked, lookLimit)
+				for _, s := range page.Items {
 					listed = append(listed, s.HandlerKey+"/"+s.MessageID)
 				}
 				if cursor = page.Next; cursor == "" {
@@ -397,6 +395,6 @@ func TestTextsAreFoundInEveryLocale(t *testing.T) {
 		require.Equal(t, []string{"mail/1"}, r.list(ops.Filter{ErrorText: "order IS"}, 10))
 		rejected, err := r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "record IS"}, "", 10)
 		require.NoError(t, err)
-		require.Len(t, rejected.Rejected, 1)
+		require.Len(t, rejected.Items, 1)
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 // Live is what only a running application can do, as it alone knows channels
 // and handlers. *inbox.Inbox gives one to Inbox.Ops; without it Replay,
-// ReAccept and Cleanup (but see WithCleanup) fail with ErrNeedsApplication.
+// ReAccept and Cleanup (but see Options.Cleanup) fail with ErrNeedsApplication.
 // Implementations are safe for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's
@@ -54,15 +54,4 @@ type Accepted struct {
 	Outcome   handler.AcceptOutcome
 	// Handlers counts the statuses added.
 	Handlers int
-}
-
-// WithLive gives Ops the running application.
-func WithLive(l Live) Option { return func(s *settings) { s.live = l } }
-
-// WithCleanup has Cleanup run clean, instead of the Live's. For programs beside the
-// application that know its retentions; not for the application, whose Live
-// obeys those of single handlers and archives. clean is called by concurrent calls
-// of Cleanup at the same time.
-func WithCleanup(clean func(ctx context.Context) (handler.Deleted, error)) Option {
-	return func(s *settings) { s.cleanup = clean }
 }

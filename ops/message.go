@@ -13,6 +13,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -96,10 +98,10 @@ func (o *Ops) Message(ctx context.Context, actor Actor, ref MessageRef) (Message
 
 // check reports what no message goes by.
 func (r MessageRef) check() error {
-	if err := checkText("message ID", r.ID, 1, models.MaxMessageID); err != nil {
+	if err := checkText("message ID", r.ID, 1, columns.MaxMessageID); err != nil {
 		return err
 	}
-	return checkText("namespace", r.Namespace, 0, models.MaxChannel)
+	return checkText("namespace", r.Namespace, 0, columns.MaxChannel)
 }
 
 // inNamespace is the detail of an audit row.
@@ -174,7 +176,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	if err != nil {
 		m.PropertiesProblem = err.Error()
 	}
-	m.TraceID, m.OriginalID = traceID(p), p.Attributes[PropertyOriginalID]
+	m.TraceID, m.OriginalID = traceID(p), p.Attributes[propertyOriginalID]
 	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
 	show := func(part redact.Part, name string, value []byte) []byte {
 		of := of
@@ -184,7 +186,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	m.Content, m.OrderingKey = show(redact.PartPayload, "", stored.Content), show(redact.PartKey, "", stored.OrderingKey)
 	p.Headers = o.redactHeaders(of, p.Headers)
 	for name, value := range p.Attributes {
-		if name != PropertyOriginalID {
+		if name != propertyOriginalID {
 			p.Attributes[name] = string(show(redact.PartAttribute, name, []byte(value)))
 		}
 	}
@@ -221,7 +223,7 @@ func hangs(s Status, workers []Worker) bool {
 	if i < 0 {
 		return false
 	}
-	r := reasonOf(workers[i].Reasons, ReasonLongRunning, s.HandlerKey)
+	r := reasonOf(workers[i].Reasons, health.LongRunning, s.HandlerKey)
 	return r != nil && slices.Contains(r.MessageIDs, s.MessageID)
 }
 

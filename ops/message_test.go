@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
@@ -115,7 +116,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		return fmt.Appendf(nil, "%s %s %s of %s", v.Part, v.Name, v.Channel, v.MessageID)
 	}
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(hide)})
+		r := newRig(t, d, redactBy(hide))
 		r.poison("mail", "no secret order", "1")
 		_, err := r.ib.Accept(t.Context(), letter())
 		require.NoError(t, err)
@@ -143,7 +144,7 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		id := r.reject(1, "a secret reason")
 		page, err := r.ops.ListRejected(t.Context(), ops.RejectedFilter{}, "", 10)
 		require.NoError(t, err)
-		require.Equal(t, "a *** reason", page.Rejected[0].Reason)
+		require.Equal(t, "a *** reason", page.Items[0].Reason)
 		record, err := r.ops.Rejected(t.Context(), ada, id)
 		require.NoError(t, err)
 		require.Equal(t, "a *** reason", record.Reason)
@@ -152,14 +153,41 @@ func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 		require.True(t, strings.HasPrefix(string(record.Headers[0].Value), "header ce_specversion c of "))
 		page, err = r.ops.ListRejected(t.Context(), ops.RejectedFilter{Reason: "secret"}, "", 10)
 		require.NoError(t, err)
-		require.Empty(t, page.Rejected)
+		require.Empty(t, page.Items)
+	})
+}
+
+// Contract 11.6: no option of an Ops removes the inbox's hook, or sees what that hides.
+func TestTheInboxsHookRunsBeforeThatOfAnOps(t *testing.T) {
+	replacing := func(old, with string) redact.Hook {
+		return func(v redact.Value) []byte { return bytes.ReplaceAll(v.Bytes, []byte(old), []byte(with)) }
+	}
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Redact = replacing("secret", "hidden") }),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "secret")
+		for _, c := range []struct {
+			configure func(*ops.Options)
+			shown     string
+		}{
+			{nil, "hidden"},
+			{redactBy(nil), "hidden"},
+			{redactBy(replacing("hidden", "HIDDEN")), "HIDDEN"},
+			{redactBy(replacing("secret", "seen")), "hidden"},
+		} {
+			o, err := ib.Ops(c.configure)
+			require.NoError(t, err)
+			m, err := o.Message(t.Context(), ada, ops.MessageRef{ID: "secret"})
+			require.NoError(t, err)
+			require.Equal(t, c.shown, string(m.Content))
+		}
 	})
 }
 
 // Contract 11.4: why a record is still bad is an error's text, too.
 func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) })})
+		r := newRig(t, d, redactBy(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) }))
 		bad := r.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := r.ops.ReAccept(t.Context(), ada, bad)
 		var still *handler.StillBadError
@@ -174,13 +202,13 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var channels []string
-		hook := ops.Redact(func(v redact.Value) []byte {
+		hook := redactBy(func(v redact.Value) []byte {
 			if v.Part == redact.PartError {
 				channels = append(channels, v.Channel)
 			}
 			return v.Bytes
 		})
-		redacting, plain := newRig(t, d, []ops.Option{hook}), newRig(t, d, nil)
+		redacting, plain := newRig(t, d, hook), newRig(t, d, nil)
 		bad := redacting.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
 		_, err := redacting.ops.ReAccept(t.Context(), ada, bad)
 		require.ErrorAs(t, err, new(*handler.StillBadError))
@@ -198,7 +226,7 @@ func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 // What is poisoned must be seen and can be acted on, even if no error is shown.
 func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(func(redact.Value) []byte { return nil })})
+		r := newRig(t, d, redactBy(func(redact.Value) []byte { return nil }))
 		r.poison("mail", "no", "1", "2")
 		r.poison("ship", "no", "2")
 		r.accept("1", "2", "3")
@@ -221,7 +249,7 @@ func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 // Contract 11.6: an operator who looks for a card number does not put it on record.
 func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.Redact(redact.Common)})
+		r := newRig(t, d, redactBy(redact.Common))
 		filter := ops.Filter{HandlerKeys: []string{"mail"}, ErrorText: "card 4111 1111 1111 1111"}
 		for _, bulk := range []ops.Bulk{{DryRun: true}, {}} {
 			_, err := r.ops.RetryMatching(t.Context(), ada, filter, bulk)
@@ -229,8 +257,8 @@ func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
 		}
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 		require.NoError(t, err)
-		require.Len(t, page.Entries, 2)
-		for _, entry := range page.Entries {
+		require.Len(t, page.Items, 2)
+		for _, entry := range page.Items {
 			require.Contains(t, entry.Detail, "card [redacted]")
 			require.NotContains(t, entry.Detail, "1111")
 		}

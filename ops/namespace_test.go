@@ -22,7 +22,7 @@ func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 			handler.RawMessage{Channel: "partners", Type: "t", ID: "1", Content: []byte("other")})
 		require.NoError(t, err)
 		inboxtest.Process(t, ib)
-		o, err := ib.Ops(ops.AllowReplay())
+		o, err := ib.Ops(allowReplay)
 		require.NoError(t, err)
 
 		_, err = o.Message(ctx, ada, ops.MessageRef{ID: "1"})
@@ -42,7 +42,7 @@ func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 		for cursor := ops.Cursor(""); ; {
 			page, err := o.List(ctx, ops.Filter{MessageID: "1"}, cursor, 1)
 			require.NoError(t, err)
-			for _, s := range page.Statuses {
+			for _, s := range page.Items {
 				listed = append(listed, s.Namespace+"/"+s.HandlerKey)
 			}
 			if cursor = page.Next; cursor == "" {
@@ -52,7 +52,7 @@ func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 		require.Equal(t, []string{"partners/import", "partners/report", "core/transfer"}, listed)
 		page, err := o.List(ctx, ops.Filter{MessageID: "1", Namespace: "core"}, "", 0)
 		require.NoError(t, err)
-		require.Len(t, page.Statuses, 1)
+		require.Len(t, page.Items, 1)
 		_, err = o.List(ctx, ops.Filter{Namespace: "core"}, "", 0)
 		require.ErrorIs(t, err, ops.ErrBadInput)
 

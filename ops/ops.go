@@ -11,16 +11,17 @@ package ops
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -29,64 +30,77 @@ import (
 // timeouts, RetryMatching, DiscardMatching and Cleanup excepted, and all of
 // their errors can be told apart by the Err values of this package.
 type Ops struct {
-	settings
-	db      *gorm.DB
-	store   store.Store
-	singles store.Singles
-	sqlite  bool
-	names   *strings.Replacer
-	texts   sync.Map // statement → with the names filled in
+	opts     Options
+	clock    clock.Clock
+	live     Live // nil if there is none
+	redactor redaction.Redactor
+	db       *gorm.DB
+	store    store.Store
+	singles  store.Singles
+	sqlite   bool
+	names    *strings.Replacer
+	texts    sync.Map // statement → with the names filled in
 	// inUse has room for as many connections as are used at once.
 	inUse    chan struct{}
 	auditIDs auditIDs
 	denials  denials
 }
 
-// New makes an Ops on db, which stays the caller's to close. It reads nothing
-// yet: CheckSchema does. A nil db, one inside a transaction, another dialect
-// than PostgreSQL or SQLite, and a bad option are errors.
-func New(db *gorm.DB, options ...Option) (*Ops, error) { return newOps(db, options) }
-
-// Option adjusts an Ops.
-type Option func(*settings)
-
-type settings struct {
-	naming           models.Naming
-	clock            clock.Clock
-	statementTimeout time.Duration
-	connections      int
-	connectionsSet   bool
-	redactor         redaction.Redactor
-	allowReplay      bool
-	live             Live
-	cleanup          func(context.Context) (handler.Deleted, error) // nil if there is nobody who can
+// New makes an Ops on db, which stays the caller's to close. Each function of configure may change the
+// options, which start as their defaults. New reads nothing yet: CheckSchema does. A nil db, one inside a
+// transaction, another dialect than PostgreSQL or SQLite, and a bad option are errors.
+func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
+	if db == nil {
+		return nil, errors.New("ops: no database")
+	}
+	opts := defaults()
+	for _, set := range configure {
+		if set != nil {
+			set(&opts)
+		}
+	}
+	if err := opts.check(); err != nil {
+		return nil, fmt.Errorf("ops: %w", err)
+	}
+	dialect := db.Dialector.Name()
+	// On PostgreSQL it announces whether anybody listens or not.
+	st, err := dialects.New(db, opts.Naming, store.Options{Announces: dialect == "postgres"})
+	if err != nil {
+		return nil, fmt.Errorf("ops: %w", err)
+	}
+	db = db.Session(&gorm.Session{NewDB: true})
+	if opts.Connections == 0 {
+		opts.Connections = fewConnections(db)
+	}
+	if opts.Clock == nil {
+		opts.Clock = clock.System{}
+	}
+	if opts.Cleanup == nil && opts.Live != nil {
+		opts.Cleanup = opts.Live.Cleanup
+	}
+	return &Ops{opts: opts, clock: opts.Clock, live: opts.Live, redactor: redaction.New(opts.Redact),
+		db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite",
+		names: texts(dialect, opts), inUse: make(chan struct{}, opts.Connections)}, nil
 }
 
-// Naming says where the tables live. Default: the connection's schema and the
-// prefix "inbox_". Not needed for Inbox.Ops, which knows.
-func Naming(n models.Naming) Option { return func(s *settings) { s.naming = n } }
-
-// Clock is what ages, due times and the times of audit rows are told by.
-// Default: the machine's clock. It is for tests: workers' silence is judged by
-// the database's clock on PostgreSQL whatever this is (contract 3.5).
-func Clock(c clock.Clock) Option { return func(s *settings) { s.clock = c } }
-
-// StatementTimeout bounds each transaction of an action and each look of a
-// query. Default 10 s, allowed > 0.
-func StatementTimeout(d time.Duration) Option {
-	return func(s *settings) { s.statementTimeout = d }
+// fewConnections is the default of Connections.
+func fewConnections(db *gorm.DB) int {
+	const most = 4
+	pool, err := db.DB()
+	if err != nil { // wrapped by the user: its size is not known
+		return most
+	}
+	limit := pool.Stats().MaxOpenConnections
+	if limit == 0 {
+		return most
+	}
+	return min(max(limit/4, 1), most)
 }
 
-// Connections bounds how many of the pool's connections this Ops uses at once;
-// what comes meanwhile waits, until its context ends. Default a quarter of the
-// pool's MaxOpenConns, between 1 and 4, and 4 for a pool without a limit. Allowed
-// are 1 and more. Handlers need the rest of the pool: don't set it near the pool's
-// size. Replay, ReAccept and Cleanup use the application's own connections, too.
-func Connections(n int) Option {
-	return func(s *settings) { s.connections, s.connectionsSet = n, true }
+// CheckSchema returns an error that says what to do if the tables are not there,
+// or too old for this program (contract 3.4). It only reads.
+func (o *Ops) CheckSchema(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, o.opts.StatementTimeout)
+	defer cancel()
+	return models.CheckTables(ctx, o.db, o.opts.Naming)
 }
-
-// AllowReplay allows Replay. Default off: who may replay a message may make the
-// application do anything that a message can. Leave it off where operators are
-// not trusted with that (contract 11.1).
-func AllowReplay() Option { return func(s *settings) { s.allowReplay = true } }

@@ -22,7 +22,7 @@ type Overview struct {
 	Rejected Count
 	Gaps     Count
 	// WorkersAlive counts workers that are neither stopped nor released and whose
-	// last heartbeat is younger than AliveFor.
+	// last heartbeat is younger than 30 s.
 	WorkersAlive int
 	// Reasons are what living workers say keeps them from being healthy, each once,
 	// the unhealthy ones first: halted partitions and open circuit breakers, too. They
@@ -33,7 +33,7 @@ type Overview struct {
 	EndedSince time.Time `json:",omitzero"`
 }
 
-// HandlerOverview is one handler key at a glance. Counts go up to LookLimit.
+// HandlerOverview is one handler key at a glance. Counts go up to 10,000.
 type HandlerOverview struct {
 	HandlerKey string
 	Paused     bool
@@ -95,10 +95,10 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		one.Ended = ended[h.HandlerKey]
 		out.Handlers = append(out.Handlers, one)
 	}
-	if out.Rejected, err = o.capped(ctx, countRejected, LookLimit); err != nil {
+	if out.Rejected, err = o.capped(ctx, countRejected, lookLimit); err != nil {
 		return fail(err)
 	}
-	if out.Gaps, err = o.capped(ctx, countGaps, LookLimit); err != nil {
+	if out.Gaps, err = o.capped(ctx, countGaps, lookLimit); err != nil {
 		return fail(err)
 	}
 	return out, nil
@@ -139,20 +139,20 @@ func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (Handler
 	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle}
 	counts, err := look(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
 		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest, &c.lanes)
-	}, h.HandlerKey, o.stamp(now), LookLimit+1)
+	}, h.HandlerKey, o.stamp(now), lookLimit+1)
 	if err != nil {
 		return out, err
 	}
 	c := counts[0]
-	capped := c.open > LookLimit
-	if out.Waiting, err = o.capped(ctx, countWaiting, LookLimit, h.HandlerKey); err != nil {
+	capped := c.open > lookLimit
+	if out.Waiting, err = o.capped(ctx, countWaiting, lookLimit, h.HandlerKey); err != nil {
 		return out, err
 	}
-	if out.Poisoned, err = o.capped(ctx, countPoisoned, LookLimit, h.HandlerKey); err != nil {
+	if out.Poisoned, err = o.capped(ctx, countPoisoned, lookLimit, h.HandlerKey); err != nil {
 		return out, err
 	}
-	out.Processing, out.Due = Count{min(c.processing, LookLimit), capped}, Count{min(c.due, LookLimit), capped}
-	out.Pending = Count{min(c.open, LookLimit) - out.Processing.N + out.Waiting.N, capped || out.Waiting.Capped}
+	out.Processing, out.Due = Count{min(c.processing, lookLimit), capped}, Count{min(c.due, lookLimit), capped}
+	out.Pending = Count{min(c.open, lookLimit) - out.Processing.N + out.Waiting.N, capped || out.Waiting.Capped}
 	if c.due == 0 {
 		return out, nil
 	}
@@ -213,7 +213,7 @@ func (o *Ops) judgeLanes(
 	behind := max(0, int64(b.Waiting)-min(out.Waiting.N, lanesMost))
 	unjudged := due > int64(b.Due)+behind
 	out.Due = Count{int64(b.Due), out.Due.Capped || unjudged}
-	out.Waiting = Count{min(out.Waiting.N+behind, LookLimit), out.Waiting.Capped || unjudged}
+	out.Waiting = Count{min(out.Waiting.N+behind, lookLimit), out.Waiting.Capped || unjudged}
 	if out.OldestDueAge = 0; b.Due > 0 {
 		out.OldestDueAge = now.Sub(b.OldestDue)
 	}

@@ -2,12 +2,25 @@ package ops
 
 import "context"
 
-// pageFound is a page of a list that has one order and one index.
-type pageFound[T any] struct {
-	items   []T
-	next    Cursor
-	partial bool
-	looked  int
+// Page is a part of a list.
+type Page[T any] struct {
+	Items []T
+	// Next goes on behind this page; empty at the end.
+	Next Cursor
+	// Partial: the page ended because about 10,000 rows were looked at. Few of
+	// them matched, or none; Next goes on.
+	Partial bool
+	// Looked counts the rows looked at.
+	Looked int
+}
+
+// pageAs converts the items of a page.
+func pageAs[A, B any](page Page[A], convert func(A) B) Page[B] {
+	items := make([]B, len(page.Items))
+	for i, item := range page.Items {
+		items[i] = convert(item)
+	}
+	return Page[B]{Items: items, Next: page.Next, Partial: page.Partial, Looked: page.Looked}
 }
 
 // part is what one statement of such a list has found: the items that match, how many it
@@ -18,13 +31,14 @@ type part[T any] struct {
 	last   place
 }
 
-// pageOf reads a page. A statement looks at depth items behind a place, in the list's order,
-// and returns up to limit that match; placeAt tells where an item is. takes judges what the
-// statement does not; judged says that it drops more than a few, so that all are needed.
+// pageOf reads a page of a list that has one order and one index. A statement looks at depth
+// items behind a place, in the list's order, and returns up to limit that match; placeAt tells where
+// an item is. takes judges what the statement does not; judged says that it drops more than a few, so
+// that all are needed.
 func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, limit int, judged bool,
 	read func(ctx context.Context, p place, depth, limit int) (part[T], error), placeAt func(T) place,
-	takes func(T) bool) (pageFound[T], error) {
-	var page pageFound[T]
+	takes func(T) bool) (Page[T], error) {
+	var page Page[T]
 	limit, err := checkLimit(limit)
 	if err != nil {
 		return page, err
@@ -39,19 +53,19 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 			return page, badInput("cursor", "it is not one of this list")
 		}
 	}
-	end := func(p place) (pageFound[T], error) {
+	end := func(p place) (Page[T], error) {
 		var err error
-		page.next, err = cursorOf(list, filter, &p)
+		page.Next, err = cursorOf(list, filter, &p)
 		return page, err
 	}
 	last := at // of the page
-	for step := limit + 1; ; step = min(4*step, LookLimit) {
-		depth := min(step, LookLimit-page.looked)
+	for step := limit + 1; ; step = min(4*step, lookLimit) {
+		depth := min(step, lookLimit-page.Looked)
 		if depth == 0 {
-			page.partial = true
+			page.Partial = true
 			return end(at)
 		}
-		wanted := limit + 1 - len(page.items)
+		wanted := limit + 1 - len(page.Items)
 		if judged {
 			wanted = depth
 		}
@@ -59,16 +73,16 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 		if err != nil {
 			return page, err
 		}
-		page.looked += found.looked
+		page.Looked += found.looked
 		for _, item := range found.items {
 			at = placeAt(item)
 			if !takes(item) {
 				continue
 			}
-			if len(page.items) == limit { // so there is more
+			if len(page.Items) == limit { // so there is more
 				return end(last)
 			}
-			page.items = append(page.items, item)
+			page.Items = append(page.Items, item)
 			last = at
 		}
 		if len(found.items) == wanted {

@@ -8,7 +8,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // Pause stops claiming for a handler key on every worker, within a heartbeat of
@@ -69,7 +69,7 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 
 // keysOf are the keys of a handler that is known in some way.
 func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
-	if err := checkText("handler key", key, 1, models.MaxHandlerKey); err != nil {
+	if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
 		return nil, err
 	}
 	if o.live != nil {

@@ -150,14 +150,14 @@ func plansOf(o *Ops) []looked {
 		{"dueKeys", dueKeys, []any{mostKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
 		{"waitingKeys", waitingKeys, []any{mostKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
 		{"failingKeys", failingKeys, []any{mostKeys}, failures, 20, "INDEX " + failures + " (handler_key>?)"},
-		{"countOpen", countOpen, []any{"hot", now, LookLimit + 1}, due, LookLimit + 1, "INDEX " + due + " (handler_key=?)"},
-		{"countPoisoned", countPoisoned, []any{LookLimit + 1, "hot"}, poisoned, LookLimit + 1, "INDEX " + poisoned +
+		{"countOpen", countOpen, []any{"hot", now, lookLimit + 1}, due, lookLimit + 1, "INDEX " + due + " (handler_key=?)"},
+		{"countPoisoned", countPoisoned, []any{lookLimit + 1, "hot"}, poisoned, lookLimit + 1, "INDEX " + poisoned +
 			" (handler_key=?)"},
-		{"countWaiting", countWaiting, []any{LookLimit + 1, "lanes"}, waiting, LookLimit + 1, "INDEX " + waiting +
+		{"countWaiting", countWaiting, []any{lookLimit + 1, "lanes"}, waiting, lookLimit + 1, "INDEX " + waiting +
 			" (handler_key=?)"},
-		{"countRejected", countRejected, []any{LookLimit + 1}, "inbox_rejected_messages_rejected_at", LookLimit + 1,
+		{"countRejected", countRejected, []any{lookLimit + 1}, "inbox_rejected_messages_rejected_at", lookLimit + 1,
 			"INDEX inbox_rejected_messages_rejected_at"},
-		{"countGaps", countGaps, []any{LookLimit + 1}, "inbox_gaps_pkey", LookLimit + 1, auto + "inbox_gaps_1"},
+		{"countGaps", countGaps, []any{lookLimit + 1}, "inbox_gaps_pkey", lookLimit + 1, auto + "inbox_gaps_1"},
 		{"laneAhead", laneAhead, []any{lanes, 1, false, 1040000, lastID, laneCap + 1}, lane, laneCap + 1, "INDEX " + lane +
 			" (lane_handler=? AND lane_key=? AND is_poisoned=? AND (sequence,id)<(?,?))"},
 		{"laneHead", laneHead, []any{lanes, 1, false}, lane, 2, "INDEX " + lane +
@@ -256,17 +256,17 @@ func TestPostgresPlans(t *testing.T) {
 	// And whole answers, in no time.
 	page, err := o.List(t.Context(), Filter{States: []State{StatePoisoned}, ErrorText: "unknown"}, "", 100)
 	require.NoError(t, err)
-	require.Len(t, page.Statuses, 100)
+	require.Len(t, page.Items, 100)
 	failures, err := o.Failures(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.True(t, failures.Capped)
-	require.Equal(t, LookLimit, failures.Looked)
+	require.Equal(t, lookLimit, failures.Looked)
 	require.Len(t, failures.Groups, 2)
 	require.Equal(t, "customer # is unknown", failures.Groups[0].Error)
 	overview, err := o.Overview(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, Count{N: LookLimit}, overview.Handlers[0].Poisoned)
-	require.Equal(t, Count{N: LookLimit, Capped: true}, overview.Rejected)
+	require.Equal(t, Count{N: lookLimit}, overview.Handlers[0].Poisoned)
+	require.Equal(t, Count{N: lookLimit, Capped: true}, overview.Rejected)
 }
 
 // The same on SQLite, by its own word.

@@ -14,9 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// PreviewLimit bounds what a preview reads whole: headers and attributes, and what
+// previewLimit bounds what a preview reads whole: headers and attributes, and what
 // a Redact hook is to see. Longer ones are left out.
-const PreviewLimit = 1 << 20
+const previewLimit = 1 << 20
 
 // PreviewBounds says how many bytes a preview reads; 0 reads none.
 type PreviewBounds struct {
@@ -34,13 +34,13 @@ type Preview struct {
 	None bool
 	// Cut: Bytes are only the beginning.
 	Cut bool
-	// Withheld: it is longer than PreviewLimit, so the Redact hook could not see
+	// Withheld: it is longer than 1 MiB, so the Redact hook could not see
 	// it whole, and no bytes are here: a hook may not know half a secret.
 	Withheld bool
 }
 
 // MessagePreview is a message whose Content and OrderingKey are in Payload and Key,
-// as far as they were asked for. Its properties are left out beyond PreviewLimit,
+// as far as they were asked for. Its properties are left out beyond 1 MiB,
 // as its PropertiesProblem then says.
 type MessagePreview struct {
 	Message
@@ -92,13 +92,13 @@ func (o *Ops) cuts(bounds PreviewBounds) []any {
 		case n <= 0:
 			return -1, 0
 		case o.redacts():
-			return PreviewLimit, 0
+			return previewLimit, 0
 		}
 		return n, n
 	}
 	content, contentHead := of(bounds.Content)
 	key, keyHead := of(bounds.Key)
-	return []any{content, contentHead, key, keyHead, PreviewLimit}
+	return []any{content, contentHead, key, keyHead, previewLimit}
 }
 
 // By the unique index on the messages' numbers. Lengths are known without the bytes, on PostgreSQL
@@ -142,12 +142,12 @@ func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
 }
 
 func tooLong(size int64) string {
-	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, PreviewLimit)
+	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, previewLimit)
 }
 
 // preview redacts what was read of size stored bytes.
 func (o *Ops) preview(of redact.Value, read []byte, size int64, none bool) Preview {
-	p := Preview{Size: size, None: none, Withheld: o.redacts() && size > PreviewLimit}
+	p := Preview{Size: size, None: none, Withheld: o.redacts() && size > previewLimit}
 	if p.Cut = int64(len(read)) < size; none || read == nil && p.Cut {
 		return p
 	}
@@ -166,7 +166,7 @@ type RejectedPreview struct {
 	Payload   Preview
 	Headers   []handler.Header
 	// HeadersProblem says why the stored headers are not here: they cannot be read,
-	// or are longer than PreviewLimit; empty if they are.
+	// or are longer than 1 MiB; empty if they are.
 	HeadersProblem string
 }
 

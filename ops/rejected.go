@@ -53,28 +53,22 @@ type RejectedRecord struct {
 	HeadersProblem string
 }
 
-// RejectedPage is a part of the list of rejected messages, see Page.
-type RejectedPage struct {
-	Rejected []Rejected
-	Next     Cursor
-	Partial  bool
-	Looked   int
-}
-
 // ListRejected returns a page of the rejected messages that match, those
 // rejected last first. See List for after and limit.
-func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (RejectedPage, error) {
+func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (
+	Page[Rejected], error,
+) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "rejected"
 	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic},
 		{"reason", filter.Reason}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
-			return RejectedPage{}, err
+			return Page[Rejected]{}, err
 		}
 	}
 	if err := checkAges(filter.From, filter.To); err != nil {
-		return RejectedPage{}, err
+		return Page[Rejected]{}, err
 	}
 	oldest, before := o.roughly(filter.From, filter.To)
 	reason := strings.ToLower(filter.Reason)
@@ -97,14 +91,9 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 			(filter.From.IsZero() || !r.RejectedAt.Before(filter.From)) && (filter.To.IsZero() || r.RejectedAt.Before(filter.To))
 	})
 	if err != nil {
-		return RejectedPage{}, fmt.Errorf("list rejected messages: %w", err)
+		return Page[Rejected]{}, fmt.Errorf("list rejected messages: %w", err)
 	}
-	shown := RejectedPage{Rejected: make([]Rejected, len(page.items)), Next: page.next, Partial: page.partial,
-		Looked: page.looked}
-	for i, r := range page.items {
-		shown.Rejected[i] = r.Rejected
-	}
-	return shown, nil
+	return pageAs(page, func(r rejectedRow) Rejected { return r.Rejected }), nil
 }
 
 // By rejected_messages_rejected_at, the last first.

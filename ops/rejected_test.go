@@ -19,7 +19,7 @@ func rejected(r *rig, filter ops.RejectedFilter, limit int) []int64 {
 	for cursor := ops.Cursor(""); ; {
 		page, err := r.ops.ListRejected(r.t.Context(), filter, cursor, limit)
 		require.NoError(r.t, err)
-		for _, each := range page.Rejected {
+		for _, each := range page.Items {
 			offsets = append(offsets, each.Offset)
 		}
 		if cursor = page.Next; cursor == "" {
@@ -128,7 +128,7 @@ func TestGapsAreListed(t *testing.T) {
 		for cursor := ops.Cursor(""); ; {
 			page, err := r.ops.ListGaps(t.Context(), cursor, 2)
 			require.NoError(t, err)
-			for _, g := range page.Gaps {
+			for _, g := range page.Items {
 				require.Equal(t, g.FromOffset+10, g.ToOffset)
 				require.True(t, r.clock.Now().Equal(g.FoundAt))
 				from = append(from, g.FromOffset)

@@ -10,17 +10,18 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// PropertyOriginalID is the attribute of a replayed message that names the
+// propertyOriginalID is the attribute of a replayed message that names the
 // message it is a copy of.
-const PropertyOriginalID = "inboxreplayof"
+const propertyOriginalID = "inboxreplayof"
 
 // Edit is what a replay changes; what is nil stays as it is stored.
 type Edit struct {
-	// MessageID is the copy's ID. Empty makes one by CopyID: make it before and keep
+	// MessageID is the copy's ID. Empty makes one by MessageRef.CopyID: make it before and keep
 	// it, and a repeat after an error makes no second copy.
 	MessageID string
 	// Content is the whole new content. Don't take it from what was shown if a
@@ -34,7 +35,7 @@ type Edit struct {
 
 // Replay accepts an edited copy of a message as a new one, for all handlers that
 // take its type now: unlike Retry it runs also those that had completed. The copy
-// names its original in the attribute PropertyOriginalID, and the audit row
+// names its original in the attribute inboxreplayof, and the audit row
 // both. It needs AllowReplay (ErrReplayOff) and a Live. ErrNotFound if there is
 // no such message; ErrBadInput if the copy's ID is known already, or what the
 // acceptor says against the copy. With any error of the database the result has
@@ -54,7 +55,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 	// Made here and told also with an error: after a commit whose outcome is not
 	// known, a repeat with the same ID is a duplicate and no second copy.
 	if edit.MessageID == "" {
-		edit.MessageID = CopyID(ref.ID)
+		edit.MessageID = ref.CopyID()
 	}
 	result := Accepted{MessageID: edit.MessageID}
 	var wake func()
@@ -86,11 +87,11 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 	return result, nil
 }
 
-// CopyID makes an ID for a copy of a message: its own with a suffix, or a UUID if
+// CopyID makes an ID for a copy of the message: its own with a suffix, or a UUID if
 // that would be too long.
-func CopyID(messageID string) string {
+func (r MessageRef) CopyID() string {
 	unique := uuid.NewString()
-	if id := messageID + "-replay-" + unique; utf8.RuneCountInString(id) <= models.MaxMessageID {
+	if id := r.ID + "-replay-" + unique; utf8.RuneCountInString(id) <= columns.MaxMessageID {
 		return id
 	}
 	return unique
@@ -105,7 +106,7 @@ func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string,
 	if p.Attributes == nil {
 		p.Attributes = map[string]string{}
 	}
-	p.Attributes[PropertyOriginalID] = original.ID
+	p.Attributes[propertyOriginalID] = original.ID
 	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source,
 		ContentType: original.ContentType,
 		Content:     original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}

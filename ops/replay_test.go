@@ -15,7 +15,10 @@ import (
 // Contract 11.1: off by default; a new message linked to its original.
 func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.AllowReplay(), ops.Redact(func(redact.Value) []byte { return nil })})
+		r := newRig(t, d, func(o *ops.Options) {
+			o.AllowReplay = true
+			o.Redact = func(redact.Value) []byte { return nil }
+		})
 		_, err := r.ib.Accept(t.Context(), letter())
 		require.NoError(t, err)
 		r.process()
@@ -51,7 +54,7 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		require.Equal(t, ops.Accepted{MessageID: "copy", Outcome: "accepted", Handlers: 1}, accepted)
 
 		// Repeated after an error that left it open whether it was accepted.
-		once := ops.CopyID("1")
+		once := ops.MessageRef{ID: "1"}.CopyID()
 		accepted, err = r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.Edit{MessageID: once})
 		require.NoError(t, err)
 		require.Equal(t, once, accepted.MessageID)
@@ -85,7 +88,7 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 
 func TestReplayOfALongIDGetsAnIDThatFits(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d, []ops.Option{ops.AllowReplay()})
+		r := newRig(t, d, allowReplay)
 		long := strings.Repeat("ä", 200)
 		r.accept(long)
 		accepted, err := r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: long}, ops.Edit{})

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // ada acts in most tests.
@@ -44,7 +45,17 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) { test(t, newRig(t, d, nil)) })
 }
 
-func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...handler.Option) *rig {
+// lookLimit is how many rows a page, a count or a failure overview looks at.
+const lookLimit = 10_000
+
+func allowReplay(o *ops.Options) { o.AllowReplay = true }
+
+func redactBy(hook redact.Hook) func(*ops.Options) {
+	return func(o *ops.Options) { o.Redact = hook }
+}
+
+// newRig makes a rig; configure may be nil.
+func newRig(t testing.TB, d *inboxtest.Database, configure func(*ops.Options), of ...handler.Option) *rig {
 	t.Helper()
 	r := &rig{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon), fails: map[string]error{}}
 	run := func(_ context.Context, m inboxtest.Bytes) error {
@@ -65,7 +76,7 @@ func newRig(t testing.TB, d *inboxtest.Database, options []ops.Option, of ...han
 	}),
 		inbox.Channel("c", inbox.On("t", mail, ship), inbox.On("alone", alone)))
 	var err error
-	r.ops, err = r.ib.Ops(options...)
+	r.ops, err = r.ib.Ops(configure)
 	require.NoError(t, err)
 	return r
 }
@@ -150,8 +161,8 @@ func (r *rig) listFrom(cursor ops.Cursor, filter ops.Filter, limit int) []string
 	for {
 		page, err := r.ops.List(r.t.Context(), filter, cursor, limit)
 		require.NoError(r.t, err)
-		require.LessOrEqual(r.t, len(page.Statuses), limit)
-		for _, s := range page.Statuses {
+		require.LessOrEqual(r.t, len(page.Items), limit)
+		for _, s := range page.Items {
 			all = append(all, s.HandlerKey+"/"+s.MessageID)
 		}
 		if cursor = page.Next; cursor == "" {
@@ -166,7 +177,7 @@ func (r *rig) audit() []string {
 	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 	require.NoError(r.t, err)
 	lines := []string{}
-	for _, e := range page.Entries {
+	for _, e := range page.Items {
 		lines = append(lines, fmt.Sprintf("%s %s %s", e.Actor, e.Action, e.Target))
 	}
 	slices.Reverse(lines)

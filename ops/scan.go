@@ -283,7 +283,7 @@ func (o *Ops) scanArguments(
 		return args, nil
 	}
 	args[1], args[5] = after.Number, after.Key
-	args = append(args, at, LookLimit)
+	args = append(args, at, lookLimit)
 	if st == byMessage {
 		args = append(args, f.MessageID, f.Namespace)
 	}

@@ -10,14 +10,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// AliveFor is how young a worker's last heartbeat must be for it to count as
+// aliveFor is how young a worker's last heartbeat must be for it to count as
 // alive here: the default of WorkerTimeout. What recovery goes by is each
 // inbox's own option.
-const AliveFor = 30 * time.Second
+const aliveFor = 30 * time.Second
 
 // Worker is one process of the inbox.
 type Worker struct {
@@ -32,29 +33,34 @@ type Worker struct {
 	Stopped   bool
 	// Released: found dead, its claims given to others.
 	Released bool
-	// Alive: neither of these, and silent for less than AliveFor.
+	// Alive: neither of these, and silent for less than 30 s.
 	Alive bool
 	// Reasons are what kept the process from being healthy at its last heartbeat, the
 	// worst first; empty if it was healthy.
 	Reasons []HealthReason
 }
 
-// HealthReason is one thing that keeps a process from being healthy: an
-// inbox.HealthReason as its worker has stored it (contract 11.5).
+// HealthState sums up the health of a process: inbox.HealthHealthy, HealthDegraded or HealthUnhealthy.
+type HealthState string
+
+// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its
+// process, and this package those that workers have stored (contract 11.5).
 type HealthReason struct {
-	// Code is one of the Reason constants of package inbox.
+	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
+	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
+	// Each is explained in docs/observability.md.
 	Code string `json:"code"`
-	// State is "degraded" or "unhealthy".
-	State string `json:"state"`
+	// State is what the process is for this reason alone, degraded or unhealthy.
+	State HealthState `json:"state"`
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
-	Channel    string `json:"channel"`
-	HandlerKey string `json:"handler_key"`
-	// MessageIDs are of the messages whose calls do not return; nil but for
-	// long_running.
+	Channel    string `json:"channel,omitempty"`
+	HandlerKey string `json:"handler_key,omitempty"`
+	// MessageIDs are of the messages whose calls have not returned, the longest
+	// first, ten at most of each worker; nil but for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is for people. A Redact hook sees it as an error.
 	Detail string `json:"detail"`
-	// Workers counts the living workers that say so; 1 for a Worker's own.
+	// Workers counts the living workers that say so: 1 for a Worker's own, 0 in inbox.Health.
 	Workers int `json:"-"`
 }
 
@@ -77,15 +83,6 @@ type Handler struct {
 	Obstacle string
 }
 
-// The codes of the reasons that Handler.Obstacle knows. Package inbox has them under
-// the same names.
-const (
-	// ReasonCircuit: a handler's circuit breaker is open.
-	ReasonCircuit = "open_circuit"
-	// ReasonLongRunning: a call of a handler has not returned for LongRunning.
-	ReasonLongRunning = "long_running"
-)
-
 // obstacle decides what Handler.Obstacle says.
 func (h Handler) obstacle(reasons []HealthReason) string {
 	switch {
@@ -96,8 +93,8 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	case !h.Registered:
 		return "no living worker lists it"
 	}
-	for _, known := range []struct{ code, text string }{{ReasonCircuit, "circuit breaker open"},
-		{ReasonLongRunning, "a call does not return"}} {
+	for _, known := range []struct{ code, text string }{{health.Circuit, "circuit breaker open"},
+		{health.LongRunning, "a call does not return"}} {
 		r := reasonOf(reasons, known.code, h.HandlerKey)
 		switch {
 		case r == nil:
@@ -148,7 +145,7 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	for i, w := range stored {
 		workers[i] = Worker{ID: w.ID, Host: w.Host, PID: w.PID, HandlerKeys: w.HandlerKeys, StartedAt: w.StartedAt,
 			SilentFor: w.SilentFor,
-			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < AliveFor}
+			Stopped:   w.Stopped, Released: w.Released, Alive: !w.Stopped && !w.Released && w.SilentFor < aliveFor}
 		if workers[i].Reasons, err = o.reasons(w.Health); err != nil {
 			return nil, fmt.Errorf("health of worker %s: %w", w.ID, err)
 		}

@@ -47,7 +47,7 @@ const (
 func listed(filter ops.Filter) func(context.Context, *ops.Ops, *stuckInbox) (int, error) {
 	return func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		page, err := o.List(ctx, filter, "", 0)
-		return len(page.Statuses), err
+		return len(page.Items), err
 	}
 }
 
@@ -61,25 +61,25 @@ var looks = []look{
 	{"list, poisoned", 50, listed(ops.Filter{States: []ops.State{ops.StatePoisoned}})},
 	{"list, poisoned, its last page", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		page, err := o.List(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}}, s.last, 0)
-		return len(page.Statuses), err
+		return len(page.Items), err
 	}},
 	{"list, failing", 50, listed(ops.Filter{States: []ops.State{ops.StateFailing}})},
 	{"list, completed, of one type", 50, listed(ops.Filter{States: []ops.State{ops.StateCompleted}, Type: ours.Type})},
 	{"list, received within a time", 50, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		all := time.Duration(s.completed) * time.Millisecond // the messages are a millisecond apart
 		page, err := o.List(ctx, ops.Filter{From: s.accepted.Add(-all * 3 / 4), To: s.accepted.Add(-all / 4)}, "", 0)
-		return len(page.Statuses), err
+		return len(page.Items), err
 	}},
 	{"search, message ID", 1, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		page, err := o.List(ctx, ops.Filter{MessageID: s.message}, "", 0)
-		return len(page.Statuses), err
+		return len(page.Items), err
 	}},
 	{"search, error text that all have", 50, listed(ops.Filter{ErrorText: "IS UNKNOWN"})},
 	{"search, error text that none has", 0, listed(ops.Filter{ErrorText: nowhere})},
 	{"search, type that none has", 0, listed(ops.Filter{Type: nowhere})},
 	{"search, failure group", 20, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		page, err := o.List(ctx, ops.Filter{Fingerprint: s.group}, "", 0)
-		return len(page.Statuses), err
+		return len(page.Items), err
 	}},
 	{"count, all that is poisoned", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		count, err := o.Count(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}})
@@ -95,19 +95,19 @@ var looks = []look{
 	}},
 	{"rejected messages", 50, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		page, err := o.ListRejected(ctx, ops.RejectedFilter{}, "", 0)
-		return len(page.Rejected), err
+		return len(page.Items), err
 	}},
 	{"rejected messages, reason that none has", 0, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		page, err := o.ListRejected(ctx, ops.RejectedFilter{Reason: nowhere}, "", 0)
-		return len(page.Rejected), err
+		return len(page.Items), err
 	}},
 	{"audit", 50, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		page, err := o.Audit(ctx, ops.AuditFilter{}, "", 0)
-		return len(page.Entries), err
+		return len(page.Items), err
 	}},
 	{"audit, target that none has", 0, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		page, err := o.Audit(ctx, ops.AuditFilter{Target: nowhere}, "", 0)
-		return len(page.Entries), err
+		return len(page.Items), err
 	}},
 	{"handlers", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		handlers, err := o.Handlers(ctx)
@@ -237,7 +237,8 @@ func (s *stuckInbox) mark(ctx context.Context) error {
 		return fmt.Errorf("there are %d failure groups, expected 20", len(failures.Groups))
 	}
 	s.group = failures.Groups[0].Fingerprint
-	for n := s.failed - ops.DefaultLimit; n > 0; n -= min(n, ops.MaxLimit) {
+	const listed = 50 // by a limit of 0
+	for n := s.failed - listed; n > 0; n -= min(n, ops.MaxLimit) {
 		page, err := s.ops.List(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}}, s.last, min(n, ops.MaxLimit))
 		if err != nil {
 			return err

@@ -29,7 +29,8 @@ PostgreSQL role with which the actor was logged in. Reading the audit is not aud
 each line, csv starts with a line of column names. In csv, characters that a terminal
 would interpret are escaped.
 
-JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEntry.`,
+JSON: ops.Page of ops.AuditEntry, whose Detail is JSON in a string; with jsonl an
+ops.AuditEntry.`,
 		Example: `  inboxctl audit
   inboxctl audit --by alice@ops1 --from 24h
   inboxctl audit --action delete
@@ -61,11 +62,11 @@ JSON: ops.AuditPage, whose Detail is JSON in a string; with jsonl an ops.AuditEn
 				}
 				found.Next = next(filter.From, filter.To, found.Next)
 				err = a.print(found, func() {
-					if len(found.Entries) == 0 {
+					if len(found.Items) == 0 {
 						fmt.Fprintln(a.out, "No audit row found.")
 						return
 					}
-					auditTable(found.Entries).write(a.out)
+					auditTable(found.Items).write(a.out)
 				})
 				a.more(found.Next, found.Partial, found.Looked)
 				return err
@@ -127,7 +128,7 @@ func (a *app) exportAudit(ctx context.Context, o *ops.Ops, filter ops.AuditFilte
 		if err != nil {
 			return err
 		}
-		for _, entry := range page.Entries {
+		for _, entry := range page.Items {
 			if err := write(entry); err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"gorm.io/gorm/logger"
 	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
 
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/sqlitefile"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -165,30 +167,32 @@ func (a *app) sqlite(create bool) (gorm.Dialector, error) {
 }
 
 // with runs a command's work on the inbox that the flags name.
-func (a *app) with(ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option) error {
+func (a *app) with(
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
+) error {
 	return a.withDatabase(ctx, func(ctx context.Context, o *ops.Ops, _ *database) error {
 		return work(ctx, o)
-	}, options...)
+	}, configure...)
 }
 
 // audited is like with, for work that is audited under an actor's name.
 func (a *app) audited(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, options ...ops.Option,
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops) error, configure ...func(o *ops.Options),
 ) error {
 	if err := a.checkActor(); err != nil {
 		return err
 	}
-	return a.with(ctx, work, options...)
+	return a.with(ctx, work, configure...)
 }
 
 func (a *app) withDatabase(
-	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, options ...ops.Option,
+	ctx context.Context, work func(ctx context.Context, o *ops.Ops, d *database) error, configure ...func(o *ops.Options),
 ) error {
 	d, err := a.open(ctx, false)
 	if err != nil {
 		return err
 	}
-	o, err := a.ops(d, options...)
+	o, err := a.ops(d, configure...)
 	if err == nil {
 		err = o.CheckSchema(ctx)
 	}
@@ -200,9 +204,10 @@ func (a *app) withDatabase(
 
 // ops opens the inbox. It uses the default redaction of common secrets, because the application's
 // own hook is not available here.
-func (a *app) ops(d *database, options ...ops.Option) (*ops.Ops, error) {
-	all := append([]ops.Option{ops.Naming(d.naming), ops.StatementTimeout(a.timeout)}, options...)
-	return ops.New(d.DB, append(all, ops.Redact(redact.Common))...)
+func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, error) {
+	first := func(o *ops.Options) { o.Naming, o.StatementTimeout = d.naming, a.timeout }
+	last := func(o *ops.Options) { o.Redact = redaction.New(o.Redact).Then(redact.Common).Hook() }
+	return ops.New(d.DB, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
 }
 
 // print writes a result as JSON, or with the function that formats it for people.

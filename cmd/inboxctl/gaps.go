@@ -19,7 +19,7 @@ latest first. FROM is the offset that should have been read next, TO the one tha
 was read instead. A lower TO means that the topic's log began anew. Only the
 producer of the records knows what they contained.
 
-JSON: ops.GapPage.`,
+JSON: ops.Page of models.Gap.`,
 		Example: `  inboxctl gaps`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -32,11 +32,11 @@ JSON: ops.GapPage.`,
 					return err
 				}
 				err = a.print(found, func() {
-					if len(found.Gaps) == 0 {
+					if len(found.Items) == 0 {
 						fmt.Fprintln(a.out, "No gaps found.")
 						return
 					}
-					gapTable(found.Gaps).write(a.out)
+					gapTable(found.Items).write(a.out)
 				})
 				a.more(found.Next, false, 0)
 				return err

@@ -172,8 +172,8 @@ func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 	status.MessageID = evil
 	var out bytes.Buffer
 	require.NoError(t, writeJSON(&out, struct {
-		Page     ops.Page
-		Empty    ops.Page
+		Page     ops.Page[ops.Status]
+		Empty    ops.Page[ops.Status]
 		Detail   ops.StatusDetail
 		Overview ops.Overview
 		Bytes    [][]byte
@@ -182,7 +182,7 @@ func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 		Map      map[string]string
 		Astral   string
 	}{
-		Page:     ops.Page{Statuses: []ops.Status{status}, Next: "abc", Looked: 3},
+		Page:     ops.Page[ops.Status]{Items: []ops.Status{status}, Next: "abc", Looked: 3},
 		Detail:   ops.StatusDetail{Status: status, Lane: &ops.LanePlace{}},
 		Overview: ops.Overview{At: now, Handlers: []ops.HandlerOverview{{OldestDueAge: 1500 * time.Millisecond}}},
 		Bytes:    [][]byte{nil, {}, []byte("<text>"), {0xff}}, Hidden: hidden{Hidden: true, Size: 3},
@@ -191,10 +191,10 @@ func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 	requireHarmless(t, out.String())
 	golden(t, "json", out.String())
 	var back struct {
-		Page   struct{ Statuses []struct{ MessageID string } }
+		Page   struct{ Items []struct{ MessageID string } }
 		Astral string
 	}
 	result{t: t, out: out.String()}.json(&back)
-	require.Equal(t, evil, back.Page.Statuses[0].MessageID)
+	require.Equal(t, evil, back.Page.Items[0].MessageID)
 	require.Equal(t, "\U000e0041😀", back.Astral)
 }

@@ -15,10 +15,10 @@ import (
 )
 
 const jsonHelp = `With -o json each command prints one JSON value. Its fields have the names of the
-Go API: "inboxctl list" prints an ops.Page, "inboxctl show" an ops.Message and so
-on, as https://pkg.go.dev/github.com/gorm-inbox/inbox/ops documents them. The name
-of the type is in the help of each command. Fields may be added; none is renamed
-or removed within a major version.
+Go API: "inboxctl list" prints an ops.Page of ops.Status, "inboxctl show" an
+ops.Message and so on, as https://pkg.go.dev/github.com/gorm-inbox/inbox/ops
+documents them. The name of the type is in the help of each command. Fields may be
+added; none is renamed or removed within a major version.
 
   times      RFC 3339 in UTC, such as "2026-01-02T03:04:05.678Z"; null for none
   durations  seconds, such as 192.5

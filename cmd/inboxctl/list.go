@@ -29,12 +29,12 @@ many rows. It then prints how to continue.
 RECEIVED is how long ago the message was received, ERRORS how often it has failed
 since an operator last retried it. --wide shows whole errors.
 
-JSON: ops.Page; with --count ops.Count.`,
+JSON: ops.Page of ops.Status; with --count ops.Count.`,
 		Example: `  inboxctl list --state poisoned
   inboxctl list --state poisoned,failing --handler orders.mail --error timeout
   inboxctl list --message 7f9c2ba4 --wide
   inboxctl list --state pending --to 1h --count
-  inboxctl list --state poisoned -o json | jq -r '.Statuses[].ID'`,
+  inboxctl list --state poisoned -o json | jq -r '.Items[].ID'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, to, after, err := page.place(a.now())
@@ -52,11 +52,11 @@ JSON: ops.Page; with --count ops.Count.`,
 				}
 				found.Next = next(from, to, found.Next)
 				err = a.print(found, func() {
-					if len(found.Statuses) == 0 {
+					if len(found.Items) == 0 {
 						fmt.Fprintln(a.out, "No status found.")
 						return
 					}
-					statusTable(found.Statuses, a.now(), all).write(a.out)
+					statusTable(found.Items, a.now(), all).write(a.out)
 				})
 				a.more(found.Next, found.Partial, found.Looked)
 				return err

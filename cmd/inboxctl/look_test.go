@@ -64,19 +64,14 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 		for offset := range int64(3) {
 			r.done("rejected", "show", r.reject(offset, nil, []byte("x")))
 		}
-		for list, field := range map[string]string{
-			"list --state poisoned --from 1h": "Statuses",
-			"list --from 1h --to 0s":          "Statuses",
-			"list":                            "Statuses",
-			"rejected list --from 1h":         "Rejected",
-			"audit --from 1h":                 "Entries",
-		} {
+		for _, list := range []string{"list --state poisoned --from 1h", "list --from 1h --to 0s", "list",
+			"rejected list --from 1h", "audit --from 1h"} {
 			seen := map[any]bool{}
 			after := ""
 			for pages := 0; ; pages++ {
 				require.Less(t, pages, 10, list)
 				page := r.done(append(strings.Fields(list), "--limit", "2", "-o", "json", "--after", after)...).object()
-				for _, one := range page[field].([]any) {
+				for _, one := range page["Items"].([]any) {
 					require.False(t, seen[one.(map[string]any)["ID"]], "twice")
 					seen[one.(map[string]any)["ID"]] = true
 				}
@@ -146,9 +141,9 @@ func TestMessagesOfAttackersStayText(t *testing.T) {
 				requireHarmless(t, out.errOut)
 			}
 		}
-		var page struct{ Statuses []struct{ MessageID string } }
+		var page struct{ Items []struct{ MessageID string } }
 		r.done("list", "--state", "poisoned", "-o", "json").json(&page)
-		require.Equal(t, hostile, page.Statuses[0].MessageID)
+		require.Equal(t, hostile, page.Items[0].MessageID)
 		r.done("delete", hostile, "--confirm", hostile)
 		require.Zero(t, inboxtest.CountMessages(t, r.ib))
 	})

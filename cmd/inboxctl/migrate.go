@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -198,7 +199,7 @@ JSON: a list of models.Migration.`,
 
 func (a *app) printSQL(dialect string, migrations []models.Migration) {
 	if len(migrations) > 0 && migrations[0].Version == 1 && dialect == "postgres" && a.schema != "" {
-		fmt.Fprintf(a.out, "CREATE SCHEMA IF NOT EXISTS %s;\n\n", models.Quote(a.schema))
+		fmt.Fprintf(a.out, "CREATE SCHEMA IF NOT EXISTS %s;\n\n", columns.Quote(a.schema))
 	}
 	for _, migration := range migrations {
 		fmt.Fprintf(a.out, "-- %s\n%s\n", migration.Name, strings.TrimRight(migration.SQL, "\n"))

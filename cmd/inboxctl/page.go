@@ -20,7 +20,7 @@ type pageFlags struct {
 
 // bind adds --limit and --after.
 func (p *pageFlags) bind(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&p.limit, "limit", ops.DefaultLimit, "the maximum number of lines, 1 to 1000")
+	cmd.Flags().IntVar(&p.limit, "limit", 50, "the maximum number of lines, 1 to 1000")
 	cmd.Flags().StringVar(&p.after, "after", "",
 		"continue after this place, which the previous page printed; use the same filters")
 }

@@ -36,7 +36,7 @@ func newRejectedList(a *app) *cobra.Command {
 		Long: `Lists rejected messages with their origin and the reason of the rejection, latest
 first.
 
-JSON: ops.RejectedPage.`,
+JSON: ops.Page of ops.Rejected.`,
 		Example: `  inboxctl rejected list
   inboxctl rejected list --topic orders --from 24h --wide
   inboxctl rejected list --reason 'invalid character'`,
@@ -53,11 +53,11 @@ JSON: ops.RejectedPage.`,
 				}
 				found.Next = next(filter.From, filter.To, found.Next)
 				err = a.print(found, func() {
-					if len(found.Rejected) == 0 {
+					if len(found.Items) == 0 {
 						fmt.Fprintln(a.out, "No rejected message found.")
 						return
 					}
-					rejectedTable(found.Rejected, a.now(), wide).write(a.out)
+					rejectedTable(found.Items, a.now(), wide).write(a.out)
 				})
 				a.more(found.Next, found.Partial, found.Looked)
 				return err
@@ -112,7 +112,7 @@ JSON: ops.RejectedRecord, whose Value is {"Hidden": true, "Size": …} without
 					Value any
 				}{r, payload.value(r.Value)}
 				return a.print(view, func() { writeRejected(a.out, r, &payload, a.now()) })
-			}, ops.Redact(payload.redact))
+			}, func(o *ops.Options) { o.Redact = payload.redact })
 		},
 	}
 	payload.bind(cmd)

@@ -24,7 +24,7 @@ original. inboxctl cannot do that, because the subscriptions are in the
 application's code. It refuses with code 4, after the checks that it can make. Use
 the application's dashboard, or
 
-  o, err := ib.Ops(ops.AllowReplay())
+  o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
   accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
 
 To run only poisoned statuses again use "inboxctl retry".`,
@@ -42,7 +42,7 @@ To run only poisoned statuses again use "inboxctl retry".`,
 					return explained(err)
 				}
 				return a.print(accepted, func() { writeAccepted(a, accepted) })
-			}, ops.AllowReplay())
+			}, func(o *ops.Options) { o.AllowReplay = true })
 		},
 	}
 	cmd.Flags().BoolVar(&allow, "allow-replay", false, "allow the replay; replays are off by default")

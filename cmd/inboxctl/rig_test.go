@@ -147,7 +147,7 @@ func (r *rig) audit() []string {
 	page, err := o.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
 	require.NoError(r.t, err)
 	lines := []string{}
-	for _, e := range page.Entries {
+	for _, e := range page.Items {
 		lines = append([]string{fmt.Sprintf("%s %s %s", e.Actor, e.Action, e.Target)}, lines...)
 	}
 	return lines

@@ -80,7 +80,7 @@ func TestEachCommandTeaches(t *testing.T) {
 		require.Greater(t, len(cmd.Long), len(cmd.Short), cmd.CommandPath())
 		require.Contains(t, cmd.Example, cmd.CommandPath(), "an example of %s", cmd.CommandPath())
 		for _, line := range splitLines(cmd.Long + "\n" + cmd.Example) {
-			require.LessOrEqual(t, columns(line), 86, "%s: %q", cmd.CommandPath(), line)
+			require.LessOrEqual(t, widthOf(line), 86, "%s: %q", cmd.CommandPath(), line)
 			requireHarmless(t, line)
 		}
 		requireExamplesRun(t, cmd)

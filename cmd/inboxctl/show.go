@@ -40,7 +40,7 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 					Content any
 				}{m, payload.value(m.Content)}
 				return a.print(view, func() { writeMessage(a.out, m, &payload, a.now()) })
-			}, ops.Redact(payload.redact))
+			}, func(o *ops.Options) { o.Redact = payload.redact })
 		},
 	}
 	payload.bind(cmd)

@@ -49,7 +49,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	fact(w, "at", instant(v.At))
 	fact(w, "workers alive", number(v.WorkersAlive))
 	for _, r := range v.Reasons {
-		fact(w, r.State, reasonText(r))
+		fact(w, string(r.State), reasonText(r))
 	}
 	fact(w, "rejected", count(v.Rejected))
 	fact(w, "gaps", count(v.Gaps))

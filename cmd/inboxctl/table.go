@@ -44,7 +44,7 @@ func (t *table) write(w io.Writer) {
 	lines := append([][]string{header}, t.rows...)
 	for _, line := range lines {
 		for i, cell := range line {
-			widths[i] = max(widths[i], columns(cell))
+			widths[i] = max(widths[i], widthOf(cell))
 		}
 	}
 	for _, line := range lines {
@@ -53,7 +53,7 @@ func (t *table) write(w io.Writer) {
 			if i > 0 {
 				out.WriteString("  ")
 			}
-			space := strings.Repeat(" ", widths[i]-columns(cell))
+			space := strings.Repeat(" ", widths[i]-widthOf(cell))
 			if t.columns[i].right {
 				out.WriteString(space + cell)
 			} else {

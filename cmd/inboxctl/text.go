@@ -47,8 +47,8 @@ func isPlain(text string) bool {
 	return true
 }
 
-// columns returns how wide a terminal shows the text.
-func columns(text string) int {
+// widthOf returns how wide a terminal shows the text.
+func widthOf(text string) int {
 	n := 0
 	for _, r := range text {
 		n += runeColumns(r)

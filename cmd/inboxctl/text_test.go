@@ -49,10 +49,10 @@ func FuzzTextIsHarmless(f *testing.F) {
 		limit = max(1, min(limit, 1000))
 		short := cut(shown, limit)
 		requireHarmless(t, short)
-		require.LessOrEqual(t, columns(short), limit)
+		require.LessOrEqual(t, widthOf(short), limit)
 		require.LessOrEqual(t, utf8.RuneCountInString(short), limit*(1+maxMarks)+maxMarks)
-		if columns(shown) <= limit {
-			require.Equal(t, columns(shown), columns(short), "nothing is cut that fits")
+		if widthOf(shown) <= limit {
+			require.Equal(t, widthOf(shown), widthOf(short), "nothing is cut that fits")
 		}
 
 		var out bytes.Buffer

@@ -51,7 +51,7 @@ func workerTable(workers []ops.Worker, now time.Time) *table {
 		case w.Alive:
 			state, up = "alive", ago(now, w.StartedAt)
 			if len(w.Reasons) > 0 {
-				state = w.Reasons[0].State
+				state = string(w.Reasons[0].State)
 			}
 		case w.Stopped:
 			state = "stopped"

@@ -31,7 +31,7 @@ func (w *world) audited(action ops.Action) int {
 	w.t.Helper()
 	page, err := w.ops.Audit(w.t.Context(), ops.AuditFilter{Actor: "ada@example.org", Action: action}, "", ops.MaxLimit)
 	require.NoError(w.t, err)
-	return len(page.Entries)
+	return len(page.Items)
 }
 
 // TestEveryActionWorksByClicking clicks through every action, from the overview to a cause, its

@@ -69,7 +69,7 @@ func newWorld(t testing.TB, options ...func(*dashboard.Options)) *world {
 			inbox.On("order.paid", inboxtest.Do(invoice, run))))
 	require.NoError(t, err)
 	require.NoError(t, w.ib.Migrate(t.Context()))
-	w.ops, err = w.ib.Ops(ops.AllowReplay())
+	w.ops, err = w.ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
 	require.NoError(t, err)
 	dash, err := dashboard.New(w.ops, append([]func(*dashboard.Options){func(o *dashboard.Options) {
 		o.Authorizer = w.authorize

@@ -69,7 +69,7 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		_, err := ib.AcceptRejected(t.Context(), rows[0].ID)
 		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
-		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
+		require.Equal(t, "not_stored", invalid.Reason)
 		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
 		require.Len(t, told, 4)
 		require.Equal(t, []any{"fails", "bad", 3, handler.AttemptPoisoned},

@@ -229,13 +229,13 @@ func TestAcceptToADirectChannelIsATypedError(t *testing.T) {
 		results, err := ib.Accept(t.Context(), inboxtest.Message("1"))
 		var invalid *acceptor.InvalidError
 		require.ErrorAs(t, err, &invalid)
-		require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
+		require.Equal(t, "not_stored", invalid.Reason)
 		require.ErrorContains(t, err, `channel "c" is delivered directly, without an inbox`)
 		require.Equal(t, handler.OutcomeInvalid, results[0].Outcome)
 		require.NoError(t, ib.DB().Transaction(func(tx *gorm.DB) error {
 			_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message("1"))
 			require.ErrorAs(t, err, &invalid)
-			require.Equal(t, acceptor.ReasonNotStored, invalid.Reason)
+			require.Equal(t, "not_stored", invalid.Reason)
 			return nil
 		}))
 		require.Zero(t, inboxtest.CountMessages(t, ib))

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -92,7 +93,7 @@ func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
 		require.NoError(t, err)
 		eventually(t, "operators see it on the tables alone", func() bool {
 			overview, err := operator.Overview(t.Context())
-			return err == nil && len(overview.Reasons) == 1 && overview.Reasons[0].Code == inbox.ReasonHalted &&
+			return err == nil && len(overview.Reasons) == 1 && overview.Reasons[0].Code == health.Halted &&
 				overview.Reasons[0].Unhealthy() &&
 				strings.Contains(overview.Reasons[0].Detail, "orders/0 is halted before offset 1")
 		})

@@ -192,7 +192,7 @@ func TestInboxNeverReadsAReplica(t *testing.T) {
 		o, err := ib.Ops()
 		require.NoError(t, err)
 		poisoned := ops.Filter{States: []ops.State{ops.StatePoisoned}}
-		var page ops.Page
+		var page ops.Page[ops.Status]
 		inboxtest.Eventually(t, func() bool {
 			overview, err := o.Overview(t.Context())
 			require.NoError(t, err)
@@ -203,10 +203,10 @@ func TestInboxNeverReadsAReplica(t *testing.T) {
 			}
 			page, err = o.List(t.Context(), poisoned, "", 10)
 			require.NoError(t, err)
-			return len(page.Statuses) == 1 && len(effects(t, d)) == 12
+			return len(page.Items) == 1 && len(effects(t, d)) == 12
 		}, "everything is processed")
 		require.Empty(t, ib.Health().Reasons)
-		operate(t, o, page.Statuses[0])
+		operate(t, o, page.Items[0])
 		end()
 
 		inboxtest.Accept(t, ib, "4")

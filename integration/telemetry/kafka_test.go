@@ -18,8 +18,10 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 var decoder = envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}
@@ -59,7 +61,7 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	inboxtest.Eventually(t, func() bool { return len(ib.Health().Consumers[0].Halted()) == 1 }, "one is halted")
 	h := ib.Health()
 	require.Equal(t, inbox.HealthUnhealthy, h.State)
-	require.Equal(t, inbox.ReasonHalted, h.Reasons[0].Code)
+	require.Equal(t, health.Halted, h.Reasons[0].Code)
 	require.Contains(t, h.Reasons[0].Detail, "orders/1 is halted before offset 1")
 	require.Equal(t, "c", h.Reasons[0].Channel)
 	require.Len(t, h.Reasons, 1, "said once")
@@ -297,16 +299,16 @@ func (r *standing) receive(t *testing.T, id string) {
 
 // consumer returns the inbox's health state that the channel causes. It is empty if nothing is
 // wrong.
-func (r *standing) consumer() inbox.HealthState {
+func (r *standing) consumer() ops.HealthState {
 	for _, reason := range r.ib.Health().Reasons {
-		if reason.Code == inbox.ReasonConsumer {
+		if reason.Code == health.Consumer {
 			return reason.State
 		}
 	}
 	return ""
 }
 
-func (r *standing) becomes(t *testing.T, want inbox.HealthState) {
+func (r *standing) becomes(t *testing.T, want ops.HealthState) {
 	t.Helper()
 	inboxtest.Eventually(t, func() bool {
 		return r.consumer() == want

@@ -25,6 +25,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
@@ -83,7 +84,7 @@ func newFaces(t *testing.T, db *gorm.DB) (*faces, []inbox.Option) {
 // tables returns everything that is stored, as text.
 func (f *faces) tables(t *testing.T) string {
 	t.Helper()
-	n := models.Naming{Prefix: models.DefaultPrefix}
+	n := models.Naming{Prefix: columns.DefaultPrefix}
 	var all strings.Builder
 	for _, table := range []string{n.Messages(), n.HandlerStatuses(), n.RejectedMessages(), n.Gaps(), n.Locks(),
 		n.Workers(),
@@ -127,12 +128,12 @@ func (f *faces) seen(t *testing.T, ib *inbox.Inbox) map[string]string {
 	pages := []string{"", "messages", "failures", "rejected", "handlers", "workers", "gaps", "audit"}
 	statuses, err := o.List(t.Context(), ops.Filter{}, "", ops.MaxLimit)
 	require.NoError(t, err)
-	for _, s := range statuses.Statuses {
+	for _, s := range statuses.Items {
 		pages = append(pages, "message?id="+s.MessageID)
 	}
 	rejected, err := o.ListRejected(t.Context(), ops.RejectedFilter{}, "", ops.MaxLimit)
 	require.NoError(t, err)
-	for _, r := range rejected.Rejected {
+	for _, r := range rejected.Items {
 		pages = append(pages, "rejected-message?id="+r.ID)
 	}
 	for _, page := range pages {
@@ -158,7 +159,7 @@ func failing(_ context.Context, m inboxtest.Bytes) error {
 			return handler.RetryAfter(time.Millisecond, err)
 		}
 	case "long": // the text is cut inside the card number
-		return handler.Poison(errors.New(strings.Repeat("x", models.MaxLastError-24) + " " + canary))
+		return handler.Poison(errors.New(strings.Repeat("x", columns.MaxLastError-24) + " " + canary))
 	case "fails":
 		return err
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // hanging calls do not return until they are released, even if their context ends.
@@ -38,9 +40,9 @@ func (h hanging) plain(context.Context, inboxtest.Bytes) error {
 
 func (h hanging) tx(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error { return h.plain(ctx, m) }
 
-func reasonOf(ib *inbox.Inbox, code string) *inbox.HealthReason {
+func reasonOf(ib *inbox.Inbox, code string) *ops.HealthReason {
 	reasons := ib.Health().Reasons
-	if i := slices.IndexFunc(reasons, func(r inbox.HealthReason) bool { return r.Code == code }); i >= 0 {
+	if i := slices.IndexFunc(reasons, func(r ops.HealthReason) bool { return r.Code == code }); i >= 0 {
 		return &reasons[i]
 	}
 	return nil
@@ -96,11 +98,11 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
 					clock.Advance(5*time.Minute - time.Second)
 					require.Equal(t, map[string]float64{"h": 299, "idle": 0}, ages())
-					require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
+					require.Nil(t, reasonOf(ib, health.LongRunning))
 					require.Empty(t, linesOf(logs))
 
 					clock.Advance(time.Second)
-					r := reasonOf(ib, inbox.ReasonLongRunning)
+					r := reasonOf(ib, health.LongRunning)
 					require.NotNil(t, r)
 					require.Equal(t, inbox.HealthDegraded, r.State)
 					require.Equal(t, "h", r.HandlerKey)
@@ -127,7 +129,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 
 					held.letGo()
 					inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 2 }, "both are processed")
-					require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
+					require.Nil(t, reasonOf(ib, health.LongRunning))
 					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 3 }, "its end is logged")
 					require.Equal(t, []string{"warn " + text, "warn inbox: handler progress still failing: a call does not return",
@@ -160,7 +162,7 @@ func TestTimeoutLongerThanLongRunningCountsInItsStead(t *testing.T) {
 	}
 	keys := func() (keys []string) {
 		for _, r := range ib.Health().Reasons {
-			if r.Code == inbox.ReasonLongRunning {
+			if r.Code == health.LongRunning {
 				keys = append(keys, r.HandlerKey)
 				require.Contains(t, r.Detail, "have it obey its context", "it has a timeout already")
 			}
@@ -195,6 +197,6 @@ func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
 	at := clock.Now()
 	inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is looked at")
 	require.EqualValues(t, 3600, m.collect(t)["inbox.handler.oldest_running.age"][0].value)
-	require.Nil(t, reasonOf(ib, inbox.ReasonLongRunning))
+	require.Nil(t, reasonOf(ib, health.LongRunning))
 	require.Empty(t, linesOf(logs))
 }

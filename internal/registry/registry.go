@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // Subscription routes the messages of one type on one channel to a handler.
@@ -61,9 +61,9 @@ func CheckKey(key string) error {
 		return errors.New("handler key is empty, a handler needs one that stays the same for ever")
 	case !utf8.ValidString(key) || slices.Contains([]byte(key), 0):
 		return fmt.Errorf("handler key %q is not valid UTF-8 without NUL", key)
-	case utf8.RuneCountInString(key) > models.MaxHandlerKey:
+	case utf8.RuneCountInString(key) > columns.MaxHandlerKey:
 		return fmt.Errorf("handler key of %d characters: must be 1 to %d", utf8.RuneCountInString(key),
-			models.MaxHandlerKey)
+			columns.MaxHandlerKey)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
 // ErrUnstorable means that a text column cannot hold this text as it is.
@@ -32,21 +32,21 @@ func CheckText(text string, limit int) error {
 }
 
 // SanitizeError makes any error text fit for last_error: NUL and invalid UTF-8 become U+FFFD, and
-// it is cut to models.MaxLastError characters, never within one (contract 3.6). Text that already
+// it is cut to columns.MaxLastError characters, never within one (contract 3.6). Text that already
 // fits is returned unchanged.
 func SanitizeError(text string) string {
 	// Nothing after this can survive the cut, however large the text.
-	if most := models.MaxLastError * utf8.UTFMax; len(text) > most {
+	if most := columns.MaxLastError * utf8.UTFMax; len(text) > most {
 		text = text[:most]
 	}
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	text = strings.ReplaceAll(text, "\x00", "\uFFFD")
-	if len(text) <= models.MaxLastError {
+	if len(text) <= columns.MaxLastError {
 		return text
 	}
 	count := 0
 	for i := range text {
-		if count == models.MaxLastError {
+		if count == columns.MaxLastError {
 			return text[:i]
 		}
 		count++

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // TestSanitizeError proves contract 3.6.
@@ -34,9 +34,9 @@ func FuzzSanitizeError(f *testing.F) {
 	f.Add(strings.Repeat("😀", 2001))
 	f.Fuzz(func(t *testing.T, text string) {
 		clean := store.SanitizeError(text)
-		require.NoError(t, store.CheckText(clean, models.MaxLastError))
+		require.NoError(t, store.CheckText(clean, columns.MaxLastError))
 		require.Equal(t, clean, store.SanitizeError(clean))
-		if store.CheckText(text, models.MaxLastError) == nil {
+		if store.CheckText(text, columns.MaxLastError) == nil {
 			require.Equal(t, text, clean)
 		}
 	})

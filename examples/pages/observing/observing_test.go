@@ -14,6 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // Contract 11.5.
@@ -45,17 +47,15 @@ func TestProbesAnswerWithReasons(t *testing.T) {
 func TestThePageListsEveryReason(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/observability.md")
 	require.NoError(t, err)
-	for _, code := range []string{inbox.ReasonNoProgress, inbox.ReasonOldestDue, inbox.ReasonPoisonRate,
-		inbox.ReasonHalted, inbox.ReasonConsumer,
-		inbox.ReasonDatabase, inbox.ReasonStuck, inbox.ReasonLongRunning, inbox.ReasonCircuit, inbox.ReasonOutage,
-		inbox.ReasonCleanup,
-		inbox.ReasonClockSkew, inbox.ReasonClosedPool} {
+	for _, code := range []string{health.NoProgress, health.OldestDue, health.PoisonRate, health.Halted,
+		health.Consumer, health.Database, health.Stuck, health.LongRunning, health.Circuit, health.Outage,
+		health.ClockSkew, health.BarredRole, health.ClosedPool, health.Cleanup} {
 		require.Contains(t, string(page), "| `"+code+"` |")
 	}
 	shown := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))
 	require.NotNil(t, shown)
-	var body struct{ Reasons []inbox.HealthReason }
+	var body struct{ Reasons []ops.HealthReason }
 	require.NoError(t, json.Unmarshal([]byte(shown[1]), &body))
-	require.Equal(t, inbox.ReasonHalted, body.Reasons[0].Code)
+	require.Equal(t, health.Halted, body.Reasons[0].Code)
 	require.Equal(t, inbox.HealthUnhealthy, body.Reasons[0].State)
 }

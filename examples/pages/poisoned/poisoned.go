@@ -64,7 +64,7 @@ func acceptAgain(
 		if err != nil {
 			return 0, 0, err
 		}
-		for _, r := range page.Rejected {
+		for _, r := range page.Items {
 			ids = append(ids, r.ID)
 		}
 		if after = page.Next; after == "" {

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // checkBatch refuses what a column cannot hold before any statement does. Its error names the
@@ -23,12 +23,12 @@ func checkBatch(batch store.AcceptBatch) error {
 			what, text string
 			limit      int
 		}{
-			{"message ID", m.ID, models.MaxMessageID},
-			{"namespace", m.Namespace, models.MaxChannel},
-			{"transport name", m.TransportName, models.MaxTransportName},
-			{"type", m.Type, models.MaxType},
-			{"source", m.Source, models.MaxSource},
-			{"content type", m.ContentType, models.MaxContentType},
+			{"message ID", m.ID, columns.MaxMessageID},
+			{"namespace", m.Namespace, columns.MaxChannel},
+			{"transport name", m.TransportName, columns.MaxTransportName},
+			{"type", m.Type, columns.MaxType},
+			{"source", m.Source, columns.MaxSource},
+			{"content type", m.ContentType, columns.MaxContentType},
 			{"properties", m.SerializedProperties, 0},
 		} {
 			if err := check(field.what, field.text, field.limit); err != nil {
@@ -36,14 +36,14 @@ func checkBatch(batch store.AcceptBatch) error {
 			}
 		}
 		for _, h := range m.Handlers {
-			if err := check("handler key", h.HandlerKey, models.MaxHandlerKey); err != nil {
+			if err := check("handler key", h.HandlerKey, columns.MaxHandlerKey); err != nil {
 				return err
 			}
 		}
 	}
 	for _, r := range batch.Rejected {
-		if err := errors.Join(check("channel", r.Channel, models.MaxChannel),
-			check("topic", r.Topic, models.MaxTopic)); err != nil {
+		if err := errors.Join(check("channel", r.Channel, columns.MaxChannel),
+			check("topic", r.Topic, columns.MaxTopic)); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -40,18 +41,18 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
 	return Database{texts: new(sync.Map), DB: db, Singles: store.NewSingles(db), Isolation: isolation,
 		names: strings.NewReplacer(
-			"{messages}", models.Quote(naming.Messages()),
-			"{statuses}", models.Quote(naming.HandlerStatuses()),
-			"{rejected}", models.Quote(naming.RejectedMessages()),
-			"{gaps}", models.Quote(naming.Gaps()),
-			"{locks}", models.Quote(naming.Locks()),
-			"{workers}", models.Quote(naming.Workers()),
-			"{handlers}", models.Quote(naming.Handlers()),
-			"{markers}", models.Quote(naming.Markers()),
-			"{audit}", models.Quote(naming.Audit()),
-			"{meta}", models.Quote(naming.Meta()),
+			"{messages}", columns.Quote(naming.Messages()),
+			"{statuses}", columns.Quote(naming.HandlerStatuses()),
+			"{rejected}", columns.Quote(naming.RejectedMessages()),
+			"{gaps}", columns.Quote(naming.Gaps()),
+			"{locks}", columns.Quote(naming.Locks()),
+			"{workers}", columns.Quote(naming.Workers()),
+			"{handlers}", columns.Quote(naming.Handlers()),
+			"{markers}", columns.Quote(naming.Markers()),
+			"{audit}", columns.Quote(naming.Audit()),
+			"{meta}", columns.Quote(naming.Meta()),
 			// Each table has its own channel, whatever schema or search path it is reached by.
-			"{channel}", "('inbox_' || '"+models.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
+			"{channel}", "('inbox_' || '"+columns.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
 			"{latest}", latest,
 		)}, nil
 }

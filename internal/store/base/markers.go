@@ -3,6 +3,7 @@ package base
 import (
 	"fmt"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -13,10 +14,10 @@ func CheckMarker(m models.Marker) error {
 		name, text  string
 		least, most int
 	}{
-		{"message ID", m.MessageID, 1, models.MaxMessageID},
-		{"handler key", m.HandlerKey, 1, models.MaxHandlerKey},
-		{"namespace", m.Namespace, 0, models.MaxChannel},
-		{"message type", m.MessageType, 0, models.MaxType},
+		{"message ID", m.MessageID, 1, columns.MaxMessageID},
+		{"handler key", m.HandlerKey, 1, columns.MaxHandlerKey},
+		{"namespace", m.Namespace, 0, columns.MaxChannel},
+		{"message type", m.MessageType, 0, columns.MaxType},
 	} {
 		if len(column.text) < column.least {
 			return fmt.Errorf("%w: %s: empty", store.ErrUnstorable, column.name)

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // FuzzHandlerKeysOfWorkers checks that a worker's handler keys come back unaltered. Any other
@@ -17,7 +17,7 @@ func FuzzHandlerKeysOfWorkers(f *testing.F) {
 	f.Add("", "\x01", `["a",1]`)
 	f.Fuzz(func(t *testing.T, a, b, stored string) {
 		var read store.WorkerState
-		if store.CheckText(a, models.MaxHandlerKey) == nil && store.CheckText(b, models.MaxHandlerKey) == nil {
+		if store.CheckText(a, columns.MaxHandlerKey) == nil && store.CheckText(b, columns.MaxHandlerKey) == nil {
 			worker := store.Worker{ID: "w", HandlerKeys: []string{a, b}}
 			text, err := HandlerKeysJSON(worker)
 			require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -49,7 +50,7 @@ func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 		for _, field := range []struct {
 			text  string
 			limit int
-		}{{id, models.MaxMessageID}, {typ, models.MaxType}, {source, models.MaxSource}, {key, models.MaxHandlerKey}} {
+		}{{id, columns.MaxMessageID}, {typ, columns.MaxType}, {source, columns.MaxSource}, {key, columns.MaxHandlerKey}} {
 			if store.CheckText(field.text, field.limit) != nil {
 				require.ErrorIs(t, err, store.ErrUnstorable)
 				return

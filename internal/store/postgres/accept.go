@@ -139,7 +139,7 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}
 	contents, places, lengths, done := inOnePiece(messages)
 	defer done()
-	statusIDs, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
+	statusIDs, messageIDs, keys, laneHandlers, laneKeys := arraysOf(statuses)
 	statusNamespaces := make([]string, len(statuses))
 	for i, row := range statuses {
 		statusNamespaces[i] = row.Namespace
@@ -192,7 +192,7 @@ func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []i
 func (p *Store) InsertStatuses(
 	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time,
 ) ([]string, []base.ClaimedRow, error) {
-	ids, messageIDs, keys, laneHandlers, laneKeys := columns(statuses)
+	ids, messageIDs, keys, laneHandlers, laneKeys := arraysOf(statuses)
 	numbers := make([]int64, len(statuses))
 	for i, row := range statuses {
 		numbers[i] = row.Number
@@ -273,8 +273,8 @@ func orNone(values [][]byte) [][]byte {
 	return [][]byte{}
 }
 
-// columns turns rows into one array per column.
-func columns(statuses []base.StatusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
+// arraysOf turns rows into one array per column.
+func arraysOf(statuses []base.StatusRow) (ids, messageIDs, handlerKeys []string, laneHandlers, laneKeys []*int64) {
 	n := len(statuses)
 	ids, messageIDs, handlerKeys = make([]string, n), make([]string, n), make([]string, n)
 	laneHandlers, laneKeys = []*int64{}, []*int64{} // empty unless a row has a lane

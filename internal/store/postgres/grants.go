@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -73,11 +74,11 @@ func Grants(naming models.Naming, roles Roles) (string, error) {
 	var script strings.Builder
 	script.WriteString(grantsHead)
 	if naming.Schema != "" {
-		fmt.Fprintf(&script, "GRANT USAGE ON SCHEMA %s TO %s;\n\n", models.Quote(naming.Schema), all)
+		fmt.Fprintf(&script, "GRANT USAGE ON SCHEMA %s TO %s;\n\n", columns.Quote(naming.Schema), all)
 	}
 	tables := privilegesOn(naming)
 	for _, each := range tables {
-		fmt.Fprintf(&script, "REVOKE ALL ON %s FROM PUBLIC, %s;\n", models.Quote(each.table), all)
+		fmt.Fprintf(&script, "REVOKE ALL ON %s FROM PUBLIC, %s;\n", columns.Quote(each.table), all)
 	}
 	grant := func(comment, role string, of func(privileges) string) {
 		if role == "" {
@@ -85,7 +86,7 @@ func Grants(naming models.Naming, roles Roles) (string, error) {
 		}
 		fmt.Fprintf(&script, "\n%s\n", comment)
 		for _, each := range tables {
-			fmt.Fprintf(&script, "GRANT %s ON %s TO %s;\n", of(each), models.Quote(each.table), quoteRole(role))
+			fmt.Fprintf(&script, "GRANT %s ON %s TO %s;\n", of(each), columns.Quote(each.table), quoteRole(role))
 		}
 	}
 	grant("-- Accepts, runs handlers, cleans up, and serves the dashboard.", roles.Application,
@@ -95,7 +96,7 @@ func Grants(naming models.Naming, roles Roles) (string, error) {
 		func(p privileges) string { return p.reader })
 	script.WriteString("\nCOMMIT;\n")
 	if roles.Application != "" {
-		fmt.Fprintf(&script, grantsTail, models.Quote(naming.Audit()), quoteRole(roles.Application))
+		fmt.Fprintf(&script, grantsTail, columns.Quote(naming.Audit()), quoteRole(roles.Application))
 	}
 	return script.String(), nil
 }

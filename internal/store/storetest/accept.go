@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -252,7 +253,7 @@ var acceptTests = []test{
 		require.Len(s, rows, 2)
 		require.Nil(s, rows[0].Key)
 		require.Equal(s, []byte{0}, rows[0].Value)
-		require.Equal(s, models.MaxLastError, len([]rune(rows[0].Reason)))
+		require.Equal(s, columns.MaxLastError, len([]rune(rows[0].Reason)))
 		require.Equal(s, noon, rows[0].RejectedAt.UTC())
 		require.NotEmpty(s, rows[0].ID)
 		require.Equal(s, []byte("key"), rows[1].Key)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -16,21 +17,21 @@ import (
 var errorTests = []test{
 	{"what fits a column to the last character is stored, one more is a data error", func(s *suite) {
 		for _, char := range []string{"a", "é", "日"} {
-			fits := message(strings.Repeat(char, models.MaxMessageID), strings.Repeat(char, models.MaxHandlerKey))
-			fits.Type, fits.Source = strings.Repeat(char, models.MaxType), strings.Repeat(char, models.MaxSource)
-			fits.ContentType, fits.TransportName = strings.Repeat(char, models.MaxContentType), strings.Repeat(char,
-				models.MaxTransportName)
+			fits := message(strings.Repeat(char, columns.MaxMessageID), strings.Repeat(char, columns.MaxHandlerKey))
+			fits.Type, fits.Source = strings.Repeat(char, columns.MaxType), strings.Repeat(char, columns.MaxSource)
+			fits.ContentType, fits.TransportName = strings.Repeat(char, columns.MaxContentType), strings.Repeat(char,
+				columns.MaxTransportName)
 			require.True(s, s.accept(fits)[0].Inserted)
-			require.Equal(s, strings.Repeat(char, models.MaxHandlerKey),
-				s.claim(noon, 1, strings.Repeat(char, models.MaxHandlerKey))[0].HandlerKey)
+			require.Equal(s, strings.Repeat(char, columns.MaxHandlerKey),
+				s.claim(noon, 1, strings.Repeat(char, columns.MaxHandlerKey))[0].HandlerKey)
 		}
 		for name, spoil := range map[string]func(m *store.NewMessage){
-			"id":           func(m *store.NewMessage) { m.ID = strings.Repeat("é", models.MaxMessageID+1) },
-			"type":         func(m *store.NewMessage) { m.Type = strings.Repeat("é", models.MaxType+1) },
-			"source":       func(m *store.NewMessage) { m.Source = strings.Repeat("é", models.MaxSource+1) },
-			"content type": func(m *store.NewMessage) { m.ContentType = strings.Repeat("é", models.MaxContentType+1) },
-			"transport":    func(m *store.NewMessage) { m.TransportName = strings.Repeat("é", models.MaxTransportName+1) },
-			"handler":      func(m *store.NewMessage) { m.Handlers[0].HandlerKey = strings.Repeat("é", models.MaxHandlerKey+1) },
+			"id":           func(m *store.NewMessage) { m.ID = strings.Repeat("é", columns.MaxMessageID+1) },
+			"type":         func(m *store.NewMessage) { m.Type = strings.Repeat("é", columns.MaxType+1) },
+			"source":       func(m *store.NewMessage) { m.Source = strings.Repeat("é", columns.MaxSource+1) },
+			"content type": func(m *store.NewMessage) { m.ContentType = strings.Repeat("é", columns.MaxContentType+1) },
+			"transport":    func(m *store.NewMessage) { m.TransportName = strings.Repeat("é", columns.MaxTransportName+1) },
+			"handler":      func(m *store.NewMessage) { m.Handlers[0].HandlerKey = strings.Repeat("é", columns.MaxHandlerKey+1) },
 			"nul":          func(m *store.NewMessage) { m.ID = "a\x00" },
 			"utf8":         func(m *store.NewMessage) { m.Source = "a\xff" },
 			"properties":   func(m *store.NewMessage) { m.SerializedProperties = "\x00" },

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -35,7 +36,7 @@ var gapTests = []test{
 		require.NoError(s, s.db.Find(&gaps).Error)
 		require.Len(s, gaps, 6)
 		for _, g := range gaps {
-			require.Len(s, []rune(g.Reason), models.MaxLastError)
+			require.Len(s, []rune(g.Reason), columns.MaxLastError)
 			require.True(s, g.FoundAt.Equal(noon))
 		}
 	}},

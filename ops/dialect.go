@@ -1,80 +1,23 @@
 package ops
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"strings"
-	"time"
-
-	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func newOps(db *gorm.DB, options []Option) (*Ops, error) {
-	s := settings{clock: clock.System{}, statementTimeout: 10 * time.Second}
-	for _, option := range options {
-		option(&s)
-	}
-	switch {
-	case db == nil:
-		return nil, errors.New("ops: no database")
-	case s.statementTimeout <= 0:
-		return nil, fmt.Errorf("ops: option StatementTimeout = %s: must be more than 0", s.statementTimeout)
-	case s.connectionsSet && s.connections < 1:
-		return nil, fmt.Errorf("ops: option Connections = %d: must be 1 or more", s.connections)
-	case s.clock == nil:
-		return nil, errors.New("ops: option Clock is nil")
-	}
-	if s.cleanup == nil && s.live != nil {
-		s.cleanup = s.live.Cleanup
-	}
-	dialect := db.Dialector.Name()
-	// On PostgreSQL it announces whether anybody listens or not.
-	st, err := dialects.New(db, s.naming, store.Options{Announces: dialect == "postgres"})
-	if err != nil {
-		return nil, fmt.Errorf("ops: %w", err)
-	}
-	db = db.Session(&gorm.Session{NewDB: true})
-	if !s.connectionsSet {
-		s.connections = fewConnections(db)
-	}
-	o := &Ops{settings: s, inUse: make(chan struct{}, s.connections), db: db, store: st, singles: store.NewSingles(db),
-		sqlite: dialect == "sqlite"}
-	names := append(tables(s.naming), dialectTexts[dialect]...)
+// texts fills in the dialect's texts and the tables' names.
+func texts(dialect string, opts Options) *strings.Replacer {
+	names := append(tables(opts.Naming), dialectTexts[dialect]...)
 	if dialect == "postgres" {
-		names = append(names, "{at}", at(s.clock))
+		names = append(names, "{at}", at(opts.Clock))
 	} else {
-		names = append(names, "{each}", `CROSS JOIN `+models.Quote(s.naming.HandlerStatuses())+` s ON s.id IN (SELECT id`)
+		statuses := columns.Quote(opts.Naming.HandlerStatuses())
+		names = append(names, "{each}", `CROSS JOIN `+statuses+` s ON s.id IN (SELECT id`)
 	}
-	o.names = strings.NewReplacer(names...)
-	return o, nil
-}
-
-// fewConnections is the default of Connections.
-func fewConnections(db *gorm.DB) int {
-	const most = 4
-	pool, err := db.DB()
-	if err != nil { // wrapped by the user: its size is not known
-		return most
-	}
-	limit := pool.Stats().MaxOpenConnections
-	if limit == 0 {
-		return most
-	}
-	return min(max(limit/4, 1), most)
-}
-
-// CheckSchema returns an error that says what to do if the tables are not there,
-// or too old for this program (contract 3.4). It only reads.
-func (o *Ops) CheckSchema(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, o.statementTimeout)
-	defer cancel()
-	return models.CheckTables(ctx, o.db, o.naming)
+	return strings.NewReplacer(names...)
 }
 
 // at is the second parameter, a time, on PostgreSQL, whose clock bounds a machine's
@@ -88,14 +31,14 @@ func at(c clock.Clock) string {
 
 func tables(naming models.Naming) []string {
 	return []string{
-		"{messages}", models.Quote(naming.Messages()),
-		"{statuses}", models.Quote(naming.HandlerStatuses()),
-		"{rejected}", models.Quote(naming.RejectedMessages()),
-		"{gaps}", models.Quote(naming.Gaps()),
-		"{locks}", models.Quote(naming.Locks()),
-		"{handlers}", models.Quote(naming.Handlers()),
-		"{audit}", models.Quote(naming.Audit()),
-		"{meta}", models.Quote(naming.Meta()),
+		"{messages}", columns.Quote(naming.Messages()),
+		"{statuses}", columns.Quote(naming.HandlerStatuses()),
+		"{rejected}", columns.Quote(naming.RejectedMessages()),
+		"{gaps}", columns.Quote(naming.Gaps()),
+		"{locks}", columns.Quote(naming.Locks()),
+		"{handlers}", columns.Quote(naming.Handlers()),
+		"{audit}", columns.Quote(naming.Audit()),
+		"{meta}", columns.Quote(naming.Meta()),
 	}
 }
 
