@@ -127,7 +127,7 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 	if err != nil {
 		return nil, errors.Join(runErr, err)
 	}
-	ledger := Balance(producer.Journal(), result, s.Kills)
+	ledger := Balance(producer.Journal(), result, crashes.Killed)
 	ledger.Figure("seconds", fmt.Sprintf("%.1f", took.Seconds()))
 	return ledger, runErr
 }

@@ -44,8 +44,8 @@ func TestStatusAndOutputFollowTheRun(t *testing.T) {
 		kept                   bool
 		stdout, end, errorText string
 	}{
-		"balanced":   {nil, "", Balanced, false, "adding\n", "total: 4\n", ""},
-		"kept":       {nil, "-keep", Balanced, true, "adding\n", "total: 4\n", ""},
+		"balanced": {nil, "", Balanced, false, "adding\n", "total: 4\n", ""},
+		"kept":     {nil, "-keep", Balanced, true, "adding\n", "total: 4\n", ""},
 		"unbalanced": {nil, "-first 7", Unbalanced, true, "adding\n",
 			"does not balance: total: 9, should be 4\ntotal: 9\n", ""},
 		"failed": {errors.New("no paper"), "-first 1 -second 3", Unbalanced, true, "adding\n", "total: 4\n",

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"math"
 	"sync/atomic"
 	"time"
 )
@@ -23,6 +22,9 @@ type Crashes struct {
 	Busy func(ctx context.Context) (name string, err error)
 	// Done reports whether nothing is left to do. It is asked when everything has been sent.
 	Done func(ctx context.Context, t Tally) (bool, error)
+
+	// Killed counts the kills that have happened.
+	Killed int
 
 	last Tally // at the last kill
 }
@@ -45,7 +47,7 @@ func RunCrashes[T any](
 			return err
 		}, func(ctx context.Context) error {
 			if i < c.Kills {
-				return c.kill(ctx, i+1, len(part))
+				return c.kill(ctx, len(part))
 			}
 			return c.until(ctx, func(t Tally) (bool, error) {
 				if !sent.Load() {
@@ -75,7 +77,7 @@ func (c *Crashes) until(ctx context.Context, enough func(Tally) (bool, error)) e
 func (c *Crashes) read(ctx context.Context) (Tally, error) { return ReadTally(ctx, c.Database.DB) }
 
 // kill kills a worker while a part of the items is processed, and starts it again.
-func (c *Crashes) kill(ctx context.Context, number, items int) error {
+func (c *Crashes) kill(ctx context.Context, items int) error {
 	if err := c.until(ctx, c.moment(items)); err != nil {
 		return err
 	}
@@ -86,29 +88,25 @@ func (c *Crashes) kill(ctx context.Context, number, items int) error {
 	if err := victim.Kill(); err != nil {
 		return err
 	}
+	c.Killed++
 	if c.last, err = c.read(ctx); err != nil {
 		return err
 	}
-	c.Env.Screen.Say("killed %s (%d of %d): %s", victim.Name, number, c.Kills, c.last)
+	c.Env.Screen.Say("killed %s (%d of %d): %s", victim.Name, c.Killed, c.Kills, c.last)
 	return victim.Start()
 }
 
-// moment chooses when to kill: when some of the items are settled since the last kill or, a third of the
-// time each if that comes first, when some are accepted or after a random time. The latter may be
-// while a worker starts, joins its group or takes over from another.
+// moment chooses when to kill: when some of the items are settled since the last kill or, half of the time
+// if that comes first, after a random time. The latter may be while a worker starts, joins its group,
+// accepts or takes over from another.
 func (c *Crashes) moment(items int) func(Tally) (bool, error) {
 	random := c.Env.Random
-	some := func() int64 { return random.Int64N(int64(items)*8/10 + 1) }
-	settled, accepted, at := c.last.Settled()+some(), int64(math.MaxInt64), time.Now().Add(time.Hour)
-	switch random.IntN(3) {
-	case 0:
-		accepted = c.last.Accepted + some()
-	case 1:
+	settled := c.last.Settled() + random.Int64N(int64(items)*8/10+1)
+	at := time.Now().Add(time.Hour)
+	if random.IntN(2) == 0 {
 		at = time.Now().Add(time.Duration(random.Int64N(int64(c.Window))))
 	}
-	return func(t Tally) (bool, error) {
-		return t.Settled() >= settled || t.Accepted >= accepted || time.Now().After(at), nil
-	}
+	return func(t Tally) (bool, error) { return t.Settled() >= settled || time.Now().After(at), nil }
 }
 
 func (c *Crashes) victim(ctx context.Context) (*Process, error) {
