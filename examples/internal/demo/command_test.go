@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// errEarly is the error of a run that fails before it has created anything.
+var errEarly = errors.New("too early")
+
 type settings struct{ first, second int }
 
 // adder is a command whose ledger expects 4.
@@ -28,6 +31,9 @@ func adder(err error) Command[settings] {
 		},
 		Demonstrate: func(_ context.Context, env *Environment, s settings) (*Ledger, error) {
 			env.Screen.Say("adding")
+			if err != errEarly {
+				env.Cleanup(func(context.Context, bool) error { return nil })
+			}
 			l := new(Ledger)
 			l.Figure("total", s.first+s.second)
 			l.Expect("total", s.first+s.second, 4)
@@ -50,6 +56,7 @@ func TestStatusAndOutputFollowTheRun(t *testing.T) {
 			"does not balance: total: 9, should be 4\ntotal: 9\n", ""},
 		"failed": {errors.New("no paper"), "-first 1 -second 3", Unbalanced, true, "adding\n", "total: 4\n",
 			"adder: no paper\n"},
+		"failed early": {errEarly, "", Unbalanced, false, "adding\n", "total: 4\n", "adder: too early\n"},
 		"misused": {nil, "-first 10 -second -1", Misused, false, "", "",
 			"adder: -first = 10: must be 0 to 9\n-second = -1: must be 0 to 9\n"},
 		"an argument": {nil, "please", Misused, false, "", "", "adder: unknown argument \"please\"\n"},

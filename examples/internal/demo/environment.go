@@ -56,6 +56,9 @@ func (e *Environment) Cleanup(f func(ctx context.Context, keep bool) error) {
 
 // Close closes everything that was opened in the environment and removes its data unless keep is true.
 func (e *Environment) Close(ctx context.Context, keep bool) error {
+	if len(e.cleanup) == 0 {
+		keep = false // nothing was created, so there is nothing to keep
+	}
 	if keep {
 		fmt.Fprintln(e.Out, "kept:", e)
 	}
