@@ -39,7 +39,7 @@ func (p Payment) reach(at Point) {
 	}
 }
 
-// Config is what a worker is told when it starts.
+// Config is what a worker gets at its start.
 type Config struct {
 	Name     string
 	Database string // a DSN, see demo.Open

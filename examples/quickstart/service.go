@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// Config is what the service is told when it starts.
+// Config is what the service gets at its start.
 type Config struct {
 	Database string // a DSN, see demo.Open
 	Brokers  []string

@@ -56,7 +56,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 	strangers := (*visit).refusesStrangers
 	require.NoError(t, run(strangers, tampering{}))
 	fails("let in", strangers, "answered with 200 instead of 401", status(401, 200))
-	fails("told", strangers, "which handlers there are", replacing("<body>", orders.TakePayment+shipping.CreateParcel))
+	fails("shown", strangers, "which handlers there are", replacing("<body>", orders.TakePayment+shipping.CreateParcel))
 	fails("not asked", strangers, "does not ask for an account", tampering{answer: func(a *http.Response, body string) string {
 		a.Header.Del("WWW-Authenticate")
 		return body

@@ -45,7 +45,7 @@ func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox
 	)
 }
 
-// Config is what a worker is told when it starts.
+// Config is what a worker gets at its start.
 type Config struct {
 	Name     string
 	Database string // a DSN, see demo.Open

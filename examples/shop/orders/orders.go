@@ -40,7 +40,7 @@ const (
 	Announce     = "orders.announce"
 )
 
-// Config is what the context needs to be told.
+// Config is what the context needs.
 type Config struct {
 	Database string // a DSN
 	Brokers  []string

@@ -28,7 +28,7 @@ const (
 	NotifyCustomer = "shipping.notify-customer"
 )
 
-// Config is what the context needs to be told.
+// Config is what the context needs.
 type Config struct {
 	Database string // a DSN
 	Brokers  []string
