@@ -20,7 +20,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
+	"github.com/gorm-inbox/inbox/examples/internal/demotest"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestProgramAppliesAPaymentThatComesThreeTimesOnce(t *testing.T) {
 	require.Equal(t,
 		"acknowledged delivery 1\nacknowledged delivery 2\nacknowledged delivery 3\naccount tea: 4200 cents\n",
-		scratchtest.GoRun(t, "once"))
+		demotest.GoRun(t, "once"))
 }
 
 // onBoth runs a test on PostgreSQL and on a SQLite file, with the tables made

@@ -1,145 +1,89 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"io"
+	"maps"
+	"slices"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
+	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// Ledger is what was sent and what the books say, side by side. The doc comment
-// of the program says what each figure means.
-type Ledger struct {
-	Payments, Applied, Lost, Doubled, Duplicates, Kills, CallsAgain, Reruns int
-
-	scratch.Problems
-
-	payments map[string]Payment
-	redis    bool
+// Result is everything that is left when all has ended. Nothing in it comes from a counter.
+type Result struct {
+	Accounts []Account
+	Entries  []Entry
+	Markers  []string // IDs of the payments that the store says were processed
+	Calls    []string // a payment's ID for each call of the handler
 }
 
-// Balance compares what the books say with the payments and with what the
-// transport has seen. With redis, effects may happen again where the transport
-// saw why.
-func Balance(payments []Payment, books Books, seen Deliveries, redis bool) *Ledger {
-	l := &Ledger{Payments: len(payments), Duplicates: seen.Sent - len(payments), Kills: len(seen.Killed),
-		payments: map[string]Payment{}, redis: redis}
-	for _, p := range payments {
-		l.payments[p.ID] = p
+// ReadResult reads the database, the store and the file of the handler's calls.
+func ReadResult(
+	ctx context.Context, db *gorm.DB, store idempotent.Store, payments []Payment, calls string,
+) (r Result, err error) {
+	err = demo.Read(ctx, db, func(db *gorm.DB) map[string]*gorm.DB {
+		return map[string]*gorm.DB{"accounts": db.Find(&r.Accounts), "entries": db.Find(&r.Entries)}
+	})
+	if err != nil {
+		return r, err
 	}
-	l.entries(books, seen)
-	l.accounts(books)
-	l.remembered(books, seen)
-	l.calls(books)
-	for what, n := range map[string]int{"lost": l.Lost, "doubled": l.Doubled} {
-		if n > 0 {
-			l.Problem("%s: %d", what, n)
+	for _, p := range payments {
+		processed, err := store.Processed(ctx, idempotent.Key{MessageID: p.ID, HandlerKey: applyPayment})
+		if err != nil {
+			return r, fmt.Errorf("read markers: %w", err)
 		}
+		if processed {
+			r.Markers = append(r.Markers, p.ID)
+		}
+	}
+	r.Calls, err = demo.ReadLines(calls)
+	return r, err
+}
+
+// Balance compares the result with the payments and with what the transport has seen. The program's doc
+// comment says what each figure means. With redis, effects may happen again where the transport saw why.
+func Balance(payments []Payment, result Result, seen Seen, redis bool) *demo.Ledger {
+	l, sent := new(demo.Ledger), map[string]Payment{}
+	for _, p := range payments {
+		sent[p.ID] = p
+	}
+	balances, times, found, reruns := map[int]int64{}, map[string]int{}, []string{}, 0
+	for _, e := range result.Entries {
+		balances[e.Account] += e.Cents
+		if p, known := sent[e.PaymentID]; known && (e.Account != p.Account || e.Cents != p.Cents) {
+			l.Problem("%s: %d cents entered for account %d, should be %d for %d", p.ID, e.Cents, e.Account, p.Cents, p.Account)
+		}
+		times[e.PaymentID]++
+		// One more for each delivery that ended while the handler may have run without storing its marker.
+		if again := times[e.PaymentID] - 1; redis && again > 0 && again <= seen.Unsure[e.PaymentID] {
+			reruns++
+			continue
+		}
+		found = append(found, e.PaymentID)
+	}
+	lost, doubled := demo.Once(l, "entries", sent, found)
+	l.Expect("accounts", len(result.Accounts), accounts)
+	for _, a := range result.Accounts {
+		if a.Balance != balances[a.ID] { // a transaction was half committed
+			l.Problem("account %d: a balance of %d cents, its entries say %d", a.ID, a.Balance, balances[a.ID])
+		}
+	}
+	demo.AtLeastOnce(l, "markers", sent, result.Markers)
+	demo.AtLeastOnce(l, "acknowledgements", sent, slices.Collect(maps.Keys(seen.Acknowledged)))
+	again := demo.AtLeastOnce(l, "calls", sent, result.Calls)
+
+	l.Figure("payments", len(payments))
+	l.Figure("applied", len(payments)-lost)
+	l.Zero("lost", lost)
+	l.Zero("doubled", doubled)
+	l.Figure("duplicates", seen.Sent-len(payments))
+	l.Figure("kills", len(seen.Killed))
+	l.Figure("calls_again", again)
+	if redis {
+		l.Figure("reruns", reruns)
 	}
 	return l
-}
-
-// entries: one of each payment, as the payment says. With Redis one more for each
-// delivery that ended while the handler may have run and nobody remembered it.
-func (l *Ledger) entries(books Books, seen Deliveries) {
-	found := map[string]int{}
-	for _, e := range books.Entries {
-		p, known := l.payments[e.PaymentID]
-		if !known {
-			l.Problem("an entry of a payment %q that nobody made", e.PaymentID)
-			continue
-		}
-		if e.Account != p.Account || e.Cents != p.Cents {
-			l.Problem("payment %s: %d cents entered for account %d, should be %d for %d", p.ID, e.Cents, e.Account, p.Cents,
-				p.Account)
-		}
-		found[p.ID]++
-	}
-	for id := range l.payments {
-		n := found[id]
-		if n == 0 {
-			l.Lost++
-			l.Problem("payment %s: not applied", id)
-			continue
-		}
-		l.Applied++
-		again := 0
-		if l.redis {
-			again = min(n-1, seen.Unsure[id])
-		}
-		l.Reruns += again
-		if doubled := n - 1 - again; doubled > 0 {
-			l.Doubled += doubled
-			l.Problem("payment %s: applied %d times, and %d of its deliveries ended while that may have been unknown", id, n,
-				seen.Unsure[id])
-		}
-	}
-}
-
-// accounts: each has what its entries say, so that no transaction was half
-// committed.
-func (l *Ledger) accounts(books Books) {
-	want := map[int]int64{}
-	for _, e := range books.Entries {
-		want[e.Account] += e.Cents
-	}
-	if len(books.Accounts) != accounts {
-		l.Problem("accounts: %d, should be %d", len(books.Accounts), accounts)
-	}
-	for _, a := range books.Accounts {
-		if a.Balance != want[a.ID] {
-			l.Problem("account %d: a balance of %d cents, its entries say %d", a.ID, a.Balance, want[a.ID])
-		}
-	}
-}
-
-// remembered: each payment is, and was acknowledged.
-func (l *Ledger) remembered(books Books, seen Deliveries) {
-	for id := range l.payments {
-		if !books.Remembered[id] {
-			l.Problem("payment %s: the store does not remember it", id)
-		}
-		if seen.Acknowledged[id] == 0 {
-			l.Problem("payment %s: not acknowledged", id)
-		}
-	}
-}
-
-// calls: the handler was called for each payment, and for no other.
-func (l *Ledger) calls(books Books) {
-	called := map[string]int{}
-	for _, id := range books.Calls {
-		if _, known := l.payments[id]; !known {
-			l.Problem("a call for a payment %q that nobody made", id)
-		}
-		called[id]++
-	}
-	for id := range l.payments {
-		if called[id] == 0 {
-			l.Problem("payment %s: the handler was never called for it", id)
-			continue
-		}
-		l.CallsAgain += called[id] - 1
-	}
-}
-
-// Print writes the problems, if any, and the figures.
-func (l *Ledger) Print(out io.Writer) {
-	l.Problems.Print(out)
-	if l.redis {
-		fmt.Fprintln(out,
-			"Redis is effectively once: the effects and the marker are in two places. A payment counts under reruns, not doubled,\n"+
-				"where its worker was killed, or lost its claim, while its effects may have been committed and its marker was not.")
-	}
-	figure := func(name string, value int) { fmt.Fprintf(out, "%s: %d\n", name, value) }
-	figure("payments", l.Payments)
-	figure("applied", l.Applied)
-	figure("lost", l.Lost)
-	figure("doubled", l.Doubled)
-	figure("duplicates", l.Duplicates)
-	figure("kills", l.Kills)
-	figure("calls_again", l.CallsAgain)
-	if l.redis {
-		figure("reruns", l.Reruns)
-	}
 }

@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/idempotent/redisstore"
+	"github.com/gorm-inbox/inbox/models"
 )
 
-// applyPayment is the handler's key: stored with every marker, so it stays for
-// ever.
+// applyPayment is the handler's key. It is stored with every marker, so it must never change.
 const applyPayment = "apply-payment"
 
 // Payment is the message, of whichever transport.
@@ -23,9 +25,11 @@ type Payment struct {
 	ID      string `json:"id"`
 	Account int    `json:"account"`
 	Cents   int64  `json:"cents"`
+	// KillAt says, for the demonstration, where this delivery kills its worker.
+	KillAt Point `json:"kill_at,omitempty"`
 }
 
-// MessageID is what a payment is known by when it comes again.
+// MessageID identifies a payment that comes again.
 func (p Payment) MessageID() string { return p.ID }
 
 // Account is what payments go to.
@@ -34,8 +38,8 @@ type Account struct {
 	Balance int64 `gorm:"not null"`
 }
 
-// Entry records that a payment was applied. Nothing but the store's marker keeps
-// a payment from having two.
+// Entry records that a payment was applied. Only the store's marker prevents a second one for the same
+// payment.
 type Entry struct {
 	ID        int64  `gorm:"primaryKey"`
 	PaymentID string `gorm:"not null"`
@@ -44,22 +48,21 @@ type Entry struct {
 	Worker    string `gorm:"not null"`
 }
 
-// Book is what the handler needs.
-type Book struct {
+// Handler is what the handler needs.
+type Handler struct {
 	worker string
-	calls  *scratch.Calls // for the demonstration: how often the handler ran, whatever came of it
+	calls  *demo.LineFile // for the demonstration: a line for each call of the handler
 }
 
-// Apply applies a payment. It looks for nothing and expects to run once: that is
-// the store's part.
-func (b *Book) Apply(ctx context.Context, tx *gorm.DB, p Payment) error {
-	if err := b.calls.Note(p.ID); err != nil {
+// Apply applies a payment. It does not check whether it has run before: that is the store's part.
+func (h *Handler) Apply(ctx context.Context, tx *gorm.DB, p Payment) error {
+	if err := h.calls.Append(p.ID); err != nil {
 		return err
 	}
-	if err := tx.Create(&Entry{PaymentID: p.ID, Account: p.Account, Cents: p.Cents, Worker: b.worker}).Error; err != nil {
+	if err := tx.Create(&Entry{PaymentID: p.ID, Account: p.Account, Cents: p.Cents, Worker: h.worker}).Error; err != nil {
 		return fmt.Errorf("enter payment %s: %w", p.ID, err)
 	}
-	reach(ctx, inBody)
+	p.reach(inHandler)
 	done := tx.Model(&Account{}).Where("id = ?", p.Account).Update("balance", gorm.Expr("balance + ?", p.Cents))
 	switch {
 	case done.Error != nil:
@@ -70,59 +73,100 @@ func (b *Book) Apply(ctx context.Context, tx *gorm.DB, p Payment) error {
 	return nil
 }
 
-// handleFunc is what a transport calls: nil means that it may acknowledge.
+// handleFunc is what a transport calls. It may acknowledge if the error is nil.
 type handleFunc = func(ctx context.Context, p Payment) error
 
-// InDatabase keeps the marker beside the effects, in one transaction: they
-// happen exactly once.
-func (b *Book) InDatabase(store *gormstore.Store) (handleFunc, error) {
+// InDatabase stores the marker and the effects in one transaction: they happen exactly once.
+func (h *Handler) InDatabase(store *gormstore.Store) (handleFunc, error) {
 	return gormstore.Wrap(store, applyPayment, func(ctx context.Context, tx *gorm.DB, p Payment) error {
-		if err := b.Apply(ctx, tx, p); err != nil {
+		if err := h.Apply(ctx, tx, p); err != nil {
 			return err
 		}
-		reach(ctx, afterBody) // nothing is committed yet
+		p.reach(afterHandler) // nothing is committed yet
 		return nil
 	})
 }
 
-// InRedis keeps the marker in Redis, and the effects in a database that knows
-// nothing of it. A process that dies between the two leaves the effects without
-// a marker, and they happen again: effectively once.
-func (b *Book) InRedis(store *redisstore.Store, db *gorm.DB) (handleFunc, error) {
+// InRedis stores the marker in Redis, and the effects in a database. A process that is killed between the
+// two leaves the effects without a marker, and they happen again: effectively once.
+func (h *Handler) InRedis(store *redisstore.Store, db *gorm.DB) (handleFunc, error) {
 	return idempotent.Wrap(store, applyPayment, func(ctx context.Context, p Payment) error {
-		err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return b.Apply(ctx, tx, p) })
+		err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return h.Apply(ctx, tx, p) })
 		if err != nil {
 			return err
 		}
-		reach(ctx, afterBody) // the effects are committed, and nobody remembers them
+		p.reach(afterHandler) // the effects are committed, without a marker
 		return nil
 	})
 }
 
-// NewGORMStore and NewRedisStore differ from those in production in their
-// impatience: a killed worker's payment is taken over in seconds.
-func NewGORMStore(db *gorm.DB) (*gormstore.Store, error) {
-	return gormstore.New(db, func(o *gormstore.Options) { o.LockTimeout = 5 * time.Second })
+// Markers remember which payments were processed, in the database or in Redis.
+type Markers struct {
+	idempotent.Store
+	// Wrap wraps the handler.
+	Wrap func(*Handler) (handleFunc, error)
+	// Close closes what OpenMarkers opened.
+	Close func() error
 }
 
-// NewRedisStore has keys of the run's own.
-func NewRedisStore(address, run string) (*redisstore.Store, error) {
-	return redisstore.Open(address, func(o *redisstore.Options) {
-		o.KeyPrefix = run
+// OpenMarkers uses Redis if there is an address. Only the timing differs from production: a killed worker's
+// payment is taken over in seconds.
+func OpenMarkers(db *gorm.DB, address, prefix string) (*Markers, error) {
+	if address == "" {
+		store, err := gormstore.New(db, func(o *gormstore.Options) { o.LockTimeout = 5 * time.Second })
+		if err != nil {
+			return nil, err
+		}
+		return &Markers{store, func(h *Handler) (handleFunc, error) { return h.InDatabase(store) },
+			func() error { return nil }}, nil
+	}
+	store, err := redisstore.Open(address, func(o *redisstore.Options) {
+		o.KeyPrefix = prefix
 		o.Lease = 2 * time.Second
 		o.WaitTimeout = 5 * time.Second
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &Markers{store, func(h *Handler) (handleFunc, error) { return h.InRedis(store, db) }, store.Close}, nil
 }
 
-// OpenAccounts makes the application's tables, and accounts 1 to n.
-func OpenAccounts(ctx context.Context, db *gorm.DB, n int) error {
-	db = db.WithContext(ctx)
-	accounts := make([]Account, n)
-	for i := range accounts {
-		accounts[i].ID = i + 1
+// RedisURL makes a URL of host:port.
+func RedisURL(address string) string {
+	if address == "" || strings.Contains(address, "://") {
+		return address
 	}
-	if err := errors.Join(db.AutoMigrate(&Account{}, &Entry{}), db.Create(&accounts).Error); err != nil {
-		return fmt.Errorf("open accounts: %w", err)
+	return "redis://" + address
+}
+
+// RemoveMarkers removes a run's keys from Redis.
+func RemoveMarkers(ctx context.Context, address, prefix string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	options, err := redis.ParseURL(address)
+	if err != nil {
+		return errors.New("the address of Redis is not a URL") // the address may hold a password
+	}
+	client := redis.NewClient(options)
+	keys := client.Scan(ctx, 0, prefix+":*", 1000).Iterator()
+	for keys.Next(ctx) {
+		err = errors.Join(err, client.Del(ctx, keys.Val()).Err())
+	}
+	return errors.Join(err, keys.Err(), client.Close())
+}
+
+// CreateTables creates the markers' table (the database needs all of an inbox's), the application's tables,
+// and the accounts.
+func CreateTables(ctx context.Context, db *gorm.DB) error {
+	db = db.WithContext(ctx)
+	rows := make([]Account, accounts)
+	for i := range rows {
+		rows[i].ID = i + 1
+	}
+	err := errors.Join(models.Migrate(ctx, db, models.Naming{}, ""), db.AutoMigrate(&Account{}, &Entry{}),
+		db.Create(&rows).Error)
+	if err != nil {
+		return fmt.Errorf("create tables: %w", err)
 	}
 	return nil
 }

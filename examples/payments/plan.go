@@ -23,10 +23,12 @@ func MakePayments(n int, random *rand.Rand) []Payment {
 // mostCopies is how often a payment is sent at most.
 const mostCopies = 5
 
-// MakeDeliveries sends each payment one to five times: some copies right behind each
-// other, so that several consumers have them at the same moment, others any time
-// later.
-func MakeDeliveries(payments []Payment, random *rand.Rand) []Payment {
+// MakeDeliveries sends each payment one to five times: some copies right after each other, so that several
+// workers have them at the same moment, others any time later. Some payments kill their worker, at each
+// point in turn, and are sent again only because of that: a copy must not be handled first. They are among
+// the first three quarters, so that the last kill is recovered from, too.
+func MakeDeliveries(payments []Payment, kills int, random *rand.Rand) []Payment {
+	points := killsAmong(len(payments), kills, random)
 	type at struct {
 		moment float64
 		Payment
@@ -34,13 +36,16 @@ func MakeDeliveries(payments []Payment, random *rand.Rand) []Payment {
 	var all []at
 	for i, p := range payments {
 		first := float64(i)
+		p.KillAt = points[i]
 		all = append(all, at{first, p})
 		for range random.IntN(mostCopies) {
 			moment := first
 			if random.IntN(3) == 0 {
 				moment += random.Float64() * float64(len(payments)-i)
 			}
-			all = append(all, at{moment, p})
+			if p.KillAt == "" {
+				all = append(all, at{moment, p})
+			}
 		}
 	}
 	slices.SortStableFunc(all, func(a, b at) int { return cmp.Compare(a.moment, b.moment) })
@@ -51,15 +56,11 @@ func MakeDeliveries(payments []Payment, random *rand.Rand) []Payment {
 	return deliveries
 }
 
-// MakeKills spreads n kills over the first three quarters of so many deliveries,
-// so that the last one is recovered from, too: each point in turn, at a moment
-// of chance.
-func MakeKills(n, deliveries int, random *rand.Rand) []order {
-	kills := make([]order, n)
-	first := random.IntN(len(points))
-	for i := range kills {
-		kills[i] = order{after: 1 + random.IntN(max(1, deliveries*3/4)), at: points[(first+i)%len(points)]}
+// killsAmong chooses which of n payments kill their worker, and at which point.
+func killsAmong(n, kills int, random *rand.Rand) map[int]Point {
+	chosen, first := map[int]Point{}, random.IntN(len(points))
+	for i, payment := range random.Perm(max(kills, n*3/4))[:kills] {
+		chosen[payment] = points[(first+i)%len(points)]
 	}
-	slices.SortStableFunc(kills, func(a, b order) int { return cmp.Compare(a.after, b.after) })
-	return kills
+	return chosen
 }

@@ -10,7 +10,7 @@ import (
 func TestEachPaymentIsSentOneToFiveTimesSomeAtTheSameMoment(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 4))
 	payments := MakePayments(1000, random)
-	deliveries := MakeDeliveries(payments, random)
+	deliveries := MakeDeliveries(payments, 0, random)
 	copies, together := map[string]int{}, 0
 	for i, p := range deliveries {
 		copies[p.ID]++
@@ -31,24 +31,29 @@ func TestEachPaymentIsSentOneToFiveTimesSomeAtTheSameMoment(t *testing.T) {
 }
 
 func TestPlansAreRepeatable(t *testing.T) {
-	plan := func(seed uint64) ([]Payment, []order) {
+	plan := func(seed uint64) []Payment {
 		random := rand.New(rand.NewPCG(seed, seed))
-		deliveries := MakeDeliveries(MakePayments(100, random), random)
-		return deliveries, MakeKills(8, len(deliveries), random)
+		return MakeDeliveries(MakePayments(100, random), 8, random)
 	}
-	deliveries, kills := plan(7)
-	same, sameKills := plan(7)
-	require.Equal(t, deliveries, same)
-	require.Equal(t, kills, sameKills)
-	other, _ := plan(8)
-	require.NotEqual(t, deliveries, other)
+	require.Equal(t, plan(7), plan(7))
+	require.NotEqual(t, plan(7), plan(8))
 }
 
-func TestKillsComeByEveryPoint(t *testing.T) {
-	found := map[Point]int{}
-	for _, k := range MakeKills(8, 1000, rand.New(rand.NewPCG(1, 1))) {
-		found[k.at]++
-		require.LessOrEqual(t, k.after, 750)
+func TestPaymentsKillAtEachPoint(t *testing.T) {
+	for _, n := range []int{32, 1000} {
+		random := rand.New(rand.NewPCG(1, 1))
+		found, copies := map[Point]int{}, map[string]int{}
+		for _, p := range MakeDeliveries(MakePayments(n, random), 8, random) {
+			copies[p.ID]++
+			if p.KillAt != "" {
+				found[p.KillAt]++
+				copies[p.ID] += mostCopies
+			}
+		}
+		for id, n := range copies {
+			require.LessOrEqual(t, n, mostCopies+1, "a copy of %s could be handled before it kills", id)
+		}
+		require.Equal(t, map[Point]int{beforeHandler: 2, inHandler: 2, afterHandler: 2, afterMarker: 2}, found)
+		require.Len(t, copies, n)
 	}
-	require.Equal(t, map[Point]int{beforeBody: 2, inBody: 2, afterBody: 2, afterAll: 2}, found)
 }

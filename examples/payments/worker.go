@@ -2,80 +2,114 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net"
+	"net/http"
 	"os"
-	"sync"
-	"syscall"
+	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
+	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// consumers are those of each worker: deliveries that it handles at once.
-const consumers = 4
+// requests is how many deliveries each worker handles at once.
+const requests = 4
 
-// Config is what a worker takes from its environment.
+// handleTimeout is how long a delivery may take.
+const handleTimeout = 30 * time.Second
+
+// Point is where a delivery kills its worker, for the demonstration.
+type Point string
+
+// The points, in the order in which a delivery reaches them.
+const (
+	beforeHandler Point = "before the handler"
+	inHandler     Point = "in the handler, between two writes"
+	afterHandler  Point = "after the handler, before its marker is stored"
+	afterMarker   Point = "after the marker is stored, before the acknowledgement"
+)
+
+var points = []Point{beforeHandler, inHandler, afterHandler, afterMarker}
+
+// reach kills this process if the payment says so.
+func (p Payment) reach(at Point) {
+	if p.KillAt == at {
+		demo.KillSelf()
+	}
+}
+
+// Config is what a worker gets at its start.
 type Config struct {
-	Name      string
-	Transport string // its address
-	Database  string // a DSN, see OpenDatabase
-	Calls     string // the file in which the handler notes its calls
-	Redis     string // its URL, where the markers are; empty: in the database
-	Run       string // names the run's keys in Redis
+	Name     string
+	Database string // a DSN, see demo.Open
+	Calls    string // the file in which the handler notes its calls
+	Redis    string // the URL of the markers; empty: they are in the database
+	Prefix   string // of the run's keys in Redis
 }
 
-// ConfigFromEnv reads the variables that Config.Env writes.
-func ConfigFromEnv() (Config, error) {
-	c := Config{Name: os.Getenv("WORKER_NAME"), Transport: os.Getenv("TRANSPORT"), Database: os.Getenv("DATABASE"),
-		Calls: os.Getenv("CALLS"),
-		Redis: os.Getenv("REDIS"), Run: os.Getenv("RUN")}
-	if c.Name == "" || c.Transport == "" || c.Database == "" || c.Calls == "" {
-		return c, errors.New("WORKER_NAME, TRANSPORT, DATABASE and CALLS must be set")
+// RunWorker handles the deliveries that are posted to the inherited listener, until ctx ends.
+func RunWorker(ctx context.Context, cfg Config) (err error) {
+	connections := requests
+	if demo.OnSQLite(cfg.Database) {
+		// Requests queue for the one connection in order. For the file's lock they would wait by chance.
+		connections = 1
 	}
-	return c, nil
-}
-
-// Env writes the variables that ConfigFromEnv reads.
-func (c Config) Env() []string {
-	return []string{"WORKER_NAME=" + c.Name, "TRANSPORT=" + c.Transport, "DATABASE=" + c.Database, "CALLS=" + c.Calls,
-		"REDIS=" + c.Redis, "RUN=" + c.Run}
-}
-
-// RunWorker is a worker's work: it handles deliveries until ctx ends.
-func RunWorker(ctx context.Context) (err error) {
-	cfg, err := ConfigFromEnv()
+	db, err := demo.Open(cfg.Database, connections)
 	if err != nil {
 		return err
 	}
-	db, err := OpenDatabase(cfg.Database)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, scratch.Close(db)) }()
-	calls, err := scratch.OpenCalls(cfg.Calls)
+	defer func() { err = errors.Join(err, demo.Close(db)) }()
+	calls, err := demo.OpenLines(cfg.Calls)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, calls.Close()) }()
-	markers, err := OpenMarkers(db, cfg.Redis, cfg.Run)
+	markers, err := OpenMarkers(db, cfg.Redis, cfg.Prefix)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, markers.Close()) }()
-	handle, err := markers.Wrap(&Book{worker: cfg.Name, calls: calls})
+	handle, err := markers.Wrap(&Handler{worker: cfg.Name, calls: calls})
 	if err != nil {
 		return err
 	}
-	problems := make([]error, consumers)
-	var consuming sync.WaitGroup
-	for i := range problems {
-		consuming.Go(func() { problems[i] = Consume(ctx, cfg.Transport, handle, killMyself) })
+	listener, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		return err
 	}
-	consuming.Wait()
-	return errors.Join(problems...)
+	server := &http.Server{Handler: Receiver(handle), ReadHeaderTimeout: handleTimeout}
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+		defer cancel()
+		stopped <- server.Shutdown(stopping)
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-stopped
 }
 
-// killMyself ends the process as a crash would: nothing in it runs after that.
-func killMyself() {
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {} // the signal may take its time, and nothing may happen meanwhile
+// Receiver handles posted payments. Only status 200 acknowledges one.
+func Receiver(handle handleFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var p Payment
+		if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), handleTimeout)
+		defer cancel()
+		p.reach(beforeHandler)
+		switch err := handle(ctx, p); {
+		case errors.Is(err, idempotent.ErrLost):
+			http.Error(w, err.Error(), http.StatusConflict)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		default:
+			p.reach(afterMarker)
+		}
+	})
 }

@@ -15,8 +15,7 @@ type Event struct {
 	Value     []byte // a CloudEvent as JSON
 }
 
-// Shares of the records: one in so many is a duplicate, malformed, fails its
-// first attempt, fails every attempt.
+// One record in so many is a duplicate, is malformed, fails its first attempt, fails every attempt.
 const (
 	oneDuplicateIn = 10
 	oneMalformedIn = 50
@@ -24,9 +23,8 @@ const (
 	oneAlwaysFails = 100
 )
 
-// MakeEvents makes n records in the order in which they are to be produced.
-// Duplicates are equal to an order anywhere before them, as when a producer
-// resends after a timeout, or replays a day.
+// MakeEvents makes n records in the order in which they are to be produced. Duplicates are equal to any
+// earlier order, as when a producer resends after a timeout, or replays a day.
 func MakeEvents(n int, random *rand.Rand) []Event {
 	duplicates, malformed := n/oneDuplicateIn, n/oneMalformedIn
 	fresh := makeOrders(n, n-duplicates-malformed, random)
@@ -49,8 +47,7 @@ func MakeEvents(n int, random *rand.Rand) []Event {
 	return events
 }
 
-// makeOrders makes the distinct orders among n records, with trouble for some
-// of them, shared between the handlers.
+// makeOrders makes the distinct orders among n records. Some have faults, shared between the handlers.
 func makeOrders(n, count int, random *rand.Rand) []*OrderPlaced {
 	orders := make([]*OrderPlaced, count)
 	for i := range orders {
@@ -62,9 +59,9 @@ func makeOrders(n, count int, random *rand.Rand) []*OrderPlaced {
 	for i, unlucky := range random.Perm(count) {
 		switch key := keys[i%len(keys)]; {
 		case i < failAlways:
-			orders[unlucky].Trouble = map[string]string{key: always}
+			orders[unlucky].Faults = map[string]string{key: always}
 		case i < failAlways+failOnce:
-			orders[unlucky].Trouble = map[string]string{key: once}
+			orders[unlucky].Faults = map[string]string{key: once}
 		}
 	}
 	return orders
@@ -91,14 +88,13 @@ func cloudEvent(id string, order *OrderPlaced) []byte {
 	return value
 }
 
-// makeMalformed makes a record of which no message can be made, each time for
-// another reason.
+// makeMalformed makes a record that cannot become a message, each time for another reason.
 func makeMalformed(which int) Event {
-	nobody := &OrderPlaced{Customer: "nobody@example.com"}
+	order := &OrderPlaced{Customer: "customer-0@example.com"}
 	values := [][]byte{
 		[]byte(`{"specversion": "1.0", "type": "order.pla`),
-		cloudEvent("", nobody),                       // no ID
-		cloudEvent(strings.Repeat("x", 201), nobody), // an ID that does not fit
+		cloudEvent("", order),                       // no ID
+		cloudEvent(strings.Repeat("x", 201), order), // an ID that does not fit
 	}
-	return Event{Key: nobody.Customer, Value: values[which%len(values)]}
+	return Event{Key: order.Customer, Value: values[which%len(values)]}
 }

@@ -23,8 +23,8 @@ func TestEventsHaveTheirShares(t *testing.T) {
 			default:
 				require.False(t, known[e.Order.OrderID])
 				known[e.Order.OrderID] = true
-				for _, trouble := range e.Order.Trouble {
-					failing[trouble]++
+				for _, fault := range e.Order.Faults {
+					failing[fault]++
 				}
 			}
 		}

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"go.uber.org/fx"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// The handler keys: stored with every status, so they stay for ever.
+// Handler keys are stored with every status, so they must never change.
 const (
 	notifyCustomer = "notify-customer"
 	bookRevenue    = "book-revenue"
@@ -24,34 +24,33 @@ type OrderPlaced struct {
 	OrderID  string `json:"order_id"`
 	Customer string `json:"customer"`
 	Cents    int64  `json:"cents"`
-	// Trouble says, for the demonstration, which handler fails with this
-	// order: on its first attempt ("once") or on every one ("always").
-	Trouble map[string]string `json:"trouble,omitempty"`
+	// Faults says, for the demonstration, which handler fails with this order: on its first attempt
+	// ("once") or on every one ("always").
+	Faults map[string]string `json:"faults,omitempty"`
 }
 
-// Trouble kinds.
+// Faults.
 const (
 	once   = "once"
 	always = "always"
 )
 
-// goesWrong is nil unless the order says that this attempt is to fail.
-func goesWrong(m handler.Message[OrderPlaced]) error {
-	switch m.Payload.Trouble[m.HandlerKey] {
+// fault returns an error if the order says that this attempt is to fail.
+func fault(m handler.Message[OrderPlaced]) error {
+	switch m.Payload.Faults[m.HandlerKey] {
 	case always:
-		return errors.New("it always does")
+		return errors.New("every attempt is to fail")
 	case once:
 		if m.Attempt == 1 {
-			return errors.New("it does the first time")
+			return errors.New("the first attempt is to fail")
 		}
 	}
 	return nil
 }
 
-// NotifyCustomer sends a mail for each order. It is a plain handler: mail is
-// out of the database's reach, so it is sent at least once. A service killed
-// between sending and the record of it sends again, which is why real ones
-// hand the message ID over for the mail server to deduplicate by.
+// NotifyCustomer sends a mail for each order. It is a plain handler: mail is outside the database, so it
+// is sent at least once. A service that is killed between sending a mail and recording it sends it again.
+// Real ones give the message ID to the mail server to deduplicate by.
 type NotifyCustomer struct{ mail *Mailer }
 
 // NewNotifyCustomer makes the handler; Fx calls it.
@@ -59,14 +58,13 @@ func NewNotifyCustomer(mail *Mailer) *NotifyCustomer { return &NotifyCustomer{ma
 
 // Handle sends the mail for one order.
 func (h *NotifyCustomer) Handle(_ context.Context, m handler.Message[OrderPlaced]) error {
-	if err := goesWrong(m); err != nil {
+	if err := fault(m); err != nil {
 		return fmt.Errorf("mail server refuses %s: %w", m.Payload.Customer, err)
 	}
 	return h.mail.Send(m.ID)
 }
 
-// RevenueEntry is a line of the books: nothing but the inbox keeps an order
-// from having two.
+// RevenueEntry records what an order brought. Only the inbox prevents a second one for the same order.
 type RevenueEntry struct {
 	ID       int64  `gorm:"primaryKey"`
 	OrderID  string `gorm:"not null"`
@@ -74,27 +72,26 @@ type RevenueEntry struct {
 	BookedAt time.Time
 }
 
-// BookRevenue is a transactional handler: what it writes through tx is
-// committed together with the completion of its status, or not at all.
+// BookRevenue is a transactional handler: what it writes through tx is committed together with the
+// completion of its status, or not at all.
 func BookRevenue(_ context.Context, tx *gorm.DB, m handler.Message[OrderPlaced]) error {
 	entry := RevenueEntry{OrderID: m.Payload.OrderID, Cents: m.Payload.Cents, BookedAt: time.Now().UTC()}
 	if err := tx.Create(&entry).Error; err != nil {
 		return err
 	}
-	// After the write, so that a failure has something to take back.
-	if err := goesWrong(m); err != nil {
-		return fmt.Errorf("books are closed for order %s: %w", m.Payload.OrderID, err)
+	// Fail after the write, so that there is something to roll back.
+	if err := fault(m); err != nil {
+		return fmt.Errorf("cannot book order %s: %w", m.Payload.OrderID, err)
 	}
 	return nil
 }
 
-// Mailer stands for a mail server: a file with a line for each mail sent,
-// appended in one write, so that a kill cannot tear it.
-type Mailer struct{ sent *os.File }
+// Mailer stands for a mail server: a file with a line for each mail.
+type Mailer struct{ sent *demo.LineFile }
 
 // NewMailer opens the file; Fx calls it.
 func NewMailer(cfg Config, lc fx.Lifecycle) (*Mailer, error) {
-	sent, err := os.OpenFile(cfg.Outgoing, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	sent, err := demo.OpenLines(cfg.Outgoing)
 	if err != nil {
 		return nil, fmt.Errorf("outgoing mail: %w", err)
 	}
@@ -104,7 +101,7 @@ func NewMailer(cfg Config, lc fx.Lifecycle) (*Mailer, error) {
 
 // Send sends the mail about one order.
 func (m *Mailer) Send(about string) error {
-	if _, err := m.sent.WriteString(about + "\n"); err != nil {
+	if err := m.sent.Append(about); err != nil {
 		return fmt.Errorf("send mail: %w", err)
 	}
 	return nil

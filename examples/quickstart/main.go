@@ -2,16 +2,13 @@
 //
 //	go run -C examples ./quickstart
 //
-// needs nothing but Go. It produces 5,000 order events (CloudEvents as JSON)
-// through an in-process Kafka, consumes them with an ordinary Fx application
-// (service.go, handlers.go: the part to copy) whose inbox is a SQLite file,
-// and compares what the producer knows to have sent with what is in the
-// database. A tenth of the records are duplicates, some are malformed, some
-// orders fail once, some always.
+// needs nothing but Go. It produces 5,000 order events (CloudEvents as JSON) through an in-process
+// Kafka, consumes them with an ordinary Fx application (service.go, handlers.go: the part to copy)
+// whose inbox is a SQLite file, and compares what the producer knows to have sent with what is in the
+// database. A tenth of the records are duplicates, some are malformed, some orders fail once, some always.
 //
-// The application is a process of its own: this program, started again. With
-// -crash N it is killed by SIGKILL N times in the middle of its work: while it
-// starts, joins its group, accepts or processes, as chance has it. At last
+// The application is a process of its own: this program, started again. With -crash N it is killed by
+// SIGKILL N times at random moments: while it starts, joins its group, accepts or processes. In the end
 // it is stopped by SIGTERM, and only then is the ledger read:
 //
 //	produced              records the broker acknowledged: orders, duplicates, malformed ones
@@ -28,10 +25,9 @@
 //	doubled               revenue entries beyond the first of an order, written by a transactional handler
 //	seconds               from the start of the service until nothing was left to do
 //
-// All figures but kills come from the database, from the broker (what was
-// produced, what was read) and, for reruns, from the file that stands for the
-// mail server: a plain handler's effects are outside the database, so they
-// happen at least once. The exit status is 0 only if everything balances.
+// All figures but kills come from the database, from the broker (what was produced, what was read) and,
+// for reruns, from the file that stands for the mail server: a plain handler's effects are outside the
+// database, so they happen at least once. The exit status is 0 only if everything balances.
 //
 // It runs on Linux and macOS. Flags:
 //
@@ -44,44 +40,94 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check,
+var command = demo.Command[Settings]{Name: "quickstart", Seeded: true, Flags: declare, Check: check,
 	Demonstrate: Demonstrate}
 
 func main() {
-	if scratch.IsWorker() {
-		RunService()
-	} else {
+	if !demo.IsWorker() {
 		command.Main()
 	}
+	demo.Work(func(_ context.Context, cfg Config) error {
+		Service(cfg).Run() // until a signal ends it
+		return nil
+	})
 }
 
 // Settings are the flags.
 type Settings struct {
-	Records, Kills  int
-	Seed            uint64
-	Postgres, Kafka string
-	Keep            bool
+	Records, Kills int
+	Kafka          string
 }
 
 func declare(flags *flag.FlagSet, s *Settings) {
 	flags.IntVar(&s.Records, "n", 5000, "records to produce")
 	flags.IntVar(&s.Kills, "crash", 0, "how often to kill the service")
-	flags.Uint64Var(&s.Seed, "seed", 0, "makes events and kills repeatable; 0 takes one from the clock")
-	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
 	flags.StringVar(&s.Kafka, "kafka", "", "`brokers` (host:port,…) instead of an in-process one")
-	flags.BoolVar(&s.Keep, "keep", false, "leave schema, files and topic behind")
 }
 
 func check(s *Settings) error {
-	s.Seed = scratch.Seed(s.Seed)
 	if s.Records < 1 {
 		return fmt.Errorf("-n = %d: must be 1 or more", s.Records)
 	}
-	return scratch.Within("-crash", s.Kills, 0, maxKills)
+	return demo.Within("-crash", s.Kills, 0, demo.MaxKills)
+}
+
+// Demonstrate produces events, has the service consume them, and judges what is left.
+func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.Ledger, error) {
+	database, err := env.Database(ctx, "orders")
+	if err != nil {
+		return nil, err
+	}
+	topic, group, mails := "orders.events."+env.Run, "fulfilment."+env.Run, env.File("mails.log")
+	broker, err := env.Broker(ctx, s.Kafka, map[string]string{topic: group})
+	if err != nil {
+		return nil, err
+	}
+	workers, err := env.Workers([]string{"the service"}, func(string) any {
+		return Config{Database: database.DSN, Brokers: broker.Addresses, Topic: topic, Group: group, Outgoing: mails,
+			Session: broker.Session}
+	})
+	if err != nil {
+		return nil, err
+	}
+	env.Screen.Say("%d records (seed %d) through %s; %s", s.Records, env.Seed, broker, env)
+	events := MakeEvents(s.Records, env.Random)
+	producer := NewProducer(broker.Client, topic)
+	crashes := &demo.Crashes{Env: env, Database: database, Workers: workers, Kills: s.Kills,
+		Window: broker.Session * 3 / 2,
+		Done: func(ctx context.Context, t demo.Tally) (bool, error) {
+			if t.Settled() < int64(len(producer.Journal().Orders)*len(HandlerKeys())) {
+				return false, nil
+			}
+			unread, err := broker.Unread(ctx, topic)
+			return unread == 0, err
+		}}
+	began := time.Now()
+	runErr := demo.RunCrashes(ctx, crashes, events, producer.Send)
+	took := time.Since(began)
+	lasting := context.WithoutCancel(ctx)
+	runErr = errors.Join(runErr, workers.Stop(lasting))
+	if ctx.Err() != nil {
+		return nil, demo.ErrInterrupted
+	}
+	// The result is read even if the run failed: it shows how far things went.
+	result, err := ReadResult(lasting, database.DB, mails)
+	if err == nil {
+		result.Unread, err = broker.Unread(lasting, topic)
+	}
+	if err != nil {
+		return nil, errors.Join(runErr, err)
+	}
+	ledger := Balance(producer.Journal(), result, crashes.Killed)
+	ledger.Figure("seconds", fmt.Sprintf("%.1f", took.Seconds()))
+	return ledger, runErr
 }

@@ -4,51 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-// Coordinates say where a record is.
-type Coordinates struct {
-	Partition int32
-	Offset    int64
-}
-
-// Journal is what the producer knows the broker to have acknowledged. It lives
-// in the parent process, which is never killed: what the service does is
-// judged by it.
+// Journal is what the broker has acknowledged to the producer. It lives in the parent process, which is
+// never killed: what the service does is judged by it.
 type Journal struct {
 	Orders     map[string]*OrderPlaced // by order ID, which is the message ID too
-	Malformed  []Coordinates
+	Malformed  []demo.Record
 	Duplicates int
 	Records    int
 }
 
-// Producer produces events and keeps the journal. It is safe for concurrent
-// use.
+// Producer produces events and keeps the journal. It is safe for concurrent use.
 type Producer struct {
-	broker *Broker
+	client *kgo.Client
+	topic  string
 
 	mu      sync.Mutex
 	journal Journal
 	failed  error
 }
 
-// NewProducer makes a producer with an empty journal.
-func NewProducer(broker *Broker) *Producer {
-	return &Producer{broker: broker, journal: Journal{Orders: map[string]*OrderPlaced{}}}
+// NewProducer returns a producer with an empty journal.
+func NewProducer(client *kgo.Client, topic string) *Producer {
+	return &Producer{client: client, topic: topic, journal: Journal{Orders: map[string]*OrderPlaced{}}}
 }
 
 // Send produces events in their order and waits until all are acknowledged.
 func (p *Producer) Send(ctx context.Context, events []Event) error {
 	for _, e := range events {
-		p.broker.client.Produce(ctx, &kgo.Record{
-			Topic: p.broker.Topic, Key: []byte(e.Key), Value: e.Value,
+		p.client.Produce(ctx, &kgo.Record{
+			Topic: p.topic, Key: []byte(e.Key), Value: e.Value,
 			Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte("application/cloudevents+json")}},
 		}, func(r *kgo.Record, err error) { p.note(e, r, err) })
 	}
-	err := p.broker.client.Flush(ctx)
+	err := p.client.Flush(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := errors.Join(err, p.failed); err != nil {
@@ -67,7 +63,7 @@ func (p *Producer) note(e Event, r *kgo.Record, err error) {
 	p.journal.Records++
 	switch {
 	case e.Order == nil:
-		p.journal.Malformed = append(p.journal.Malformed, Coordinates{r.Partition, r.Offset})
+		p.journal.Malformed = append(p.journal.Malformed, demo.Record{Partition: r.Partition, Offset: r.Offset})
 	case e.Duplicate:
 		p.journal.Duplicates++
 	default:
@@ -75,16 +71,11 @@ func (p *Producer) note(e Event, r *kgo.Record, err error) {
 	}
 }
 
-// Produced is how many records have been acknowledged so far.
-func (p *Producer) Produced() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.journal.Records
-}
-
-// Journal returns the journal; nothing may be produced any more.
+// Journal returns a copy of the journal.
 func (p *Producer) Journal() Journal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.journal
+	j := p.journal
+	j.Orders = maps.Clone(j.Orders)
+	return j
 }

@@ -1,23 +1,22 @@
 package main
 
 import (
-	"cmp"
-	"errors"
-	"os"
-	"strings"
+	"fmt"
 	"time"
 
 	"go.uber.org/fx"
 	"go.uber.org/fx/fxevent"
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// Config is what the service takes from its environment.
+// Config is what the service gets at its start.
 type Config struct {
-	Database string // a DSN, see OpenDatabase
+	Database string // a DSN, see demo.Open
 	Brokers  []string
 	Topic    string
 	Group    string
@@ -25,38 +24,15 @@ type Config struct {
 	Session  time.Duration
 }
 
-// ConfigFromEnv reads the variables that Config.Env writes.
-func ConfigFromEnv() (Config, error) {
-	session, err := time.ParseDuration(cmp.Or(os.Getenv("KAFKA_SESSION"), "10s"))
-	cfg := Config{
-		Database: os.Getenv("DATABASE"), Brokers: strings.Split(os.Getenv("KAFKA_BROKERS"), ","),
-		Topic: os.Getenv("KAFKA_TOPIC"), Group: os.Getenv("KAFKA_GROUP"),
-		Outgoing: os.Getenv("OUTGOING_MAIL"), Session: session,
-	}
-	if cfg.Database == "" || cfg.Outgoing == "" {
-		err = errors.Join(err, errors.New("DATABASE and OUTGOING_MAIL must be set"))
-	}
-	return cfg, err
-}
-
-// Env writes the variables that ConfigFromEnv reads.
-func (c Config) Env() []string {
-	return []string{
-		"DATABASE=" + c.Database, "KAFKA_BROKERS=" + strings.Join(c.Brokers, ","), "KAFKA_TOPIC=" + c.Topic,
-		"KAFKA_GROUP=" + c.Group, "OUTGOING_MAIL=" + c.Outgoing, "KAFKA_SESSION=" + c.Session.String(),
-	}
-}
-
-// Service is the application: a database, what its handlers need, and an
-// inbox. It differs from one in production in its impatience only: retries
-// and the recovery of a killed worker's claims and of its lock take seconds,
+// Service is the application: a database, what its handlers need, and an inbox. Only its timing differs
+// from production: retries and the recovery of a killed worker's claims and of its lock take seconds,
 // not minutes.
 func Service(cfg Config) *fx.App {
 	return fx.New(
 		fx.Supply(cfg),
 		fx.Provide(
 			zap.NewProduction,
-			fx.Annotate(OpenServiceDatabase, fx.ResultTags(`name:"orders"`)), // *gorm.DB
+			fx.Annotate(OpenDatabase, fx.ResultTags(`name:"orders"`)), // *gorm.DB
 			NewMailer,
 			NewNotifyCustomer,
 		),
@@ -74,7 +50,7 @@ func Service(cfg Config) *fx.App {
 				o.Processor.HeartbeatInterval = 500 * time.Millisecond
 				o.Processor.SweepInterval = 500 * time.Millisecond
 				o.Processor.WorkerTimeout = 2 * time.Second
-				o.Processor.MaxAbandoned = 100 // it is killed on purpose
+				o.Processor.MaxAbandoned = 2 * demo.MaxKills // it is killed on purpose
 			}),
 
 			inbox.Channel("orders.events",
@@ -89,4 +65,18 @@ func Service(cfg Config) *fx.App {
 			),
 		),
 	)
+}
+
+// OpenDatabase opens a pool large enough for the service's handlers, which is closed when the
+// application has stopped, and creates the application's own table.
+func OpenDatabase(cfg Config, lc fx.Lifecycle) (*gorm.DB, error) {
+	db, err := demo.Open(cfg.Database, 20)
+	if err != nil {
+		return nil, err
+	}
+	lc.Append(fx.StopHook(func() error { return demo.Close(db) }))
+	if err := db.AutoMigrate(&RevenueEntry{}); err != nil {
+		return nil, fmt.Errorf("create the application's table: %w", err)
+	}
+	return db, nil
 }

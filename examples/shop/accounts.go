@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/dashboard"
 )
 
-// Accounts are two, by HTTP's basic authentication. A service that has sessions
-// looks its users up in them.
+// Accounts are the passwords of two accounts, for HTTP's basic authentication. A service with sessions would
+// use them instead.
 type Accounts struct{ OperatorPassword, ViewerPassword string }
 
 // The names of the accounts, which the audit has.
@@ -19,9 +19,9 @@ const (
 	viewer   = "viewer"
 )
 
-var errNobody = errors.New("no such account, or another password")
+var errUnknown = errors.New("no such account, or another password")
 
-// Principal says who asks: it is the dashboards' authorizer.
+// Principal identifies the user: it is the dashboards' authorizer.
 func (a Accounts) Principal(r *http.Request) (dashboard.Principal, error) {
 	name, password, _ := r.BasicAuth()
 	switch {
@@ -30,17 +30,16 @@ func (a Accounts) Principal(r *http.Request) (dashboard.Principal, error) {
 	case name == viewer && same(password, a.ViewerPassword):
 		return dashboard.Principal{Actor: viewer, Role: dashboard.Viewer}, nil
 	}
-	return dashboard.Principal{}, errNobody
+	return dashboard.Principal{}, errUnknown
 }
 
-// same takes as long whatever was guessed.
+// same takes equally long whatever was guessed.
 func same(given, wanted string) bool {
 	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(wanted))
 	return wanted != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// Ask has browsers ask for account and password. It refuses nobody: what is behind
-// it does.
+// Ask has browsers ask for account and password. It refuses no request: the handlers that it wraps do.
 func (a Accounts) Ask(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := a.Principal(r); err != nil {

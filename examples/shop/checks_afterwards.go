@@ -14,21 +14,21 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func (v *visit) mendsMailer(ctx context.Context) error {
+func (v *visit) fixesMailer(ctx context.Context) error {
 	if _, err := v.anonymous.Page(ctx, "", "The mailer is broken", "/orders/inbox/", "/shipping/inbox/", "/metrics",
 		"/orders/live", "/shipping/ready"); err != nil {
 		return err
 	}
-	mended := url.Values{"state": {"mended"}}
-	a, err := v.operator.PostFrom(ctx, "https://elsewhere.example", "mailer", mended)
+	working := url.Values{"state": {"working"}}
+	a, err := v.operator.PostFrom(ctx, "https://elsewhere.example", "mailer", working)
 	if err = errors.Join(err, a.Is(http.StatusForbidden)); err != nil {
 		return fmt.Errorf("a form of another site: %w", err)
 	}
-	a, err = v.operator.Post(ctx, "mailer", mended)
+	a, err = v.operator.Post(ctx, "mailer", working)
 	if err = errors.Join(err, a.Is(http.StatusSeeOther)); err != nil {
 		return err
 	}
-	_, err = v.anonymous.Page(ctx, "", "The mailer is mended")
+	_, err = v.anonymous.Page(ctx, "", "The mailer works")
 	return err
 }
 
@@ -38,8 +38,7 @@ var (
 	hiddenInput  = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)">`)
 )
 
-// retriesOne does what an operator does: it finds a poisoned message in the list,
-// opens it, and presses Retry.
+// retriesOne does what an operator does: it finds a poisoned message in the list, opens it, and presses Retry.
 func (v *visit) retriesOne(ctx context.Context) error {
 	const inbox = shipping.Name + "/inbox/"
 	list, err := v.operator.Page(ctx, inbox+"messages?state=poisoned&handler="+shipping.NotifyCustomer,
@@ -88,7 +87,7 @@ func (v *visit) retriesOne(ctx context.Context) error {
 	if err = errors.Join(err, a.Is(http.StatusSeeOther)); err != nil {
 		return err
 	}
-	err = v.comes(ctx, func(ctx context.Context) error {
+	err = v.eventually(ctx, func(ctx context.Context) error {
 		s, err := v.status(ctx, id)
 		if err == nil && (s.Outcome != models.OutcomeProcessed || s.RequeuedCount != 1) {
 			err = fmt.Errorf("status %s was retried and is not completed", id)
@@ -107,7 +106,7 @@ func (v *visit) retriesOne(ctx context.Context) error {
 }
 
 func (v *visit) status(ctx context.Context, id string) (s models.HandlerStatus, err error) {
-	err = v.Ground.Shipping.DB.WithContext(ctx).Take(&s, "id = ?", id).Error
+	err = v.Shipping.DB.WithContext(ctx).Take(&s, "id = ?", id).Error
 	return s, err
 }
 

@@ -13,16 +13,15 @@ import (
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
 
-// agreesWithMetrics compares what Prometheus would read with the databases,
-// series by series. Gauges are sampled, less often where looking is slow: they
-// have a while to come true.
+// agreesWithMetrics compares what Prometheus would read with the databases, series by series. Gauges are
+// sampled, so they may lag behind.
 func (v *visit) agreesWithMetrics(ctx context.Context) error {
-	books, err := v.Ground.ReadBooks(ctx)
+	result, err := v.ReadResult(ctx)
 	if err != nil {
 		return err
 	}
 	wanted := map[string]float64{}
-	for i, in := range []Inbox{books.Orders, books.Shipping} {
+	for i, in := range []Inbox{result.Orders, result.Shipping} {
 		c := contexts[i]
 		accepted := 0
 		for _, messageType := range in.Messages {
@@ -35,7 +34,7 @@ func (v *visit) agreesWithMetrics(ctx context.Context) error {
 		for _, key := range c.handlers {
 			var completed, poisoned float64
 			for _, s := range in.Statuses[key] {
-				if s.done() {
+				if s.Processed() {
 					completed++
 				}
 				if s.Poisoned {
@@ -49,7 +48,7 @@ func (v *visit) agreesWithMetrics(ctx context.Context) error {
 		}
 		wanted[series("inbox_workers", c.name)] = 1
 	}
-	return v.comes(ctx, func(ctx context.Context) error {
+	return v.eventually(ctx, func(ctx context.Context) error {
 		page, err := v.anonymous.Page(ctx, "metrics")
 		if err != nil {
 			return err

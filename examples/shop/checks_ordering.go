@@ -23,7 +23,7 @@ var contexts = []struct {
 }
 
 func (v *visit) refusesStrangers(ctx context.Context) error {
-	for who, browser := range map[string]*Browser{"nobody": v.anonymous, "a wrong password": v.stranger} {
+	for who, browser := range map[string]*Browser{"anonymous": v.anonymous, "a wrong password": v.stranger} {
 		for _, c := range contexts {
 			for _, page := range []string{"", "messages", "failures", "audit", "dashboard.css", "nothing"} {
 				a, err := browser.Get(ctx, c.name+"/inbox/"+page)
@@ -34,14 +34,14 @@ func (v *visit) refusesStrangers(ctx context.Context) error {
 					return fmt.Errorf("%s: %w", who, err)
 				}
 				if !strings.HasPrefix(a.Header.Get("WWW-Authenticate"), "Basic ") {
-					return fmt.Errorf("/%s does not ask who it is", a.Path)
+					return fmt.Errorf("/%s does not ask for an account", a.Path)
 				}
 				if slices.ContainsFunc(c.handlers, func(key string) bool { return strings.Contains(a.Body, key) }) {
-					return fmt.Errorf("/%s tells %s which handlers there are", a.Path, who)
+					return fmt.Errorf("/%s shows %s which handlers there are", a.Path, who)
 				}
 			}
 		}
-		a, err := browser.Post(ctx, "mailer", url.Values{"state": {"mended"}})
+		a, err := browser.Post(ctx, "mailer", url.Values{"state": {"working"}})
 		if err = errors.Join(err, a.Is(http.StatusUnauthorized)); err != nil {
 			return fmt.Errorf("%s: %w", who, err)
 		}
@@ -50,7 +50,7 @@ func (v *visit) refusesStrangers(ctx context.Context) error {
 }
 
 // showsPages waits for the first failure, if need be.
-func (v *visit) showsPages(ctx context.Context) error { return v.comes(ctx, v.showsPagesNow) }
+func (v *visit) showsPages(ctx context.Context) error { return v.eventually(ctx, v.showsPagesNow) }
 
 func (v *visit) showsPagesNow(ctx context.Context) error {
 	for _, c := range contexts {
@@ -78,7 +78,7 @@ func (v *visit) showsPagesNow(ctx context.Context) error {
 	return err
 }
 
-func (v *visit) bindsViewers(ctx context.Context) error {
+func (v *visit) limitsViewers(ctx context.Context) error {
 	for _, c := range contexts {
 		page, err := v.viewer.Page(ctx, c.name+"/inbox/handlers", c.handlers...)
 		if err != nil {
@@ -96,7 +96,7 @@ func (v *visit) bindsViewers(ctx context.Context) error {
 			return err
 		}
 	}
-	a, err := v.viewer.Post(ctx, "mailer", url.Values{"state": {"mended"}})
+	a, err := v.viewer.Post(ctx, "mailer", url.Values{"state": {"working"}})
 	return errors.Join(err, a.Is(http.StatusForbidden))
 }
 

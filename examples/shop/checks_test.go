@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
+	"github.com/gorm-inbox/inbox/examples/internal/demotest"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
@@ -19,15 +19,11 @@ import (
 // open opens a shop for the test.
 func open(t *testing.T, args ...string) (*Running, Settings) {
 	t.Helper()
-	scratchtest.Temporary(t)
-	s, err := command.Parse(append([]string{"-addr", ":0"}, args...), io.Discard)
+	s, _, err := command.Parse(append([]string{"-addr", ":0"}, args...), io.Discard)
 	require.NoError(t, err)
-	ground, err := NewGround(t.Context(), s, io.Discard)
+	r, err := Open(t.Context(), demotest.Environment(t, command.Name, ""), s)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, ground.Close(context.Background(), false)) })
-	r, err := ground.Open(t.Context(), s)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close(context.Background())) })
+	t.Cleanup(func() { require.NoError(t, r.Stop(context.Background())) })
 	return r, s
 }
 
@@ -60,8 +56,8 @@ func TestEveryCheckCanFail(t *testing.T) {
 	strangers := (*visit).refusesStrangers
 	require.NoError(t, run(strangers, tampering{}))
 	fails("let in", strangers, "answered with 200 instead of 401", status(401, 200))
-	fails("told", strangers, "which handlers there are", replacing("<body>", orders.TakePayment+shipping.CreateParcel))
-	fails("not asked", strangers, "does not ask who it is", tampering{answer: func(a *http.Response, body string) string {
+	fails("shown", strangers, "which handlers there are", replacing("<body>", orders.TakePayment+shipping.CreateParcel))
+	fails("not asked", strangers, "does not ask for an account", tampering{answer: func(a *http.Response, body string) string {
 		a.Header.Del("WWW-Authenticate")
 		return body
 	}})
@@ -76,7 +72,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 	fails("no failures", pages, "does not contain", replacing(shipping.BrokenDomain, "another"))
 	fails("no rejected", pages, "does not contain", replacing(orders.PlacedTopic, "another"))
 
-	viewers := (*visit).bindsViewers
+	viewers := (*visit).limitsViewers
 	require.NoError(t, run(viewers, tampering{}))
 	fails("allowed", viewers, "answered with 200 instead of 403", status(403, 200))
 	fails("offered", viewers, "offered actions", replacing("<table", `<form method="post"`))
@@ -97,17 +93,17 @@ func TestEveryCheckCanFail(t *testing.T) {
 		replacing(`inbox_name="shipping"`, `inbox_name="another"`))
 	fails("another figure", metrics, "the database has", replacing("} ", "} 1"))
 
-	mending := (*visit).mendsMailer
-	fails("of another site", mending, "another site: /mailer is answered with 303 instead of 403", fromHere)
-	r.Mailer.Mend(false)
-	fails("not mended", mending, "does not contain", tampering{ask: func(q *http.Request) *http.Response {
+	fixing := (*visit).fixesMailer
+	fails("of another site", fixing, "another site: /mailer is answered with 303 instead of 403", fromHere)
+	r.Mailer.SetWorking(false)
+	fails("not fixed", fixing, "does not contain", tampering{ask: func(q *http.Request) *http.Response {
 		if q.Method == http.MethodPost && q.Header.Get("Origin")+"/" == r.Site {
 			return &http.Response{StatusCode: http.StatusSeeOther}
 		}
 		return nil
 	}})
-	require.NoError(t, run(mending, tampering{}))
-	fails("mended already", mending, "does not contain", tampering{})
+	require.NoError(t, run(fixing, tampering{}))
+	fails("fixed already", fixing, "does not contain", tampering{})
 
 	retrying := (*visit).retriesOne
 	fails("nothing poisoned", retrying, "does not contain", replacing(shipping.BrokenDomain, "another"))
@@ -133,17 +129,17 @@ func TestEveryCheckCanFail(t *testing.T) {
 
 func TestSmokeCountsAndNamesWhatHasFailed(t *testing.T) {
 	r, s := open(t, brief...)
-	r.Mailer.Mend(true) // so nothing is poisoned, and there is nothing to retry
+	r.Mailer.SetWorking(true) // so nothing is poisoned, and there is nothing to retry
 	s.patience = 3 * time.Second
 	var out bytes.Buffer
-	notOK, err := smoke(t.Context(), s, r, &out)
+	failed, err := smoke(t.Context(), s, r, &out)
 	require.NoError(t, err)
-	require.Equal(t, notOK, strings.Count(out.String(), "FAILED "), "%s", &out)
+	require.Equal(t, failed, strings.Count(out.String(), "FAILED "), "%s", &out)
 	for _, what := range []string{"dashboards show what their inboxes hold", "nothing is left to do",
-		"the mailer is mended", "a poisoned message is retried", "the audit names"} {
+		"the mailer is fixed", "a poisoned message is retried", "the audit names"} {
 		require.Contains(t, out.String(), "FAILED "+what)
 	}
-	for _, what := range []string{"dashboards refuse", "a viewer looks", "probes answer"} {
+	for _, what := range []string{"dashboards refuse", "a viewer sees", "probes answer"} {
 		require.Contains(t, out.String(), "ok     "+what)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/examples/shop/events"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
@@ -53,7 +53,7 @@ func (c *Customers) Order(ctx context.Context) error {
 		if err := c.place(lasting, n); err != nil {
 			return fmt.Errorf("place an order: %w", err)
 		}
-		if scratch.Pause(ctx, time.Second/time.Duration(c.rate)) != nil {
+		if demo.Pause(ctx, time.Second/time.Duration(c.rate)) != nil {
 			return nil
 		}
 	}

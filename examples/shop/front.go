@@ -16,7 +16,7 @@ var frontHTML string
 
 var frontPage = template.Must(template.New("front").Parse(frontHTML))
 
-// front is the front page, and the switch on it that mends and breaks the mailer.
+// front is the front page, with the switch that fixes and breaks the mailer.
 type front struct {
 	mailer   *shipping.Mailer
 	accounts Accounts
@@ -25,7 +25,7 @@ type front struct {
 func (f front) mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", f.show)
 	// Browsers send the account's password with forms of other sites, too.
-	mux.Handle("POST /mailer", http.NewCrossOriginProtection().Handler(f.accounts.Ask(http.HandlerFunc(f.turn))))
+	mux.Handle("POST /mailer", http.NewCrossOriginProtection().Handler(f.accounts.Ask(http.HandlerFunc(f.switchMailer))))
 }
 
 func (f front) show(w http.ResponseWriter, _ *http.Request) {
@@ -33,15 +33,15 @@ func (f front) show(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Security-Policy",
 		"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
-	_ = frontPage.Execute(w, map[string]any{ // whoever asked may be gone
+	_ = frontPage.Execute(w, map[string]any{ // the client may be gone
 		"Contexts": []string{orders.Name,
-			shipping.Name}, "Mended": f.mailer.Mended(), "Sent": f.mailer.Sent(), "Broken": shipping.BrokenDomain,
+			shipping.Name}, "Working": f.mailer.Working(), "Sent": f.mailer.Sent(), "Broken": shipping.BrokenDomain,
 		"Operator": operator,
 	})
 }
 
-// turn mends or breaks the mailer.
-func (f front) turn(w http.ResponseWriter, r *http.Request) {
+// switchMailer fixes or breaks the mailer.
+func (f front) switchMailer(w http.ResponseWriter, r *http.Request) {
 	who, err := f.accounts.Principal(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
@@ -53,10 +53,10 @@ func (f front) turn(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 1<<10)
 	switch state := r.PostFormValue("state"); state {
-	case "mended", "broken":
-		f.mailer.Mend(state == "mended")
+	case "working", "broken":
+		f.mailer.SetWorking(state == "working")
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	default:
-		http.Error(w, "state is mended or broken", http.StatusBadRequest)
+		http.Error(w, "state must be working or broken", http.StatusBadRequest)
 	}
 }

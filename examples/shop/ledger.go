@@ -1,129 +1,203 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"slices"
+	"context"
 	"strings"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
-	"github.com/gorm-inbox/inbox/models"
 )
 
-// Ledger compares what customers ordered with what the databases hold.
-type Ledger struct {
-	scratch.Problems
-	Lost, Doubled       int
-	Poisoned, Completed int
-	// NotOK counts the checks that have failed.
-	NotOK int
-
-	missing []string // that Lost counts
-	unread  []string // orders that are announced and not in shipping's inbox
+// Inbox is what one inbox has stored.
+type Inbox struct {
+	Messages map[string]string                 // types by ID
+	Statuses map[string]map[string]demo.Status // by handler key and message ID
+	Rejected int
 }
 
-// Balance makes the ledger. It holds wherever the application was stopped, if all
-// that was ordered has been accepted.
-func Balance(journal Journal, b Books) *Ledger {
-	l := &Ledger{Poisoned: b.Poisoned, Completed: b.Completed}
+// Result is what is left when the application has stopped.
+type Result struct {
+	Orders, Shipping                Inbox
+	Reserved, Paid, Parcelled       map[string]int // how often, by order ID
+	Completed, Poisoned, Unfinished int            // statuses of both
+	Unread                          int            // announcements that the broker has and shipping has not
+	Mails                           int            // that were sent
+}
+
+// ReadResult reads both databases, the broker and the mailer.
+func (r *Running) ReadResult(ctx context.Context) (result Result, err error) {
+	if result.Orders, err = result.readInbox(ctx, r.Orders.DB); err != nil {
+		return result, err
+	}
+	if result.Shipping, err = result.readInbox(ctx, r.Shipping.DB); err != nil {
+		return result, err
+	}
+	var reserved, paid, parcelled []string
+	pluck := func(db *gorm.DB, table any, ids *[]string) *gorm.DB { return db.Model(table).Pluck("order_id", ids) }
+	if err := demo.Read(ctx, r.Orders.DB, func(db *gorm.DB) map[string]*gorm.DB {
+		return map[string]*gorm.DB{"reservations": pluck(db, &orders.Reservation{}, &reserved),
+			"payments": pluck(db, &orders.Payment{}, &paid)}
+	}); err != nil {
+		return result, err
+	}
+	if err := demo.Read(ctx, r.Shipping.DB, func(db *gorm.DB) map[string]*gorm.DB {
+		return map[string]*gorm.DB{"parcels": pluck(db, &shipping.Parcel{}, &parcelled)}
+	}); err != nil {
+		return result, err
+	}
+	result.Reserved, result.Paid, result.Parcelled = count(reserved), count(paid), count(parcelled)
+	unread, err := r.broker.Unread(ctx, shipping.ConfirmedTopic)
+	result.Unread, result.Mails = int(unread), int(r.Mailer.Sent())
+	return result, err
+}
+
+// readInbox reads an inbox and counts its statuses.
+func (r *Result) readInbox(ctx context.Context, db *gorm.DB) (in Inbox, err error) {
+	stored, err := demo.ReadStored(ctx, db)
+	in = Inbox{Messages: map[string]string{}, Statuses: map[string]map[string]demo.Status{},
+		Rejected: len(stored.Rejected)}
+	for _, m := range stored.Messages {
+		in.Messages[m.ID] = m.Type
+	}
+	for _, s := range stored.Statuses {
+		if in.Statuses[s.HandlerKey] == nil {
+			in.Statuses[s.HandlerKey] = map[string]demo.Status{}
+		}
+		in.Statuses[s.HandlerKey][s.MessageID] = s
+		switch {
+		case s.Completed:
+			r.Completed++
+		case s.Poisoned:
+			r.Poisoned++
+		default:
+			r.Unfinished++
+		}
+	}
+	return in, err
+}
+
+func count(ids []string) map[string]int {
+	times := map[string]int{}
+	for _, id := range ids {
+		times[id]++
+	}
+	return times
+}
+
+// balance compares what customers ordered with what the databases hold.
+type balance struct {
+	*demo.Ledger
+	Journal
+	Result
+	missing map[string]bool // what is lost
+	unread  []string        // orders that are announced and not in shipping's inbox
+	doubled int
+}
+
+// Balance makes the ledger. It holds wherever the application was stopped, if all orders have been accepted.
+// With done it balances only if nothing was left to do, and nothing failed for good but mails to customers
+// whose mail server is broken.
+func Balance(journal Journal, result Result, done bool) *demo.Ledger {
+	l := &balance{Ledger: &demo.Ledger{OneLine: true}, Journal: journal, Result: result, missing: map[string]bool{}}
 	ordered := map[string]bool{}
 	for _, o := range journal.Orders {
 		ordered[o.ID] = true
-		l.follow(o.ID, b)
+		l.follow(o.ID)
 	}
-	for _, in := range []Inbox{b.Orders, b.Shipping} {
+	for _, in := range []Inbox{result.Orders, result.Shipping} {
 		for id := range in.Messages {
 			if order, _, _ := strings.Cut(id, "/"); !ordered[order] {
-				l.Problem("message %s is of an order that nobody placed", id)
+				l.Problem("message %s is of an order that was never placed", id)
 			}
 		}
 	}
-	if b.Orders.Rejected < journal.Garbled {
-		l.lost("garbled", "%d of %d garbled records are not among the rejected", journal.Garbled-b.Orders.Rejected,
-			journal.Garbled)
-	} else if b.Orders.Rejected > journal.Garbled {
-		l.Problem("%d records are rejected, and only %d are garbled", b.Orders.Rejected, journal.Garbled)
+	if missing := journal.Garbled - result.Orders.Rejected; missing > 0 {
+		l.lost("garbled", "%d of %d garbled records are not among the rejected", missing, journal.Garbled)
+	} else if missing < 0 {
+		l.Problem("%d records are rejected, and only %d are garbled", result.Orders.Rejected, journal.Garbled)
 	}
-	// Announced while shipping stopped is in the broker still.
-	for _, id := range l.unread[min(b.Unread, len(l.unread)):] {
+	// What was announced while shipping stopped is still in the broker.
+	for _, id := range l.unread[min(result.Unread, len(l.unread)):] {
 		l.lost(id, "order %s is announced, and neither in the inbox of shipping nor unread", id)
 	}
 	notified := 0
-	for _, s := range b.Shipping.Statuses[shipping.NotifyCustomer] {
-		if s.done() {
+	for _, s := range result.Shipping.Statuses[shipping.NotifyCustomer] {
+		if s.Processed() {
 			notified++
 		}
 	}
-	if b.Mails < notified { // at least once: more is no error
-		l.lost("mails", "%d customers count as notified, and only %d mails were sent", notified, b.Mails)
+	if result.Mails < notified { // at least once: more is no error
+		l.lost("mails", "%d customers count as notified, and only %d mails were sent", notified, result.Mails)
 	}
-	return l
+	if done {
+		l.requireDone()
+	}
+	l.Figure("lost", len(l.missing))
+	l.Figure("doubled", l.doubled)
+	l.Figure("poisoned", result.Poisoned)
+	l.Figure("completed", result.Completed)
+	return l.Ledger
 }
 
 // follow follows an order through both contexts, as far as it has come.
-func (l *Ledger) follow(id string, b Books) {
-	if b.Orders.Messages[id] == "" {
+func (l *balance) follow(id string) {
+	of, sh := l.Result.Orders, l.Shipping
+	if of.Messages[id] == "" {
 		l.lost(id, "order %s was acknowledged and is not in the inbox of orders", id)
 		return
 	}
 	confirmation := orders.ConfirmationOf(id)
-	l.effect("reservations", id, b.Reserved[id], b.Orders.Statuses[orders.ReserveStock][id])
-	l.effect("payments", id, b.Paid[id], b.Orders.Statuses[orders.TakePayment][id])
-	if paid, news := b.Paid[id] > 0, b.Orders.Messages[confirmation] != ""; paid && !news {
-		l.lost(id, "order %s is paid, and nothing tells others", id)
-	} else if news && !paid {
+	l.effect("reservations", id, l.Reserved[id], of.Statuses[orders.ReserveStock][id])
+	l.effect("payments", id, l.Paid[id], of.Statuses[orders.TakePayment][id])
+	if paid, announced := l.Paid[id] > 0, of.Messages[confirmation] != ""; paid && !announced {
+		l.lost(id, "order %s is paid and not confirmed", id)
+	} else if announced && !paid {
 		l.Problem("order %s is confirmed and not paid", id)
 	}
-	if b.Orders.Statuses[orders.Announce][confirmation].done() && b.Shipping.Messages[confirmation] == "" {
+	if of.Statuses[orders.Announce][confirmation].Processed() && sh.Messages[confirmation] == "" {
 		l.unread = append(l.unread, id)
 	}
-	l.effect("parcels", id, b.Parcelled[id], b.Shipping.Statuses[shipping.CreateParcel][confirmation])
+	l.effect("parcels", id, l.Parcelled[id], sh.Statuses[shipping.CreateParcel][confirmation])
 }
 
 // effect compares a handler's status with what it has written.
-func (l *Ledger) effect(what, id string, times int, s Status) {
+func (l *balance) effect(what, id string, times int, s demo.Status) {
 	switch {
 	case times > 1:
-		l.Doubled += times - 1
+		l.doubled += times - 1
 		l.Problem("order %s has %d %s", id, times, what)
-	case times == 0 && s.done():
+	case times == 0 && s.Processed():
 		l.lost(id, "order %s has no %s, and its handler has completed", id, what)
-	case times == 1 && !s.done():
+	case times == 1 && !s.Processed():
 		l.Problem("order %s has %s, and its handler has not completed", id, what)
 	}
 }
 
-// done: by its handler, not by an operator who has discarded it.
-func (s Status) done() bool { return s.Completed && s.Outcome == models.OutcomeProcessed }
-
 // lost counts what is lost once, in whatever ways that shows.
-func (l *Ledger) lost(what, format string, args ...any) {
-	if !slices.Contains(l.missing, what) {
-		l.missing = append(l.missing, what)
-		l.Lost++
-	}
+func (l *balance) lost(what, format string, args ...any) {
+	l.missing[what] = true
 	l.Problem(format, args...)
 }
 
-// RequireDone has the ledger balance only if nothing was left to do, and nothing
-// given up but mails to customers whose mail server is broken.
-func (l *Ledger) RequireDone(journal Journal, b Books) {
-	if b.Completed == 0 || len(journal.Orders) == 0 {
+// requireDone requires that nothing was left to do.
+func (l *balance) requireDone() {
+	if l.Completed == 0 || len(l.Journal.Orders) == 0 {
 		l.Problem("nothing was ordered, or nothing done")
 	}
-	if b.Unfinished+b.Unread > 0 {
-		l.Problem("%d statuses and %d records are left", b.Unfinished, b.Unread)
+	if l.Unfinished+l.Unread > 0 {
+		l.Problem("%d statuses and %d records are left", l.Unfinished, l.Unread)
 	}
 	unreachable := map[string]bool{}
-	for _, o := range journal.Orders {
+	for _, o := range l.Journal.Orders {
 		unreachable[orders.ConfirmationOf(o.ID)] = strings.HasSuffix(o.Customer, "@"+shipping.BrokenDomain)
-		if b.Parcelled[o.ID] == 0 {
+		if l.Parcelled[o.ID] == 0 {
 			l.lost(o.ID, "order %s has no parcel", o.ID)
 		}
 	}
-	for _, in := range []Inbox{b.Orders, b.Shipping} {
+	for _, in := range []Inbox{l.Result.Orders, l.Shipping} {
 		for key, statuses := range in.Statuses {
 			for id, s := range statuses {
 				if s.Poisoned && (key != shipping.NotifyCustomer || !unreachable[id]) {
@@ -132,21 +206,4 @@ func (l *Ledger) RequireDone(journal Journal, b Books) {
 			}
 		}
 	}
-}
-
-// Err is nil if the ledger balances, and says how far it does not.
-func (l *Ledger) Err() error {
-	if l.Problems.Balanced() {
-		return nil
-	}
-	return fmt.Errorf("%d problems, the first: %s", len(l.Problems), l.Problems[0])
-}
-
-// Balanced reports whether nothing is wrong.
-func (l *Ledger) Balanced() bool { return l.Problems.Balanced() && l.NotOK == 0 }
-
-// Print writes the problems, if any, and the last line.
-func (l *Ledger) Print(out io.Writer) {
-	l.Problems.Print(out)
-	fmt.Fprintf(out, "lost %d, doubled %d, poisoned %d, completed %d\n", l.Lost, l.Doubled, l.Poisoned, l.Completed)
 }

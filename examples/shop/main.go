@@ -1,14 +1,12 @@
-// Command shop is everything at once, to be played with: two bounded contexts,
-// each with its own database and its own inbox, in one Fx application, and what
-// operators see of them.
+// Command shop is everything at once, to be played with: two bounded contexts, each with its own database
+// and its own inbox, in one Fx application, and what operators see of them.
 //
 //	go run -C examples ./shop
 //
-// needs nothing but Go. Customers place orders on the topic orders.placed of an
-// in-process Kafka, a few per second, some of them twice, some of them garbled.
-// Orders (package orders) reserves and takes the payment, and announces on
-// orders.confirmed; shipping (package shipping) makes a parcel and tells the
-// customer. It prints where its front page is, and two accounts:
+// needs nothing but Go. Customers place orders on the topic orders.placed of an in-process Kafka, a few per
+// second, some of them twice, some of them garbled. Orders (package orders) reserves and takes the payment,
+// and announces on orders.confirmed; shipping (package shipping) makes a parcel and notifies the customer.
+// It prints the address of its front page, and two accounts:
 //
 //	/                  the front page
 //	/orders/inbox/     the dashboard of orders
@@ -18,30 +16,30 @@
 //
 // To play with it:
 //
-//   - The mail server of pigeon.example is broken: look at Failures in shipping's
-//     dashboard. Messages to its customers are retried, and poisoned after three
-//     attempts. Mend it on the front page, then retry them there, all at once.
+//   - The mail server of pigeon.example is broken: see Failures in shipping's dashboard. Messages to its
+//     customers are retried, and poisoned after three attempts. Fix it on the front page, then retry them
+//     in the dashboard, all at once.
 //   - Pause orders.take-payment under Handlers, watch the backlog grow, resume.
-//   - Look at Rejected in orders' dashboard: the garbled records.
+//   - Rejected in orders' dashboard has the garbled records.
 //   - Sign in as viewer and see what is not offered.
-//   - Look at Audit: all that you did is there.
+//   - Audit has all that you did.
 //
-// Ctrl-C ends it, and tells what the databases hold: what was lost, doubled,
-// poisoned and completed. The part to copy is in this file (Shop), orders/orders.go,
-// shipping/shipping.go and web.go.
+// Ctrl-C ends it, and prints what the databases hold: what was lost, doubled, poisoned and completed. The
+// part to copy is in this file (Shop), orders/orders.go, shipping/shipping.go and web.go.
 //
-// With -smoke it plays with itself, prints a line for each thing it has checked,
-// and ends. The exit status is 0 only if all of them are ok.
+// With -smoke it uses the shop like an operator, prints a line for each thing it has checked, and ends. The
+// exit status is 0 only if all of them are ok.
 //
 // Flags:
 //
-//	-addr :8080             where to serve; only this machine may ask
+//	-addr :8080             where to serve; only this machine has access
 //	-rate 4                 orders per second
 //	-postgres DSN           PostgreSQL instead of SQLite, in two schemas of its own
 //	-operator-password …    else random
 //	-viewer-password …      else random
-//	-smoke                  play with itself, at a free port
-//	-for 10s                how long customers order then, before it looks around
+//	-smoke                  check everything, at a free port
+//	-for 10s                how long customers order then, before the last checks
+//	-keep                   leave schemas and files behind
 package main
 
 import (
@@ -55,13 +53,13 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/examples/shop/events"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
 
-// Config is what the application is told.
+// Config is what the application needs.
 type Config struct {
 	Orders, Shipping string // DSNs
 	Brokers          []string
@@ -91,8 +89,8 @@ func Shop(cfg Config, more ...fx.Option) *fx.App {
 	)
 }
 
-// inboxOptions are those of both inboxes. They differ from production in their
-// impatience: whoever plays waits for seconds, not for minutes.
+// inboxOptions are those of both inboxes. Only their timing differs from production: retries and pauses take
+// seconds, not minutes.
 func inboxOptions(meters metric.MeterProvider) []inbox.Option {
 	return []inbox.Option{
 		inbox.Configure(func(o *inbox.Options) {
@@ -100,7 +98,7 @@ func inboxOptions(meters metric.MeterProvider) []inbox.Option {
 			o.Processor.MaxRetries = 3
 			o.Processor.MaxRetryDelay = time.Second
 			o.Processor.PollingInterval = 500 * time.Millisecond // what orders.take-payment hands over is found by polling
-			o.Processor.HeartbeatInterval = time.Second          // a pause is obeyed within
+			o.Processor.HeartbeatInterval = time.Second          // a pause takes effect within
 			o.SampleInterval = time.Second                       // of gauges and health
 		}),
 	}
@@ -118,4 +116,4 @@ func newPublisher(cfg Config, lc fx.Lifecycle) (*events.Publisher, error) {
 
 func main() { command.Main() }
 
-var command = scratch.Command[Settings, *Ledger]{Name: "shop", Flags: declare, Check: check, Demonstrate: Demonstrate}
+var command = demo.Command[Settings]{Name: "shop", Flags: declare, Check: check, Demonstrate: Demonstrate}

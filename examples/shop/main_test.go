@@ -13,11 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
-	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
+	"github.com/gorm-inbox/inbox/examples/internal/demotest"
 )
 
-func TestMain(m *testing.M) { scratchtest.Main(m, main) }
+func TestMain(m *testing.M) { demotest.Main(m, main) }
 
 // brief lets customers order 40 times.
 var brief = []string{"-smoke", "-for", "2s", "-rate", "20"}
@@ -44,24 +44,24 @@ func requireAllOK(t *testing.T, out string) {
 }
 
 func TestSmokeFindsEverythingOK(t *testing.T) {
-	scratchtest.OnBoth(t, func(t *testing.T, server string) {
-		requireAllOK(t, scratchtest.Balances(t, command.Run, append([]string{"-postgres", server}, brief...)...))
+	demotest.OnBoth(t, func(t *testing.T, server string) {
+		requireAllOK(t, demotest.Balances(t, command.Run, append([]string{"-postgres", server}, brief...)...))
 	})
 }
 
 func TestCommandNeedsNothingButGo(t *testing.T) {
-	requireAllOK(t, scratchtest.GoRun(t, "shop", brief...))
+	requireAllOK(t, demotest.GoRun(t, "shop", brief...))
 }
 
 func TestInterruptedSmokeLeavesNothingBehind(t *testing.T) {
-	scratchtest.RequireInterruptible(t, command.Run, func(line string) bool {
+	demotest.RequireInterruptible(t, command.Run, func(line string) bool {
 		return strings.HasPrefix(line, "ok ")
 	}, brief...)
 }
 
 // Whoever plays ends it by Ctrl-C, in the middle of everything.
 func TestPlayingEndsWithWhatTheDatabasesHold(t *testing.T) {
-	temporary := scratchtest.Temporary(t)
+	temporary := demotest.Temporary(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	out, screen := io.Pipe()
@@ -87,9 +87,9 @@ func TestPlayingEndsWithWhatTheDatabasesHold(t *testing.T) {
 	cancel()
 	rest, err := io.ReadAll(out)
 	require.NoError(t, err)
-	require.Equal(t, scratch.Balanced, <-status, "%s", rest)
+	require.Equal(t, demo.Balanced, <-status, "%s", rest)
 	require.Regexp(t, lastLine, string(rest))
-	scratchtest.RequireEmpty(t, temporary)
+	demotest.RequireEmpty(t, temporary)
 }
 
 // readUntil reads what is printed until it matches, and returns the match.
@@ -107,7 +107,7 @@ func readUntil(t *testing.T, out io.Reader, wanted *regexp.Regexp) string {
 }
 
 func TestBadFlagsAreRefused(t *testing.T) {
-	scratchtest.RequireRefused(t, command.Run, map[string][]string{
+	demotest.RequireRefused(t, command.Run, map[string][]string{
 		"-rate = 0: must be 1 to 100":                   {"-rate", "0"},
 		"-for = 1ms: must be 1s to 1h":                  {"-smoke", "-for", "1ms"},
 		`-addr = "8080": must be a port`:                {"-addr", "8080"},
@@ -118,12 +118,12 @@ func TestBadFlagsAreRefused(t *testing.T) {
 }
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
-	s, err := command.Parse(nil, io.Discard)
+	s, _, err := command.Parse(nil, io.Discard)
 	require.NoError(t, err)
 	require.Len(t, s.Accounts.OperatorPassword, passwordLength)
 	require.Len(t, s.Accounts.ViewerPassword, passwordLength)
 	require.NotEqual(t, s.Accounts.OperatorPassword, s.Accounts.ViewerPassword)
-	other, err := command.Parse([]string{"-smoke"}, io.Discard)
+	other, _, err := command.Parse([]string{"-smoke"}, io.Discard)
 	require.NoError(t, err)
 	require.NotEqual(t, s.Accounts, other.Accounts, "random per run")
 	require.Equal(t, "127.0.0.1:0", other.Address)
@@ -132,12 +132,12 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 }
 
 func TestShopThatCannotOpenSaysFailed(t *testing.T) {
-	temporary := scratchtest.Temporary(t)
+	temporary := demotest.Temporary(t)
 	var stdout, stderr bytes.Buffer
 	status := command.Run(t.Context(), []string{"-smoke", "-postgres",
 		"postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1"}, &stdout, &stderr)
-	require.Equal(t, scratch.Unbalanced, status)
+	require.Equal(t, demo.Unbalanced, status)
 	require.Contains(t, stdout.String(), "FAILED to run: ")
 	require.NotContains(t, stdout.String(), "ok ")
-	scratchtest.RequireEmpty(t, temporary)
+	demotest.RequireEmpty(t, temporary)
 }

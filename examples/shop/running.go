@@ -5,70 +5,82 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
 
-// Running is the application, with the broker and the customers around it.
+// Running is the application, with its databases, the broker and the customers.
 type Running struct {
-	Site      string // the front page's address
-	Customers *Customers
-	Mailer    *shipping.Mailer
-	Ground    *Ground
+	Site             string // the front page's address
+	Customers        *Customers
+	Mailer           *shipping.Mailer
+	Orders, Shipping *demo.Database
 
-	Unread int // announcements that shipping has not read, when it has stopped
-
-	kafka   Kafka
-	metrics *Metrics
-	app     *fx.App
-	ended   <-chan fx.ShutdownSignal
+	broker *demo.Broker
+	app    *fx.App
+	ended  <-chan fx.ShutdownSignal
 }
 
-// Open starts everything but the customers' orders. Close ends it.
-func (g *Ground) Open(ctx context.Context, s Settings) (*Running, error) {
-	r := &Running{Ground: g}
-	if err := r.open(ctx, s); err != nil {
-		return nil, errors.Join(err, r.Close(context.WithoutCancel(ctx)))
+// Open starts everything but the customers' orders. Stop stops the application; the rest ends with env.
+func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, err error) {
+	r = &Running{}
+	if r.Orders, err = env.Database(ctx, orders.Name); err != nil {
+		return nil, err
 	}
-	return r, nil
-}
-
-func (r *Running) open(ctx context.Context, s Settings) (err error) {
-	if r.kafka, err = StartKafka(); err != nil {
-		return err
+	if r.Shipping, err = env.Database(ctx, shipping.Name); err != nil {
+		return nil, err
 	}
-	if r.metrics, err = NewMetrics(); err != nil {
-		return err
+	logFile, err := os.Create(env.File("shop.log"))
+	if err != nil {
+		return nil, err
 	}
-	if r.Customers, err = NewCustomers(r.kafka.Brokers(), s.Rate); err != nil {
-		return err
+	env.Cleanup(func(context.Context, bool) error { return logFile.Close() })
+	env.Screen.Say("data: %s\nlog: %s", env, logFile.Name())
+	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), logFile, zap.InfoLevel))
+	r.broker, err = env.Broker(ctx, "", map[string]string{orders.PlacedTopic: orders.Name,
+		shipping.ConfirmedTopic: shipping.Name})
+	if err != nil {
+		return nil, err
 	}
+	metrics, err := NewMetrics()
+	if err != nil {
+		return nil, err
+	}
+	env.Cleanup(func(ctx context.Context, _ bool) error { return metrics.Provider.Shutdown(ctx) })
+	if r.Customers, err = NewCustomers(r.broker.Addresses, s.Rate); err != nil {
+		return nil, err
+	}
+	env.Cleanup(func(context.Context, bool) error {
+		r.Customers.Close()
+		return nil
+	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.Site = fmt.Sprintf("http://%s/", listener.Addr())
-	r.app = Shop(Config{Orders: r.Ground.Orders.DSN, Shipping: r.Ground.Shipping.DSN, Brokers: r.kafka.Brokers(),
-		Listener: listener,
-		Accounts: s.Accounts, Metrics: r.metrics, Log: r.Ground.Log}, fx.Populate(&r.Mailer))
+	r.app = Shop(Config{Orders: r.Orders.DSN, Shipping: r.Shipping.DSN, Brokers: r.broker.Addresses, Listener: listener,
+		Accounts: s.Accounts, Metrics: metrics, Log: log}, fx.Populate(&r.Mailer))
 	starting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := r.app.Start(starting); err != nil {
-		return errors.Join(err, listener.Close()) // it may not be served yet
+		return nil, errors.Join(err, listener.Close()) // it may not be served yet
 	}
 	r.ended = r.app.Wait()
-	return nil
+	return r, nil
 }
 
-// Order lets customers order until ctx ends, or the application does, which is an
-// error.
+// Order lets customers order until ctx ends, or the application does, which is an error.
 func (r *Running) Order(ctx context.Context) error {
-	err := scratch.Meanwhile(ctx, r.Customers.Order, func(ctx context.Context) error {
+	err := demo.Concurrently(ctx, r.Customers.Order, func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,66 +97,54 @@ func (r *Running) Order(ctx context.Context) error {
 	return err
 }
 
-// Settle waits until nothing is left to do: every record is accepted, every
-// status completed or poisoned. It returns how many are which.
+// progress is what there is to do, and what is done.
+type progress struct {
+	unread           int64
+	orders, shipping demo.Tally
+}
+
+// progress is read along the way that an order takes: what one count sees as done is there for the next.
+func (r *Running) progress(ctx context.Context) (p progress, err error) {
+	ordered, err := r.broker.Unread(ctx, orders.PlacedTopic)
+	if err != nil {
+		return p, err
+	}
+	if p.orders, err = demo.ReadTally(ctx, r.Orders.DB); err != nil {
+		return p, err
+	}
+	confirmed, err := r.broker.Unread(ctx, shipping.ConfirmedTopic)
+	if err != nil {
+		return p, err
+	}
+	p.unread = ordered + confirmed
+	p.shipping, err = demo.ReadTally(ctx, r.Shipping.DB)
+	return p, err
+}
+
+// Settle waits until nothing is left to do: every record is accepted, every status completed or poisoned.
+// It returns how many are which.
 func (r *Running) Settle(ctx context.Context) (completed, poisoned int64, err error) {
-	err = scratch.Watch(ctx, r.left, func(l left) (bool, error) {
-		completed, poisoned = l.Completed, l.Poisoned
-		return l.Unread == 0 && l.Waiting == 0 && l.Claimed == 0, nil
+	err = demo.Watch(ctx, r.progress, func(p progress) (bool, error) {
+		completed, poisoned = p.orders.Completed+p.shipping.Completed, p.orders.Poisoned+p.shipping.Poisoned
+		return p.unread+p.orders.Waiting+p.orders.Claimed+p.shipping.Waiting+p.shipping.Claimed == 0, nil
 	})
 	return completed, poisoned, err
 }
 
-type left struct {
-	Unread int64
-	scratch.Tally
-}
-
-// left is what there is to do, counted along the way that an order takes: what
-// one count sees as done is there for the next.
-func (r *Running) left(ctx context.Context) (l left, err error) {
-	for _, name := range []string{orders.Name, shipping.Name} {
-		l.Unread += r.kafka.Unread(name)
-		t, err := scratch.ReadTally(ctx, r.Ground.Place(name).DB)
-		if err != nil {
-			return l, fmt.Errorf("%s: %w", name, err)
-		}
-		l.Completed, l.Poisoned, l.Waiting, l.Claimed = l.Completed+t.Completed, l.Poisoned+t.Poisoned, l.Waiting+
-			t.Waiting, l.Claimed+t.Claimed
-		l.Retrying += t.Retrying
-	}
-	return l, nil
-}
-
-// Read waits until what customers have ordered is accepted, so that there is
-// nothing left that only the broker has.
-func (r *Running) Read(ctx context.Context) error {
+// Drain waits until what customers have ordered is accepted, so that nothing is left that only the broker has.
+func (r *Running) Drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	unread := func(context.Context) (int64, error) { return r.kafka.Unread(orders.Name), nil }
-	if err := scratch.Watch(ctx, unread, func(n int64) (bool, error) { return n == 0, nil }); err != nil {
-		return fmt.Errorf("%d records are not accepted: %w", r.kafka.Unread(orders.Name), err)
+	unread := func(ctx context.Context) (int64, error) { return r.broker.Unread(ctx, orders.PlacedTopic) }
+	if err := demo.Watch(ctx, unread, func(n int64) (bool, error) { return n == 0, nil }); err != nil {
+		return fmt.Errorf("not all orders are accepted: %w", err)
 	}
 	return nil
 }
 
-// Close stops the application and ends everything.
-func (r *Running) Close(ctx context.Context) error {
-	var problems []error
-	if r.app != nil {
-		stopping, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		problems = append(problems, r.app.Stop(stopping))
-	}
-	if r.Customers != nil {
-		r.Customers.Close()
-	}
-	if r.metrics != nil {
-		problems = append(problems, r.metrics.Provider.Shutdown(ctx))
-	}
-	if r.kafka.Kafka != nil {
-		r.Unread = int(r.kafka.Unread(shipping.Name))
-		r.kafka.Close()
-	}
-	return errors.Join(problems...)
+// Stop stops the application.
+func (r *Running) Stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return r.app.Stop(ctx)
 }

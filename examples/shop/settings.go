@@ -10,30 +10,28 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
 // Settings are the flags.
 type Settings struct {
 	Address  string
 	Rate     int
-	Postgres string
 	Accounts Accounts
 	Smoke    bool
 	For      time.Duration
 
-	patience time.Duration // of the checks, with what takes a moment
+	patience time.Duration // of the checks
 }
 
 func declare(flags *flag.FlagSet, s *Settings) {
 	flags.StringVar(&s.Address, "addr", ":8080", "`address` to serve at, of this machine's loopback")
 	flags.IntVar(&s.Rate, "rate", 4, "orders per second")
-	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
 	flags.StringVar(&s.Accounts.OperatorPassword, "operator-password", "",
 		"`password` of the account operator; random by default")
 	flags.StringVar(&s.Accounts.ViewerPassword, "viewer-password", "",
 		"`password` of the account viewer; random by default")
-	flags.BoolVar(&s.Smoke, "smoke", false, "play with itself, check what is seen, and end")
+	flags.BoolVar(&s.Smoke, "smoke", false, "use the shop like an operator, check what is seen, and end")
 	flags.DurationVar(&s.For, "for", 10*time.Second, "`how long` customers order with -smoke")
 }
 
@@ -41,7 +39,7 @@ const passwordLength = 16
 
 func check(s *Settings) (err error) {
 	s.patience = 2 * time.Minute
-	// Longer than anybody has to guess, and short enough to be typed.
+	// Too long to guess, and short enough to type.
 	s.Accounts.OperatorPassword = cmp.Or(s.Accounts.OperatorPassword, rand.Text()[:passwordLength])
 	s.Accounts.ViewerPassword = cmp.Or(s.Accounts.ViewerPassword, rand.Text()[:passwordLength])
 	if s.Smoke {
@@ -51,11 +49,10 @@ func check(s *Settings) (err error) {
 	if s.For < time.Second || s.For > time.Hour {
 		err = errors.Join(err, fmt.Errorf("-for = %s: must be 1s to 1h", s.For))
 	}
-	return errors.Join(err, scratch.Within("-rate", s.Rate, 1, 100))
+	return errors.Join(err, demo.Within("-rate", s.Rate, 1, 100))
 }
 
-// onLoopback completes an address. Passwords go over the wire as they are, so
-// that nobody elsewhere may reach it.
+// onLoopback completes an address. Passwords are sent as plain text, so other machines must not reach it.
 func onLoopback(address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -1,179 +1,200 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"io"
+	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-// Ledger is what was accepted and what the books say, side by side. The doc
-// comment of the program says what each figure means.
-type Ledger struct {
-	Expected, Effects, Lost, Doubled, OutOfOrder, Kills, Reruns int
-	Retried, Refused                                            int
-
-	scratch.Problems
-
-	transfers map[string]Transfer
-	replayed  *Replay
+// Result is everything that is left when all has ended. Nothing in it comes from a counter.
+type Result struct {
+	demo.Stored
+	Accounts []Account
+	Journal  []JournalEntry // in the order of booking
+	Postings []Posting
+	Calls    []string // a transfer's ID for each call of the handler
 }
 
-// Balance compares what the books say with the transfers in the order in
-// which they were accepted, between so many accounts that had the opening
-// balance each. kills is how often a worker was killed on the way.
-func Balance(transfers []Transfer, accounts int, opening int64, books Books, kills int) *Ledger {
-	l := &Ledger{Expected: len(transfers), Effects: len(books.Journal), Kills: kills,
-		transfers: map[string]Transfer{}, replayed: NewReplay(transfers, accounts, opening)}
+// ReadResult reads the database and the file of the handler's calls.
+func ReadResult(ctx context.Context, db *gorm.DB, calls string) (r Result, err error) {
+	if r.Stored, err = demo.ReadStored(ctx, db); err != nil {
+		return r, err
+	}
+	if err = demo.Read(ctx, db, func(db *gorm.DB) map[string]*gorm.DB {
+		return map[string]*gorm.DB{
+			"accounts": db.Order("id").Find(&r.Accounts),
+			"journal":  db.Order("id").Find(&r.Journal),
+			"postings": db.Order("id").Find(&r.Postings),
+		}
+	}); err != nil {
+		return r, err
+	}
+	r.Calls, err = demo.ReadLines(calls)
+	return r, err
+}
+
+// ReadLastWorker returns the name of the worker that booked last; empty if none has.
+func ReadLastWorker(ctx context.Context, db *gorm.DB) (name string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err = db.WithContext(ctx).Model(&JournalEntry{}).Select("worker").Order("id DESC").Limit(1).Scan(&name).Error
+	if err != nil {
+		return "", fmt.Errorf("read who booked last: %w", err)
+	}
+	return name, nil
+}
+
+// retried counts the transfers that failed before they succeeded.
+func (r Result) retried() (n int) {
+	for _, s := range r.Statuses {
+		if s.ErrorCount > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// refused counts the transfers that were refused.
+func (r Result) refused() (n int) {
+	for _, entry := range r.Journal {
+		if entry.Refused {
+			n++
+		}
+	}
+	return n
+}
+
+// balance compares the transfers with the result.
+type balance struct {
+	*demo.Ledger
+	Result
+	*Replay
+	transfers map[string]Transfer
+	opening   int64
+}
+
+// Balance compares the result with the transfers in the order in which they were accepted, between
+// that many accounts with that opening balance. The program's doc comment says what each figure means.
+// kills is how often a worker was killed on the way.
+func Balance(transfers []Transfer, accounts int, opening int64, result Result, kills int) *demo.Ledger {
+	l := balance{new(demo.Ledger), result, NewReplay(transfers, accounts, opening), map[string]Transfer{}, opening}
 	for _, t := range transfers {
 		l.transfers[t.ID] = t
 	}
-	l.messages(books)
-	l.statuses(books)
-	l.journal(books)
-	l.postings(books)
-	l.accounts(books, opening)
-	l.calls(books)
-	for what, n := range map[string]int{"lost": l.Lost, "doubled": l.Doubled, "out of order": l.OutOfOrder} {
-		if n > 0 {
-			l.Problem("%s: %d", what, n)
-		}
-	}
-	return l
+	demo.Once(l.Ledger, "messages", l.transfers, l.IDs())
+	l.statuses()
+	lost, doubled, outOfOrder := l.journal()
+	l.postings()
+	l.accounts()
+	reruns := demo.AtLeastOnce(l.Ledger, "calls", l.transfers, l.Calls)
+
+	l.Figure("expected", len(transfers))
+	l.Figure("effects", len(l.Journal))
+	l.Zero("lost", lost)
+	l.Zero("doubled", doubled)
+	l.Zero("out_of_order", outOfOrder)
+	l.Figure("kills", kills)
+	l.Figure("reruns", reruns)
+	return l.Ledger
 }
 
-// messages: each transfer's is there once, and no other is.
-func (l *Ledger) messages(books Books) {
-	found := map[string]int{}
-	for _, id := range books.Messages {
-		found[id]++
-	}
-	l.once("messages", found)
-}
-
-// once: each transfer is found once, and no other is.
-func (l *Ledger) once(what string, found map[string]int) {
-	for id := range l.transfers {
-		if found[id] != 1 {
-			l.Problem("transfer %s: %d %s", id, found[id], what)
-		}
-	}
-	for id := range found {
-		if _, known := l.transfers[id]; !known {
-			l.Problem("%s of a transfer %q that nobody made", what, id)
-		}
-	}
-}
-
-// statuses: each transfer's is there once, and completed.
-func (l *Ledger) statuses(books Books) {
-	found := map[string]int{}
-	for _, s := range books.Statuses {
-		found[s.MessageID]++
+// statuses requires one for each transfer, completed.
+func (l balance) statuses() {
+	var found []string
+	for _, s := range l.Statuses {
+		found = append(found, s.MessageID)
 		switch {
 		case s.HandlerKey != applyTransfer:
-			l.Problem("transfer %s: a status of handler %q", s.MessageID, s.HandlerKey)
+			l.Problem("%s: a status of handler %q", s.MessageID, s.HandlerKey)
 		case s.Claimed:
-			l.Problem("transfer %s: still claimed although the workers have stopped", s.MessageID)
-		case !s.Completed || s.Outcome != "processed":
-			l.Problem("transfer %s: not completed", s.MessageID)
-		}
-		if s.ErrorCount > 0 {
-			l.Retried++
+			l.Problem("%s: still claimed although the workers have stopped", s.MessageID)
+		case !s.Processed():
+			l.Problem("%s: not completed", s.MessageID)
 		}
 	}
-	l.once("statuses", found)
+	demo.Once(l.Ledger, "statuses", l.transfers, found)
 }
 
-// journal: each transfer is in it once, and those of an account are in the
-// order of their acceptance. Order is judged by the first entry of each, so
-// that a doubled one does not count twice.
-func (l *Ledger) journal(books Books) {
-	found := map[string]int{}
+// journal requires one entry for each transfer, and those of an account in the order of their acceptance.
+// Order is judged by the first entry of each, so that a doubled one does not count twice.
+func (l balance) journal() (lost, doubled, outOfOrder int) {
+	var found []string
+	seen := map[string]bool{}
 	latest := map[int]int{} // the highest number of each account so far
-	for _, entry := range books.Journal {
-		found[entry.TransferID]++
+	for _, entry := range l.Journal {
+		found = append(found, entry.TransferID)
 		t, known := l.transfers[entry.TransferID]
-		switch {
-		case !known:
-			l.Problem("journal: a transfer %q that nobody made", entry.TransferID)
-			continue
-		case found[entry.TransferID] > 1:
-			l.Doubled++
-			l.Problem("transfer %s: booked again, by %s", entry.TransferID, entry.Worker)
-			continue
-		case t.Number < latest[t.From]:
-			l.OutOfOrder++
-			l.Problem("transfer %s: number %d of account %d, booked by %s after number %d", t.ID, t.Number, t.From, entry.Worker,
+		if !known || seen[t.ID] {
+			continue // reported below
+		}
+		seen[t.ID] = true
+		if t.Number < latest[t.From] {
+			outOfOrder++
+			l.Problem("%s: number %d of account %d, booked by %s after number %d", t.ID, t.Number, t.From, entry.Worker,
 				latest[t.From])
 		}
 		latest[t.From] = max(latest[t.From], t.Number)
 		if entry.Account != t.From || entry.Position != t.Number {
-			l.Problem("transfer %s: booked as number %d of account %d, should be %d of %d", t.ID, entry.Position, entry.Account,
+			l.Problem("%s: booked as number %d of account %d, should be %d of %d", t.ID, entry.Position, entry.Account,
 				t.Number, t.From)
 		}
-		if entry.Refused != l.replayed.Refused[t.ID] {
-			l.Problem("transfer %s: refused is %t, should be %t", t.ID, entry.Refused, l.replayed.Refused[t.ID])
-		}
-		if entry.Refused {
-			l.Refused++
+		if entry.Refused != l.Refused[t.ID] {
+			l.Problem("%s: refused is %t, should be %t", t.ID, entry.Refused, l.Refused[t.ID])
 		}
 	}
-	for id := range l.transfers {
-		if found[id] == 0 {
-			l.Lost++
-			l.Problem("transfer %s: not booked", id)
-		}
-	}
+	lost, doubled = demo.Once(l.Ledger, "journal entries", l.transfers, found)
+	return lost, doubled, outOfOrder
 }
 
-// postings: two of each transfer that was not refused, as the transfer says.
-func (l *Ledger) postings(books Books) {
+// postings requires two of each transfer that was not refused, as the transfer says.
+func (l balance) postings() {
 	type side struct {
 		transfer string
 		account  int
 		cents    int64
 	}
 	found := map[side]int{}
-	for _, p := range books.Postings {
+	for _, p := range l.Postings {
 		found[side{p.TransferID, p.Account, p.Cents}]++
 	}
 	for id, t := range l.transfers {
 		want := 1
-		if l.replayed.Refused[id] {
+		if l.Refused[id] {
 			want = 0
 		}
 		for _, s := range []side{{id, t.From, -t.Cents}, {id, t.To, t.Cents}} {
 			if found[s] != want {
-				l.Problem("transfer %s: account %d has %d postings of %d cents, should be %d", id, s.account, found[s], s.cents,
+				l.Problem("%s: account %d has %d postings of %d cents, should be %d", id, s.account, found[s], s.cents,
 					want)
 			}
 			delete(found, s)
 		}
 	}
 	for s := range found {
-		l.Problem("transfer %s: a posting of %d cents to account %d that it does not say", s.transfer, s.cents, s.account)
+		l.Problem("%s: a posting of %d cents to account %d that it does not say", s.transfer, s.cents, s.account)
 	}
 }
 
-// accounts: each has what the replay gives it, and all together have what
-// they had at the start.
-func (l *Ledger) accounts(books Books, opening int64) {
-	if len(books.Accounts) != len(l.replayed.Accounts) {
-		l.Problem("accounts: %d, should be %d", len(books.Accounts), len(l.replayed.Accounts))
-	}
+// accounts requires that each has what the replay gives it, and all together have what they had at the
+// start.
+func (l balance) accounts() {
+	l.Expect("accounts", len(l.Result.Accounts), len(l.Replay.Accounts))
 	balances, total := map[int]int64{}, int64(0)
-	for _, p := range books.Postings {
+	for _, p := range l.Postings {
 		balances[p.Account] += p.Cents
 		total += p.Cents
 	}
 	if total != 0 {
 		l.Problem("the accounts have %d cents more than at the start", total)
 	}
-	for _, account := range books.Accounts {
-		want, known := l.replayed.Accounts[account.ID]
+	for _, account := range l.Result.Accounts {
+		want, known := l.Replay.Accounts[account.ID]
 		if !known {
-			l.Problem("account %d: nobody opened it", account.ID)
+			l.Problem("account %d: was never opened", account.ID)
 			continue
 		}
 		if account.Available < 0 {
@@ -183,40 +204,8 @@ func (l *Ledger) accounts(books Books, opening int64) {
 			l.Problem("account %d: %d cents available after %d transfers, should be %d after %d", account.ID, account.Available,
 				account.Transfers, want.Available, want.Transfers)
 		}
-		if balance := opening + balances[account.ID]; balance != l.replayed.Balances[account.ID] {
-			l.Problem("account %d: a balance of %d cents, should be %d", account.ID, balance, l.replayed.Balances[account.ID])
+		if balance := l.opening + balances[account.ID]; balance != l.Balances[account.ID] {
+			l.Problem("account %d: a balance of %d cents, should be %d", account.ID, balance, l.Balances[account.ID])
 		}
 	}
-}
-
-// calls: the handler was called for each transfer, and for no other.
-func (l *Ledger) calls(books Books) {
-	called := map[string]bool{}
-	for _, id := range books.Calls {
-		if _, known := l.transfers[id]; !known {
-			l.Problem("a call for a transfer %q that nobody made", id)
-		}
-		if called[id] {
-			l.Reruns++
-		}
-		called[id] = true
-	}
-	for id := range l.transfers {
-		if !called[id] {
-			l.Problem("transfer %s: the handler was never called for it", id)
-		}
-	}
-}
-
-// Print writes the problems, if any, and the figures.
-func (l *Ledger) Print(out io.Writer) {
-	l.Problems.Print(out)
-	figure := func(name string, value int) { fmt.Fprintf(out, "%s: %d\n", name, value) }
-	figure("expected", l.Expected)
-	figure("effects", l.Effects)
-	figure("lost", l.Lost)
-	figure("doubled", l.Doubled)
-	figure("out_of_order", l.OutOfOrder)
-	figure("kills", l.Kills)
-	figure("reruns", l.Reruns)
 }

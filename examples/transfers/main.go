@@ -1,21 +1,18 @@
-// Command transfers shows transactional handlers, lanes and recovery where
-// mistakes cost money: a bank whose workers are killed while they book.
+// Command transfers shows transactional handlers, lanes and recovery where mistakes cost money: a bank
+// whose workers are killed while they book.
 //
 //	go run -C examples ./transfers
 //
-// needs nothing but Go. A producer accepts 10,000 transfers between 100
-// accounts into an inbox in a SQLite file, some of them more than once, as
-// producers do that do not know whether they were heard. Meanwhile three
-// workers, each a process of its own (this program, started again), book them:
-// exactly once, and for each paying account in the order of acceptance, since
-// what it can still afford depends on that. Some transfers fail a few times
-// before they succeed. Five times a worker is killed by SIGKILL in the middle
-// of its work and started again. With SQLite one worker books at a time and
-// another takes over when it is killed; with PostgreSQL all do.
+// needs nothing but Go. A producer accepts 10,000 transfers between 100 accounts into an inbox in a
+// SQLite file, some of them more than once, as producers do after a lost response. Meanwhile three
+// workers, each a process of its own (this program, started again), book them: exactly once, and for
+// each paying account in the order of acceptance, since what it can still afford depends on that. Some
+// transfers fail a few times before they succeed. Five times a worker is killed by SIGKILL in the middle
+// of its work and started again. With SQLite one worker books at a time and another takes over when it is
+// killed; with PostgreSQL all do.
 //
-// The part to copy is bank.go (the tables and the handler) and worker.go (the
-// inbox). When everything has ended, the database is read and judged by what
-// was accepted:
+// The part to copy is bank.go (the tables and the handler) and worker.go (the inbox). When everything
+// has ended, the database is read and judged by what was accepted:
 //
 //	expected      transfers that were accepted
 //	effects       transfers in the bank's journal, each written by one call of the handler
@@ -25,11 +22,10 @@
 //	kills         how often a worker was killed
 //	reruns        calls of the handler beyond the first of a transfer: after a failure, a kill, or a repeated group
 //
-// Besides, each account must have what a replay of all transfers in their
-// order gives it, the accounts together must have what they had at the start,
-// and nothing may be left in the inbox. The exit status is 0 only then. All
-// figures but kills are read back from the database or, for reruns, from a
-// file in which the handler notes each call.
+// Besides, each account must have what a replay of all transfers in their order gives it, the accounts
+// together must have what they had at the start, and nothing may be left in the inbox. The exit status is
+// 0 only then. All figures but kills are read back from the database or, for reruns, from a file in which
+// the handler notes each call.
 //
 // It runs on Linux and macOS. Flags:
 //
@@ -44,30 +40,27 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
+	"math/rand/v2"
+	"time"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-var command = scratch.Command[Settings, *Ledger]{Name: program.Name, Flags: declare, Check: check,
+var command = demo.Command[Settings]{Name: "transfers", Seeded: true, Flags: declare, Check: check,
 	Demonstrate: Demonstrate}
 
 func main() {
-	if scratch.IsWorker() {
-		scratch.Work(RunWorker)
-	} else {
+	if !demo.IsWorker() {
 		command.Main()
 	}
+	demo.Work(RunWorker)
 }
 
 // Settings are the flags.
-type Settings struct {
-	Transfers, Accounts, Workers, Kills, Group int
-	Seed                                       uint64
-	Postgres                                   string
-	Keep                                       bool
-}
+type Settings struct{ Transfers, Accounts, Workers, Kills, Group int }
 
 func declare(flags *flag.FlagSet, s *Settings) {
 	flags.IntVar(&s.Transfers, "transfers", 10_000, "how many transfers")
@@ -75,18 +68,63 @@ func declare(flags *flag.FlagSet, s *Settings) {
 	flags.IntVar(&s.Workers, "workers", 3, "processes that book them")
 	flags.IntVar(&s.Kills, "kills", 5, "how often one of them is killed")
 	flags.IntVar(&s.Group, "group", 10, "transfers that share a commit; 1 commits each by itself")
-	flags.Uint64Var(&s.Seed, "seed", 0, "makes transfers and kills repeatable; 0 takes one from the clock")
-	flags.StringVar(&s.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
-	flags.BoolVar(&s.Keep, "keep", false, "leave schema and files behind")
 }
 
 func check(s *Settings) error {
-	s.Seed = scratch.Seed(s.Seed)
 	return errors.Join(
-		scratch.Within("-transfers", s.Transfers, 1, 1_000_000),
-		scratch.Within("-accounts", s.Accounts, 2, 100_000),
-		scratch.Within("-workers", s.Workers, 1, 20),
-		scratch.Within("-kills", s.Kills, 0, maxKills),
-		scratch.Within("-group", s.Group, 1, 100),
+		demo.Within("-transfers", s.Transfers, 1, 1_000_000),
+		demo.Within("-accounts", s.Accounts, 2, 100_000),
+		demo.Within("-workers", s.Workers, 1, 20),
+		demo.Within("-kills", s.Kills, 0, demo.MaxKills),
+		demo.Within("-group", s.Group, 1, 100),
 	)
+}
+
+// Demonstrate accepts transfers, has workers book them, and judges what is left.
+func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.Ledger, error) {
+	bank, err := env.Database(ctx, "bank")
+	if err != nil {
+		return nil, err
+	}
+	transfers, opening := MakeTransfers(s.Transfers, s.Accounts, env.Random), OpeningBalance(s.Transfers, s.Accounts)
+	if err := OpenAccounts(ctx, bank.DB, s.Accounts, opening); err != nil {
+		return nil, err
+	}
+	producer, err := NewProducer(ctx, bank.DB, rand.New(rand.NewPCG(env.Seed, 1)))
+	if err != nil {
+		return nil, err
+	}
+	calls := env.File("calls.log")
+	workers, err := env.Workers(demo.WorkerNames(s.Workers), func(name string) any {
+		return Config{Name: name, Database: bank.DSN, Calls: calls, Group: s.Group}
+	})
+	if err != nil {
+		return nil, err
+	}
+	env.Screen.Say("%d transfers between %d accounts (seed %d), %d workers; %s", s.Transfers, s.Accounts, env.Seed,
+		s.Workers, env)
+	crashes := &demo.Crashes{Env: env, Database: bank, Workers: workers, Kills: s.Kills, Window: 3 * time.Second,
+		Busy: func(ctx context.Context) (string, error) { return ReadLastWorker(ctx, bank.DB) },
+		Done: func(_ context.Context, t demo.Tally) (bool, error) {
+			if t.Poisoned > 0 { // no transfer fails often enough for that
+				return false, errors.New("a transfer is poisoned: its lane waits until somebody retries or discards it")
+			}
+			return t.Completed >= int64(len(transfers)), nil
+		}}
+	began := time.Now()
+	runErr := demo.RunCrashes(ctx, crashes, transfers, producer.Send)
+	took := time.Since(began)
+	lasting := context.WithoutCancel(ctx)
+	runErr = errors.Join(runErr, workers.Stop(lasting))
+	if ctx.Err() != nil {
+		return nil, demo.ErrInterrupted
+	}
+	// The result is read even if the run failed: it shows how far things went.
+	result, err := ReadResult(lasting, bank.DB, calls)
+	if err != nil {
+		return nil, errors.Join(runErr, err)
+	}
+	env.Screen.Say("%.1f seconds; %d transfers were accepted again, %d failed before they succeeded, %d were refused",
+		took.Seconds(), producer.repeated, result.retried(), result.refused())
+	return Balance(transfers, s.Accounts, opening, result, crashes.Killed), runErr
 }

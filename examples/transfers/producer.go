@@ -14,14 +14,11 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-// Producer accepts transfers, one batch after the other: that is what their
-// order is made of. It runs in the parent process, which is never killed: what
-// the workers do is judged by it.
-//
-// It is not safe for concurrent use.
+// Producer accepts transfers one batch after the other, which defines their order. It runs in the parent
+// process, which is never killed: what the workers do is judged by it. It is not safe for concurrent use.
 type Producer struct {
 	inbox  *inbox.Inbox
 	random *rand.Rand
@@ -30,9 +27,8 @@ type Producer struct {
 	repeated int // transfers accepted again
 }
 
-// NewProducer makes a producer, and the inbox's tables. Its inbox is not
-// started: it accepts, and its handler, which says where messages go, never
-// runs here.
+// NewProducer returns a producer, and creates the inbox's tables. Its inbox is not started: it accepts
+// messages for its handler, which never runs here.
 func NewProducer(ctx context.Context, db *gorm.DB, random *rand.Rand) (*Producer, error) {
 	ib, err := NewInbox(db, &Bank{}, 1, zap.NewNop())
 	if err != nil {
@@ -47,11 +43,11 @@ func NewProducer(ctx context.Context, db *gorm.DB, random *rand.Rand) (*Producer
 // mostInBatch are accepted at once.
 const mostInBatch = 100
 
-// oneRepeatIn batches is followed by one that was accepted before.
+// One batch in so many is followed by one that was accepted before.
 const oneRepeatIn = 8
 
-// Send accepts transfers in batches of any size, and repeats some batches: the
-// last one, as after an answer that did not come, or any before.
+// Send accepts transfers in batches of any size, and repeats some batches: the last one, as after a lost
+// response, or any before.
 func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 	for len(transfers) > 0 {
 		batch := make([]handler.RawMessage, min(1+p.random.IntN(mostInBatch), len(transfers)))
@@ -81,8 +77,7 @@ func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 	return nil
 }
 
-// message is a transfer's message. Its ordering key, the paying account, names
-// its lane.
+// message returns a transfer's message. Its ordering key, the paying account, names its lane.
 func message(t Transfer) (handler.RawMessage, error) {
 	content, err := json.Marshal(t)
 	if err != nil {
@@ -98,9 +93,8 @@ func message(t Transfer) (handler.RawMessage, error) {
 // mostAccepts is how often a batch is tried.
 const mostAccepts = 5
 
-// accept accepts a batch. After an error nobody knows whether it was stored,
-// so it is accepted again, before any later one: known transfers are
-// recognised, and the order stays.
+// accept accepts a batch. After an error it is unknown whether the batch was stored, so it is accepted
+// again, before any later one: known transfers are recognised, and the order stays.
 func (p *Producer) accept(ctx context.Context, batch []handler.RawMessage) error {
 	for try := 1; ; try++ {
 		results, err := p.inbox.Accept(ctx, batch...)
@@ -115,7 +109,7 @@ func (p *Producer) accept(ctx context.Context, batch []handler.RawMessage) error
 		if try == mostAccepts {
 			return err
 		}
-		if scratch.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
+		if demo.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
 			return err
 		}
 	}

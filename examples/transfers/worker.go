@@ -3,16 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/handler"
 )
 
@@ -22,9 +19,9 @@ const (
 	transferRequested = "transfer.requested"
 )
 
-// NewInbox declares the bank's inbox: the workers run it, the producer only
-// accepts with it. It differs from one in production in its impatience:
-// retries, and the recovery from a killed worker, take seconds, not minutes.
+// NewInbox declares the bank's inbox: the workers run it, the producer only accepts with it. Only its
+// timing differs from production: retries and the recovery of a killed worker's claims take seconds, not
+// minutes.
 func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox, error) {
 	return inbox.New("bank", db,
 		inbox.Configure(func(o *inbox.Options) {
@@ -37,7 +34,7 @@ func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox
 			o.Processor.HeartbeatInterval = 500 * time.Millisecond
 			o.Processor.SweepInterval = 500 * time.Millisecond
 			o.Processor.WorkerTimeout = 3 * time.Second
-			o.Processor.MaxAbandoned = 2 * maxKills // they are killed on purpose
+			o.Processor.MaxAbandoned = 2 * demo.MaxKills // they are killed on purpose
 		}),
 
 		inbox.Channel(payments,
@@ -48,49 +45,29 @@ func NewInbox(db *gorm.DB, bank *Bank, group int, log *zap.Logger) (*inbox.Inbox
 	)
 }
 
-// Config is what a worker takes from its environment.
+// Config is what a worker gets at its start.
 type Config struct {
 	Name     string
-	Database string // a DSN, see OpenDatabase
+	Database string // a DSN, see demo.Open
 	Calls    string // the file in which the handler notes its calls
 	Group    int
 }
 
-// ConfigFromEnv reads the variables that Config.Env writes.
-func ConfigFromEnv() (Config, error) {
-	group, err := strconv.Atoi(os.Getenv("TRANSFERS_GROUP"))
-	if err != nil {
-		err = fmt.Errorf("TRANSFERS_GROUP: %w", err)
-	}
-	c := Config{Name: os.Getenv("WORKER_NAME"), Database: os.Getenv("DATABASE"), Calls: os.Getenv("CALLS"), Group: group}
-	if c.Name == "" || c.Database == "" || c.Calls == "" {
-		err = errors.Join(err, errors.New("WORKER_NAME, DATABASE and CALLS must be set"))
-	}
-	return c, err
-}
+// connections are enough for the inbox's default Concurrency of 10, and what it needs beside its handlers.
+const connections = 15
 
-// Env writes the variables that ConfigFromEnv reads.
-func (c Config) Env() []string {
-	return []string{"WORKER_NAME=" + c.Name, "DATABASE=" + c.Database, "CALLS=" + c.Calls, "TRANSFERS_GROUP=" +
-		strconv.Itoa(c.Group)}
-}
-
-// RunWorker is a worker's work: it books until ctx ends.
-func RunWorker(ctx context.Context) (err error) {
-	cfg, err := ConfigFromEnv()
-	if err != nil {
-		return err
-	}
+// RunWorker books until ctx ends.
+func RunWorker(ctx context.Context, cfg Config) (err error) {
 	log, err := zap.NewProduction()
 	if err != nil {
 		return err
 	}
-	db, err := OpenDatabase(cfg.Database)
+	db, err := demo.Open(cfg.Database, connections)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, scratch.Close(db)) }()
-	calls, err := scratch.OpenCalls(cfg.Calls)
+	defer func() { err = errors.Join(err, demo.Close(db)) }()
+	calls, err := demo.OpenLines(cfg.Calls)
 	if err != nil {
 		return err
 	}
@@ -100,7 +77,7 @@ func RunWorker(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// A stop that comes during the start follows it.
+	// A stop that is requested during the start happens after it.
 	if err := ib.Start(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}

@@ -1,5 +1,4 @@
-// Package programtest runs examples that are programs with servers of their own
-// and end when they are told to.
+// Package programtest runs examples that are programs with servers of their own, until a signal ends them.
 package programtest
 
 import (

@@ -1,5 +1,4 @@
-// Package events is what the shop's contexts speak to each other: CloudEvents
-// on Kafka topics.
+// Package events publishes what the shop's contexts send each other: CloudEvents on Kafka topics.
 package events
 
 import (
@@ -13,7 +12,7 @@ import (
 
 // Event is one CloudEvent.
 type Event struct {
-	// ID is what its consumers know it by when it comes again.
+	// ID identifies an event that comes again.
 	ID, Type, Source string
 	// Key chooses the partition.
 	Key  string
@@ -32,8 +31,8 @@ func NewPublisher(brokers ...string) (*Publisher, error) {
 	return &Publisher{client}, nil
 }
 
-// Publish returns when the brokers have acknowledged the event. After an error
-// nobody knows whether it was written: publish it again, with the same ID.
+// Publish returns when the brokers have acknowledged the event. After an error it is unknown whether it was
+// written: publish it again, with the same ID.
 func (p *Publisher) Publish(ctx context.Context, topic string, e Event) error {
 	data, err := json.Marshal(e.Data)
 	if err != nil {

@@ -48,7 +48,7 @@ func reserveStock(_ context.Context, tx *gorm.DB, m handler.Message[Order]) erro
 // Till takes payments.
 type Till struct{ inbox *inbox.Inbox }
 
-// takePayment writes the payment and hands the news over, both in the one
+// takePayment writes the payment and hands the confirmation over, both in the one
 // transaction that completes its status: an order is paid and will be announced,
 // or neither. Nothing is sent to Kafka from in here, where a rollback could not
 // take it back: Announcer does that, with retries of its own.

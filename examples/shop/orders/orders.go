@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
 // Name is that of the context, its database and its inbox.
@@ -33,14 +33,14 @@ const (
 // TakePayment accepts into it.
 const Outgoing = "orders.outgoing"
 
-// The handler keys: stored with every status, so they stay for ever.
+// The handler keys: stored with every status, so they must never change.
 const (
 	ReserveStock = "orders.reserve-stock"
 	TakePayment  = "orders.take-payment"
 	Announce     = "orders.announce"
 )
 
-// Config is what the context needs to be told.
+// Config is what the context needs.
 type Config struct {
 	Database string // a DSN
 	Brokers  []string
@@ -73,11 +73,11 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 
 // open opens the database, with the context's own tables.
 func (cfg Config) open(lc fx.Lifecycle) (*gorm.DB, error) {
-	db, err := scratch.Open(cfg.Database, 20)
+	db, err := demo.Open(cfg.Database, 20)
 	if err != nil {
 		return nil, fmt.Errorf("orders: %w", err)
 	}
-	lc.Append(fx.StopHook(func() error { return scratch.Close(db) }))
+	lc.Append(fx.StopHook(func() error { return demo.Close(db) }))
 	if err := db.AutoMigrate(&Reservation{}, &Payment{}); err != nil {
 		return nil, fmt.Errorf("orders: create the tables: %w", err)
 	}

@@ -6,35 +6,34 @@ import (
 	"sync/atomic"
 )
 
-// BrokenDomain is where mail does not arrive until the mailer is mended.
+// BrokenDomain is where mail does not arrive until the mailer is fixed.
 const BrokenDomain = "pigeon.example"
 
-// errNoAnswer has no address in it: errors are shown to viewers.
-var errNoAnswer = errors.New("the mail server of " + BrokenDomain + " does not answer")
+// errUnreachable contains no address, because viewers can read errors.
+var errUnreachable = errors.New("the mail server of " + BrokenDomain + " does not respond")
 
-// Mailer stands for mail servers, one of which is broken at first. It is safe for
-// concurrent use.
+// Mailer stands for mail servers, one of which is broken at first. It is safe for concurrent use.
 type Mailer struct {
-	mended atomic.Bool
-	sent   atomic.Int64
+	working atomic.Bool
+	sent    atomic.Int64
 }
 
 // NewMailer makes a mailer; Fx calls it.
 func NewMailer() *Mailer { return &Mailer{} }
 
-// Mended reports whether all servers answer.
-func (m *Mailer) Mended() bool { return m.mended.Load() }
+// Working reports whether all servers respond.
+func (m *Mailer) Working() bool { return m.working.Load() }
 
-// Mend has the broken server answer, or break again.
-func (m *Mailer) Mend(mended bool) { m.mended.Store(mended) }
+// SetWorking fixes the broken server, or breaks it again.
+func (m *Mailer) SetWorking(working bool) { m.working.Store(working) }
 
 // Sent is how many mails have been sent.
 func (m *Mailer) Sent() int64 { return m.sent.Load() }
 
 // Send sends a mail.
 func (m *Mailer) Send(address string) error {
-	if !m.Mended() && strings.HasSuffix(address, "@"+BrokenDomain) {
-		return errNoAnswer
+	if !m.Working() && strings.HasSuffix(address, "@"+BrokenDomain) {
+		return errUnreachable
 	}
 	m.sent.Add(1)
 	return nil

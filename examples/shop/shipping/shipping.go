@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
 // Name is that of the context, its database and its inbox.
@@ -22,13 +22,13 @@ const Name = "shipping"
 // ConfirmedTopic is the topic that it consumes.
 const ConfirmedTopic = "orders.confirmed"
 
-// The handler keys: stored with every status, so they stay for ever.
+// The handler keys: stored with every status, so they must never change.
 const (
 	CreateParcel   = "shipping.create-parcel"
 	NotifyCustomer = "shipping.notify-customer"
 )
 
-// Config is what the context needs to be told.
+// Config is what the context needs.
 type Config struct {
 	Database string // a DSN
 	Brokers  []string
@@ -55,11 +55,11 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 
 // open opens the database, with the context's own table.
 func (cfg Config) open(lc fx.Lifecycle) (*gorm.DB, error) {
-	db, err := scratch.Open(cfg.Database, 20)
+	db, err := demo.Open(cfg.Database, 20)
 	if err != nil {
 		return nil, fmt.Errorf("shipping: %w", err)
 	}
-	lc.Append(fx.StopHook(func() error { return scratch.Close(db) }))
+	lc.Append(fx.StopHook(func() error { return demo.Close(db) }))
 	if err := db.AutoMigrate(&Parcel{}); err != nil {
 		return nil, fmt.Errorf("shipping: create the table: %w", err)
 	}

@@ -1,54 +1,53 @@
 package main
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/examples/internal/scratch"
-	"github.com/gorm-inbox/inbox/examples/internal/scratchtest"
+	"github.com/gorm-inbox/inbox/examples/internal/demo"
+	"github.com/gorm-inbox/inbox/examples/internal/demotest"
 )
 
-// bookHere books transfers in this process, without workers, kills or failures,
-// in tables of a place.
-func bookHere(t *testing.T, server string) (place *scratch.Place, judge func() *Ledger) {
+// book books transfers in this process, without workers, kills or failures.
+func book(t *testing.T, server string) (db *gorm.DB, judge func() *demo.Ledger) {
 	t.Helper()
-	scratchtest.Temporary(t)
-	place, err := program.Place(t.Context(), server)
+	env := demotest.Environment(t, command.Name, server)
+	bank, err := env.Database(t.Context(), "bank")
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, place.Close(t.Context(), true)) })
-	transfers := MakeTransfers(100, accounts, rand.New(rand.NewPCG(4, 4)))
+	transfers := MakeTransfers(100, accounts, env.Random)
 	for i := range transfers {
 		transfers[i].Failures = 0
 	}
 	opening := OpeningBalance(len(transfers), accounts)
-	require.NoError(t, OpenAccounts(t.Context(), place.DB, accounts, opening))
-	producer, err := NewProducer(t.Context(), place.DB, rand.New(rand.NewPCG(4, 4)))
+	require.NoError(t, OpenAccounts(t.Context(), bank.DB, accounts, opening))
+	producer, err := NewProducer(t.Context(), bank.DB, env.Random)
 	require.NoError(t, err)
 	require.NoError(t, producer.Send(t.Context(), transfers))
 	require.NoError(t, producer.Send(t.Context(), transfers)) // all of them again: known, so nothing changes
 
-	calls, err := scratch.OpenCalls(place.File(callsFile))
+	file := env.File("calls.log")
+	calls, err := demo.OpenLines(file)
 	require.NoError(t, err)
 	defer calls.Close()
-	ib, err := NewInbox(place.DB, &Bank{worker: "test", calls: calls}, 10, zap.NewNop())
+	ib, err := NewInbox(bank.DB, &Bank{worker: "test", calls: calls}, 10, zap.NewNop())
 	require.NoError(t, err)
 	_, err = ib.ProcessPending(t.Context())
 	require.NoError(t, err)
-	return place, func() *Ledger {
-		books, err := ReadBooks(t.Context(), place)
+	return bank.DB, func() *demo.Ledger {
+		result, err := ReadResult(t.Context(), bank.DB, file)
 		require.NoError(t, err)
-		return Balance(transfers, accounts, opening, books, 0)
+		return Balance(transfers, accounts, opening, result, 0)
 	}
 }
 
 func TestTamperedTablesAreNoticed(t *testing.T) {
-	scratchtest.OnBoth(t, func(t *testing.T, server string) {
-		place, judge := bookHere(t, server)
+	demotest.OnBoth(t, func(t *testing.T, server string) {
+		db, judge := book(t, server)
 		require.Empty(t, judge().Problems)
-		// Each is found and taken back before the next.
+		// Each is found, and undone before the next.
 		for _, tampering := range []struct {
 			what                      string
 			do, undo                  []string
@@ -84,19 +83,19 @@ func TestTamperedTablesAreNoticed(t *testing.T) {
 			},
 		} {
 			for _, statement := range tampering.do {
-				done := place.DB.Exec(statement)
+				done := db.Exec(statement)
 				require.NoError(t, done.Error, tampering.what)
 				require.Positive(t, done.RowsAffected, tampering.what)
 			}
 			ledger := judge()
-			require.Equal(t, scratch.Unbalanced, status(ledger), tampering.what)
-			require.Equal(t, [3]int{tampering.lost, tampering.doubled, tampering.outOfOrder},
-				[3]int{ledger.Lost, ledger.Doubled, ledger.OutOfOrder}, tampering.what)
+			require.False(t, ledger.Balanced(), tampering.what)
+			require.Equal(t, []int{tampering.lost, tampering.doubled, tampering.outOfOrder},
+				demotest.Counts(ledger, "lost", "doubled", "out_of_order"), tampering.what)
 			if tampering.undo == nil {
 				continue
 			}
 			for _, statement := range tampering.undo {
-				require.NoError(t, place.DB.Exec(statement).Error, tampering.what)
+				require.NoError(t, db.Exec(statement).Error, tampering.what)
 			}
 			require.Empty(t, judge().Problems, tampering.what)
 		}

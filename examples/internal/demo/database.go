@@ -1,0 +1,151 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gorm.io/driver/postgres"
+	"gorm.io/driver/sqlite"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+	_ "modernc.org/sqlite" // the driver "sqlite", pure Go: no C compiler needed
+)
+
+// sqliteParameters make SQLite durable (FULL), let readers run beside the one writer (WAL), and have
+// a transaction wait for the write lock when it begins (immediate) instead of failing later.
+const sqliteParameters = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)" +
+	"&_pragma=foreign_keys(1)&_txlock=immediate"
+
+// sqlitePrefix distinguishes a SQLite DSN from one of PostgreSQL.
+const sqlitePrefix = "file:"
+
+// connections is the size of the pool that a run reads its databases with.
+const connections = 15
+
+// Database is a SQLite file or a PostgreSQL schema.
+type Database struct {
+	DSN string // for Open in other processes
+	DB  *gorm.DB
+}
+
+// Database creates an empty database, which Close removes.
+func (e *Environment) Database(ctx context.Context, name string) (*Database, error) {
+	d := &Database{DSN: sqliteDSN(e.File(name + ".db"))}
+	if e.Postgres != "" {
+		schema := e.Name + "_" + name + "_" + e.Run
+		var err error
+		if d.DSN, err = withSearchPath(e.Postgres, schema); err != nil {
+			return nil, err
+		}
+		if err := execute(ctx, e.Postgres, "CREATE SCHEMA "+schema); err != nil {
+			return nil, err
+		}
+		e.schemas = append(e.schemas, schema)
+		e.Cleanup(func(ctx context.Context, keep bool) error {
+			if keep {
+				return nil
+			}
+			return execute(ctx, e.Postgres, "DROP SCHEMA "+schema+" CASCADE")
+		})
+	}
+	var err error
+	if d.DB, err = Open(d.DSN, connections); err != nil {
+		return nil, err
+	}
+	e.Cleanup(func(context.Context, bool) error { return Close(d.DB) })
+	return d, nil
+}
+
+// withSearchPath makes connections see the schema's tables only.
+func withSearchPath(dsn, schema string) (string, error) {
+	if !strings.Contains(dsn, "://") {
+		return dsn + " search_path=" + schema, nil
+	}
+	address, err := url.Parse(dsn)
+	if err != nil {
+		return "", errors.New("the PostgreSQL DSN is not a URL") // the DSN may hold a password
+	}
+	query := address.Query()
+	query.Set("search_path", schema)
+	address.RawQuery = query.Encode()
+	return address.String(), nil
+}
+
+func execute(ctx context.Context, dsn, statement string) error {
+	db, err := Open(dsn, 1)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return errors.Join(db.WithContext(ctx).Exec(statement).Error, Close(db))
+}
+
+// sqliteDSN returns the DSN of a SQLite file. Several processes may have it open at once.
+func sqliteDSN(file string) string {
+	path := url.URL{Path: filepath.ToSlash(file)} // escaped: # or ? would end it
+	return sqlitePrefix + path.EscapedPath() + sqliteParameters
+}
+
+// OnSQLite reports whether a DSN names a SQLite file.
+func OnSQLite(dsn string) bool { return strings.HasPrefix(dsn, sqlitePrefix) }
+
+// Open opens a pool of at most that many connections, which stay open, on the DSN of a Database.
+// GORM logs nothing: it returns all its errors. Close closes the pool.
+func Open(dsn string, connections int) (*gorm.DB, error) {
+	dialector := postgres.Open(dsn)
+	if OnSQLite(dsn) {
+		if err := createPrivate(dsn); err != nil {
+			return nil, err
+		}
+		dialector = sqlite.Dialector{DriverName: "sqlite", DSN: dsn}
+	}
+	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	pool.SetMaxOpenConns(connections)
+	pool.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// createPrivate creates the file of a SQLite DSN readable by this user alone: SQLite would let
+// everybody read it. An existing file is left as it is.
+func createPrivate(dsn string) error {
+	path, _, _ := strings.Cut(strings.TrimPrefix(dsn, sqlitePrefix), "?")
+	file, err := url.PathUnescape(path)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	created, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = created.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("create database: %w", err)
+	}
+	return nil
+}
+
+// Close closes a database's pool.
+func Close(db *gorm.DB) error {
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	return pool.Close()
+}

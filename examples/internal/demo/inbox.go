@@ -1,0 +1,118 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// Tally counts what an inbox has stored. Each status is in one of the states completed, poisoned,
+// waiting and claimed; those that are retrying are waiting or claimed.
+type Tally struct {
+	Accepted, Rejected                              int64
+	Completed, Poisoned, Waiting, Claimed, Retrying int64
+}
+
+// Settled counts the statuses that nothing will happen to any more.
+func (t Tally) Settled() int64 { return t.Completed + t.Poisoned }
+
+// String returns the counts as a line.
+func (t Tally) String() string {
+	return fmt.Sprintf("accepted %d, rejected %d; completed %d, waiting %d, claimed %d, retrying %d, poisoned %d",
+		t.Accepted, t.Rejected, t.Completed, t.Waiting, t.Claimed, t.Retrying, t.Poisoned)
+}
+
+// ReadTally counts. Before the inbox's tables are created everything is zero.
+func ReadTally(ctx context.Context, db *gorm.DB) (t Tally, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	db = db.WithContext(ctx)
+	if !db.Migrator().HasTable(&models.HandlerStatus{}) {
+		return t, ctx.Err()
+	}
+	const pending = "completed_at IS NULL AND NOT is_poisoned"
+	count := func(condition string) string {
+		return "COALESCE(SUM(CASE WHEN " + condition + " THEN 1 ELSE 0 END), 0)"
+	}
+	err = errors.Join(
+		db.Model(&models.HandlerStatus{}).Select(
+			count("completed_at IS NOT NULL")+" AS completed, "+
+				count("is_poisoned AND completed_at IS NULL")+" AS poisoned, "+
+				count(pending+" AND processing_started_at IS NULL")+" AS waiting, "+
+				count(pending+" AND processing_started_at IS NOT NULL")+" AS claimed, "+
+				count(pending+" AND error_count > 0")+" AS retrying").Take(&t).Error,
+		db.Model(&models.Message{}).Count(&t.Accepted).Error,
+		db.Model(&models.RejectedMessage{}).Count(&t.Rejected).Error)
+	if err != nil {
+		return t, fmt.Errorf("read the inbox's progress: %w", err)
+	}
+	return t, nil
+}
+
+// Stored is everything that an inbox has stored.
+type Stored struct {
+	Messages []Message
+	Statuses []Status
+	Rejected []Record
+}
+
+// Message identifies a stored message.
+type Message struct{ ID, Type string }
+
+// Status is what is stored about one handler and one message.
+type Status struct {
+	MessageID, HandlerKey        string
+	Completed, Poisoned, Claimed bool
+	ErrorCount                   int
+	Outcome                      models.Outcome
+}
+
+// Processed reports whether the handler has completed: not an operator who discarded the message.
+func (s Status) Processed() bool { return s.Completed && s.Outcome == models.OutcomeProcessed }
+
+// Record is the position of a record in its topic.
+type Record struct {
+	Partition int32
+	Offset    int64
+}
+
+// IDs returns the IDs of the messages.
+func (s Stored) IDs() []string {
+	ids := make([]string, len(s.Messages))
+	for i, m := range s.Messages {
+		ids[i] = m.ID
+	}
+	return ids
+}
+
+// ReadStored reads an inbox's tables.
+func ReadStored(ctx context.Context, db *gorm.DB) (s Stored, err error) {
+	err = Read(ctx, db, func(db *gorm.DB) map[string]*gorm.DB {
+		return map[string]*gorm.DB{
+			"messages": db.Model(&models.Message{}).Select("id, type").Find(&s.Messages),
+			"statuses": db.Model(&models.HandlerStatus{}).Select("message_id, handler_key, " +
+				"completed_at IS NOT NULL AS completed, is_poisoned AND completed_at IS NULL AS poisoned, " +
+				"processing_started_at IS NOT NULL AS claimed, error_count, outcome").Find(&s.Statuses),
+			"rejected records": db.Model(&models.RejectedMessage{}).
+				Select(`partition, record_offset AS "offset"`).Find(&s.Rejected),
+		}
+	})
+	return s, err
+}
+
+// Read runs queries within two minutes. An error names its query.
+func Read(ctx context.Context, db *gorm.DB, queries func(db *gorm.DB) map[string]*gorm.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for what, query := range queries(db.WithContext(ctx)) {
+		if query.Error != nil {
+			return fmt.Errorf("read %s: %w", what, query.Error)
+		}
+	}
+	return nil
+}
