@@ -171,6 +171,6 @@ func (c *Cleaner) release(ctx context.Context, owner *lease.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.statementTimeout, time.Second))
 	defer cancel()
 	if err := owner.Release(ctx); err != nil {
-		c.log.Warn("inbox: cleanup lease could not be given up, it runs out by itself", zap.Error(err))
+		c.log.Warn("inbox: releasing the cleanup lease failed, it expires by itself", zap.Error(err))
 	}
 }

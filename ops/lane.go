@@ -111,7 +111,7 @@ func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
 	}
 	defer release()
 	var keys []string
-	var turns []store.LaneTurn
+	var turns []store.LaneRequest
 	for _, c := range rows {
 		if madeDue {
 			keys = append(keys, c.handlerKey)
@@ -120,7 +120,7 @@ func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
 			// The lane's other names, after a rename, and whether poisoned
 			// ones are skipped only the application knows. Letting a row go is
 			// harmless, whatever the rule is: claims judge anew.
-			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Turn(*c.lane))
+			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Request(*c.lane))
 		}
 	}
 	if freed, err := o.store.AdvanceLanes(ctx, turns, o.clock.Now()); err == nil {

@@ -185,7 +185,7 @@ func TestPostgresPlans(t *testing.T) {
 	})
 	require.Empty(t, unlisted, "statements without a plan in this test")
 
-	look := func(t *testing.T, mode string, analyzed bool) {
+	use := func(t *testing.T, mode string, analyzed bool) {
 		for _, each := range plans {
 			t.Run(each.name, func(t *testing.T) {
 				explained := x.explain(t, mode, each.statement, each.args...)
@@ -209,13 +209,13 @@ func TestPostgresPlans(t *testing.T) {
 	}
 	modes := []string{"force_custom_plan", "force_generic_plan"}
 	for _, mode := range modes {
-		t.Run("without statistics by "+mode, func(t *testing.T) { look(t, mode, false) })
+		t.Run("without statistics by "+mode, func(t *testing.T) { use(t, mode, false) })
 	}
 	for _, table := range growing {
 		require.NoError(t, db.Exec(`ANALYZE inbox_`+table).Error)
 	}
 	for _, mode := range modes {
-		t.Run("by "+mode, func(t *testing.T) { look(t, mode, true) })
+		t.Run("by "+mode, func(t *testing.T) { use(t, mode, true) })
 	}
 }
 
