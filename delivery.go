@@ -112,7 +112,7 @@ func (cfg *config) validateDelivery(subscriptions []registry.Subscription) error
 	}
 	for _, s := range subscriptions {
 		mode := inPlace[s.Channel] // viaInbox if it is not there
-		for _, option := range unfit(s.Handler, mode) {
+		for _, option := range unsupported(s.Handler, mode) {
 			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s cannot hold in %s mode", s.Channel,
 				s.Type, s.Handler.Key(), option, mode))
 		}
@@ -120,15 +120,15 @@ func (cfg *config) validateDelivery(subscriptions []registry.Subscription) error
 	return errors.Join(problems...)
 }
 
-// unfit names the options of a handler that need what a mode has not: stored
+// unsupported names the options of a handler that need what a mode has not: stored
 // statuses, or markers.
-func unfit(h *handler.Handler, mode delivery) []string {
+func unsupported(h *handler.Handler, mode delivery) []string {
 	_, breaks := h.CircuitBreaker()
 	inPlace := mode != viaInbox
 	var options []string
 	for _, o := range []struct {
-		name  string
-		unfit bool
+		name        string
+		unsupported bool
 	}{
 		{"a batch handler", inPlace && h.TakesBatches()},
 		{"Ordered", inPlace && h.Ordered()},
@@ -138,7 +138,7 @@ func unfit(h *handler.Handler, mode delivery) []string {
 		{"CircuitBreaker", inPlace && breaks},
 		{"IdempotencyKey", mode != inlined && h.IdempotencyKey() != nil},
 	} {
-		if o.unfit {
+		if o.unsupported {
 			options = append(options, o.name)
 		}
 	}

@@ -106,7 +106,7 @@ func (ib *Inbox) prepareInline(ctx context.Context) error {
 			continue
 		}
 		if keys := c.inline.storeless(c); len(keys) > 0 {
-			ib.log.Warn("inbox: inline channel has no store of processed messages, handlers run each time a message comes; said once",
+			ib.log.Warn("inbox: inline channel has no store of processed messages, handlers run each time a message comes; logged once",
 				zap.String(telemetry.FieldChannel, c.name), zap.Strings(telemetry.FieldHandlerKeys, keys))
 		}
 		for _, store := range c.inline.stores() {
@@ -119,7 +119,7 @@ func (ib *Inbox) prepareInline(ctx context.Context) error {
 		}
 	}
 	if len(accumulating) > 0 && !ib.cfg.options.Cleanup.SweepMarkers {
-		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; said once",
+		ib.log.Warn("inbox: markers of inline channels accumulate, because option SweepMarkers is off; logged once",
 			zap.Strings(telemetry.FieldChannels, accumulating))
 	}
 	return nil

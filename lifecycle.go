@@ -247,7 +247,7 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 	defer cancel()
 	keys, err := ib.store.PendingKeys(ctx)
 	if err != nil {
-		return fmt.Errorf("look for stored handler keys: %w", err)
+		return fmt.Errorf("read stored handler keys: %w", err)
 	}
 	for _, key := range keys {
 		if _, known := ib.registry.Lookup(key); !known {
@@ -278,7 +278,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	}
 	keys, err := ib.store.StrayLanes(ctx, rules)
 	if err != nil {
-		return fmt.Errorf("look for lanes of dropped handler keys: %w", err)
+		return fmt.Errorf("find lanes of dropped handler keys: %w", err)
 	}
 	for _, key := range keys {
 		ib.log.Error("inbox: messages of an ordered handler can run out of order: some are pending in lanes named by a key it no longer has, and later ones do not wait for them; "+

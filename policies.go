@@ -70,11 +70,11 @@ func (cfg *config) validateKafka() error {
 
 // consuming is a channel's consumer as the inbox's policies want it.
 func (ib *Inbox) consuming(channel string, cfg kafkaconsumer.Config) kafkaconsumer.Config {
-	told := cfg.OnDeadLetter
+	onDeadLetter := cfg.OnDeadLetter
 	cfg.OnDeadLetter = func(record envelope.Record, reason error) {
 		ib.counters.OfChannel(telemetry.DeadLettered, channel, 1)
-		if told != nil {
-			told(record, reason)
+		if onDeadLetter != nil {
+			onDeadLetter(record, reason)
 		}
 	}
 	if ib.cfg.options.ShutdownOnHalt {

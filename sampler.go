@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-// sampler looks at the backlog in the background, for Health and for the
+// sampler reads the backlog in the background, for Health and for the
 // gauges: neither waits for the database (contract 11.5, 12).
 type sampler struct {
 	ib *Inbox
@@ -65,7 +65,7 @@ func (s *sampler) begin() {
 	s.remember(s.now())
 }
 
-// start begins to look. It shows what it sees as gauges.
+// start begins to sample. It shows what it sees as gauges.
 func (s *sampler) start() error {
 	hide, err := s.ib.instruments.ObserveSamples(s.sample, s.now)
 	if err != nil {
@@ -120,8 +120,8 @@ func endsBy(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// A look waits at least rest times as long as the one before it took, so that
-// looks never make up more than a small part of the database's work; but for no
+// A sample waits at least rest times as long as the one before it took, so that
+// samples never make up more than a small part of the database's work; but for no
 // more than longestRest or mostIntervals, so that health does not go by what is
 // long past.
 const (
@@ -130,7 +130,7 @@ const (
 	mostIntervals = 100
 )
 
-// restAfter is the time between a look and the next one. What a failed one took
+// restAfter is the time between a sample and the next one. What a failed one took
 // was spent waiting.
 func restAfter(interval, took time.Duration, failed bool) time.Duration {
 	if failed {
@@ -144,16 +144,16 @@ func (s *sampler) run(ctx context.Context, done chan<- struct{}) {
 	longRunning := map[string]*condition.Condition{} // by handler key
 	for {
 		began := time.Now()
-		failed := s.look(ctx, longRunning) != nil
+		failed := s.takeSample(ctx, longRunning) != nil
 		if !routine.Sleep(ctx, restAfter(s.ib.cfg.options.SampleInterval, time.Since(began), failed)) {
 			return
 		}
 	}
 }
 
-// look takes one sample, and returns why it could not. A panic, a driver's
+// takeSample takes one sample, and returns why it could not. A panic, a driver's
 // perhaps, is a failed one. It also logs calls that do not return.
-func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Condition) error {
+func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condition.Condition) error {
 	var (
 		backlog []processor.Backlog
 		workers int
@@ -177,14 +177,14 @@ func (s *sampler) look(ctx context.Context, longRunning map[string]*condition.Co
 		}
 		if s.err == nil {
 			s.since = now
-			s.ib.log.Warn("inbox: the backlog cannot be looked at, gauges and health do without it", zap.Error(err))
+			s.ib.log.Warn("inbox: sampling the backlog failed, gauges and health do not show it", zap.Error(err))
 		}
 		s.err = err
 		s.dueSince = time.Time{} // who knows
 		return err
 	}
 	if s.err != nil {
-		s.ib.log.Info("inbox: the backlog can be looked at again")
+		s.ib.log.Info("inbox: sampling the backlog recovered")
 	}
 	s.at, s.err, s.backlog, s.workers = now, nil, backlog, workers
 	p := s.ib.processor.Health()

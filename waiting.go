@@ -5,7 +5,7 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
-// waiting tells cleanup which consumer it has to wait for (contract 6.5); nil
+// waiting reports to cleanup which consumer it has to wait for (contract 6.5); nil
 // if there is none. Before Start and after Stop there are no consumers.
 func (ib *Inbox) waiting() error {
 	ib.mu.Lock()
@@ -17,14 +17,14 @@ func (ib *Inbox) waiting() error {
 			continue // no redelivery of its needs what cleanup deletes
 		}
 		if !h.CaughtUp() {
-			return behind(h)
+			return waitingError(h)
 		}
 	}
 	return nil
 }
 
-// behind says what keeps a consumer from having caught up.
-func behind(h kafkaconsumer.Health) *cleanup.WaitingError {
+// waitingError returns what keeps a consumer from having caught up.
+func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
 	waiting := &cleanup.WaitingError{Channel: h.Channel, Err: h.GroupErr}
 	if waiting.Err == nil {
 		waiting.Err = h.AcceptErr

@@ -289,7 +289,7 @@ func (in *intake) countEmpty(received []envelope.Received, results []envelope.Re
 	in.counters.OfChannel(telemetry.EmptyRecords, in.channel, empty)
 	if _, logged := in.emptied.LoadOrStore(in.channel, true); !logged {
 		record := received[first].Record
-		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; said once",
+		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; logged once",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
 			zap.Int(telemetry.FieldPartition, record.Partition),
 			zap.Int64(telemetry.FieldOffset, record.Offset))

@@ -130,7 +130,7 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	if errors.As(err, &waiting) {
 		c.held(err)
 		if deleted != (handler.Deleted{}) { // partitions were assigned during the run
-			c.log.Info("inbox: cleaned in part", fieldsOf(deleted)...)
+			c.log.Info("inbox: cleaned partly", fieldsOf(deleted)...)
 		}
 		return min(c.opts.CleanupInterval, recheck)
 	}

@@ -95,7 +95,7 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	from, to := o.roughly(filter.From, filter.To)
 	placeAt := func(r auditRow) place { return place{ID: r.ID} }
 	read := func(ctx context.Context, p place, depth, limit int) (part[auditRow], error) {
-		rows, err := look(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit, string(filter.Actor),
+		rows, err := readRows(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit, string(filter.Actor),
 			string(filter.Action), filter.Target, o.stamp(from), o.stamp(to), auditFrom(filter.From))
 		return parted(rows, placeAt, func(r auditRow) (int, bool) { return r.looked, r.closes }), err
 	}
@@ -129,7 +129,7 @@ func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	_, err = look(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
+	_, err = readRows(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
 		var id, detail string
 		err := rows.Scan(&id, &detail)
 		if entry := of[id]; entry != nil {

@@ -70,8 +70,8 @@ func (o *Ops) pool(ctx context.Context) gorm.ConnPool {
 	return o.singles.Pool(ctx)
 }
 
-// look runs a reading statement outside any transaction.
-func look[T any](
+// readRows runs a reading statement outside any transaction.
+func readRows[T any](
 	ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) ([]T, error) {
 	release, err := o.connect(ctx)

@@ -185,18 +185,18 @@ func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []grou
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	behind := make([]groupRef, len(keys)) // those whose groups are not all known, and the last that is
+	after := make([]groupRef, len(keys)) // those whose groups are not all known, and the last that is
 	for i, key := range keys {
-		behind[i][0] = key
+		after[i][0] = key
 	}
-	for round := 0; len(behind) > 0 && round < mostRounds && len(refs)+len(behind) <= mostGroups; round++ {
+	for round := 0; len(after) > 0 && round < mostRounds && len(refs)+len(after) <= mostGroups; round++ {
 		var found []groupRef
-		if found, behind, err = g.findMore(ctx, o, behind, (mostGroups-len(refs))/len(behind)); err != nil {
+		if found, after, err = g.findMore(ctx, o, after, (mostGroups-len(refs))/len(after)); err != nil {
 			return nil, err
 		}
 		refs = append(refs, found...)
 	}
-	g.capped = len(behind) > 0
+	g.capped = len(after) > 0
 	return refs, nil
 }
 
@@ -207,9 +207,9 @@ const mostRounds = 8
 // findMore names up to share groups of each handler key behind one of its groups, and
 // the last of each that has more.
 func (g *grouping) findMore(
-	ctx context.Context, o *Ops, behind []groupRef, share int,
+	ctx context.Context, o *Ops, after []groupRef, perKey int,
 ) (found, more []groupRef, err error) {
-	list, err := jsonOf(behind)
+	list, err := jsonOf(after)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -217,18 +217,18 @@ func (g *grouping) findMore(
 		groupRef
 		number int
 	}
-	read, err := look(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
+	read, err := readRows(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
 		r.groupRef[2] = lastID
 		return rows.Scan(&r.groupRef[0], &r.groupRef[1], &r.number)
-	}, list, share+1)
+	}, list, perKey+1)
 	last := map[string]groupRef{}
 	for _, r := range read {
-		if r.number == share {
+		if r.number == perKey {
 			last[r.groupRef[0]] = r.groupRef
 		}
 	}
 	for _, r := range read {
-		if r.number > share {
+		if r.number > perKey {
 			more = append(more, last[r.groupRef[0]])
 		} else {
 			found = append(found, r.groupRef)
@@ -243,7 +243,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 	if err != nil {
 		return nil, err
 	}
-	counts, err := look(ctx, o, countGroups, o.scanGroupCount, append([]any{list, most}, o.groupArguments(g.filter)...)...)
+	counts, err := readRows(ctx, o, countGroups, o.scanGroupCount, append([]any{list, most}, o.groupArguments(g.filter)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, e
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
-		gaps, err := look(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
+		gaps, err := readRows(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
 			var found store.Stamp
 			err := rows.Scan(&g.ID, &g.Channel, &g.Topic, &g.Partition, &g.FromOffset, &g.ToOffset, &g.Reason, &found)
 			g.FoundAt = found.Time

@@ -56,7 +56,7 @@ SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
 	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys,
 		byGroup: failingKeys}[st]
-	return look(ctx, o, statement, store.Value[string], mostKeys)
+	return readRows(ctx, o, statement, store.Value[string], mostKeys)
 }
 
 // allOpenKeys are those that have rows of any.

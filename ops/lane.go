@@ -33,20 +33,20 @@ const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1`
 // placeInLane counts what is before a status in the lane of its name: after a
 // rename within the lifetime of its rows a lane goes by two, see contract 5.12.
 func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
-	sequences, err := look(ctx, o, sequenceOf, store.Value[int64], r.ID)
+	sequences, err := readRows(ctx, o, sequenceOf, store.Value[int64], r.ID)
 	if err != nil || len(sequences) == 0 {
 		return nil, err
 	}
 	place := &LanePlace{HeadMessageID: r.MessageID, HeadNamespace: r.Namespace, HeadStatusID: r.ID, HeadState: r.State}
 	head := sequences[0]
 	for _, poisoned := range []bool{false, true} {
-		counts, err := look(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID,
+		counts, err := readRows(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID,
 			laneCap+1)
 		if err != nil {
 			return nil, err
 		}
 		place.Ahead.N += counts[0]
-		heads, err := look(ctx, o, laneHead, func(rows *sql.Rows, h *laneFirst) error {
+		heads, err := readRows(ctx, o, laneHead, func(rows *sql.Rows, h *laneFirst) error {
 			return rows.Scan(&h.id, &h.messageID, &h.namespace, &h.sequence, &h.poisoned, &h.processing)
 		}, r.lane.Handler, r.lane.Key, poisoned)
 		if err != nil {

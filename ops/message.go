@@ -227,7 +227,7 @@ func hangs(s Status, workers []Worker) bool {
 
 // statusesIn are a message's statuses, each with its place in its lane.
 func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := look(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
+	rows, err := readRows(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		}
 	}
 	out.Reasons = reasonsOf(workers)
-	names, err := look(ctx, o, inboxName, store.Value[string])
+	names, err := readRows(ctx, o, inboxName, store.Value[string])
 	if err != nil {
 		return fail(err)
 	}
@@ -137,7 +137,7 @@ type openCounts struct {
 
 func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (HandlerOverview, error) {
 	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle}
-	counts, err := look(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
+	counts, err := readRows(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
 		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest, &c.lanes)
 	}, h.HandlerKey, o.stamp(now), LookLimit+1)
 	if err != nil {
@@ -222,7 +222,7 @@ func (o *Ops) judgeLanes(
 
 // capped counts up to most; the statement's first parameter is its limit.
 func (o *Ops) capped(ctx context.Context, statement string, most int64, args ...any) (Count, error) {
-	counts, err := look(ctx, o, statement, store.Value[int64], append([]any{most + 1}, args...)...)
+	counts, err := readRows(ctx, o, statement, store.Value[int64], append([]any{most + 1}, args...)...)
 	if err != nil {
 		return Count{}, err
 	}

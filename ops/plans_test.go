@@ -238,7 +238,7 @@ func TestPostgresPlans(t *testing.T) {
 				if each.expected != "" {
 					require.Contains(t, scans, each.expected+"\n")
 				}
-				require.LessOrEqual(t, explained.Looked(), each.most, scans)
+				require.LessOrEqual(t, explained.RowsRead(), each.most, scans)
 			})
 		}
 	}
@@ -278,7 +278,7 @@ func TestSQLitePlans(t *testing.T) {
 	require.NoError(t, err)
 	for _, each := range plansOf(o) {
 		t.Run(each.name, func(t *testing.T) {
-			steps, err := look(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement, func(rows *sql.Rows, step *string) error {
+			steps, err := readRows(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement, func(rows *sql.Rows, step *string) error {
 				var ignored int
 				return rows.Scan(&ignored, &ignored, &ignored, step)
 			}, each.args...)

@@ -88,7 +88,7 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 		if err != nil {
 			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
 		}
-		rows, err := look(ctx, o, listRejected, o.scanRejected, at, p.ID, o.stamp(oldest), depth, limit, filter.Channel,
+		rows, err := readRows(ctx, o, listRejected, o.scanRejected, at, p.ID, o.stamp(oldest), depth, limit, filter.Channel,
 			filter.Topic, o.stamp(before), inSQL)
 		return parted(rows, placeAt, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
 	}

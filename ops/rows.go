@@ -42,7 +42,7 @@ func (o *Ops) whole(ctx context.Context, ids []string) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := look(ctx, o, wholeRows, o.scanRow, list, len(ids))
+	rows, err := readRows(ctx, o, wholeRows, o.scanRow, list, len(ids))
 	if err != nil {
 		return nil, err
 	}

@@ -211,7 +211,7 @@ func (o *Ops) scan(
 	if err != nil {
 		return scanned{}, err
 	}
-	read, err := look(ctx, o, listOf[st], o.scanHit, args...)
+	read, err := readRows(ctx, o, listOf[st], o.scanHit, args...)
 	if err != nil {
 		return scanned{}, err
 	}

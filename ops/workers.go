@@ -225,7 +225,7 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := look(ctx, o, pausedKeys, store.Value[string], mostListed)
+	paused, err := readRows(ctx, o, pausedKeys, store.Value[string], mostListed)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}
@@ -258,7 +258,7 @@ const pausedKeys = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY han
 
 // Leases lists the leases of processor and cleanup, at most 1,000, by name.
 func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
-	leases, err := look(ctx, o, leases, func(rows *sql.Rows, l *Lease) error {
+	leases, err := readRows(ctx, o, leases, func(rows *sql.Rows, l *Lease) error {
 		var expires, now store.Stamp
 		err := rows.Scan(&l.Name, &l.OwnerID, &expires, &now)
 		if o.sqlite {

@@ -69,7 +69,7 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 		f.log.Warn("inbox: this machine's clock is not the database's: retries come too early or too late, here and in other workers; synchronize the machines' clocks (NTP)",
 			zap.Duration(telemetry.FieldAhead, skew))
 	case skew == 0 && f.skew != 0:
-		f.log.Info("inbox: this machine's clock is the database's again")
+		f.log.Info("inbox: this machine's clock agrees with the database's again")
 	}
 	f.skew = skew
 }

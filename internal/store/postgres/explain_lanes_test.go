@@ -53,14 +53,14 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 			t.Run(name+" by "+mode, func(t *testing.T) {
 				explained := x.explain(t, mode, statement, args...)
 				scans := strings.Join(explained.Scans(), "\n")
-				t.Logf("%.0f rows, %.0f pages by\n%s", explained.Looked(), explained.Hit+explained.Read, scans)
+				t.Logf("%.0f rows, %.0f pages by\n%s", explained.RowsRead(), explained.Hit+explained.Read, scans)
 				for _, each := range expected {
 					require.Contains(t, scans, each)
 				}
 				require.NotContains(t, scans, "inbox_handler_statuses_poisoned", "poisoned rows may be many")
 				require.NotContains(t, scans, "Seq Scan inbox_messages")
 				require.NotContains(t, scans, "Seq Scan inbox_handler_statuses")
-				require.LessOrEqual(t, explained.Looked(), mostRows)
+				require.LessOrEqual(t, explained.RowsRead(), mostRows)
 				require.LessOrEqual(t, explained.Hit+explained.Read, mostPages)
 			})
 		}

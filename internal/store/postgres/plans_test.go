@@ -193,7 +193,7 @@ func TestPostgresPlans(t *testing.T) {
 				for _, table := range growing[:2] {
 					require.NotContains(t, scans, "Seq Scan inbox_"+table)
 				}
-				t.Logf("%.0f rows, %.0f pages by\n%s", explained.Looked(), explained.Hit+explained.Read, scans)
+				t.Logf("%.0f rows, %.0f pages by\n%s", explained.RowsRead(), explained.Hit+explained.Read, scans)
 				if !analyzed {
 					return
 				}
@@ -203,7 +203,7 @@ func TestPostgresPlans(t *testing.T) {
 				for _, expected := range each.expected {
 					require.Contains(t, scans, expected)
 				}
-				require.LessOrEqual(t, explained.Looked(), each.most, scans)
+				require.LessOrEqual(t, explained.RowsRead(), each.most, scans)
 			})
 		}
 	}
