@@ -9,14 +9,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// GapPage is a part of the list of gaps.
+// GapPage is one page of the list of gaps.
 type GapPage struct {
 	Gaps []models.Gap
 	Next Cursor
 }
 
-// ListGaps returns a page of the gaps that consumers went past, those found
-// last first (contract 7.5). See List for after and limit.
+// ListGaps returns a page of the gaps that consumers continued after, the latest first (contract
+// 7.5). See List for after and limit.
 func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -38,6 +38,6 @@ func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (GapPage, e
 	return GapPage{Gaps: page.items, Next: page.next}, nil
 }
 
-// By the gaps' primary key: the IDs ascend with time.
+// walkGaps uses the gaps' primary key: the IDs ascend with time.
 const walkGaps = `
 SELECT id, channel, topic, "partition", from_offset, to_offset, reason, found_at FROM {gaps} WHERE id < $1 ORDER BY id DESC LIMIT $2`

@@ -69,16 +69,16 @@ func fewConnections(db *gorm.DB) int {
 	return min(max(limit/4, 1), most)
 }
 
-// CheckSchema returns an error that says what to do if the tables are not there,
-// or too old for this program (contract 3.4). It only reads.
+// CheckSchema returns an error that says what to do if the tables are missing or too old for this
+// program (contract 3.4). It only reads.
 func (o *Ops) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, o.statementTimeout)
 	defer cancel()
 	return models.CheckTables(ctx, o.db, o.naming)
 }
 
-// at is the second parameter, a time, on PostgreSQL, whose clock bounds a machine's
-// but not a test's (contract 3.5).
+// at returns the SQL of the second parameter, a time. On PostgreSQL the database's clock limits a
+// machine's time, but not a test's (contract 3.5).
 func at(c clock.Clock) string {
 	if clock.IsTest(c) {
 		return `$2::timestamptz`
@@ -99,8 +99,8 @@ func tables(naming models.Naming) []string {
 	}
 }
 
-// dialectTexts are what the statements of this package have of each dialect; all
-// else is the same text. Lists travel as JSON.
+// dialectTexts are the parts of this package's statements that differ by dialect. Lists are passed
+// as JSON.
 var dialectTexts = map[string][]string{
 	"postgres": {
 		// The first parameter, a list of numbers.
