@@ -62,7 +62,7 @@ func (h *Health) because(r ops.HealthReason) {
 func (h *Health) judgeSamples(s *sampler, o Options) {
 	if s.err != nil {
 		h.because(ops.HealthReason{Code: health.Database, State: HealthDegraded,
-			Detail: fmt.Sprintf("the backlog cannot be looked at since %s: %v", s.since.Format(time.RFC3339), s.err)})
+			Detail: fmt.Sprintf("the backlog cannot be read since %s: %v", s.since.Format(time.RFC3339), s.err)})
 		return
 	}
 	if s.at.IsZero() || h.Processor.Mode == processor.ModeExclusive && !h.Processor.HoldsLock {

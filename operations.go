@@ -52,8 +52,8 @@ func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit)
 	if errors.Is(err, acceptor.ErrRejectedNotFound) {
 		return nil, fmt.Errorf("%w: %w", ops.ErrNotFound, err)
 	}
-	var still *handler.StillBadError
-	if err != nil && !errors.As(err, &still) {
+	var stillBad *handler.StillBadError
+	if err != nil && !errors.As(err, &stillBad) {
 		err = badInput(err)
 	}
 	return acceptedOf(results), err

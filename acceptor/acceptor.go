@@ -158,7 +158,7 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 		return nil, err
 	}
 	if err := invalid(p.results); err != nil {
-		a.tellDiffering(p)
+		a.reportDiffering(p)
 		return nil, err
 	}
 	receipt := &Receipt{Results: p.results, acceptor: a, plan: p}
@@ -197,18 +197,18 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
-	handing := a.beginHandoff(p)
-	defer handing.end()
+	dispatching := a.beginDispatch(p)
+	defer dispatching.end()
 	p.batch.Now = a.clock.Now()
 	took := a.timed(ctx, p)
 	stored, err := a.store.Accept(ctx, p.batch)
 	took(err)
 	if err != nil {
-		handing.failed(err)
+		dispatching.failed(err)
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
 	}
 	p.take(stored)
-	handing.committed(stored)
+	dispatching.committed(stored)
 	return nil
 }
 
@@ -228,7 +228,7 @@ func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
 
 // wakeFor wakes the processor if the plan added statuses of which it is not notified yet.
 func (a *Acceptor) wakeFor(p *plan) {
-	if !p.told && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
+	if !p.notified && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
 		a.wake(slices.Collect(maps.Keys(p.keys)))
 	}
 }
@@ -236,7 +236,7 @@ func (a *Acceptor) wakeFor(p *plan) {
 // report wakes the processor, counts and calls hooks, all after the commit.
 func (a *Acceptor) report(ctx context.Context, p *plan) {
 	a.wakeFor(p)
-	a.tellDiffering(p)
+	a.reportDiffering(p)
 	a.reportAccepted(ctx, p, p.rows)
 	for i, r := range p.results {
 		m := p.messages[i]
@@ -276,9 +276,9 @@ func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) 
 // mostDiffering bounds how many message IDs one log line names.
 const mostDiffering = 20
 
-// tellDiffering counts and logs messages with a known ID and other content. It writes one line per
+// reportDiffering counts and logs messages with a known ID and other content. It writes one line per
 // channel, so that a flood of them leaves room for other lines.
-func (a *Acceptor) tellDiffering(p *plan) {
+func (a *Acceptor) reportDiffering(p *plan) {
 	ids := map[string][]string{}
 	for i, r := range p.results {
 		if r.ContentDiffers {
@@ -300,12 +300,12 @@ const maxWarnedTypes = 1000
 
 func (a *Acceptor) warnUnrouted(channel, typ string) {
 	key := [2]string{channel, typ}
-	if _, told := a.warned.Load(key); told {
+	if _, warned := a.warned.Load(key); warned {
 		return
 	}
 	a.warnedMu.Lock()
 	defer a.warnedMu.Unlock()
-	if _, told := a.warned.Load(key); told || a.warnedCount > maxWarnedTypes {
+	if _, warned := a.warned.Load(key); warned || a.warnedCount > maxWarnedTypes {
 		return
 	}
 	a.warnedCount++

@@ -152,9 +152,9 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 		acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
 		require.Equal(t, []handler.AcceptOutcome{handler.OutcomeDuplicate},
 			acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}))
-		said := logs.FilterMessage("inbox: message IDs are known with other content, the content stored first counts").FilterField(zap.Strings("message_ids", []string{"1"}))
-		require.Len(t, said.All(), 1)
-		require.NotContains(t, said.All()[0].ContextMap(), "content")
+		logged := logs.FilterMessage("inbox: message IDs are known with other content, the content stored first counts").FilterField(zap.Strings("message_ids", []string{"1"}))
+		require.Len(t, logged.All(), 1)
+		require.NotContains(t, logged.All()[0].ContextMap(), "content")
 		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
 		other := handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("1000 EUR")}
 		acceptAll(t, ib, other, other)

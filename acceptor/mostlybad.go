@@ -6,8 +6,8 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// share counts a partition's records in a batch, and how many of them are bad.
-type share struct{ bad, of int }
+// badCount counts a partition's records in a batch, and how many of them are bad.
+type badCount struct{ bad, total int }
 
 // policyOf returns the inbox's policy for bad records, but BadRecordHalt for a partition that is
 // mostly bad.
@@ -30,20 +30,20 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 		return false
 	}
 	in.judged = true
-	shares := map[partition]share{}
+	counts := map[partition]badCount{}
 	for i, r := range results {
 		if record := received[i].Record; r.Err == nil || !bareTombstone(record) {
-			s := shares[partitionOf(record)]
-			s.of++
+			s := counts[partitionOf(record)]
+			s.total++
 			if r.Err != nil && !isUnrouted(r.Err) {
 				s.bad++
 			}
-			shares[partitionOf(record)] = s
+			counts[partitionOf(record)] = s
 		}
 	}
-	in.mostlyBad = map[partition]share{}
-	for at, s := range shares {
-		if s.bad >= in.opts.HaltAtBadRecords && s.bad > s.of/2 {
+	in.mostlyBad = map[partition]badCount{}
+	for at, s := range counts {
+		if s.bad >= in.opts.HaltAtBadRecords && s.bad > s.total/2 {
 			in.mostlyBad[at] = s
 		}
 	}
@@ -62,7 +62,7 @@ func (in *intake) explain(received []envelope.Received, results []envelope.Resul
 	for i, r := range results {
 		if s, halts := in.mostlyBad[partitionOf(received[i].Record)]; halts && r.Err != nil && !isUnrouted(r.Err) {
 			results[i].Err = fmt.Errorf("%d of %d records of the partition in one batch are bad, this one because: %w", s.bad,
-				s.of, r.Err)
+				s.total, r.Err)
 		}
 	}
 	return results

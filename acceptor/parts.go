@@ -46,7 +46,7 @@ func (a *Acceptor) noteFailure(p place, rows int) { a.smaller.Store(p, max(rows/
 // passed again, are then known, and get further. So no record is too large for a slow database, and
 // its partition makes progress.
 func (in *intake) persistInParts(ctx context.Context, p *plan) error {
-	told := true
+	notified := true
 	for from := 0; ; {
 		part, to := p.part(from, in.rows)
 		if err := in.persist(ctx, part); err != nil {
@@ -55,9 +55,9 @@ func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 			in.reportAccepted(ctx, p, p.rows[:from])
 			return err
 		}
-		told = told && part.told
+		notified = notified && part.notified
 		if to == len(p.batch.Messages) {
-			p.told = told
+			p.notified = notified
 			return nil
 		}
 		// Only new rows show what the database can take: known ones cost it little.

@@ -171,7 +171,7 @@ func (g *granting) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	}
 }
 
-func TestEachPartOfARecordIsHandedOff(t *testing.T) {
+func TestEachPartOfARecordIsDispatched(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		g := &granting{unclaimed: map[string]int{}}
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
@@ -218,9 +218,9 @@ func TestRecordThatTheDatabaseRefusesInALaterPartIsBad(t *testing.T) {
 
 func TestMessagesOfAFailedAcceptAreCountedOnceAsAccepted(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		told := map[string]int{}
+		reported := map[string]int{}
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
-			cfg.Hooks.OnAccepted = func(_ context.Context, e handler.AcceptedEvent) { told[e.MessageID]++ }
+			cfg.Hooks.OnAccepted = func(_ context.Context, e handler.AcceptedEvent) { reported[e.MessageID]++ }
 		})
 		ids := eventIDs(6000)
 		errorAt(t, d, ids[5500])
@@ -230,8 +230,8 @@ func TestMessagesOfAFailedAcceptAreCountedOnceAsAccepted(t *testing.T) {
 		inboxtest.Exec(t, d.DB, `DROP TRIGGER full_disk ON inbox_messages`)
 		r.accept(at(0, ids...))
 		require.EqualValues(t, 6000, r.counters.Load(telemetry.Accepted))
-		require.Len(t, told, 6000)
-		for id, n := range told {
+		require.Len(t, reported, 6000)
+		for id, n := range reported {
 			require.Equal(t, 1, n, id)
 		}
 	})

@@ -20,8 +20,8 @@ type plan struct {
 	repeats map[int]int
 	// keys are the handlers that may get new statuses.
 	keys map[string]bool
-	// told means that the processor is already notified of them.
-	told bool
+	// notified means that the processor is already notified of them.
+	notified bool
 }
 
 // plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored

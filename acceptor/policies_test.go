@@ -177,9 +177,9 @@ func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
 	})
 }
 
-// TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried proves contract 7.8: an accept
+// TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried proves contract 7.8: an accept
 // is retried for as long as an outage lasts.
-func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testing.T) {
+func TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
@@ -201,9 +201,9 @@ func TestBadRecordsAreToldAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testin
 	})
 }
 
-// TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection proves contract 7.8. It
+// TestBadRecordsAreLoggedAndCountedOnceWhereAnOutageInterruptsTheirBisection proves contract 7.8. It
 // runs only on PostgreSQL, see TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll.
-func TestBadRecordsAreToldAndCountedOnceWhereAnOutageInterruptsTheirBisection(t *testing.T) {
+func TestBadRecordsAreLoggedAndCountedOnceWhereAnOutageInterruptsTheirBisection(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.ErrorLevel)
 		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })

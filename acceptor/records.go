@@ -50,7 +50,7 @@ func (a *Acceptor) AcceptRecords(
 			results[i].Reason = in.reason(channel, "", r.Err)
 		}
 	}
-	in.tell(received, results)
+	in.reportBad(received, results)
 	return results, nil
 }
 
@@ -63,7 +63,7 @@ type intake struct {
 	rows int
 	// mostlyBad holds the partitions most of whose records in the batch are bad. It is set once the
 	// batch is judged.
-	mostlyBad map[partition]share
+	mostlyBad map[partition]badCount
 	judged    bool
 }
 
@@ -195,11 +195,11 @@ func isUnrouted(err error) bool {
 	return errors.As(err, &reason) && reason.Reason == reasonUnrouted
 }
 
-// behindError is why a good record halts.
-type behindError struct{ offset int64 }
+// afterHaltError is why a good record halts.
+type afterHaltError struct{ offset int64 }
 
-func (e *behindError) Error() string {
-	return fmt.Sprintf("behind the halted record at offset %d", e.offset)
+func (e *afterHaltError) Error() string {
+	return fmt.Sprintf("after the halted record at offset %d", e.offset)
 }
 
 // haltedRecords finds the records at which a partition halts and marks those after them, which must
@@ -209,8 +209,8 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 	stopped := map[partition]int64{}
 	for i, r := range received {
 		at := partitionOf(r.Record)
-		if offset, behind := stopped[at]; behind {
-			results[i] = envelope.Result{Disposition: envelope.Halt, Err: &behindError{offset}}
+		if offset, after := stopped[at]; after {
+			results[i] = envelope.Result{Disposition: envelope.Halt, Err: &afterHaltError{offset}}
 			skip[i] = true
 		} else if results[i].Disposition == envelope.Halt {
 			stopped[at] = r.Record.Offset
@@ -246,18 +246,18 @@ func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) mo
 	}
 }
 
-// tell counts and logs bad records, after the accept has succeeded: a failing accept is retried for
+// reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for
 // as long as an outage lasts. Dead letters are counted and logged when they are acknowledged.
-func (in *intake) tell(received []envelope.Received, results []envelope.Result) {
+func (in *intake) reportBad(received []envelope.Received, results []envelope.Result) {
 	for at, bad := range in.mostlyBad {
 		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic),
 			zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad),
-			zap.Int(telemetry.FieldRecords, bad.of))
+			zap.Int(telemetry.FieldRecords, bad.total))
 	}
 	in.countEmpty(received, results)
 	for i, r := range results {
-		if behind := (*behindError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &behind) {
+		if after := (*afterHaltError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &after) {
 			continue
 		}
 		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)
@@ -289,7 +289,7 @@ func (in *intake) countEmpty(received []envelope.Received, results []envelope.Re
 	in.counters.OfChannel(telemetry.EmptyRecords, in.channel, empty)
 	if _, logged := in.emptied.LoadOrStore(in.channel, true); !logged {
 		record := received[first].Record
-		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; said once",
+		in.log.Warn("inbox: records hold an empty batch of events and no message, they are passed and counted; logged once",
 			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
 			zap.Int(telemetry.FieldPartition, record.Partition),
 			zap.Int64(telemetry.FieldOffset, record.Offset))

@@ -169,7 +169,7 @@ func TestHaltStopsThePartitionBeforeTheBadRecord(t *testing.T) {
 		results := r.accept(at(0, "0"), bad(1, errMangled), at(2, "2"), elsewhere)
 		require.Equal(t, "durable, halt bad, halt bad, durable", dispositions(results))
 		require.ErrorIs(t, results[1].Err, errMangled)
-		require.ErrorContains(t, results[2].Err, "behind the halted record at offset 1")
+		require.ErrorContains(t, results[2].Err, "after the halted record at offset 1")
 		require.Equal(t, []string{"0", "other partition"}, r.messages(), "what lies behind waits with it")
 		require.Empty(t, r.rejected())
 	})

@@ -157,7 +157,7 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 	}
 	p.take(stored)
 	if err := invalid(p.results); err != nil { // an ID conflict, for which nothing was stored
-		a.tellDiffering(p)
+		a.reportDiffering(p)
 		return &badError{err}
 	}
 	return nil

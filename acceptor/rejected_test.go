@@ -20,9 +20,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// mendable is an acceptor whose decoder can be repaired: until then every record is bad. It keeps
+// repairable is an acceptor whose decoder can be repaired: until then every record is bad. It keeps
 // the last record that it decoded.
-type mendable struct {
+type repairable struct {
 	*receiving
 	mu     sync.Mutex
 	broken error
@@ -30,9 +30,9 @@ type mendable struct {
 	seen   envelope.Record
 }
 
-func mend(t *testing.T, d *inboxtest.Database) *mendable {
+func newRepairable(t *testing.T, d *inboxtest.Database) *repairable {
 	t.Helper()
-	m := &mendable{broken: errMangled}
+	m := &repairable{broken: errMangled}
 	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
 		ID: envelope.Func(func(r envelope.Record) (string, error) {
 			m.mu.Lock()
@@ -46,14 +46,14 @@ func mend(t *testing.T, d *inboxtest.Database) *mendable {
 }
 
 // reject stores a record as rejected and returns the row's ID.
-func (m *mendable) reject(record envelope.Record) string {
+func (m *repairable) reject(record envelope.Record) string {
 	m.t.Helper()
 	require.Equal(m.t, "durable bad", dispositions(m.accept(envelope.Received{Record: record, Err: errMangled})))
 	rows := m.rejected()
 	return rows[len(rows)-1].ID
 }
 
-func (m *mendable) mended(id string) {
+func (m *repairable) repair(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.id, m.broken = id, nil
@@ -63,14 +63,14 @@ func (m *mendable) mended(id string) {
 // including those that were too many to be read.
 func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
+		m := newRepairable(t, d)
 		record := at(1).Record
 		// "a" is 0xff, and a header without a name is null
 		record.Headers, record.RawHeaders = nil, []byte("\x04\x02a\x02\xff\x00\x01")
 		id := m.reject(record)
 		_, err := properties.ParseHeaders(m.rejected()[0].Headers)
 		require.ErrorIs(t, err, properties.ErrRawHeaders)
-		m.mended("1")
+		m.repair("1")
 		_, err = m.AcceptRejected(context.Background(), id)
 		require.NoError(t, err)
 		require.Equal(t, []handler.Header{{Key: "a", Value: []byte("\xff")}, {}}, m.seen.Headers)
@@ -82,10 +82,10 @@ func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 // TestRejectedRecordIsAcceptedAgainOnceItCanBe proves contract 7.4.
 func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
+		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
 		other := m.reject(at(2).Record)
-		m.mended("1")
+		m.repair("1")
 		m.woken = 0
 		results, err := m.AcceptRejected(context.Background(), strings.ToUpper(id))
 		require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 // TestRejectedRecordThatIsStillBadStaysWithItsNewReason proves contract 7.4.
 func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
+		m := newRepairable(t, d)
 		known := inboxtest.Message("known")
 		known.Source = "elsewhere"
 		_, err := m.Accept(context.Background(), known)
@@ -154,7 +154,7 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 // record would be lost.
 func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := &mendable{receiving: receive(t, d, nil)} // with the default decoder
+		m := &repairable{receiving: receive(t, d, nil)} // with the default decoder
 		text := func(offset int64, contentType, value string) envelope.Record {
 			r := at(offset).Record
 			r.Value, r.Headers = []byte(value), []handler.Header{{Key: "content-type", Value: []byte(contentType)}}
@@ -178,7 +178,7 @@ func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
 // as a whole: its messages that were stored when it was rejected are duplicates.
 func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := &mendable{receiving: receive(t, d, nil)}
+		m := &repairable{receiving: receive(t, d, nil)}
 		record := at(1).Record
 		event := func(id, typ string) string {
 			return `{"specversion":"1.0","id":"` + id + `","source":"/s","type":"` + typ + `"}`
@@ -207,8 +207,8 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 
 func TestUnknownRejectedMessageAndUnfitChannelAreTypedErrors(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
-		m.mended("1")
+		m := newRepairable(t, d)
+		m.repair("1")
 		for _, id := range []string{uuid.NewString(), "no UUID at all", "", "\xff\x00"} {
 			_, err := m.AcceptRejected(context.Background(), id)
 			require.ErrorIs(t, err, acceptor.ErrRejectedNotFound, id)
@@ -233,9 +233,9 @@ func TestUnknownRejectedMessageAndUnfitChannelAreTypedErrors(t *testing.T) {
 
 func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
+		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
-		m.mended("1")
+		m.repair("1")
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		inboxtest.OneWins(t, 8, acceptor.ErrRejectedNotFound, func(int) error {
 			_, err := m.AcceptRejected(context.Background(), id)
@@ -248,9 +248,9 @@ func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 
 func TestDatabaseOutageLeavesARejectedRecordAsItIs(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
+		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
-		m.mended("1")
+		m.repair("1")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 		defer cancel()
 		_, err := m.AcceptRejected(ctx, id)
@@ -285,13 +285,13 @@ var anyRecord = rapid.Custom(func(t *rapid.T) envelope.Record {
 // TestRejectedRecordComesBackByteForByte proves contract 7.4: the raw record is kept byte for byte.
 func TestRejectedRecordComesBackByteForByte(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		m := mend(t, d)
+		m := newRepairable(t, d)
 		check := func(t require.TestingT, record envelope.Record) {
 			_, err := m.AcceptRecords(context.Background(), "c", []envelope.Received{{Record: record, Err: errMangled}})
 			require.NoError(t, err)
 			rows := m.rejected()
 			require.Len(t, rows, 1)
-			m.mended(uuid.NewString())
+			m.repair(uuid.NewString())
 			_, err = m.AcceptRejected(context.Background(), rows[0].ID)
 			require.NoError(t, err)
 			require.Equal(t, record, m.seen)

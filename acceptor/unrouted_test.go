@@ -24,7 +24,7 @@ func unrouted(id, messageType string) handler.RawMessage {
 	return m
 }
 
-func TestUnroutedMessagesAreCountedAndToldOncePerType(t *testing.T) {
+func TestUnroutedMessagesAreCountedAndLoggedOncePerType(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))

@@ -130,7 +130,7 @@ func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	if errors.As(err, &waiting) {
 		c.held(err)
 		if deleted != (handler.Deleted{}) { // partitions were assigned during the run
-			c.log.Info("inbox: cleaned in part", fieldsOf(deleted)...)
+			c.log.Info("inbox: cleaned partly", fieldsOf(deleted)...)
 		}
 		return min(c.opts.CleanupInterval, recheck)
 	}
@@ -171,6 +171,6 @@ func (c *Cleaner) release(ctx context.Context, owner *lease.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(c.statementTimeout, time.Second))
 	defer cancel()
 	if err := owner.Release(ctx); err != nil {
-		c.log.Warn("inbox: cleanup lease could not be given up, it runs out by itself", zap.Error(err))
+		c.log.Warn("inbox: releasing the cleanup lease failed, it expires by itself", zap.Error(err))
 	}
 }

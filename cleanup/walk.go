@@ -18,9 +18,9 @@ type retentions struct {
 	own   []ownRetention
 	// lengths are all different retentions, the longest first.
 	lengths []time.Duration
-	// forEver says that at least one handler keeps its statuses forever.
-	forEver bool
-	keys    map[string]bool // keys of all handlers
+	// keepsForever says that at least one handler keeps its statuses forever.
+	keepsForever bool
+	keys         map[string]bool // keys of all handlers
 }
 
 // ownRetention is a handler's own retention, for one of its keys.
@@ -37,7 +37,7 @@ func retentionsOf(opts Options, handlers []*handler.Handler) retentions {
 	for _, h := range handlers {
 		retention := h.Retention()
 		if retention == 0 && r.inbox == 0 {
-			r.forEver = true
+			r.keepsForever = true
 		}
 		for _, key := range h.Keys() {
 			if retention > 0 && !r.keys[key] {
@@ -108,7 +108,7 @@ func (w *walked) plan(now time.Time, kept bool) (spans []span, full bool) {
 	}
 	for i, length := range w.lengths {
 		next := span{from: w.at.Add(-length - lateCompletion), until: now.Add(-length)}
-		if i == 0 && !kept && !w.forEver {
+		if i == 0 && !kept && !w.keepsForever {
 			next.from = time.Time{}
 		}
 		if n := len(spans); n > 0 && !next.from.After(spans[n-1].until) {

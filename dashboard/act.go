@@ -49,7 +49,7 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 		return err
 	}
 	if len(refs) == 0 {
-		return q.back("messages", saying("nothing-chosen"))
+		return q.back("messages", noticeQuery("nothing-chosen"))
 	}
 	defer q.d.forget()
 	if len(refs) == 1 {
@@ -57,7 +57,7 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 			return err
 		}
 		q.log(done, zap.String(telemetry.FieldStatusID, refs[0].StatusID))
-		return q.back("messages", saying(done))
+		return q.back("messages", noticeQuery(done))
 	}
 	acted, left := 0, 0
 	for _, ref := range refs {
@@ -93,14 +93,14 @@ func (q *request) switchHandler(done string, act func(context.Context, ops.Actor
 	key := q.given().Get("handler")
 	err := act(q.r.Context(), q.actor(), key)
 	if errors.Is(err, ops.ErrNotPaused) {
-		return q.back("handlers", saying("not-paused"))
+		return q.back("handlers", noticeQuery("not-paused"))
 	}
 	if err != nil {
 		return err
 	}
 	q.d.forget()
 	q.log(done, zap.String(telemetry.FieldHandlerKey, key))
-	return q.back("handlers", saying(done))
+	return q.back("handlers", noticeQuery(done))
 }
 
 func (q *request) reAccept() error {
@@ -111,17 +111,17 @@ func (q *request) reAccept() error {
 	}
 	q.d.forget()
 	q.log("accepted", zap.String(telemetry.FieldRejectedID, id))
-	said := "accepted"
+	notice := "accepted"
 	if len(accepted) > 0 {
 		switch accepted[0].Outcome {
 		case handler.OutcomeDuplicate:
-			said = "known"
+			notice = "known"
 		case handler.OutcomeUnrouted:
-			said = "unrouted"
+			notice = "unrouted"
 		}
-		return q.redirect("./message?" + url.Values{"id": {accepted[0].MessageID}, "said": {said}}.Encode())
+		return q.redirect("./message?" + url.Values{"id": {accepted[0].MessageID}, "said": {notice}}.Encode())
 	}
-	return q.redirect("./rejected?" + saying(said).Encode())
+	return q.redirect("./rejected?" + noticeQuery(notice).Encode())
 }
 
 // typedBody is the data of a page that asks the user to type an ID.
@@ -156,7 +156,7 @@ func (q *request) deleteMessage() error {
 	}
 	q.d.forget()
 	q.log("deleted", zap.String(telemetry.FieldMessageID, id))
-	return q.redirect("./messages?" + saying("deleted").Encode())
+	return q.redirect("./messages?" + noticeQuery("deleted").Encode())
 }
 
 func (q *request) confirmDeleteRejected() error {
@@ -181,7 +181,7 @@ func (q *request) deleteRejected() error {
 	}
 	q.d.forget()
 	q.log("deleted", zap.String(telemetry.FieldRejectedID, id))
-	return q.redirect("./rejected?" + saying("deleted").Encode())
+	return q.redirect("./rejected?" + noticeQuery("deleted").Encode())
 }
 
 // typed returns the ID that the form is for. The user must have typed it as it is, or in the form

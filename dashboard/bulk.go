@@ -50,7 +50,7 @@ func (q *request) confirmSelected() error {
 		return err
 	}
 	if len(refs) == 0 {
-		return q.back("messages", saying("nothing-chosen"))
+		return q.back("messages", noticeQuery("nothing-chosen"))
 	}
 	return q.render("confirm", actionTitle(action)+" the selected", "messages", confirmBody{
 		Action: action, Form: "./" + action, Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" +
@@ -206,11 +206,11 @@ func (q *request) stopJob() error {
 		return refuse(http.StatusNotFound, "Bulk action not found",
 			"It may have run in another process. The audit shows what was done.", nil)
 	}
-	said := "already-stopped"
+	notice := "already-stopped"
 	if !seen.Ended {
 		q.d.jobs.cancel(id)
 		q.log("ended", zap.String(telemetry.FieldJob, id))
-		said = "ended"
+		notice = "ended"
 	}
-	return q.redirect("./job?" + url.Values{"id": {id}, "said": {said}}.Encode())
+	return q.redirect("./job?" + url.Values{"id": {id}, "said": {notice}}.Encode())
 }

@@ -41,7 +41,7 @@ type Dashboard struct {
 	guard     guard
 	views     views
 	samples   samples
-	causes    causes
+	groupings groupingCache
 	jobs      jobs
 	sampler   routine.Loop
 
@@ -55,8 +55,8 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
-	d := &Dashboard{opts: defaults(), ops: o, samples: samples{turn: make(chan struct{}, 1)},
-		causes: causes{turn: make(chan struct{}, 1)}}
+	d := &Dashboard{opts: defaults(), ops: o, samples: samples{sem: make(chan struct{}, 1)},
+		groupings: groupingCache{sem: make(chan struct{}, 1)}}
 	for _, set := range configure {
 		if set != nil {
 			set(&d.opts)
@@ -90,7 +90,7 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 // forget drops cached data, so that the next page shows the action that was just done.
 func (d *Dashboard) forget() {
 	d.samples.forget()
-	d.causes.forget()
+	d.groupings.forget()
 }
 
 // Start takes the charts' samples in the background, so that a page opened later shows the last

@@ -44,14 +44,14 @@ func badInput(text string) error {
 
 // problemOf translates an error from ops for the person who sees the page.
 func problemOf(err error) *problem {
-	var told *problem
+	var known *problem
 	var stillBad *handler.StillBadError
 	is := func(status int, title, text string) *problem {
 		return &problem{status: status, title: title, text: text, cause: err}
 	}
 	switch {
-	case errors.As(err, &told):
-		return told
+	case errors.As(err, &known):
+		return known
 	case errors.As(err, &stillBad):
 		return is(http.StatusConflict, "The record is still bad",
 			"It was not accepted and stays rejected, with a new reason: reload the record to read it. Fix the decoder or the channel first.")

@@ -43,12 +43,12 @@ type job struct {
 	end      context.CancelFunc
 	done     chan struct{} // closed when it has ended
 
-	mu      sync.Mutex
-	result  ops.BulkResult
-	deleted handler.Deleted
-	ended   time.Time // zero while under way
-	told    bool      // cancelled by a user or by Stop
-	err     error
+	mu        sync.Mutex
+	result    ops.BulkResult
+	deleted   handler.Deleted
+	ended     time.Time // zero while under way
+	cancelled bool      // cancelled by a user or by Stop
+	err       error
 }
 
 func (j *job) progress(result ops.BulkResult) {
@@ -108,14 +108,14 @@ func (js *jobs) cancel(id string) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if j := js.all[id]; j != nil {
-		j.tellToEnd()
+		j.cancel()
 	}
 }
 
-func (j *job) tellToEnd() {
+func (j *job) cancel() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.told = true
+	j.cancelled = true
 	j.end()
 }
 
@@ -125,7 +125,7 @@ func (js *jobs) close() {
 	defer js.mu.Unlock()
 	js.closed = true
 	for _, j := range js.all {
-		j.tellToEnd()
+		j.cancel()
 	}
 }
 
@@ -159,7 +159,7 @@ type jobView struct {
 	Action                 string
 	Took                   time.Duration
 	Began                  time.Time
-	Ended, Told            bool
+	Ended, Cancelled       bool
 	Result                 ops.BulkResult
 	Expected               int64
 	// Percent is how much of the dry run's count is done.
@@ -197,7 +197,7 @@ func (j *job) view(id string, now time.Time) jobView {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began),
-		Result: j.result, Expected: j.expected, Told: j.told}
+		Result: j.result, Expected: j.expected, Cancelled: j.cancelled}
 	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
 		"cleanup": "Cleanup"}[j.action]
 	if j.expected > 0 {
@@ -210,7 +210,7 @@ func (j *job) view(id string, now time.Time) jobView {
 	switch {
 	case j.err == nil:
 		v.Percent = 100
-	case j.told && errors.Is(j.err, context.Canceled):
+	case j.cancelled && errors.Is(j.err, context.Canceled):
 		v.Problem = &problemView{"Stopped early", "It was stopped. Changes made until then are kept."}
 	default:
 		p := problemOf(j.err)

@@ -71,8 +71,8 @@ func (q *request) message() error {
 	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
 	if errors.Is(err, ops.ErrAmbiguous) { // the list shows the messages that share the ID
 		list := url.Values{"id": {ref.ID}}
-		if said := q.query.Get("said"); said != "" {
-			list.Set("said", said)
+		if notice := q.query.Get("said"); notice != "" {
+			list.Set("said", notice)
 		}
 		return q.redirect("./messages?" + list.Encode())
 	}

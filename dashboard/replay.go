@@ -60,12 +60,12 @@ func (q *request) replay() error {
 	}
 	q.d.forget()
 	q.log("replayed", zap.String(telemetry.FieldMessageID, ref.ID), zap.String(telemetry.FieldCopyID, accepted.MessageID))
-	said := "replayed"
+	notice := "replayed"
 	if accepted.Outcome == handler.OutcomeUnrouted {
-		said = "unrouted"
+		notice = "unrouted"
 	}
 	// The copy has the namespace of its channel, which is the original's.
 	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace})
-	address.Set("said", said)
+	address.Set("said", notice)
 	return q.redirect("./message?" + address.Encode())
 }

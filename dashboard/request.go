@@ -196,13 +196,13 @@ func (q *request) redirect(to string) error {
 
 // back redirects to the page that the form names, with the result of the action. If the form names
 // no page of the dashboard, it redirects to otherwise.
-func (q *request) back(otherwise string, said url.Values) error {
+func (q *request) back(otherwise string, notice url.Values) error {
 	to := ownPage(q.r.PostForm.Get("back"), otherwise)
 	query := to.Query()
-	for _, name := range saidFields {
+	for _, name := range noticeFields {
 		query.Del(name)
 	}
-	for name, values := range said {
+	for name, values := range notice {
 		query[name] = values
 	}
 	return q.redirect("./" + to.Path + "?" + query.Encode())

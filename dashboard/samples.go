@@ -19,8 +19,8 @@ const (
 	// sharedFor is how long one overview is reused for all requests, so that many viewers cost as
 	// much as one.
 	sharedFor = time.Second
-	// glanceFor is how long the navigation reuses an overview's counts.
-	glanceFor = 10 * time.Second
+	// navCountsFor is how long the navigation reuses an overview's counts.
+	navCountsFor = 10 * time.Second
 )
 
 // sample has the values of one overview that the charts show.
@@ -39,8 +39,8 @@ func sampleOf(seen ops.Overview, at time.Time) sample {
 		workers: int64(seen.WorkersAlive), oldest: all.OldestDueAge}
 }
 
-// glance has the counts that the navigation shows beside its links.
-type glance struct {
+// navCounts has the counts that the navigation shows beside its links.
+type navCounts struct {
 	Known    bool
 	Inbox    string
 	Poisoned ops.Count
@@ -57,17 +57,17 @@ type samples struct {
 	// taken is when last was taken, by the dashboard's clock.
 	taken time.Time
 
-	// turn is a one-slot semaphore: one request queries the database while the others wait for its
+	// sem is a one-slot semaphore: one request queries the database while the others wait for its
 	// result.
-	turn chan struct{}
+	sem chan struct{}
 }
 
 // overview returns an overview that is at most sharedFor old. A new one is stored as a sample.
 func (d *Dashboard) overview(ctx context.Context) (ops.Overview, error) {
 	s := &d.samples
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.sem <- struct{}{}:
+		defer func() { <-s.sem }()
 	case <-ctx.Done():
 		return ops.Overview{}, fmt.Errorf("wait for the overview of another request: %w", ctx.Err())
 	}
@@ -127,20 +127,20 @@ func (s *samples) hour() []sample {
 	return append([]sample{}, s.list...)
 }
 
-// glance returns the counts of the navigation. Without them, it returns zeros instead of an error,
+// navCounts returns the counts of the navigation. Without them, it returns zeros instead of an error,
 // so that the page is still shown.
-func (d *Dashboard) glance(ctx context.Context) glance {
+func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 	d.samples.mu.Lock()
 	seen, taken := d.samples.last, d.samples.taken
 	d.samples.mu.Unlock()
-	if taken.IsZero() || d.clock.Now().Sub(taken) > glanceFor {
+	if taken.IsZero() || d.clock.Now().Sub(taken) > navCountsFor {
 		var err error
 		if seen, err = d.overview(ctx); err != nil {
 			d.log.Warn("dashboard has no counts for its navigation", zap.Error(err))
-			return glance{}
+			return navCounts{}
 		}
 	}
-	g := glance{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected, Gaps: seen.Gaps}
+	g := navCounts{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected, Gaps: seen.Gaps}
 	for _, h := range seen.Handlers {
 		if h.Paused {
 			g.Paused++

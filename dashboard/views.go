@@ -49,8 +49,8 @@ type view struct {
 	Section string // the section of the navigation
 	Who     Principal
 	Token   string
-	Glance  glance
-	Said    *said
+	Nav     navCounts
+	Notice  *notice
 	// Here is this page's address, for forms to return to. Live is the address of the part that is
 	// updated, or empty.
 	Here    string
@@ -81,7 +81,7 @@ func (q *request) render(name, title, section string, body any) error {
 	if j, ok := body.(jobView); ok && !j.Ended {
 		v.Refresh = min(v.Refresh, time.Second.Milliseconds()) // somebody waits for the result
 	}
-	v.Glance = q.d.glance(q.r.Context())
+	v.Nav = q.d.navCounts(q.r.Context())
 	if t := q.d.views[name]; t.Lookup("live") != nil {
 		query := q.ownQuery()
 		query.Set(partParameter, partLive)
@@ -96,7 +96,7 @@ func (q *request) view(title, section string, body any) *view {
 	v := &view{Title: title, Section: section, Who: q.who, Token: q.token, Now: q.now(), Body: body,
 		Refresh: q.d.opts.Refresh.Milliseconds(), q: q}
 	if q.route != nil {
-		v.Said = saidIn(q.query)
+		v.Notice = noticeIn(q.query)
 		v.Here = q.route.path
 		if query := q.ownQuery().Encode(); query != "" {
 			v.Here += "?" + query
@@ -112,7 +112,7 @@ func (q *request) ownQuery() url.Values {
 		own[name] = values
 	}
 	own.Del(partParameter)
-	for _, name := range saidFields {
+	for _, name := range noticeFields {
 		own.Del(name)
 	}
 	return own

@@ -168,8 +168,8 @@ func (c DecoderConfig) HeaderLimit() int { return cmp.Or(c.MaxHeaders, defaultMa
 type Decoder struct {
 	cfg DecoderConfig
 	log *zap.Logger
-	// told holds the channels whose missing IDs were logged.
-	told sync.Map
+	// warned holds the channels whose missing IDs were logged.
+	warned sync.Map
 }
 
 // NewDecoder returns a Decoder. A nil log logs nothing. It fails only on an invalid config.
@@ -269,8 +269,8 @@ func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) 
 	if !errors.Is(err, ErrMissingID) || !d.cfg.AllowMissingID {
 		return id, err
 	}
-	if _, told := d.told.LoadOrStore(channel, true); !told {
-		d.log.Warn("inbox: message without ID gets its coordinates as ID, copies that producers resend will not be recognised; said once",
+	if _, warned := d.warned.LoadOrStore(channel, true); !warned {
+		d.log.Warn("inbox: message without ID gets its coordinates as ID, copies that producers resend will not be recognised; logged once",
 			zap.String(telemetry.FieldChannel, channel), zap.String(telemetry.FieldStrategy, strategy.String()),
 			zap.String(telemetry.FieldTopic, r.Topic), zap.Int(telemetry.FieldPartition, r.Partition),
 			zap.Int64(telemetry.FieldOffset, r.Offset))

@@ -97,7 +97,7 @@ func (k *Kit) nextAttempt() (due time.Time, waiting bool) {
 		Where("next_attempt_at IS NOT NULL AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL").
 		Order("next_attempt_at").Limit(1).Find(&next).Error
 	if err != nil {
-		k.t.Fatalf("fxtest: look for the next attempt: %v", err)
+		k.t.Fatalf("fxtest: find the next attempt: %v", err)
 	}
 	if len(next) == 0 {
 		return time.Time{}, false

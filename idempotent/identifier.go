@@ -21,7 +21,7 @@ import (
 // Handle and Wrap have one built in. It is safe for concurrent use.
 type Identifier[T any] struct {
 	identity[T]
-	told sync.Once // logs messages without an ID once
+	warned sync.Once // logs messages without an ID once
 }
 
 // Identify returns an Identifier. The error joins everything that is wrong, see Handle.
@@ -29,7 +29,7 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 	c := config{Options: DefaultOptions()}.with(opts)
 	i, err := newIdentifier[T](handlerKey, c)
 	if c.Duplicates == LogDuplicates && c.Logger == nil {
-		err = errors.Join(err, errSilent)
+		err = errors.Join(err, errNoLogger)
 	}
 	if err != nil {
 		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
@@ -53,8 +53,8 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 	}
 	if errors.Is(err, ErrMissingID) && i.config.AllowMissingID {
 		id, err = "", nil
-		i.told.Do(func() {
-			i.config.log.Warn("inbox: message without ID, the handler runs each time it comes; said once",
+		i.warned.Do(func() {
+			i.config.log.Warn("inbox: message without ID, the handler runs each time it comes; logged once",
 				zap.String(telemetry.FieldHandlerKey, i.handlerKey), zap.String(telemetry.FieldChannel, i.config.Channel),
 				zap.String(telemetry.FieldMessageType, typeOf(message)))
 		})

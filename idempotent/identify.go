@@ -75,7 +75,7 @@ func (i *identity[T]) typeProblem() error {
 // find returns the message's ID, unchecked.
 func (i *identity[T]) find(message T) (string, error) {
 	if i.keyBy == nil {
-		return i.behind(message)
+		return i.fallbackID(message)
 	}
 	id, err := i.keyBy(message)
 	switch {
@@ -84,12 +84,12 @@ func (i *identity[T]) find(message T) (string, error) {
 	case err == nil && id != "":
 		return id, nil
 	default:
-		return i.behind(message)
+		return i.fallbackID(message)
 	}
 }
 
-// behind finds the ID if KeyBy is not set or returns none.
-func (i *identity[T]) behind(message T) (string, error) {
+// fallbackID finds the ID if KeyBy is not set or returns none.
+func (i *identity[T]) fallbackID(message T) (string, error) {
 	if i.recordBy != nil {
 		return i.ofRecord(i.recordBy(message))
 	}

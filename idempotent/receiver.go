@@ -40,14 +40,14 @@ func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, err
 		return nil, err
 	}
 	if store == nil {
-		r.cfg.log.Warn("inbox: no store of processed messages, handlers run each time a message comes; said once",
+		r.cfg.log.Warn("inbox: no store of processed messages, handlers run each time a message comes; logged once",
 			append(about, zap.String(telemetry.FieldChannel, r.cfg.Channel))...)
 	}
 	return r, nil
 }
 
-// errSilent refuses LogDuplicates without a logger: no duplicate would ever be logged.
-var errSilent = fmt.Errorf("option Duplicates is %q, but there is no logger: set option Logger", LogDuplicates)
+// errNoLogger refuses LogDuplicates without a logger: no duplicate would ever be logged.
+var errNoLogger = fmt.Errorf("option Duplicates is %q, but there is no logger: set option Logger", LogDuplicates)
 
 // checkStore returns what is wrong with a store, which may be nil.
 func (c config) checkStore(store Store) error {
@@ -98,7 +98,7 @@ func Handle[T any](
 		all = append(all, errors.New("its function is nil"))
 	}
 	if cfg.Duplicates == LogDuplicates && cfg.Logger == nil && r.store != nil {
-		all = append(all, errSilent)
+		all = append(all, errNoLogger)
 	}
 	w := &wrapped[T]{store: r.store, Identifier: identifier, fn: fn, counters: &counters{}}
 	err = errors.Join(all...)

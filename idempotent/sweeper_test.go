@@ -208,7 +208,7 @@ func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 	}
 	patient, waiting := make(chan error, 1), inboxtest.Watch(context.Background())
 	go func() { patient <- s.Stop(waiting) }()
-	inboxtest.Receive(t, waiting.Looked, "the patient Stop to wait")
+	inboxtest.Receive(t, waiting.DoneCalled, "the patient Stop to wait")
 	beside := make(chan error, 1)
 	go func() { beside <- s.Stop(ended) }()
 	require.ErrorIs(t, inboxtest.Receive(t, beside, "the other Stop"), context.Canceled,

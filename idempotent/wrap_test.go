@@ -195,7 +195,7 @@ func TestMessageWithoutIDIsHandledEachTimeWhereAllowed(t *testing.T) {
 	require.NoError(t, h(t.Context(), withID("")))
 	require.Equal(t, errHandler, h(t.Context(), withID("")))
 	require.Equal(t, 3, calls)
-	require.Equal(t, 1, logs.FilterMessageSnippet("message without ID").Len(), "said once")
+	require.Equal(t, 1, logs.FilterMessageSnippet("message without ID").Len(), "logged once")
 	require.Equal(t, idempotent.Counts{MissingKey: 3, Undeduplicated: 2, Failed: 1}, r.Counts())
 
 	require.ErrorIs(t, h(t.Context(), withID("a\x00b")), envelope.ErrBadID, "an ID that cannot be is not a missing one")
@@ -364,7 +364,7 @@ func TestWithoutStoreTheHandlerRunsEachTime(t *testing.T) {
 	}
 	require.Equal(t, errHandler, h(t.Context(), withID("m1")))
 	require.Equal(t, 4, calls)
-	require.Equal(t, 1, logs.Len(), "said once")
+	require.Equal(t, 1, logs.Len(), "logged once")
 	require.Equal(t, idempotent.Counts{Undeduplicated: 3, Failed: 1}, r.Counts())
 }
 

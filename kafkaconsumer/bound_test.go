@@ -58,7 +58,7 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	}
 	held := buffer.NewHold()
 	require.True(t, held.Take(ctx, len(content))) // as the response is
-	d := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content},
+	d := &responseReader{fetcher: f, held: held, response: &kafkawire.Response{Records: content},
 		chunk: &chunk{partition: f.partition}}
 	worked, delivered := make(chan struct{}), make(chan error, 1)
 	go func() { defer close(worked); w.run(ctx, ctx) }()

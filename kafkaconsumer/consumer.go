@@ -39,19 +39,19 @@ type Consumer struct {
 	clock         clock.Clock
 
 	// ctx ends when Stop is called, hardCtx when the time of Stop is up.
-	ctx        context.Context
-	stop       context.CancelFunc
-	hardCtx    context.Context
-	hardStop   context.CancelFunc
-	done       chan struct{}
-	grouping   *condition.Condition // reaching brokers and joining
-	fetching   *condition.Condition
-	accepting  *condition.Condition
-	committing *condition.Condition
-	stalling   *condition.Condition
-	bootstrap  int                  // index in cfg.Brokers to ask first; used by run's goroutine only
-	publishing *condition.Condition // publishing to the dead-letter topic
-	letters    *deadLetters         // nil without a dead-letter topic
+	ctx         context.Context
+	stop        context.CancelFunc
+	hardCtx     context.Context
+	hardStop    context.CancelFunc
+	done        chan struct{}
+	grouping    *condition.Condition // reaching brokers and joining
+	fetching    *condition.Condition
+	accepting   *condition.Condition
+	committing  *condition.Condition
+	stalling    *condition.Condition
+	bootstrap   int                  // index in cfg.Brokers to ask first; used by run's goroutine only
+	publishing  *condition.Condition // publishing to the dead-letter topic
+	deadLetters *deadLetterPublisher // nil without a dead-letter topic
 
 	mu         sync.Mutex
 	state      State
@@ -114,7 +114,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		zap.WarnLevel,
 		"dead-letter publish", "the same records are tried again")
 	if cfg.DeadLetterTopic != "" {
-		c.letters = &deadLetters{channel: channel, cfg: cfg, network: network, publishing: c.publishing, log: log}
+		c.deadLetters = &deadLetterPublisher{channel: channel, cfg: cfg, network: network, publishing: c.publishing, log: log}
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.hardCtx, c.hardStop = context.WithCancel(context.Background())

@@ -35,9 +35,9 @@ const (
 	HeaderHeaders = "inbox-headers"
 )
 
-// maxLetterBytes bounds a request with several dead letters: brokers allow 1 MiB unless configured
+// maxDeadLetterBytes bounds a request with several dead letters: brokers allow 1 MiB unless configured
 // otherwise. A larger record is sent alone.
-const maxLetterBytes = 512 << 10
+const maxDeadLetterBytes = 512 << 10
 
 // DeadLetterError is why a partition halts when the dead-letter topic refuses a bad record
 // permanently, for example because it is too large (contract 7.4).
@@ -63,8 +63,8 @@ type deadLetter struct {
 	text   string // of the reason, redacted as it may be published
 }
 
-// deadLetters publishes to a consumer's dead-letter topic. It is safe for concurrent use.
-type deadLetters struct {
+// deadLetterPublisher publishes to a consumer's dead-letter topic. It is safe for concurrent use.
+type deadLetterPublisher struct {
 	channel    string
 	cfg        Config
 	network    *network
@@ -72,28 +72,28 @@ type deadLetters struct {
 	log        *zap.Logger
 }
 
-// publish writes the letters of one partition in order and returns how many of them all replicas of
+// publish writes the bad records of one partition in order and returns how many of them all replicas of
 // the topic have acknowledged. It retries until one of these is true:
 //
-//   - All letters are acknowledged.
+//   - All of them are acknowledged.
 //   - The topic refuses one permanently (*DeadLetterError).
 //   - ctx ends.
 //   - session has ended and a request fails. The next owner of the partition publishes the rest,
 //     so that a rebalance need not wait for a topic that is down.
 //
-// A request whose response is lost is sent again, so a letter may be published twice.
-func (d *deadLetters) publish(
-	ctx, session context.Context, p *partition, letters []deadLetter,
+// A request whose response is lost is sent again, so a record may be published twice.
+func (d *deadLetterPublisher) publish(
+	ctx, session context.Context, p *partition, bad []deadLetter,
 ) (acknowledged int, err error) {
 	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
-	limit := maxLetterBytes
-	for acknowledged < len(letters) {
-		next := letters[acknowledged : acknowledged+d.fitting(letters[acknowledged:], limit)]
+	limit := maxDeadLetterBytes
+	for acknowledged < len(bad) {
+		next := bad[acknowledged : acknowledged+d.fitting(bad[acknowledged:], limit)]
 		err := d.produce(ctx, p, next)
 		switch {
 		case err == nil:
 			for _, l := range next {
-				d.tell(l)
+				d.report(l)
 			}
 			acknowledged += len(next)
 			d.publishing.End(p)
@@ -118,29 +118,29 @@ func (d *deadLetters) publish(
 	return acknowledged, nil
 }
 
-// fitting returns how many of the letters fit into one request, at least one.
-func (d *deadLetters) fitting(letters []deadLetter, limit int) int {
+// fitting returns how many of the records fit into one request, at least one.
+func (d *deadLetterPublisher) fitting(bad []deadLetter, limit int) int {
 	size := 0
-	for i, l := range letters {
+	for i, l := range bad {
 		if size += l.record.Size(); i > 0 && size > limit {
 			return i
 		}
 	}
-	return len(letters)
+	return len(bad)
 }
 
-// produce sends one request. All letters of a partition go to one partition of the dead-letter
+// produce sends one request. All bad records of a partition go to one partition of the dead-letter
 // topic, which keeps their order.
-func (d *deadLetters) produce(ctx context.Context, p *partition, letters []deadLetter) error {
+func (d *deadLetterPublisher) produce(ctx context.Context, p *partition, bad []deadLetter) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.RequestTimeout)
 	defer cancel()
 	partitions, err := d.partitions(ctx)
 	if err != nil {
 		return err
 	}
-	records := make([]kafka.Record, len(letters))
-	for i, l := range letters {
-		records[i] = d.letter(l)
+	records := make([]kafka.Record, len(bad))
+	for i, l := range bad {
+		records[i] = d.encode(l)
 	}
 	response, err := d.network.client.Produce(ctx, &kafka.ProduceRequest{
 		Topic: d.cfg.DeadLetterTopic, Partition: p.id % partitions, RequiredAcks: kafka.RequireAll,
@@ -153,14 +153,14 @@ func (d *deadLetters) produce(ctx context.Context, p *partition, letters []deadL
 		err = fmt.Errorf("%d of %d records: %w", len(response.RecordErrors), len(records), kafka.InvalidRecord)
 	}
 	if err != nil {
-		return fmt.Errorf("publish %d bad records to dead-letter topic %q: %w", len(letters), d.cfg.DeadLetterTopic, err)
+		return fmt.Errorf("publish %d bad records to dead-letter topic %q: %w", len(bad), d.cfg.DeadLetterTopic, err)
 	}
 	return nil
 }
 
 // partitions returns the number of partitions of the dead-letter topic. The request never creates
 // it.
-func (d *deadLetters) partitions(ctx context.Context) (int, error) {
+func (d *deadLetterPublisher) partitions(ctx context.Context) (int, error) {
 	response, err := d.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{d.cfg.DeadLetterTopic}})
 	if err != nil {
 		return 0, fmt.Errorf("ask brokers for dead-letter topic %q: %w", d.cfg.DeadLetterTopic, err)
@@ -181,8 +181,8 @@ func (d *deadLetters) partitions(ctx context.Context) (int, error) {
 		kafka.Unknown)
 }
 
-// letter returns the record byte for byte, with additional headers for its origin and the reason.
-func (d *deadLetters) letter(l deadLetter) kafka.Record {
+// encode returns the record byte for byte, with additional headers for its origin and the reason.
+func (d *deadLetterPublisher) encode(l deadLetter) kafka.Record {
 	r := l.record
 	out := kafka.Record{Time: r.Timestamp, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value)}
 	for _, h := range r.Headers {
@@ -201,8 +201,8 @@ func (d *deadLetters) letter(l deadLetter) kafka.Record {
 	return out
 }
 
-// tell logs an acknowledged letter and calls OnDeadLetter.
-func (d *deadLetters) tell(l deadLetter) {
+// report logs an acknowledged record and calls OnDeadLetter.
+func (d *deadLetterPublisher) report(l deadLetter) {
 	d.log.Error("inbox: bad record published to the dead-letter topic", zap.String(telemetry.FieldTopic, l.record.Topic),
 		zap.Int(telemetry.FieldPartition, l.record.Partition),
 		zap.Int64(telemetry.FieldOffset, l.record.Offset), zap.String(telemetry.FieldDeadLetterTopic, d.cfg.DeadLetterTopic),

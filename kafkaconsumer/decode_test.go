@@ -140,7 +140,7 @@ func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 	}
 }
 
-func TestDamagedBatchesAreToldAndNothingOfThemIsShown(t *testing.T) {
+func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
 	record := func(offset int64) envelope.Record {
 		return envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")}
 	}
@@ -203,7 +203,7 @@ func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
 
 func TestPanicOutsideABatchIsAnError(t *testing.T) {
 	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: kafkawire.NewBudget(1)} // no network
-	next, _, err := f.turn(5)
+	next, _, err := f.fetchOnce(5)
 	require.ErrorIs(t, err, ErrUndecodable)
 	require.Equal(t, int64(5), next)
 	require.Zero(t, f.buffer.Bytes())

@@ -101,12 +101,12 @@ func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
 func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) bool {
 	reason, next := r.Err, r.Record.Offset+1
 	if reason == nil && len(r.Messages) == 0 {
-		return w.handOver(acceptCtx, r, next) // the acceptor counts the empty record
+		return w.passToAcceptor(acceptCtx, r, next) // the acceptor counts the empty record
 	}
 	if reason == nil {
 		unrouted := w.deliverer.Unrouted(r)
 		if len(unrouted) > 0 && !w.unroutedIsBad {
-			if !w.handOver(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, r.Record.Offset) {
+			if !w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, r.Record.Offset) {
 				return false
 			}
 			if w.stopped[w.partition] {
@@ -118,7 +118,7 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 		}
 		if len(unrouted) > 0 && w.unroutedIsBad {
 			if reason == nil {
-				return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, next)
+				return w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, next)
 			}
 			reason = fmt.Errorf("%w; besides, there is no handler for type %q", reason, unrouted[0].Type)
 		}
@@ -127,10 +127,10 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 		w.partition.accept(next, w.clock.Now())
 		return true
 	}
-	return w.handOver(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)
+	return w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)
 }
 
-// handOver passes to the acceptor what no handler can process. next is the offset to continue at.
-func (w *directWorker) handOver(acceptCtx context.Context, r envelope.Received, next int64) bool {
+// passToAcceptor passes to the acceptor what no handler can process. next is the offset to continue at.
+func (w *directWorker) passToAcceptor(acceptCtx context.Context, r envelope.Received, next int64) bool {
 	return w.accept(acceptCtx, []*chunk{{partition: w.partition, received: []envelope.Received{r}, next: next}})
 }

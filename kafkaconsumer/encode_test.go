@@ -150,7 +150,7 @@ func deliver(
 		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
 	held := buffer.NewHold()
-	run := &delivery{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted},
+	run := &responseReader{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted},
 		wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
 	d.err = run.run()
 	held.End()

@@ -75,7 +75,7 @@ func (f *fetcher) run(committed int64) {
 	fatals := 0
 	for f.buffer.Wait(p.ctx) {
 		asked := time.Now()
-		next, some, err := f.turn(offset)
+		next, some, err := f.fetchOnce(offset)
 		if p.ctx.Err() != nil {
 			return
 		}
@@ -115,10 +115,10 @@ func (f *fetcher) run(committed int64) {
 // in a row: brokers close a connection whose SASL session expired, or that was idle for too long,
 // and the next one works.
 func (f *fetcher) failed(err error, fields ...zap.Field) {
-	const lossesToTell = 3
+	const lossesToReport = 3
 	p := f.partition
 	if lost(err) {
-		if f.losses++; f.losses < lossesToTell {
+		if f.losses++; f.losses < lossesToReport {
 			return
 		}
 	}
@@ -143,9 +143,9 @@ func (f *fetcher) hangUp() {
 // errNothing is a broker's answer to a client that has used up its quota.
 var errNothing = errors.New("the broker says nothing but to wait")
 
-// turn fetches once and hands over what came. It returns the offset to continue at, also with an
+// fetchOnce fetches once and hands over what came. It returns the offset to continue at, also with an
 // error, and whether the response had records.
-func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
+func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	held := f.buffer.NewHold()
 	defer held.End()
 	next = offset
@@ -172,7 +172,7 @@ func (f *fetcher) turn(offset int64) (next int64, some bool, err error) {
 		}
 		f.identified, f.unsure = time.Now(), false
 	}
-	d := &delivery{fetcher: f, held: held, response: response, wanted: offset, next: offset,
+	d := &responseReader{fetcher: f, held: held, response: response, wanted: offset, next: offset,
 		chunk: &chunk{partition: f.partition}}
 	err = d.run()
 	return d.sent, len(response.Records) > 0, err

@@ -31,8 +31,8 @@ func (k gapKeeper) accept(ctx context.Context, gap envelope.Gap) (disposition en
 	return disposition, err
 }
 
-// settlePause is how often passGap checks whether all it sent is committed.
-const settlePause = 10 * time.Millisecond
+// commitCheckPause is how often passGap checks whether all it sent is committed.
+const commitCheckPause = 10 * time.Millisecond
 
 // Before the offset moves back, the log must confirm the reason this often. A leader that lags
 // behind may report an end, or a topic, that is not the latest.
@@ -68,8 +68,8 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		f.halt(p, err)
 		return 0, false
 	}
-	for !p.settled(offset) {
-		if !routine.Sleep(p.ctx, settlePause) {
+	for !p.isCommitted(offset) {
+		if !routine.Sleep(p.ctx, commitCheckPause) {
 			return 0, false
 		}
 	}
@@ -204,8 +204,8 @@ func (f *fetcher) describeGap(offset int64, reason error) (envelope.Gap, error) 
 	return gap, nil
 }
 
-// settled reports whether everything below offset is accepted and committed.
-func (p *partition) settled(offset int64) bool {
+// isCommitted reports whether everything below offset is accepted and committed.
+func (p *partition) isCommitted(offset int64) bool {
 	if _, due := p.due(); due {
 		return false
 	}
@@ -215,7 +215,7 @@ func (p *partition) settled(offset int64) bool {
 }
 
 // restart begins anew at offset, which is to be committed even if it is below the committed one.
-// The caller has settled the partition.
+// The caller has waited until everything is committed.
 func (p *partition) restart(offset, highWatermark int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

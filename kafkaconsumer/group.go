@@ -129,8 +129,8 @@ func (c *Consumer) consume(topics []string) {
 	defer func() { leave(); <-closed }()
 	defer context.AfterFunc(c.ctx, leave)()
 
-	groupCtx, over := context.WithCancel(c.ctx)
-	defer over()
+	groupCtx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
 	for groupCtx.Err() == nil {
 		c.setState(StateJoining)
 		gen, err := group.Next(groupCtx)
@@ -161,7 +161,7 @@ func (c *Consumer) consume(topics []string) {
 			c.joined(s)
 			s.run(func(ctx context.Context, end func()) {
 				if c.watch(ctx, topics, s.assigned, end) {
-					over()
+					cancel()
 					leave()
 				}
 			})

@@ -24,12 +24,12 @@ type Idle struct {
 type idleWatch struct {
 	consumer *Consumer
 	seen     int // unassigned partitions in the last check
-	said     bool
+	warned   bool
 }
 
-// look stores the group's state in Health, and warns once if the member could have partitions. A
+// check stores the group's state in Health, and warns once if the member could have partitions. A
 // failed request does not affect consuming, so it is only a debug line.
-func (w *idleWatch) look(ctx context.Context) {
+func (w *idleWatch) check(ctx context.Context) {
 	c := w.consumer
 	idle, err := c.group(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func (w *idleWatch) look(ctx context.Context) {
 	// in a row have seen.
 	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
 	c.setIdle(idle)
-	if !w.said && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
-		w.said = true
+	if !w.warned && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {
+		w.warned = true
 		c.log.Warn("inbox: member has no partitions although there are enough, or some that no member has",
 			zap.Int(telemetry.FieldPartitions, idle.Partitions), zap.Int(telemetry.FieldMembers, idle.Members),
 			zap.Int(telemetry.FieldUnassigned, idle.Unassigned))

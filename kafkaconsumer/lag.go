@@ -3,19 +3,19 @@ package kafkaconsumer
 import "time"
 
 // lag returns how far accepted is behind the high watermark, -1 while unknown. The lock is held.
-func (p *partition) lag() int64 { return p.behind(p.highWatermark) }
+func (p *partition) lag() int64 { return p.distanceTo(p.highWatermark) }
 
 // readable returns how far accepted is behind what may be read. With read_committed that is the
 // last stable offset, before which no transaction is open. A consumer can be expected to reach this
 // offset and not the high watermark.
 func (p *partition) readable() int64 {
 	if p.readCommitted && p.lastStable >= 0 {
-		return p.behind(min(p.lastStable, p.highWatermark))
+		return p.distanceTo(min(p.lastStable, p.highWatermark))
 	}
 	return p.lag()
 }
 
-func (p *partition) behind(end int64) int64 {
+func (p *partition) distanceTo(end int64) int64 {
 	if end < 0 || p.accepted < 0 {
 		return -1
 	}

@@ -16,7 +16,7 @@ func (c *Consumer) warn() {
 	switch {
 	case c.cfg.TLS != nil && c.cfg.TLS.InsecureSkipVerify && c.cfg.TLS.VerifyPeerCertificate == nil &&
 		c.cfg.TLS.VerifyConnection == nil:
-		c.log.Warn("inbox: TLS.InsecureSkipVerify is set, anybody may play the broker")
+		c.log.Warn("inbox: TLS.InsecureSkipVerify is set, any server can pose as the broker")
 	case c.cfg.TLS == nil && c.cfg.SASL.Mechanism != "" && !c.cfg.SASL.AllowWithoutTLS:
 		c.log.Warn("inbox: SASL is used without TLS: who is on the way to the broker can read the messages, act as this client, " +
 			"and guess its password without the broker; set TLS, or SASL.AllowWithoutTLS if that is meant")

@@ -29,11 +29,11 @@ func (s *session) observe(ctx context.Context) {
 	idle := idleWatch{consumer: s.consumer}
 	for routine.Sleep(ctx, s.consumer.cfg.WatchInterval) {
 		if len(s.partitions) == 0 {
-			idle.look(ctx)
+			idle.check(ctx)
 			continue
 		}
 		s.refreshWatermarks(ctx)
-		s.sayStalls()
+		s.logStalls()
 	}
 }
 
@@ -175,8 +175,8 @@ func (s *session) listSomeEnds(
 	return nil
 }
 
-// sayStalls logs when the first partition stalls and when the last one has recovered.
-func (s *session) sayStalls() {
+// logStalls logs when the first partition stalls and when the last one has recovered.
+func (s *session) logStalls() {
 	c := s.consumer
 	for i, h := range c.partitionHealth(s) {
 		if h.StalledSince.IsZero() {

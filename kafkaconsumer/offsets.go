@@ -11,9 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// waitsToTell is how often a fetcher may find that its new group has not begun before that is
+// waitsToReport is how often a fetcher may find that its new group has not begun before that is
 // reported. The leader needs a moment to commit.
-const waitsToTell = 8
+const waitsToReport = 8
 
 // begin finds the offset to start at and retries until it is known.
 func (f *fetcher) begin(committed int64) (int64, bool) {
@@ -33,7 +33,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		if p.ctx.Err() != nil {
 			return 0, false
 		}
-		if waits++; !errors.Is(err, errNotBegun) || waits > waitsToTell {
+		if waits++; !errors.Is(err, errNotBegun) || waits > waitsToReport {
 			f.failed(err)
 		}
 		if !retry.wait(p.ctx) {

@@ -136,7 +136,7 @@ func (s *session) makeWorker(in chan *chunk) *worker {
 	c := s.consumer
 	return &worker{
 		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, accepting: c.accepting,
-		letters: c.letters, session: s.ctx, clock: c.clock,
+		deadLetters: c.deadLetters, session: s.ctx, clock: c.clock,
 		in: in, stopped: map[*partition]bool{},
 	}
 }

@@ -70,13 +70,13 @@ func (c Config) validateTopics() error {
 		}
 		seen[topic] = true
 	}
-	switch letters := c.DeadLetterTopic; {
-	case letters == "":
-	case !validTopic(letters):
+	switch deadLetter := c.DeadLetterTopic; {
+	case deadLetter == "":
+	case !validTopic(deadLetter):
 		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be 1 to 249 letters, digits, '.', '_' and '-'",
-			letters))
-	case seen[letters]:
-		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be a topic that is not one of Topics", letters))
+			deadLetter))
+	case seen[deadLetter]:
+		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be a topic that is not one of Topics", deadLetter))
 	}
 	return errors.Join(all...)
 }

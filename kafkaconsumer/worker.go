@@ -43,16 +43,16 @@ const (
 // worker accepts the chunks of its partitions, several per accept. Each partition has one worker,
 // which keeps the partition's order.
 type worker struct {
-	channel   string
-	cfg       Config
-	acceptor  Acceptor
-	in        chan *chunk
-	buffer    *kafkawire.Budget
-	halt      func(*partition, error)
-	accepting *condition.Condition
-	letters   *deadLetters // nil without a DeadLetterTopic
-	session   context.Context
-	clock     clock.Clock
+	channel     string
+	cfg         Config
+	acceptor    Acceptor
+	in          chan *chunk
+	buffer      *kafkawire.Budget
+	halt        func(*partition, error)
+	accepting   *condition.Condition
+	deadLetters *deadLetterPublisher // nil without a DeadLetterTopic
+	session     context.Context
+	clock       clock.Clock
 
 	// carry is a chunk that was received and did not fit into the batch.
 	carry *chunk
@@ -171,7 +171,7 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 		}
 		w.accepting.End(w)
 	}
-	return w.settle(ctx, live, results)
+	return w.finishBatch(ctx, live, results)
 }
 
 // try calls the acceptor once.

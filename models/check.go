@@ -80,7 +80,7 @@ func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, nami
 	}
 	tables, _, err := one[int](ctx, pool, lookup, argument)
 	if err != nil {
-		return 0, fmt.Errorf("look for table %s: %w", naming.Meta(), err)
+		return 0, fmt.Errorf("find table %s: %w", naming.Meta(), err)
 	}
 	if tables == 0 {
 		return 0, nil

@@ -8,36 +8,34 @@ import (
 	"gorm.io/gorm"
 )
 
-// Retry makes a poisoned status pending again, due now: its error count and
-// abandoned count are 0, its requeued count one more, its last error stays to
-// be read. ErrNotFound, ErrStale and ErrNotPoisoned say why nothing was done; of
-// two operators at once one gets such an error. In its lane it is where it was
-// accepted (contract 11.1).
+// Retry makes a poisoned status pending again. It is due now, its error count and its abandoned
+// count are 0, its requeued count is raised by one, and its last error stays readable. ErrNotFound,
+// ErrStale and ErrNotPoisoned say why nothing was done; of two concurrent operators one gets such
+// an error. In its lane the status keeps its place (contract 11.1).
 func (o *Ops) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref)
 }
 
-// Discard ends a poisoned status for good without running its handler. It is
-// kept as memory, so that a redelivery is still a duplicate, and cleaned like a
-// completed one. Its lane is free. Errors as Retry's.
+// Discard ends a poisoned status for good without running its handler. The row is kept, so that a
+// redelivery is still a duplicate, and is cleaned up like a completed one. The next row of its lane
+// may run. It returns the same errors as Retry.
 func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
 
-// By the primary key. The machine of an operator may be ahead of the database,
-// whose clock is the latest that is taken (see at): else nothing would run until then.
-// It is due now, not since it was accepted: thousands that
-// are retried must not go before all that has come since. Nobody else changes a
-// poisoned row but cleanup's deletion of its message, by hand: what another
-// operator has retried or discarded is not poisoned any more, and has another
-// version if it is again.
+// retry uses the primary key. An operator's machine may be ahead of the database's clock, which
+// limits the time (see at): otherwise nothing would run until then. The status is due from now on
+// and not since it was accepted, so that thousands of retried ones do not come before everything
+// newer. Only a manual deletion of the message changes a poisoned row meanwhile. A row that another
+// operator has retried or discarded is no longer poisoned, and has another version if it is
+// poisoned again.
 const retry = `
 UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, next_attempt_at = {at}, ` + unclaimed + `
 FROM {refs} AS c
 WHERE ` + isRef + `
 RETURNING {changed}`
 
-// Likewise.
+// discard uses the primary key, see retry.
 const discard = `
 UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c
@@ -49,7 +47,7 @@ const (
 	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.is_poisoned AND s.completed_at IS NULL`
 )
 
-// By the primary key.
+// stateNow uses the primary key.
 const stateNow = `SELECT version, is_poisoned AND completed_at IS NULL FROM {statuses} WHERE id = $1`
 
 func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
@@ -78,8 +76,8 @@ func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) er
 	return nil
 }
 
-// change retries or discards those of these IDs that are poisoned and at their
-// version, 0 being any, and returns them.
+// change retries or discards those of these statuses that are poisoned and at their version, where
+// 0 means any version. It returns the changed ones.
 func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs [][2]any) ([]changed, error) {
 	list, err := jsonOf(refs)
 	if err != nil {
@@ -92,7 +90,7 @@ func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs [][2]
 	return query(ctx, o, tx.Statement.ConnPool, statement, scanChanged, list, o.stamp(o.clock.Now()))
 }
 
-// whyNot says why a status was left alone.
+// whyNot returns the error for a status that was not changed.
 func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, id string, version int64) error {
 	type state struct {
 		version  int64

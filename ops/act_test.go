@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Contract 11.1.
+// TestRetryMakesAPoisonedStatusDueNow proves contract 11.1.
 func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no such order", "1")
@@ -51,7 +51,8 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 	})
 }
 
-// An operator's machine is ahead of the database by a day.
+// TestOperatorsClockPutsNothingOff runs an operator's machine that is ahead of the database by a
+// day.
 func TestOperatorsClockPutsNothingOff(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
@@ -67,7 +68,8 @@ func TestOperatorsClockPutsNothingOff(t *testing.T) {
 	})
 }
 
-// A test's clock is ahead of every database, on which nothing depends then.
+// TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase has a test's clock ahead of every database,
+// on which nothing depends then.
 func TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.clock.Advance(time.Since(r.clock.Now()) + 48*time.Hour)
@@ -93,7 +95,7 @@ func TestAgesAndWaitsFollowATestsClockAheadOfTheDatabase(t *testing.T) {
 	})
 }
 
-// Contract 11.1, 6.4.
+// TestDiscardedStatusIsKeptAsMemory proves contract 11.1, 6.4.
 func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no such order", "1")
@@ -183,7 +185,7 @@ func TestActorIsRequired(t *testing.T) {
 	})
 }
 
-// actions are all there are, on message "1", whose status of "mail" is poisoned.
+// actions returns all actions, on message "1", whose status of "mail" is poisoned.
 func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func() error {
 	t.Helper()
 	ctx := t.Context()
@@ -208,7 +210,7 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 	}
 }
 
-// Contract 11.3.
+// TestActionWhoseAuditRowCannotBeWrittenIsRefused proves contract 11.3.
 func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1")

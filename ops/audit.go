@@ -14,14 +14,14 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Actor is who acts: a user's name or address, 1 to 200 characters. Callers
-// have authenticated it; empty, too long or not text is ErrBadInput.
+// Actor is the operator who acts: a user's name or address, 1 to 200 characters. The caller has
+// authenticated it. An empty or too long Actor, or one that is not text, is ErrBadInput.
 type Actor string
 
-// Action is what an audit row is of.
+// Action is the kind of an audit row.
 type Action string
 
-// The actions.
+// These are the actions.
 const (
 	ActionView           Action = "view" // of a message and its payload
 	ActionViewRejected   Action = "view_rejected"
@@ -37,7 +37,7 @@ const (
 	ActionDenied         Action = "denied" // what was asked for is the target
 )
 
-// Actions are all of them.
+// Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionReAccept,
 		ActionDeleteRejected,
@@ -49,28 +49,27 @@ type AuditEntry struct {
 	ID     string
 	Actor  Actor
 	Action Action
-	// Target is what it was done to, such as "message m1", "status 0190…" or
-	// "handler orders.mail".
+	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler
+	// orders.mail".
 	Target string
-	// Detail is JSON, with what else there is to know: see the action.
+	// Detail is JSON. Its content depends on the action.
 	Detail     string
 	OccurredAt time.Time
-	// DatabaseRole is the role that its writer has logged in to PostgreSQL as, whoever
-	// the actor is said to be; empty on SQLite.
+	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on
+	// SQLite.
 	DatabaseRole string
 }
 
-// AuditFilter narrows the audit; empty fields take all.
+// AuditFilter narrows the audit. Empty fields match everything.
 type AuditFilter struct {
 	Actor  Actor
 	Action Action
-	// Target contains this.
+	// Target is a substring of the entry's Target.
 	Target   string
 	From, To time.Time
 }
 
-// Audit returns a page of the audit, the last action first. See List for after
-// and limit. Reading it leaves no audit row.
+// Audit returns a page of the audit, newest first. See List for after and limit. Reading the audit leaves no audit row.
 func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -87,7 +86,7 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	from, to := o.roughly(filter.From, filter.To)
 	placeAt := func(r auditRow) place { return place{ID: r.ID} }
 	read := func(ctx context.Context, p place, depth, limit int) (part[auditRow], error) {
-		rows, err := look(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit, string(filter.Actor),
+		rows, err := readRows(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit, string(filter.Actor),
 			string(filter.Action), filter.Target, o.stamp(from), o.stamp(to), auditFrom(filter.From))
 		return parted(rows, placeAt, func(r auditRow) (int, bool) { return r.looked, r.closes }), err
 	}
@@ -105,8 +104,8 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	return shown, nil
 }
 
-// details fills in what is long: chunks of bulk actions name all of their
-// statuses. So it is read of what is shown, not of all that is looked at.
+// details fills in the details, which are long: chunks of bulk actions name all of their statuses.
+// So it reads them only for the entries that are shown, not for all that were scanned.
 func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 	of := make(map[string]*AuditEntry, len(entries))
 	ids := make([]string, len(entries))
@@ -118,7 +117,7 @@ func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	_, err = look(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
+	_, err = readRows(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
 		var id, detail string
 		err := rows.Scan(&id, &detail)
 		if entry := of[id]; entry != nil {
@@ -129,7 +128,7 @@ func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
 	return err
 }
 
-// By the audit's primary key: the IDs ascend with time, see auditIDs.
+// listAudit uses the audit's primary key: the IDs ascend with time, see auditIDs.
 const listAudit = `
 WITH looked AS (
 	SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 AND id >= $9 ORDER BY id DESC LIMIT $2
@@ -144,7 +143,7 @@ UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY id LIMIT 1) l
 ORDER BY rank`
 
-// auditRow is an entry, or the last that was looked at.
+// auditRow is an entry, or the last row that was scanned.
 type auditRow struct {
 	AuditEntry
 	closes bool
@@ -159,10 +158,10 @@ func scanAudit(rows *sql.Rows, r *auditRow) error {
 	return err
 }
 
-// By the audit's primary key.
+// auditDetails uses the audit's primary key.
 const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
 
-// check says what is wrong with an actor.
+// check returns what is wrong with an actor.
 func (a Actor) check() error {
 	if strings.TrimSpace(string(a)) == "" {
 		return badInput("actor", "it is empty")
@@ -170,8 +169,8 @@ func (a Actor) check() error {
 	return checkText("actor", string(a), 1, 200)
 }
 
-// audited runs an action in a transaction with its audit row: neither is there
-// without the other (contract 11.3). What work returns is the row's detail.
+// audited runs an action in one transaction with its audit row, so neither exists without the other
+// (contract 11.3). The row's detail is what work returns.
 func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
@@ -195,19 +194,19 @@ func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target st
 	return nil
 }
 
-// note adds an audit row of what is no transaction of its own.
+// note adds an audit row for something that has no transaction of its own.
 func (o *Ops) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
 
-// noteAnyway is note also if ctx has ended: of what is done, or refused, all the same.
+// noteAnyway is like note, but ignores the end of ctx: the action was done or refused all the same.
 func (o *Ops) noteAnyway(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	ctx, cancel := o.bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	return o.note(ctx, actor, action, target, detail)
 }
 
-// entry is an audit row. Its ID is later than those before it.
+// entry returns a new audit row. Its ID is later than those of all earlier rows of this process.
 func (o *Ops) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
 	now := o.clock.Now()
 	id, err := o.auditIDs.next(now)

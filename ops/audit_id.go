@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// auditIDs makes the IDs of audit rows: UUIDs of version 7 by the clock that the
-// rows' times come from, so that a time is a place among the IDs. Each is later
-// than the one before it, also where the clock goes back.
+// auditIDs makes the IDs of audit rows. They are UUIDs of version 7 from the same clock as the
+// rows' times, so a time corresponds to a place among the IDs. Each ID is later than the one before
+// it, even if the clock goes back.
 type auditIDs struct {
 	mu   sync.Mutex
 	last int64
@@ -30,8 +30,8 @@ func (a *auditIDs) next(now time.Time) (string, error) {
 	return id.String(), nil
 }
 
-// placeInTime counts 4,096ths of milliseconds since 1970, up to what a UUID of
-// version 7 holds: the year 10889.
+// placeInTime returns t in 4,096ths of a millisecond since 1970, limited to what a UUID of version
+// 7 can hold: the year 10889.
 func placeInTime(t time.Time) int64 {
 	if t.Before(time.UnixMilli(0)) {
 		return 0
@@ -44,11 +44,11 @@ func putTime(id *uuid.UUID, at int64) {
 	id[8] = id[8]&0x3f | 0x80
 }
 
-// auditMargin is how far an audit row's ID may be from its time: IDs ascend where
-// the clock goes back, and other programs may have made them by another clock.
+// auditMargin is how far an audit row's ID may be from its time. IDs ascend even if the clock goes
+// back, and other programs may use another clock.
 const auditMargin = time.Hour
 
-// auditFrom is an ID before those of all audit rows since t.
+// auditFrom returns an ID before those of all audit rows since t.
 func auditFrom(t time.Time) string {
 	id := uuid.Nil
 	if !t.IsZero() {
@@ -57,7 +57,7 @@ func auditFrom(t time.Time) string {
 	return id.String()
 }
 
-// auditBefore is an ID behind those of all audit rows until t.
+// auditBefore returns an ID after those of all audit rows until t.
 func auditBefore(t time.Time) string {
 	if t.IsZero() {
 		return lastID

@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// poisonMany has mail poison n messages, every other with another error, and
-// ship all of them.
+// poisonMany makes mail poison n messages, every other one with another error, and ship all of
+// them.
 func poisonMany(r *rig, n int) (ids []string) {
 	for i := range n {
 		id := fmt.Sprintf("m%02d", i)
@@ -32,7 +32,7 @@ func poisonMany(r *rig, n int) (ids []string) {
 	return ids
 }
 
-// Contract 11.1, 11.2.
+// TestRetryAllOfAFailureGroupAfterADryRun proves contract 11.1, 11.2.
 func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ids := poisonMany(r, 25)
@@ -51,21 +51,21 @@ func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
 		for _, id := range ids {
 			r.fail("mail", id, nil)
 		}
-		var told []ops.BulkResult
+		var reported []ops.BulkResult
 		result, err = r.ops.RetryMatching(t.Context(), ada, group, ops.Bulk{ChunkSize: 5, Progress: func(b ops.BulkResult) {
-			told = append(told, b)
+			reported = append(reported, b)
 		}})
 		require.NoError(t, err)
 		require.EqualValues(t, 13, result.Done)
 		require.Zero(t, result.Skipped)
-		require.Len(t, told, 3)
-		require.EqualValues(t, 5, told[0].Done)
-		require.Equal(t, result, told[2])
+		require.Len(t, reported, 3)
+		require.EqualValues(t, 5, reported[0].Done)
+		require.Equal(t, result, reported[2])
 		r.process()
 		require.Len(t, r.handled(), 13)
 		require.Len(t, r.list(ops.Filter{States: []ops.State{ops.StatePoisoned}}, 100), 12+25)
 
-		// Each chunk names who, by what filter, and which.
+		// Each chunk's row has the actor, the filter and the statuses.
 		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: ops.ActionRetry}, "", 0)
 		require.NoError(t, err)
 		require.Len(t, page.Items, 1+3+1, "the dry run, chunks, the end")
@@ -103,8 +103,8 @@ func TestDiscardAllMatchingLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// Contract 11.1: an operator confirms a number; what is poisoned after that he has
-// not seen.
+// TestBulkActionTakesNoMoreThanWasConfirmed proves contract 11.1: an operator confirms a number and
+// has not seen what is poisoned after that.
 func TestBulkActionTakesNoMoreThanWasConfirmed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1", "2", "3", "4", "5", "6", "7", "8")
@@ -152,8 +152,8 @@ func TestBulkActionEndsBetweenChunksAndTellsWhatWasDone(t *testing.T) {
 	})
 }
 
-// What is poisoned again while others of the list are retried stays so: there
-// is an end.
+// TestBulkRetryRetriesEachStatusOnce proves that a status that is poisoned again while others of
+// the list are retried stays poisoned, so the action ends.
 func TestBulkRetryRetriesEachStatusOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 9)
@@ -170,7 +170,8 @@ func TestBulkRetryRetriesEachStatusOnce(t *testing.T) {
 	})
 }
 
-// Two operators, the one retrying and the other discarding the same.
+// TestConcurrentBulkActionsShareTheStatuses runs two operators, of whom one retries and one
+// discards the same statuses.
 func TestConcurrentBulkActionsShareTheStatuses(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		const n = 60
@@ -207,7 +208,7 @@ func TestConcurrentBulkActionsShareTheStatuses(t *testing.T) {
 	})
 }
 
-// A lane that is parked behind its poisoned head (contract 5.12).
+// TestOperatorsFreeALane frees a lane that is parked at its poisoned head (contract 5.12).
 func TestOperatorsFreeALane(t *testing.T) {
 	for name, each := range map[string]struct {
 		act func(r *rig) error
@@ -239,7 +240,7 @@ func TestOperatorsFreeALane(t *testing.T) {
 					require.NoError(t, err)
 				}
 				r.process()
-				// As claims leave it that found more behind the head than they wanted.
+				// As after a claim that found more rows after the head than it wanted.
 				inboxtest.Exec(t, d.DB,
 					`UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1 WHERE handler_key = 'mail' AND message_id <> '1'`)
 				require.Equal(t, []string{"mail/3", "mail/2"}, r.list(ops.Filter{States: []ops.State{ops.StatePending}}, 1))
@@ -254,7 +255,8 @@ func TestOperatorsFreeALane(t *testing.T) {
 	}
 }
 
-// Contract 4.7: what an operator made due does not wait for the next poll.
+// TestRetryWakesTheProcessorOfTheSameProcess proves contract 4.7: what an operator made due does
+// not wait for the next poll.
 func TestRetryWakesTheProcessorOfTheSameProcess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)

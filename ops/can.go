@@ -2,11 +2,11 @@ package ops
 
 import "fmt"
 
-// Can says whether this Ops can take an action, whoever asks and whatever it is
-// taken on: nil, or what its method returns each time, which is
-// ErrNeedsApplication or, with the application, ErrReplayOff. All actions but Replay, ReAccept and Cleanup work on the
-// tables alone. It is for interfaces, so that they offer what there is; the
-// methods check for themselves (contract 11.1).
+// Can reports whether this Ops supports an action, regardless of the actor and the target. It
+// returns nil, or the error that the action's method always returns: ErrNeedsApplication or, with
+// the application, ErrReplayOff. All actions but Replay, ReAccept and Cleanup need only the tables.
+// Can is for user interfaces, so that they offer only what works; the methods check for themselves
+// (contract 11.1).
 func (o *Ops) Can(action Action) error {
 	able := true
 	switch action {

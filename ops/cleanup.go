@@ -9,10 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Cleanup deletes what the retentions allow, now, see Inbox.Cleanup. It has many
-// transactions: its audit row is written before the first, and one with the
-// counts behind the last. Needs a Live, which knows the retentions, or the option Cleanup.
-// It may take long; ctx ends it.
+// Cleanup deletes now what the retentions allow, see Inbox.Cleanup. It runs many transactions. One audit row is written
+// before the first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option
+// Cleanup. It may take long; ctx ends it.
 func (o *Ops) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
 	if err := o.Can(ActionCleanup); err != nil {
 		return handler.Deleted{}, err

@@ -13,9 +13,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// text fills the tables' names and what is the dialect's own into a statement.
-// Its parameters are $1, $2 and so on; for SQLite they are ?1, ?2: drivers
-// disagree about the others.
+// text replaces the names of tables and the parts that differ by dialect in a statement. Its
+// parameters are $1, $2 and so on. For SQLite they become ?1, ?2, because its drivers disagree
+// about the other forms.
 func (o *Ops) text(statement string) string {
 	if text, ok := o.texts.Load(statement); ok {
 		return text.(string)
@@ -29,7 +29,7 @@ func (o *Ops) text(statement string) string {
 	return text
 }
 
-// stamp makes an argument of a time.
+// stamp returns a time as an argument of a statement.
 func (o *Ops) stamp(t time.Time) any {
 	if o.sqlite {
 		return store.SQLiteTime(t)
@@ -37,13 +37,13 @@ func (o *Ops) stamp(t time.Time) any {
 	return t.UTC()
 }
 
-// within bounds one look at the database.
+// within limits one statement or transaction to the statement timeout.
 func (o *Ops) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, o.opts.StatementTimeout)
 }
 
-// connect waits for one of the connections that this Ops may use. Nobody who has
-// one may wait for another: all would wait for each other.
+// connect waits for one of the connections that this Ops may use. A caller that has one must not
+// wait for a second: all callers might wait for each other.
 func (o *Ops) connect(ctx context.Context) (release func(), err error) {
 	select {
 	case o.inUse <- struct{}{}:
@@ -53,25 +53,24 @@ func (o *Ops) connect(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// fewTimeouts is how many statement timeouts a whole answer may take.
+// fewTimeouts is how many statement timeouts a whole call may take.
 const fewTimeouts = 3
 
-// bounded bounds a whole answer, however many looks it takes: of a database that
-// is slow, but never so slow that a single one runs out of time, operators get
-// no answer rather than have it work for minutes.
+// bounded limits a whole call, however many statements it takes. If the database is slow, but no
+// single statement times out, the call fails instead of keeping the database busy for minutes.
 func (o *Ops) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
-// pool runs statements outside any transaction, straight on the connection
-// pool: the user's logger and plugins are not involved, and everything reaches
-// the primary (contract 3.7).
+// pool runs statements outside of any transaction, directly on the connection pool. The
+// application's logger and plugins are bypassed, and every statement reaches the primary (contract
+// 3.7).
 func (o *Ops) pool(ctx context.Context) gorm.ConnPool {
 	return o.singles.Pool(ctx)
 }
 
-// look runs a reading statement outside any transaction.
-func look[T any](
+// readRows runs a reading statement outside of any transaction.
+func readRows[T any](
 	ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) ([]T, error) {
 	release, err := o.connect(ctx)
@@ -84,7 +83,7 @@ func look[T any](
 	return query(ctx, o, o.pool(ctx), statement, scan, args...)
 }
 
-// query collects the rows of a statement.
+// query returns the rows of a statement.
 func query[T any](
 	ctx context.Context, o *Ops, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) ([]T, error) {
@@ -96,17 +95,15 @@ func (o *Ops) exec(ctx context.Context, pool gorm.ConnPool, statement string, ar
 	return store.Exec(ctx, pool, o.text(statement), args...)
 }
 
-// Changes nothing, by meta's primary key. A SQLite transaction that reads
-// before it writes fails where another has written in between, which no
-// waiting helps against: so each of ours that acts begins with this write.
+// beginWriting changes nothing. It uses meta's primary key. A SQLite transaction that reads before
+// it writes fails if another one has written in between, and waiting does not help. So each
+// transaction that acts begins with this write.
 const beginWriting = `UPDATE {meta} SET "value" = "value" WHERE "key" = 'schema_version'`
 
-// attempts bounds how often a transaction is tried again that PostgreSQL rolled
-// back because it and another waited for each other.
+// attempts is how often a transaction is tried if PostgreSQL rolls it back because of a deadlock.
 const attempts = 3
 
-// act runs work in a transaction of at most the statement timeout, and commits
-// what it did unless it fails.
+// act runs work in a transaction of at most the statement timeout, and commits unless work fails.
 func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.DB) error) error {
 	release, err := o.connect(ctx)
 	if err != nil {
@@ -115,7 +112,7 @@ func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.D
 	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
-	// Said outright: the server's default may be another.
+	// Set explicitly, because the server's default may differ.
 	var isolation []*sql.TxOptions
 	if !o.sqlite {
 		isolation = append(isolation, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -135,7 +132,7 @@ func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.D
 	}
 }
 
-// jsonOf makes an argument of a list.
+// jsonOf returns a list as an argument of a statement.
 func jsonOf(list any) (string, error) {
 	text, err := json.Marshal(list)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// slow answers each question late.
+// slow delays each statement.
 type slow struct {
 	gorm.ConnPool
 	by time.Duration
@@ -31,7 +31,8 @@ func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	}
 }
 
-// Each look is in time, and there are dozens: one for each handler.
+// TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts runs dozens of statements, one for each
+// handler, of which each is in time.
 func TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 	const timeout = 500 * time.Millisecond
 	db := testenv.SQLite(t)

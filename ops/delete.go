@@ -11,10 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Delete deletes a message and all of its statuses, whatever their state:
-// ErrProcessing while any is being processed. Nothing remembers it: a redelivery
-// is a new message. confirmation repeats the message ID, else it is ErrBadInput.
-// To end a poisoned status, Discard it instead.
+// Delete deletes a message and all of its statuses in any state, or returns ErrProcessing while one
+// is being processed. Nothing is remembered: a redelivery is a new message. confirmation must
+// repeat the message ID, otherwise it returns ErrBadInput. To end a poisoned status, use Discard.
 func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
 	err := ref.check()
 	if err == nil && confirmation != ref.ID {
@@ -26,8 +25,8 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmat
 	var gone []changed
 	err = o.audited(ctx, actor, ActionDelete, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		pool := tx.Statement.ConnPool
-		// Locked first, as accepts and cleanup do: an accept that adds statuses
-		// waits, and then finds no message.
+		// Lock the message first, as accepts and cleanup do. An accept that adds statuses waits,
+		// and then finds no message.
 		number, err := o.numberOf(ctx, pool, ref)
 		if err != nil {
 			return nil, err
@@ -39,8 +38,7 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmat
 		if len(messages) == 0 {
 			return nil, ErrNotFound
 		}
-		// A claim of one of them that is being committed is waited for, and
-		// then seen.
+		// This waits for a claim that is being committed, and then sees it.
 		if gone, err = query(ctx, o, pool, deleteStatuses, scanChanged, number); err != nil {
 			return nil, err
 		}
@@ -75,8 +73,8 @@ func scanMessage(rows *sql.Rows, m *message) error {
 	return err
 }
 
-// Messages by their number, and statuses by the unique
-// index on (message_number, handler_key).
+// These use the messages' number, and the unique index on (message_number, handler_key) of
+// statuses.
 const (
 	lockMessage = `
 SELECT id, namespace, type, received_at FROM {messages} WHERE number = $1 {for update}`

@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// unknown is the actor of audit rows of requests that nobody has signed in for.
+// unknown is the actor in audit rows of requests without a signed-in user.
 const unknown Actor = "(unknown)"
 
-// Denied adds an audit row of a request that was refused because its actor may not make it
-// (contract 11.3). Target is what it was for, such as "POST delete": 1 to 500 characters,
-// and never what a request chooses. An actor that is none is noted as "(unknown)". It is for those
-// who decide who may what, as package dashboard does.
+// Denied adds an audit row for a request that was refused because its actor may not make it (contract 11.3). Target is
+// what the request was for, such as "POST delete": 1 to 500 characters, and never text that the request chose. An
+// invalid actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
 //
-// However many such requests come, few rows are written: of those of one actor for one
-// target within 10 minutes the first, the 10th, the 100th and so on, each with how many
-// there have been. Of more than 1,000 pairs of actor and target at once the rest is one. The
-// row is written also if ctx has ended.
+// A flood of such requests writes few rows. For one actor and one target within 10 minutes it
+// writes the first, the 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs
+// of actor and target at once, all others count as one pair. The row is written even if ctx has
+// ended.
 func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
 	if actor.check() != nil {
 		actor = unknown
@@ -33,13 +32,13 @@ func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
 	return o.noteAnyway(ctx, of.actor, ActionDenied, of.target, count)
 }
 
-// maxTarget is what the audit keeps of a target.
+// maxTarget is the length to which the audit shortens a target.
 const maxTarget = 500
 
 const (
 	// denialsFor is how long denials of one actor and target are counted together.
 	denialsFor = 10 * time.Minute
-	// mostDenials is how many pairs are told apart.
+	// mostDenials is how many pairs are counted separately.
 	mostDenials = 1000
 )
 
@@ -60,7 +59,7 @@ type denialCount struct {
 	Since    time.Time `json:"since"`
 }
 
-// count counts one more, and says under what.
+// count counts one more denial and returns the pair and the count that it belongs to.
 func (d *denials) count(of denial, now time.Time) (denial, denialCount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

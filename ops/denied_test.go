@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Contract 11.3.
+// TestDeniedRequestsAreAuditedAndDoNotFillTheTable proves contract 11.3.
 func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		began := r.clock.Now()
@@ -62,7 +62,8 @@ func TestReplayThatIsOffIsDenied(t *testing.T) {
 	})
 }
 
-// Whatever an actor says to be, the row tells as whom its writer has logged in.
+// TestAuditTellsTheDatabaseRole proves that the row has the role of its writer's login, whatever
+// the actor is.
 func TestAuditTellsTheDatabaseRole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
@@ -79,7 +80,7 @@ func TestAuditTellsTheDatabaseRole(t *testing.T) {
 	})
 }
 
-// Contract 11.3.
+// TestDryRunsAndEndsOfBulkActionsAreAudited proves contract 11.3.
 func TestDryRunsAndEndsOfBulkActionsAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)

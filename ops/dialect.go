@@ -20,8 +20,8 @@ func texts(dialect string, opts Options) *strings.Replacer {
 	return strings.NewReplacer(names...)
 }
 
-// at is the second parameter, a time, on PostgreSQL, whose clock bounds a machine's
-// but not a test's (contract 3.5).
+// at returns the SQL of the second parameter, a time. On PostgreSQL the database's clock limits a
+// machine's time, but not a test's (contract 3.5).
 func at(c clock.Clock) string {
 	if clock.IsTest(c) {
 		return `$2::timestamptz`
@@ -42,8 +42,8 @@ func tables(naming models.Naming) []string {
 	}
 }
 
-// dialectTexts are what the statements of this package have of each dialect; all
-// else is the same text. Lists travel as JSON.
+// dialectTexts are the parts of this package's statements that differ by dialect. Lists are passed
+// as JSON.
 var dialectTexts = map[string][]string{
 	"postgres": {
 		// The first parameter, a list of numbers.

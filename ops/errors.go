@@ -6,30 +6,28 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// The errors that callers tell apart; each is wrapped with what it is about.
+// These are the errors that callers can distinguish. Each is wrapped with details.
 var (
-	// ErrNotFound: there is nothing of that ID or handler key, or not any more.
+	// ErrNotFound means that nothing has that ID or handler key, or no longer.
 	ErrNotFound = errors.New("not found")
-	// ErrAmbiguous: several namespaces have a message of that ID, see MessageRef.
+	// ErrAmbiguous means that several namespaces have a message with that ID, see MessageRef.
 	ErrAmbiguous = errors.New("in several namespaces")
-	// ErrStale: the status is at another version than the caller saw, or
-	// changed while the action looked: look again.
+	// ErrStale means that the status has another version than the caller saw, or changed during the
+	// action. Read it again.
 	ErrStale = errors.New("changed meanwhile")
-	// ErrNotPoisoned: only a poisoned status may be retried or discarded.
+	// ErrNotPoisoned means that only a poisoned status can be retried or discarded.
 	ErrNotPoisoned = errors.New("not poisoned")
-	// ErrNotPaused: only a paused handler key can be resumed.
+	// ErrNotPaused means that only a paused handler key can be resumed.
 	ErrNotPaused = errors.New("not paused")
-	// ErrProcessing: a message cannot be deleted while a handler runs on it.
+	// ErrProcessing means that a message cannot be deleted while a handler runs on it.
 	ErrProcessing = errors.New("being processed")
-	// ErrBadInput: an argument is missing, malformed or out of range.
+	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")
-	// ErrNeedsApplication: only the running application can do that, because it
-	// knows the channels and handlers: use Inbox.Ops in its process, or its
-	// dashboard.
+	// ErrNeedsApplication means that only the running application can do this, because it knows the
+	// channels and handlers. Use Inbox.Ops in its process, or its dashboard.
 	ErrNeedsApplication = errors.New("only the running application can do this")
-	// ErrReplayOff: Replay needs the option AllowReplay.
+	// ErrReplayOff means that Replay needs the option AllowReplay.
 	ErrReplayOff = errors.New("replay is off")
-	// ErrNotAudited: the audit row could not be written, so nothing was done or
-	// shown.
+	// ErrNotAudited means that the audit row could not be written, so nothing was done or shown.
 	ErrNotAudited = store.ErrNotAudited
 )

@@ -12,43 +12,40 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Failures are the failures of an inbox by their kind.
+// Failures is an inbox's failures, grouped by their kind.
 type Failures struct {
 	// Groups with the most statuses come first.
 	Groups []FailureGroup
-	// Looked counts the statuses looked at; Capped: there are more, so that
-	// counts may be higher and groups be missing.
+	// Looked is the number of statuses that were read. Capped means that there are more, so counts
+	// may be higher and groups may be missing.
 	Looked int
 	Capped bool
 }
 
-// FailureGroup is a handler's statuses that failed alike: with an error that is
-// the same but for numbers, IDs, times, addresses and what stands in quotes.
+// FailureGroup has the statuses of one handler whose errors are equal except for numbers, IDs,
+// times, addresses and quoted text.
 type FailureGroup struct {
-	// Fingerprint is for Filter.Fingerprint. It is stored with the error: a redaction
+	// Fingerprint is a value for Filter.Fingerprint. It is stored with the error, so a redaction
 	// hook of this Ops does not change it.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the sample's normalised error; empty if the redaction hook shows none. A status
+	// Error is the normalised error of Sample; empty if the redaction hook hides it. A status
 	// without a stored error is in no group.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
 	Failing  int64
-	// FirstSeen and LastSeen are when the first and the last of the statuses were
-	// accepted.
+	// FirstSeen and LastSeen are when the first and the last of the statuses were accepted.
 	FirstSeen time.Time
 	LastSeen  time.Time
-	// Sample is the newest of them.
+	// Sample is the newest of the statuses.
 	Sample Status
 }
 
-// Failures groups the poisoned and the failing statuses that match the filter
-// by fingerprint. It finds up to 1,000 groups and looks at 10,000 statuses at most;
-// each handler has its share of the groups, and each group of the statuses, the newest
-// first. Filter.States may only name StatePoisoned and StateFailing; empty is both.
-// Filter.ErrorText is compared with the Error of the groups, and Filter.MessageID is
-// ErrBadInput (contract 11.2).
+// Failures groups the poisoned and the failing statuses that match the filter by fingerprint. It finds up to 1,000
+// groups and reads at most 10,000 statuses. The groups are divided evenly among the handlers and the statuses among the
+// groups, the newest first. Filter.States may contain only StatePoisoned and StateFailing; empty means both.
+// Filter.ErrorText is compared with the groups' Error. Filter.MessageID is ErrBadInput (contract 11.2).
 func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -68,7 +65,7 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	return g.result(), nil
 }
 
-// forGroups checks a filter of failures.
+// forGroups checks a filter for Failures.
 func forGroups(given Filter) (*filter, error) {
 	for _, s := range given.States {
 		if s != StatePoisoned && s != StateFailing {
@@ -84,12 +81,12 @@ func forGroups(given Filter) (*filter, error) {
 	return given.checked()
 }
 
-// isGrouped is the condition of the index on failures, of what groups show. It is repeated
-// as it stands there: SQLite takes a partial index for the same terms only.
+// isGrouped is the condition of the index on failures, for the rows that belong to groups. It
+// repeats the index's terms literally: SQLite uses a partial index only for the same terms.
 const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0)`
 
-// By the index on failures, one step per group (a loose index scan), however many
-// statuses each has: the groups of each handler key behind a fingerprint, $2 at most.
+// failureGroups uses the index on failures with one step per group (a loose index scan), however
+// many statuses a group has. It returns at most $2 groups of each handler key after a fingerprint.
 const failureGroups = `
 WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
 	SELECT {0}, {1}, 0 FROM {list}
@@ -100,9 +97,9 @@ WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
 )
 SELECT handler_key, fingerprint, number FROM groups WHERE fingerprint IS NOT NULL AND number > 0`
 
-// By the index on failures: of each group the newest $2 statuses before an ID. What
-// is shown of a group is read by the primary key. Nothing compares the times again: those
-// in our own form are compared exactly here, SQLite's others by the second.
+// countGroups uses the index on failures and reads the newest $2 statuses of each group before an
+// ID. What is shown of a group is read by the primary key. Times are not compared again: our own
+// form is compared exactly here, other forms on SQLite to the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
 counted AS (
@@ -129,7 +126,7 @@ counted AS (
 SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns + `
 FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} {/each}`
 
-// groupCount is what one statement counted of a group.
+// groupCount is what one statement has counted of a group.
 type groupCount struct {
 	looked, poisoned, failing int64
 	first, last               store.Stamp
@@ -141,13 +138,13 @@ func (o *Ops) scanGroupCount(rows *sql.Rows, c *groupCount) error {
 	return o.scanColumns(rows, &c.sample, &c.looked, &c.poisoned, &c.failing, &c.first, &c.last, &c.lowest)
 }
 
-// mostGroups is how many failure groups are shown.
+// mostGroups is how many failure groups are returned.
 const mostGroups = 1000
 
-// groupRef names a group and the place up to which it has been counted.
+// groupRef is a group, and the ID up to which it has been counted.
 type groupRef [3]string // handler key, fingerprint, ID
 
-// groupID names a group.
+// groupID identifies a group.
 type groupID struct{ handlerKey, fingerprint string }
 
 // grouping counts failures by group.
@@ -158,8 +155,8 @@ type grouping struct {
 	capped bool
 }
 
-// take finds the groups of these handler keys and counts them, in rounds: in each, those
-// that have more share evenly what is left to be looked at.
+// take finds and counts the groups of these handler keys. It works in rounds: each round divides
+// the remaining statuses evenly among the groups that have more.
 func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
 	refs, err := g.find(ctx, o, keys)
 	if err != nil {
@@ -174,7 +171,7 @@ func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
 	return nil
 }
 
-// find names the groups of these handler keys.
+// find returns the groups of these handler keys.
 func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []groupRef, err error) {
 	if g.filter.Fingerprint != "" {
 		for _, key := range keys {
@@ -185,31 +182,31 @@ func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []grou
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	behind := make([]groupRef, len(keys)) // those whose groups are not all known, and the last that is
+	after := make([]groupRef, len(keys)) // those whose groups are not all known, and the last that is
 	for i, key := range keys {
-		behind[i][0] = key
+		after[i][0] = key
 	}
-	for round := 0; len(behind) > 0 && round < mostRounds && len(refs)+len(behind) <= mostGroups; round++ {
+	for round := 0; len(after) > 0 && round < mostRounds && len(refs)+len(after) <= mostGroups; round++ {
 		var found []groupRef
-		if found, behind, err = g.findMore(ctx, o, behind, (mostGroups-len(refs))/len(behind)); err != nil {
+		if found, after, err = g.findMore(ctx, o, after, (mostGroups-len(refs))/len(after)); err != nil {
 			return nil, err
 		}
 		refs = append(refs, found...)
 	}
-	g.capped = len(behind) > 0
+	g.capped = len(after) > 0
 	return refs, nil
 }
 
-// mostRounds is how often groups are looked for. In each round those handlers that have
-// more share what the others have left over.
+// mostRounds is the number of rounds in which groups are found. Each round divides what is left
+// among the handlers that have more.
 const mostRounds = 8
 
-// findMore names up to share groups of each handler key behind one of its groups, and
-// the last of each that has more.
+// findMore returns up to perKey groups of each handler key after one of its groups, and the last
+// group of each key that has more.
 func (g *grouping) findMore(
-	ctx context.Context, o *Ops, behind []groupRef, share int,
+	ctx context.Context, o *Ops, after []groupRef, perKey int,
 ) (found, more []groupRef, err error) {
-	list, err := jsonOf(behind)
+	list, err := jsonOf(after)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -217,18 +214,18 @@ func (g *grouping) findMore(
 		groupRef
 		number int
 	}
-	read, err := look(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
+	read, err := readRows(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
 		r.groupRef[2] = lastID
 		return rows.Scan(&r.groupRef[0], &r.groupRef[1], &r.number)
-	}, list, share+1)
+	}, list, perKey+1)
 	last := map[string]groupRef{}
 	for _, r := range read {
-		if r.number == share {
+		if r.number == perKey {
 			last[r.groupRef[0]] = r.groupRef
 		}
 	}
 	for _, r := range read {
-		if r.number > share {
+		if r.number > perKey {
 			more = append(more, last[r.groupRef[0]])
 		} else {
 			found = append(found, r.groupRef)
@@ -243,7 +240,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 	if err != nil {
 		return nil, err
 	}
-	counts, err := look(ctx, o, countGroups, o.scanGroupCount, append([]any{list, most}, o.groupArguments(g.filter)...)...)
+	counts, err := readRows(ctx, o, countGroups, o.scanGroupCount, append([]any{list, most}, o.groupArguments(g.filter)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +272,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 	return more, nil
 }
 
-// groupArguments are the parameters of countGroups from $3 on.
+// groupArguments returns the parameters of countGroups from $3 on.
 func (o *Ops) groupArguments(f *filter) []any {
 	from, until := exactly(f.From, f.To)
 	roughly, _ := o.roughly(f.From, f.To)

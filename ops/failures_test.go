@@ -18,8 +18,9 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Contract 11.2: in whatever way an attempt fails, its status is in a group from then on,
-// also with results stored together, in transactions and after the last retry.
+// TestEveryWayToFailIsInAGroup proves contract 11.2: in whatever way an attempt fails, its status
+// is in a group from then on, also with results stored together, in transactions and after the last
+// retry.
 func TestEveryWayToFailIsInAGroup(t *testing.T) {
 	type order struct{ Number int }
 	fail := func(err error) func(context.Context, inboxtest.Bytes) error {
@@ -67,8 +68,8 @@ func TestEveryWayToFailIsInAGroup(t *testing.T) {
 	})
 }
 
-// Contract 11.2: groups count what their lists have, while messages fail otherwise than
-// before, are retried, discarded and handled.
+// TestGroupsAndListsAgree proves contract 11.2: groups count what their lists have, while messages
+// fail otherwise than before, are retried, discarded and handled.
 func TestGroupsAndListsAgree(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		texts := []string{"no such order 1", "customer 2 is locked", `dial "10.0.0.1"`}
@@ -115,9 +116,9 @@ func TestGroupsAndListsAgree(t *testing.T) {
 	})
 }
 
-// Contract 11.1: what is failing on one page is poisoned, retried or handled by the time
-// of the next. In the list of its group it keeps its place, so it is there once at most,
-// and what stays in the group is there exactly once.
+// TestPagesOfAGroupAreStableWhileItsStatusesChange proves contract 11.1: what is failing on one
+// page is poisoned, retried or handled by the time of the next. In the list of its group it keeps
+// its place, so it is there once at most, and what stays in the group is there exactly once.
 func TestPagesOfAGroupAreStableWhileItsStatusesChange(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		var ids []string
@@ -160,8 +161,8 @@ func TestPagesOfAGroupAreStableWhileItsStatusesChange(t *testing.T) {
 	})
 }
 
-// Contract 11.2: a cause of a few failures is seen beside one of thousands, and every
-// handler's are.
+// TestFewFailuresAreSeenBesideThousands proves contract 11.2: a cause of a few failures is seen
+// beside one of thousands, and every handler's are.
 func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
@@ -187,8 +188,9 @@ func TestFewFailuresAreSeenBesideThousands(t *testing.T) {
 	})
 }
 
-// Contract 11.2: what was retried keeps its fingerprint. However much of a group that is, it
-// hides nothing of what is poisoned, and a list of what is pending finds it.
+// TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup proves contract 11.2: what was retried keeps
+// its fingerprint. However much of a group that is, it hides nothing of what is poisoned, and a
+// list of what is pending finds it.
 func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
@@ -225,8 +227,8 @@ func TestRetriedStatusesDoNotHideThePoisonedOfTheirGroup(t *testing.T) {
 	})
 }
 
-// Bounds between two stored times lose nothing and count nothing too much, in whatever form
-// SQLite has the times.
+// TestAgesAreComparedBelowASecond proves that limits between two stored times lose nothing and
+// count nothing too much, in every form that times have on SQLite.
 func TestAgesAreComparedBelowASecond(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := func(id string) {
@@ -291,7 +293,8 @@ func TestAgesAreComparedBelowASecond(t *testing.T) {
 	})
 }
 
-// Contract 11.2: what handlers of few groups leave over is for those of many.
+// TestHandlersOfFewGroupsLeaveTheirShareToOthers proves contract 11.2: what handlers of few groups
+// leave over is for those of many.
 func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
@@ -301,8 +304,8 @@ func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
 		require.NoError(t, err)
 		r.process()
 		r.copies("alone", 454)
-		// Each of the first 400 is of a handler of its own. Of the others five groups are made, the
-		// last of 50.
+		// Each of the first 400 has a handler of its own. The others make five groups, the last
+		// with 50 statuses.
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1, last_error = 'many',
 			handler_key = CASE WHEN sequence % 10000 <= 400 THEN 'handler ' || (sequence % 10000) ELSE 'busy' END,
 			fingerprint = CASE WHEN sequence % 10000 <= 400 THEN 'one' WHEN sequence % 10000 <= 404 THEN 'f' || (sequence % 10000)
@@ -321,7 +324,8 @@ func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
 	})
 }
 
-// Of more groups than are shown each handler has its share, and no group is there twice.
+// TestGroupsBeyondTheMostAreLeftOut proves that the groups are divided among the handlers if there
+// are more than are shown, and that no group is returned twice.
 func TestGroupsBeyondTheMostAreLeftOut(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")

@@ -13,16 +13,16 @@ import (
 // filter is a Filter that has been checked.
 type filter struct {
 	Filter
-	// states are those asked for as bits, see stateBit; all of them if none is named.
+	// states has a bit for each requested state, see stateBit; all bits if no state is requested.
 	states int
 	text   string // ErrorText in lower case
 }
 
-// stateBit is how statements tell a state: by its place in States. A failing status has
-// the bits of StatePending and of StateFailing.
+// stateBit returns a state's bit in statements: its place in States. A failing status has the bits
+// of StatePending and of StateFailing.
 func stateBit(s State) int { return 1 << slices.Index(States(), s) }
 
-// checked prepares a filter, or says what is wrong with it.
+// checked prepares a filter, or returns what is wrong with it.
 func (f Filter) checked() (*filter, error) {
 	if len(f.States) == 0 && (f.ErrorText != "" || f.Fingerprint != "") {
 		f.States = []State{StatePoisoned, StateFailing}
@@ -61,21 +61,21 @@ func (f Filter) checked() (*filter, error) {
 	return p, checkAges(f.From, f.To)
 }
 
-// mostKeys is how many handler keys are looked at one by one.
+// mostKeys is how many handler keys are read one by one.
 const mostKeys = 1000
 
-// asks tells whether one of these states is asked for.
+// asks reports whether one of these states is requested.
 func (f *filter) asks(states ...State) bool {
 	return slices.ContainsFunc(states, func(s State) bool { return f.states&stateBit(s) != 0 })
 }
 
-// wantsMessage tells whether statements read what is the message's: to compare it, or
-// because the redaction hook is told of it.
+// wantsMessage reports whether statements must read the message's columns: for a comparison, or
+// because the redaction hook gets them.
 func (o *Ops) wantsMessage(f *filter) bool {
 	return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() || f.text != "" && o.redacts()
 }
 
-// takes tells whether a status matches.
+// takes reports whether a status matches.
 func (f *filter) takes(s Status) bool {
 	return (f.asks(s.State) || s.Failing && f.asks(StateFailing)) &&
 		(len(f.HandlerKeys) == 0 || slices.Contains(f.HandlerKeys, s.HandlerKey)) &&
@@ -88,15 +88,14 @@ func (f *filter) takesTime(received time.Time) bool {
 	return (f.From.IsZero() || !received.Before(f.From)) && (f.To.IsZero() || received.Before(f.To))
 }
 
-// takesText compares with the text as it is shown: what the redaction hook hides must not
-// be found.
+// takesText compares with the text as it is shown: what the redaction hook hides must not be found.
 func (f *filter) takesText(shown string) bool {
 	return f.text == "" || strings.Contains(strings.ToLower(shown), f.text)
 }
 
-// sqlText is what statements look for in error texts, in lower case, so that a search need
-// not read them all. It is empty where they cannot judge: a hook may show any text
-// otherwise than it is stored, and databases differ in the case of letters beyond ASCII.
+// sqlText returns the text, in lower case, that statements search for in errors, so that a search
+// need not read every error. It is empty if statements cannot decide: a hook may show any other
+// text than the stored one, and databases differ in the case of letters beyond ASCII.
 func (o *Ops) sqlText(text string) string {
 	if o.redacts() || strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return ""
@@ -104,19 +103,19 @@ func (o *Ops) sqlText(text string) string {
 	return text
 }
 
-// judges tells whether find compares error texts, as statements cannot.
+// judges reports whether find must compare error texts because statements cannot.
 func (o *Ops) judges(f *filter) bool { return f.text != o.sqlText(f.text) }
 
-// poisonedAlone tells whether all that is poisoned matches, and nothing else, but
-// for the handler keys.
+// poisonedAlone reports whether the filter, apart from its handler keys, matches exactly the
+// poisoned statuses.
 func (f *filter) poisonedAlone() bool {
 	return f.states == stateBit(StatePoisoned) && f.MessageID == "" && f.Fingerprint == "" && f.text == "" &&
 		f.Type == "" && f.From.IsZero() && f.To.IsZero()
 }
 
-// stages are the parts of the list of what matches, in order. What only partial
-// indexes hold is found by these, all else by age. The index on failures holds what is
-// poisoned or failing: what was retried keeps its fingerprint and is not there.
+// stages returns the parts of the list of matching statuses, in order. What only partial indexes
+// hold is found by these indexes, everything else by age. The index on failures holds what is
+// poisoned or failing: a retried status keeps its fingerprint and is not in it.
 func (f *filter) stages() []stage {
 	switch {
 	case f.MessageID != "":
@@ -139,16 +138,16 @@ func (f *filter) stages() []stage {
 	return stages
 }
 
-// found is what a search has come to.
+// found is the result of a search.
 type found struct {
 	rows []hit
-	// next is behind the last row to be given out, nil at the end of the list.
+	// next is the place after the last returned row; nil at the end of the list.
 	next    *place
 	partial bool
 	looked  int
 }
 
-// ids are those of the statuses found.
+// ids returns the IDs of the statuses that were found.
 func (f found) ids() []string {
 	ids := make([]string, len(f.rows))
 	for i, h := range f.rows {
@@ -157,9 +156,9 @@ func (f found) ids() []string {
 	return ids
 }
 
-// find reads what matches from a place on, until it has limit rows or has looked at lookLimit
-// rows. A list without conditions of its own takes one statement for each stage.
-// A search that meets few matches goes on behind what it has looked at, by larger steps.
+// find reads matching statuses from a place on, until it has limit rows or has read lookLimit rows. A list without
+// conditions takes one statement for each stage. A search with few matches continues after what it has read, in larger
+// steps.
 func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
 	stages, first := f.stages(), 0
@@ -179,7 +178,7 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (fou
 	return out, nil
 }
 
-// findIn adds what a stage, the number-th, has; ended says that there is no more in it.
+// findIn adds the rows of a stage, the number-th. ended means that the stage has no more.
 func (o *Ops) findIn(
 	ctx context.Context, f *filter, st stage, number int, after *place, limit int, out *found,
 ) (ended bool, err error) {
@@ -240,7 +239,7 @@ func (o *Ops) findIn(
 	return true, nil
 }
 
-// keysFor are the handler keys that a stage is to be looked at for.
+// keysFor returns the handler keys for which a stage is searched.
 func (o *Ops) keysFor(ctx context.Context, f *filter, st stage) ([]string, error) {
 	if len(f.HandlerKeys) > 0 {
 		return distinct(f.HandlerKeys), nil

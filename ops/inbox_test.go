@@ -98,7 +98,7 @@ func TestLeasesTellWhenTheyEnd(t *testing.T) {
 	})
 }
 
-// Contract 11.2.
+// TestFailuresAreGroupedByFingerprint proves contract 11.2.
 func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", `order 17 "a" not found`, "1")
@@ -143,7 +143,7 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 			}
 			require.Equal(t, each.keys, keys)
 		}
-		// Retried, it is pending, but not failing.
+		// After a retry it is pending, but not failing.
 		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "1")))
 		failures, err = r.ops.Failures(t.Context(), ops.Filter{HandlerKeys: []string{"mail"}})
 		require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestFailuresAreGroupedByFingerprint(t *testing.T) {
 	})
 }
 
-// Contract 5.13, 11.1.
+// TestPauseAndResumeAreObeyedAtOnceInTheSameProcess proves contract 5.13, 11.1.
 func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
@@ -179,7 +179,8 @@ func TestPauseAndResumeAreObeyedAtOnceInTheSameProcess(t *testing.T) {
 	})
 }
 
-// Contract 5.13: workers of a program from before a rename obey, too.
+// TestPauseIsOfAllKeysOfARenamedHandler proves contract 5.13: workers of a program from before a
+// rename obey, too.
 func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing,
@@ -208,8 +209,8 @@ func TestPauseIsOfAllKeysOfARenamedHandler(t *testing.T) {
 	})
 }
 
-// What no claim takes is not due, whether a claim has marked it or not (contract
-// 5.12).
+// TestOverviewJudgesLanes proves that what no claim takes is not due, whether a claim has marked it
+// or not (contract 5.12).
 func TestOverviewJudgesLanes(t *testing.T) {
 	for name, each := range map[string]struct {
 		fails error
@@ -256,7 +257,8 @@ func TestOverviewJudgesLanes(t *testing.T) {
 	}
 }
 
-// A walk over a long audit ends where nothing older can match.
+// TestAuditIsReadWhereItsTimesAre proves that reading a long audit stops where nothing older can
+// match.
 func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
@@ -285,7 +287,8 @@ func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
 	})
 }
 
-// The CLI knows no handlers: it pauses what workers list or what is stored.
+// TestPausingWithoutTheApplication proves that the CLI, which knows no handlers, pauses what
+// workers list or what is stored.
 func TestPausingWithoutTheApplication(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing, handler.LegacyKeys("before"))))
@@ -297,7 +300,7 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 		require.Zero(t, inboxtest.Process(t, ib).Picked)
 		require.NoError(t, o.Resume(t.Context(), ada, "now"))
 
-		// Paused before a rename, it stays so, by whatever key it is resumed.
+		// It was paused before a rename and stays paused, whichever key resumes it.
 		require.NoError(t, d.DB.Create(&models.Handler{HandlerKey: "before", Paused: true}).Error)
 		renamed := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("now", inboxtest.Nothing,
 			handler.LegacyKeys("before"))))
@@ -463,7 +466,8 @@ func TestAuditIsListedAndSearched(t *testing.T) {
 	})
 }
 
-// Two inboxes share a database under different prefixes (contract 3.4).
+// TestOpsSeesItsOwnTablesOnly runs two inboxes in one database under different prefixes (contract
+// 3.4).
 func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
@@ -488,7 +492,8 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 	})
 }
 
-// Contract 11.1: an operator's faces say what the workers' health says.
+// TestMessagesThatWaitForACircuitBreakerSaySo proves contract 11.1: an operator's faces say what
+// the workers' health says.
 func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
@@ -514,8 +519,8 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 	})
 }
 
-// Contract 11.1: the page of the message that hangs says so, and that of the one
-// that waits behind it in its lane says why.
+// TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo proves contract 11.1: the page of the message
+// that hangs says so, and that of the one that waits behind it in its lane says why.
 func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}, 10), make(chan struct{})

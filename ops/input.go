@@ -15,12 +15,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// badInput says what is wrong with an argument.
+// badInput returns an ErrBadInput that says what is wrong with an argument.
 func badInput(name, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrBadInput, name, fmt.Sprintf(format, args...))
 }
 
-// checkText reports what no column holds unaltered; most 0 is any length.
+// checkText reports text that a column cannot store unchanged. A most of 0 allows any length.
 func checkText(name, text string, least, most int) error {
 	if len(text) < least {
 		return badInput(name, "it is empty")
@@ -43,11 +43,11 @@ func checkAges(from, to time.Time) error {
 	return nil
 }
 
-// The first time that is stored, before which lists to the oldest end.
+// startOfTime is the earliest time that is stored. Lists to the oldest row end before it.
 var startOfTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// exactly are the bounds of an age for times as this module stores them, in whole
-// microseconds: from here on, and before.
+// exactly returns the limits of an age for times as this module stores them, in whole microseconds:
+// from oldest on, and before before.
 func exactly(from, to time.Time) (oldest, before time.Time) {
 	oldest, before = startOfTime, endOfTime
 	if from.After(oldest) {
@@ -67,9 +67,9 @@ func wholeMicroseconds(t time.Time) time.Time {
 	return t
 }
 
-// roughly are the same for times in any form, as statements compare them. What they
-// let in is compared exactly. The times that GORM's Create puts into SQLite
-// have no fraction of a second if it is 0, and sort before the same time in our form.
+// roughly returns the same limits for times in any form, as statements compare them. What they let
+// through is compared exactly. On SQLite, GORM's Create stores times without a fraction if it is 0,
+// and these sort before the same time in our form.
 func (o *Ops) roughly(from, to time.Time) (oldest, before time.Time) {
 	oldest, before = exactly(from, to)
 	if o.sqlite && oldest.After(startOfTime.Add(time.Second)) {
@@ -105,7 +105,7 @@ func joined[T ~string](words []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// listed is what a cursor says.
+// listed is the content of a cursor.
 type listed struct {
 	// List is a digest of the list and its filter.
 	List string `json:"l"`
@@ -121,7 +121,7 @@ func digest(list string, filter any) (string, error) {
 	return hex.EncodeToString(sum[:6]), nil
 }
 
-// cursorOf is empty for a nil place.
+// cursorOf returns the cursor of a place; empty for a nil place.
 func cursorOf(list string, filter any, p *place) (Cursor, error) {
 	if p == nil {
 		return "", nil
@@ -137,8 +137,8 @@ func cursorOf(list string, filter any, p *place) (Cursor, error) {
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), nil
 }
 
-// placeOf is nil for the empty cursor. What it returns is fit for statements,
-// whoever made the cursor.
+// placeOf returns the place of a cursor; nil for the empty cursor. The result is safe for
+// statements, even if the cursor was forged.
 func placeOf(list string, filter any, c Cursor) (*place, error) {
 	if c == "" {
 		return nil, nil

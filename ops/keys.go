@@ -7,8 +7,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// By the index on poisoned rows, the due index and the one on waiting rows, one
-// step per key (a loose index scan), however many rows each key has.
+// These use the index on poisoned rows, the due index and the one on waiting rows, with one step
+// per key (a loose index scan), however many rows each key has.
 const (
 	poisonedKeys = `
 WITH RECURSIVE keys(handler_key, number) AS (
@@ -41,7 +41,7 @@ WITH RECURSIVE keys(handler_key, number) AS (
 SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 )
 
-// By the index on failures, likewise.
+// failingKeys uses the index on failures in the same way.
 const failingKeys = `
 WITH RECURSIVE keys(handler_key, number) AS (
 	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isGrouped + ` ORDER BY handler_key LIMIT 1), 1
@@ -52,14 +52,14 @@ WITH RECURSIVE keys(handler_key, number) AS (
 )
 SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 
-// openKeys are the handler keys that have rows of a stage.
+// openKeys returns the handler keys that have rows of a stage.
 func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
 	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys,
 		byGroup: failingKeys}[st]
-	return look(ctx, o, statement, store.Value[string], mostKeys)
+	return readRows(ctx, o, statement, store.Value[string], mostKeys)
 }
 
-// allOpenKeys are those that have rows of any.
+// allOpenKeys returns the handler keys that have rows of any stage.
 func (o *Ops) allOpenKeys(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, st := range []stage{byPoisoned, byDue, byWaiting} {
@@ -72,7 +72,7 @@ func (o *Ops) allOpenKeys(ctx context.Context) ([]string, error) {
 	return distinct(all), nil
 }
 
-// distinct names keys once, in order, and leaves its argument alone.
+// distinct returns the keys sorted and without duplicates. It does not change its argument.
 func distinct(keys []string) []string {
 	sorted := slices.Sorted(slices.Values(keys))
 	return slices.Compact(sorted)

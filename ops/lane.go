@@ -10,8 +10,8 @@ import (
 // laneCap is how many statuses ahead in a lane are counted.
 const laneCap = 1000
 
-// By the index on lanes: of one lane, those that are poisoned or not ($3), in
-// the order of acceptance.
+// These use the index on lanes and return the statuses of one lane that are poisoned or not ($3),
+// in the order of acceptance.
 const (
 	laneAhead = `
 SELECT count(*) FROM (
@@ -27,26 +27,26 @@ WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at 
 ORDER BY sequence, id LIMIT 1`
 )
 
-// By the primary key.
+// sequenceOf uses the primary key.
 const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1`
 
-// placeInLane counts what is before a status in the lane of its name: after a
-// rename within the lifetime of its rows a lane goes by two, see contract 5.12.
+// placeInLane counts what is before a status in its own lane. After a rename, and while older rows
+// exist, a lane has two names, see contract 5.12; only the status's name counts here.
 func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
-	sequences, err := look(ctx, o, sequenceOf, store.Value[int64], r.ID)
+	sequences, err := readRows(ctx, o, sequenceOf, store.Value[int64], r.ID)
 	if err != nil || len(sequences) == 0 {
 		return nil, err
 	}
 	place := &LanePlace{HeadMessageID: r.MessageID, HeadNamespace: r.Namespace, HeadStatusID: r.ID, HeadState: r.State}
 	head := sequences[0]
 	for _, poisoned := range []bool{false, true} {
-		counts, err := look(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID,
+		counts, err := readRows(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID,
 			laneCap+1)
 		if err != nil {
 			return nil, err
 		}
 		place.Ahead.N += counts[0]
-		heads, err := look(ctx, o, laneHead, func(rows *sql.Rows, h *laneFirst) error {
+		heads, err := readRows(ctx, o, laneHead, func(rows *sql.Rows, h *laneFirst) error {
 			return rows.Scan(&h.id, &h.messageID, &h.namespace, &h.sequence, &h.poisoned, &h.processing)
 		}, r.lane.Handler, r.lane.Key, poisoned)
 		if err != nil {
@@ -98,10 +98,9 @@ func scanChanged(rows *sql.Rows, c *changed) error {
 	return err
 }
 
-// announce looks after the lanes of what has changed, once that is committed,
-// and wakes the handlers concerned, here and in other processes. All of it
-// only hastens: sweeps look after every lane within a minute, and polling finds
-// what is due. So nothing that fails here makes the action one that failed.
+// announce advances the lanes of what has changed, after the commit, and wakes the handlers
+// concerned, here and in other processes. This only saves time: sweeps check every lane within a
+// minute, and polling finds what is due. So a failure here does not make the action fail.
 func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
 	ctx, cancel := o.within(context.WithoutCancel(ctx))
 	defer cancel()
@@ -111,16 +110,16 @@ func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
 	}
 	defer release()
 	var keys []string
-	var turns []store.LaneTurn
+	var turns []store.LaneRequest
 	for _, c := range rows {
 		if madeDue {
 			keys = append(keys, c.handlerKey)
 		}
 		if c.lane != nil {
-			// The lane's other names, after a rename, and whether poisoned
-			// ones are skipped only the application knows. Letting a row go is
-			// harmless, whatever the rule is: claims judge anew.
-			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Turn(*c.lane))
+			// Only the application knows the lane's other names, after a rename, and whether
+			// poisoned rows are skipped. Releasing a row is harmless under any rule, because claims
+			// check the lane again.
+			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Request(*c.lane))
 		}
 	}
 	if freed, err := o.store.AdvanceLanes(ctx, turns, o.clock.Now()); err == nil {

@@ -7,16 +7,15 @@ import (
 
 // List returns a page of the statuses that match, newest first:
 //
-//   - those of a failure group that are not over, by when they were accepted,
+//   - open ones of a failure group by when they were accepted,
 //   - poisoned ones by when they were accepted,
-//   - pending, processing and failing ones by when they are due, the latest
-//     first; those that wait in a lane behind them,
-//   - if poisoned ones are asked for besides, they come before these,
-//   - all else, and every state at once, by when the message was received.
+//   - pending, processing and failing ones by when they are due, the latest first,
+//     followed by those that wait in a lane,
+//   - if poisoned ones are requested too, they come before these,
+//   - everything else, and all states together, by when the message was received.
 //
-// after is where to go on, "" to begin; limit is 1 to MaxLimit, 0 for
-// 50. A status that keeps its place is on exactly one page, however
-// others come, go and change between the pages.
+// after is the place to continue from, "" for the beginning. limit is 1 to MaxLimit, 0 for 50. A status that keeps its
+// place is on exactly one page, even if others come, go and change between the pages.
 func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page[Status], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -53,7 +52,7 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 	return page, nil
 }
 
-// Count counts the statuses that match, up to 10,000 rows looked at.
+// Count counts the statuses that match. It reads at most 10,000 rows.
 func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -72,8 +71,8 @@ func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 	return counted, nil
 }
 
-// count counts what a list would have, of one handler key after the other: in what
-// order does not matter.
+// count counts what a list would return, one handler key after the other, because the order does
+// not matter.
 func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 	var out found
 	for i, st := range f.stages() {
@@ -101,7 +100,7 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 	return Count{N: int64(len(out.rows))}, nil
 }
 
-// countPoisoned counts what is poisoned without reading the rows.
+// countPoisoned counts the poisoned statuses without reading their rows.
 func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
 	keys, err := o.keysFor(ctx, f, byPoisoned)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Contract 11.1.
+// TestListFindsByEveryCriterion proves contract 11.1.
 func TestListFindsByEveryCriterion(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", `No such order "17"`, "p1", "p2")
@@ -112,7 +112,8 @@ func TestListFindsByEveryCriterion(t *testing.T) {
 	})
 }
 
-// A status that keeps its place is on exactly one page.
+// TestPagesAreStableWhileRowsChange proves that a status that keeps its place is on exactly one
+// page.
 func TestPagesAreStableWhileRowsChange(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		var ids []string
@@ -143,7 +144,7 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 				if cursor = page.Next; cursor == "" {
 					break
 				}
-				// Newer ones come, one that was shown and one that was not go.
+				// Newer ones are added, one that was shown and one that was not are deleted.
 				r.accept(fmt.Sprintf("new %s %d", name, n))
 				for _, s := range []ops.Status{page.Items[len(page.Items)-1]} {
 					if s.State == ops.StatePoisoned {
@@ -164,7 +165,8 @@ func TestPagesAreStableWhileRowsChange(t *testing.T) {
 	})
 }
 
-// Never a walk over millions: it stops, says so, and goes on where told to.
+// TestSearchStopsAfterABoundAndGoesOn proves that a search never reads millions of rows: it stops,
+// reports that, and continues from its cursor.
 func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for batch := range 6 {
@@ -298,7 +300,8 @@ func TestOpsRefusesWhatCannotWork(t *testing.T) {
 	})
 }
 
-// Two hundred handlers of each message: more statuses than are read at once.
+// TestListOfMessagesWithManyHandlersIsComplete has two hundred handlers of each message: more
+// statuses than are read at once.
 func TestListOfMessagesWithManyHandlersIsComplete(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		const messages, handlers = 55, 200 // the second page too begins with more than are read at once
@@ -335,8 +338,9 @@ func TestFilterThatNothingCanMatchIsBadInput(t *testing.T) {
 	})
 }
 
-// Contract 11.1: a search over many handlers, of which some have thousands of statuses and
-// most a few, gives each status that matches once and in order, on however many pages.
+// TestSearchOverManyHandlersIsCompleteAndInOrder proves contract 11.1: a search over many handlers,
+// of which some have thousands of statuses and most a few, gives each status that matches once and
+// in order, on however many pages.
 func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
@@ -381,7 +385,8 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 	})
 }
 
-// Whether a text is found does not depend on the locale: in Turkish the lower case of I is ı.
+// TestTextsAreFoundInEveryLocale proves that a search does not depend on the locale: in Turkish the
+// lower case of I is ı.
 func TestTextsAreFoundInEveryLocale(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		if r.d.Dialect == "postgres" {

@@ -9,6 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// GORM never ends the goroutine that looks after its prepared statements.
+	// GORM never ends the goroutine that cleans up its prepared statements.
 	testenv.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }

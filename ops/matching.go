@@ -11,53 +11,49 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Bulk says how an action on all matching statuses goes.
+// Bulk configures an action on all matching statuses.
 type Bulk struct {
 	// DryRun only counts, and leaves an audit row with the count.
 	DryRun bool
-	// ChunkSize is how many statuses share a transaction and an audit row: 1 to
+	// ChunkSize is how many statuses are changed in one transaction, with one audit row: 1 to
 	// MaxLimit, 0 for 200.
 	ChunkSize int
-	// Most is how many were confirmed: the action stops there, and the result says
-	// whether more match by then. 0 is no bound, for a count that was capped.
+	// Most is the number that was confirmed: the action stops there, and the result reports whether
+	// more match by then. 0 is no limit, for a count that was capped.
 	Most int64
-	// Progress, if not nil, is told after each chunk, from the caller's
-	// goroutine.
+	// Progress, if not nil, is called after each chunk in the caller's goroutine.
 	Progress func(BulkResult)
 }
 
-// BulkResult is what an action on all matching statuses has come to.
+// BulkResult is the result of an action on all matching statuses.
 type BulkResult struct {
 	// Matched is the dry run's count; zero otherwise.
 	Matched Count
-	// Done were retried or discarded.
+	// Done is how many were retried or discarded.
 	Done int64
-	// Skipped matched, but were changed by somebody else before their turn, and
-	// were left alone.
+	// Skipped is how many matched, but were changed by someone else first, and were not touched.
 	Skipped int64
-	// Looked counts the rows looked at.
+	// Looked is the number of rows that were read.
 	Looked int64
-	// More match now than Bulk.Most, and were left alone.
+	// More means that more than Bulk.Most match by now; these were not touched.
 	More bool
 }
 
-// RetryMatching retries every poisoned status that matches the filter, in
-// chunks, each a transaction of its own with its audit row; one more tells of the end.
-// Filter.States may
-// only name StatePoisoned; the rest of it may not be empty: to retry really
-// everything name the handler keys. Each status is retried once: one that is
-// poisoned again meanwhile stays so. The end of ctx ends it between two chunks
-// or undoes the one under way; the result, also with an error, is what was done.
+// RetryMatching retries every poisoned status that matches the filter, in chunks. Each chunk is a
+// transaction with its own audit row; one more audit row records the end. Filter.States may contain
+// only StatePoisoned, and the rest of the filter must not be empty: to retry everything, name the
+// handler keys. Each status is retried once: one that is poisoned again meanwhile stays poisoned.
+// The end of ctx stops the action between two chunks, or rolls back the current one. The result is
+// what was done, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count and give it as Most: what
-// is poisoned since then nobody has looked at. Give the filter a To for the same
-// reason.
+// Do a DryRun first, have the operator confirm its count, and pass it as Most, because nobody has
+// seen what was poisoned since then. Set the filter's To for the same reason.
 func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
 }
 
-// DiscardMatching discards every poisoned status that matches the filter, as
-// RetryMatching retries them.
+// DiscardMatching discards every poisoned status that matches the filter, in the same way as
+// RetryMatching.
 func (o *Ops) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
 }
@@ -91,7 +87,7 @@ func (o *Ops) actOnMatching(
 	if bulk.Most < 0 {
 		return fail(badInput("most", "%d: must be 0 or more", bulk.Most))
 	}
-	// f keeps the filter as it was given; what follows tells the audit of it.
+	// f keeps the filter as it was given, for the audit.
 	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
 	if bulk.DryRun {
 		matched, err := o.Count(ctx, f.Filter)
@@ -116,7 +112,7 @@ func (o *Ops) actOnMatching(
 	return result, nil
 }
 
-// allMatching is the audit's target of what is done to all that match.
+// allMatching is the audit's target of an action on all matching statuses.
 const allMatching = "matching statuses"
 
 func (o *Ops) actOnChunks(
@@ -176,7 +172,7 @@ func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int)
 	return o.find(ctx, f, after, chunk)
 }
 
-// actOnChunk changes those of the rows that are as they were found.
+// actOnChunk changes those of the rows that have not changed since they were found.
 func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil

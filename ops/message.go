@@ -32,47 +32,45 @@ type Message struct {
 	Source      string
 	ContentType string
 	ReceivedAt  time.Time
-	// Content, OrderingKey and Properties are redacted. OrderingKey is nil if
-	// there is none.
+	// Content, OrderingKey and Properties are redacted. OrderingKey is nil if there is none.
 	Content     []byte
 	OrderingKey []byte
-	// Properties are headers, attributes and where it came from.
+	// Properties are the headers, the attributes and the origin.
 	Properties handler.Properties
-	// PropertiesProblem says why the stored properties cannot be read; empty if
-	// they can.
+	// PropertiesProblem is why the stored properties cannot be read; empty if they can.
 	PropertiesProblem string
 	// TraceID is that of the producer's traceparent header; empty without one.
 	TraceID string
-	// OriginalID is the message this one is a replay of; empty if of none.
+	// OriginalID is the message of which this one is a replay; empty if it is none.
 	OriginalID string
-	// Statuses has one element per handler, by handler key.
+	// Statuses has one element per handler, sorted by handler key.
 	Statuses []StatusDetail
 }
 
-// StatusDetail is a status, its place in its lane and what keeps it from running.
+// StatusDetail is a status with its place in its lane and what keeps it from running.
 type StatusDetail struct {
 	Status
-	// Obstacle is its handler's, see Handler, while the status is pending. While it is
-	// processing it says whether its call does not return. Empty otherwise.
+	// Obstacle is that of the handler, see Handler, while the status is pending. While it is
+	// processing, Obstacle says if its call does not return. Otherwise it is empty.
 	Obstacle string
-	// Lane is nil unless the status is open and has one.
+	// Lane is nil unless the status is open and has a lane.
 	Lane *LanePlace
 }
 
-// LanePlace says what is before a status in its lane.
+// LanePlace describes what is before a status in its lane.
 type LanePlace struct {
-	// Ahead counts the open statuses before it, poisoned ones included.
+	// Ahead counts the open statuses before it, including poisoned ones.
 	Ahead Count
-	// HeadMessageID, HeadNamespace, HeadStatusID and HeadState are of the first open
-	// status of the lane: itself if nothing is ahead.
+	// HeadMessageID, HeadNamespace, HeadStatusID and HeadState describe the first open status of
+	// the lane. That is the status itself if nothing is ahead.
 	HeadMessageID string
 	HeadNamespace string
 	HeadStatusID  string
 	HeadState     State
 }
 
-// Message returns a message and leaves an audit row of the look, because it
-// shows a payload (contract 11.3). ErrNotFound if there is no such message.
+// Message returns a message. Because it shows a payload, it leaves an audit row (contract 11.3). It
+// returns ErrNotFound if there is no such message.
 func (o *Ops) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -96,7 +94,7 @@ func (o *Ops) Message(ctx context.Context, actor Actor, ref MessageRef) (Message
 	return m, nil
 }
 
-// check reports what no message goes by.
+// check reports a reference that no message can have.
 func (r MessageRef) check() error {
 	if err := checkText("message ID", r.ID, 1, columns.MaxMessageID); err != nil {
 		return err
@@ -107,7 +105,7 @@ func (r MessageRef) check() error {
 // inNamespace is the detail of an audit row.
 func inNamespace(name string) map[string]any { return map[string]any{"namespace": name} }
 
-// By the messages' primary key.
+// namesakes uses the messages' primary key.
 const namesakes = `
 SELECT number, namespace FROM {messages} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
 
@@ -136,9 +134,8 @@ func (o *Ops) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) 
 	return found[0].number, nil
 }
 
-// By the unique index on the messages' numbers. An empty ordering key is told from
-// none by a column of its own: what a driver makes of an empty blob is its own
-// affair.
+// loadMessage uses the unique index on the messages' numbers. A separate column distinguishes an
+// empty ordering key from none, because drivers differ in what they return for an empty blob.
 const loadMessage = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
 FROM {messages} WHERE number = $1`
@@ -167,7 +164,7 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 	return messages[0], nil
 }
 
-// shown is a message as operators see it, without its statuses.
+// shown returns a message as operators see it, without its statuses.
 func (o *Ops) shown(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
 		Type: stored.Type, Source: stored.Source,
@@ -199,8 +196,8 @@ func (o *Ops) shown(stored models.Message) Message {
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}`)
 
-// traceID is that of the header traceparent (W3C Trace Context) or, of a
-// CloudEvent, of the attribute.
+// traceID returns the trace ID of the header traceparent (W3C Trace Context) or, for a CloudEvent,
+// of the attribute.
 func traceID(p handler.Properties) string {
 	texts := []string{p.Attributes["traceparent"]}
 	for _, h := range p.Headers {
@@ -216,8 +213,7 @@ func traceID(p handler.Properties) string {
 	return ""
 }
 
-// hangs reports whether the worker that runs an attempt names its call among those that
-// do not return.
+// hangs reports whether the worker that runs an attempt lists its call as one that does not return.
 func hangs(s Status, workers []Worker) bool {
 	i := slices.IndexFunc(workers, func(w Worker) bool { return w.ID == s.WorkerID && w.Alive })
 	if i < 0 {
@@ -227,9 +223,9 @@ func hangs(s Status, workers []Worker) bool {
 	return r != nil && slices.Contains(r.MessageIDs, s.MessageID)
 }
 
-// statusesIn are a message's statuses, each with its place in its lane.
+// statusesIn returns a message's statuses, each with its place in its lane.
 func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := look(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
+	rows, err := readRows(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func letter() handler.RawMessage {
 				Key: []byte("customer-7")}}}
 }
 
-// Contract 11.1, 11.3.
+// TestMessageShowsEverythingAndIsAudited proves contract 11.1, 11.3.
 func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no such order 17", "1")
@@ -101,8 +101,8 @@ func TestMessageTellsThePlaceInItsLane(t *testing.T) {
 	})
 }
 
-// Contract 11.4: nothing of payload, headers or errors is shown, or searched,
-// but what the hook makes of it.
+// TestRedactionHookSeesEverythingThatIsShown proves contract 11.4: payload, headers and errors are
+// shown and searched only after the hook has redacted them.
 func TestRedactionHookSeesEverythingThatIsShown(t *testing.T) {
 	hide := func(v redact.Value) []byte {
 		switch {
@@ -184,7 +184,8 @@ func TestTheInboxsHookRunsBeforeThatOfAnOps(t *testing.T) {
 	})
 }
 
-// Contract 11.4: why a record is still bad is an error's text, too.
+// TestWhyARecordIsStillBadIsRedacted proves contract 11.4: why a record is still bad is an error's
+// text, too.
 func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, redactBy(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) }))
@@ -198,7 +199,7 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	})
 }
 
-// Contract 11.3, 11.4.
+// TestWhyARecordIsStillBadIsNotShownUnaudited proves contract 11.3, 11.4.
 func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var channels []string
@@ -223,7 +224,8 @@ func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
 	})
 }
 
-// What is poisoned must be seen and can be acted on, even if no error is shown.
+// TestFailuresWithoutAShownErrorAreAGroup proves that poisoned statuses are shown and can be acted
+// on even if the hook hides all errors.
 func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, redactBy(func(redact.Value) []byte { return nil }))
@@ -246,7 +248,8 @@ func TestFailuresWithoutAShownErrorAreAGroup(t *testing.T) {
 	})
 }
 
-// Contract 11.6: an operator who looks for a card number does not put it on record.
+// TestErrorTextOfAFilterIsRedactedInTheAudit proves contract 11.6: an operator's search for a card
+// number is not stored.
 func TestErrorTextOfAFilterIsRedactedInTheAudit(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, redactBy(redact.Common))

@@ -11,18 +11,18 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// million is when the rows of loadMillion are looked at.
+// million is the time at which the rows of loadMillion are read.
 var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// loadMillion fills an inbox with messages and a status of each, in seconds:
-// without a log of it, and with the indexes made afterwards. Of the statuses
+// loadMillion fills an inbox with messages and one status of each within seconds: without a
+// write-ahead log, and with the indexes created afterwards. Of the statuses
 //
 //	1,000,000 of "hot" have completed,
 //	   10,000 of "hot" are poisoned,
 //	   20,000 of "hot" are due, 2,000 of them at the same time,
-//	   10,000 of "lanes" wait in lane 1, behind 200 that are poisoned.
+//	   10,000 of "lanes" wait in lane 1, after 200 that are poisoned.
 //
-// Statistics of them are not made.
+// It collects no statistics of them.
 func loadMillion(t *testing.T, db *gorm.DB) {
 	t.Helper()
 	sqltest.Load(t, db,

@@ -11,7 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Contract 4.4: an ID is unique within its channel.
+// TestMessagesOfOneIDAreToldApartByTheirNamespaces proves contract 4.4: an ID is unique within its
+// channel.
 func TestMessagesOfOneIDAreToldApartByTheirNamespaces(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := t.Context()

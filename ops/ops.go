@@ -1,12 +1,11 @@
-// Package ops is what operators see of an inbox and do with it: one Go API
-// behind the CLI and the dashboard (contract 11.1-11.3). It works on the tables
-// alone, of any inbox that a *gorm.DB reaches, whether or not a process of it
-// runs; what only the running application can do it asks of a Live.
+// Package ops is what operators see of an inbox and do with it: one Go API for the CLI and the
+// dashboard (contract 11.1-11.3). It works on the tables only, of any inbox that a *gorm.DB
+// reaches, whether or not a process of it runs. What only the running application can do, it asks
+// of a Live.
 //
-// Every query is bounded: lists are pages, counts are capped, and a search that
-// would have to look at too many rows stops and says so. Every action, and every
-// look at a payload, names its Actor and leaves an audit row in the transaction
-// of what it does; where that row cannot be written nothing is done.
+// Every query is bounded: lists are pages, counts are capped, and a search that would have to read
+// too many rows stops and says so. Every action, and every read of a payload, has an Actor and
+// leaves an audit row in the same transaction. If that row cannot be written, nothing is done.
 package ops
 
 import (
@@ -25,10 +24,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Ops looks at one inbox's tables and acts on them. It is safe for concurrent
-// use and starts nothing. All of its methods end within a few statement
-// timeouts, RetryMatching, DiscardMatching and Cleanup excepted, and all of
-// their errors can be told apart by the Err values of this package.
+// Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
+// All methods except RetryMatching, DiscardMatching and Cleanup end within a few statement
+// timeouts. All errors can be distinguished by the Err values of this package.
 type Ops struct {
 	opts     Options
 	clock    clock.Clock
@@ -46,9 +44,9 @@ type Ops struct {
 	denials  denials
 }
 
-// New makes an Ops on db, which stays the caller's to close. Each function of configure may change the
-// options, which start as their defaults. New reads nothing yet: CheckSchema does. A nil db, one inside a
-// transaction, another dialect than PostgreSQL or SQLite, and a bad option are errors.
+// New returns an Ops on db, which the caller closes. Each function of configure may change the options, which start as
+// their defaults. New reads nothing; CheckSchema does. A nil db, one inside a transaction, a dialect other than
+// PostgreSQL or SQLite, and a bad option are errors.
 func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if db == nil {
 		return nil, errors.New("ops: no database")
@@ -63,7 +61,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	dialect := db.Dialector.Name()
-	// On PostgreSQL it announces whether anybody listens or not.
+	// On PostgreSQL it always notifies: it cannot know whether a worker listens.
 	st, err := dialects.New(db, opts.Naming, store.Options{Announces: dialect == "postgres"})
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)

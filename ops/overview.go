@@ -10,57 +10,57 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Overview is an inbox at a glance.
+// Overview summarizes an inbox.
 type Overview struct {
 	// Inbox is its name.
 	Inbox string
-	// At is when it was looked at.
+	// At is when the overview was taken.
 	At time.Time
-	// Handlers are all that workers list, operators have paused, or statuses
-	// are open for, by handler key.
+	// Handlers are all handler keys that workers list, that operators have paused, or that have
+	// open statuses, sorted by key.
 	Handlers []HandlerOverview
 	Rejected Count
 	Gaps     Count
-	// WorkersAlive counts workers that are neither stopped nor released and whose
-	// last heartbeat is younger than 30 s.
+	// WorkersAlive counts the workers that are neither stopped nor released and whose last heartbeat is younger than
+	// 30 s.
 	WorkersAlive int
-	// Reasons are what living workers say keeps them from being healthy, each once,
-	// the unhealthy ones first: halted partitions and open circuit breakers, too. They
-	// are as old as the workers' last heartbeats.
+	// Reasons are what keeps living workers from being healthy, as they report it, each once, the
+	// unhealthy ones first. They include halted partitions and open circuit breakers, and are as
+	// old as the workers' last heartbeats.
 	Reasons []HealthReason
-	// EndedSince is from when on HandlerOverview.Ended counts: about an hour ago,
-	// or when this process started. Zero without a Live, or while it does not run.
+	// EndedSince is since when HandlerOverview.Ended counts: about an hour ago, or when this
+	// process started. It is zero without a Live, or if the process does not run.
 	EndedSince time.Time `json:",omitzero"`
 }
 
-// HandlerOverview is one handler key at a glance. Counts go up to 10,000.
+// HandlerOverview summarizes one handler key. Counts are capped at 10,000.
 type HandlerOverview struct {
 	HandlerKey string
 	Paused     bool
-	// Registered: a living worker lists the key.
+	// Registered means that a living worker lists the key.
 	Registered bool
 	// Obstacle is as in Handler.
 	Obstacle string
-	// Pending counts the pending statuses, those due and those waiting in lanes
-	// among them.
+	// Pending counts the pending statuses, including those that are due and those that wait in
+	// lanes.
 	Pending Count
-	// Due counts those that could run now, those waiting in lanes not among them. Of
-	// a handler with lanes the first 1,000 are looked at. Without a Live it is not
-	// known whether what is poisoned is skipped: rows behind it count as waiting.
+	// Due counts the statuses that could run now, without those that wait in lanes. For a handler
+	// with lanes the first 1,000 are read. Without a Live it is not known whether poisoned rows are
+	// skipped, so rows after them count as waiting.
 	Due Count
-	// OldestDueAge is how long the one due longest has been; 0 if none is.
+	// OldestDueAge is how long the oldest due status has been due; 0 if none is.
 	OldestDueAge time.Duration
-	// Waiting counts those that wait in a lane behind another.
+	// Waiting counts the statuses that wait for another one of their lane.
 	Waiting    Count
 	Processing Count
 	Poisoned   Count
-	// Ended counts attempts of this process alone, see Overview.EndedSince: what
-	// has completed is in no index by time, and an index would cost every
-	// completion. Add up what each process's own Overview says.
+	// Ended counts attempts of this process only, see Overview.EndedSince. No index has completed
+	// statuses by time, because it would make every completion slower. Add up the Overviews of all
+	// processes.
 	Ended Ended `json:",omitzero"`
 }
 
-// Overview looks at everything at once, in bounded counts.
+// Overview returns the state of the whole inbox in capped counts.
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -76,7 +76,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		}
 	}
 	out.Reasons = reasonsOf(workers)
-	names, err := look(ctx, o, inboxName, store.Value[string])
+	names, err := readRows(ctx, o, inboxName, store.Value[string])
 	if err != nil {
 		return fail(err)
 	}
@@ -104,11 +104,11 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	return out, nil
 }
 
-// By meta's primary key.
+// inboxName uses meta's primary key.
 const inboxName = `SELECT "value" FROM {meta} WHERE "key" = 'name'`
 
-// By the due index, oldest due first: what runs was due before what is left, so
-// both are among the first.
+// countOpen uses the due index, oldest due first. What is running was due before the rest, so both
+// are among the first rows.
 const countOpen = `
 SELECT count(*),
 	COALESCE(sum(CASE WHEN s.processing_started_at IS NOT NULL THEN 1 ELSE 0 END), 0),
@@ -120,8 +120,7 @@ FROM (
 	WHERE handler_key = $1 AND ` + isOpen + ` ORDER BY ` + due + `, id LIMIT $3
 ) s`
 
-// By the indexes on poisoned and on waiting rows, on rejected_at, and the gaps'
-// primary key.
+// These use the indexes on poisoned and on waiting rows, on rejected_at, and the gaps' primary key.
 const (
 	countPoisoned = `SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = $2 AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $1) s`
 	countWaiting  = `SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = $2 AND is_waiting ORDER BY id LIMIT $1) s`
@@ -137,7 +136,7 @@ type openCounts struct {
 
 func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (HandlerOverview, error) {
 	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle}
-	counts, err := look(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
+	counts, err := readRows(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
 		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest, &c.lanes)
 	}, h.HandlerKey, o.stamp(now), lookLimit+1)
 	if err != nil {
@@ -167,13 +166,12 @@ func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (Handler
 	return o.judgeLanes(ctx, out, c.due, rule, now)
 }
 
-// lanesMost is how many rows the overview looks at for whether they are first in
-// their lane: each costs a look into it.
+// lanesMost is how many rows the overview checks for being first in their lane: each costs a
+// lookup.
 const lanesMost = 1000
 
-// laneRule is how the lanes of a handler key run. Without the application nobody
-// knows that: then each goes by its own name, and waits behind what is poisoned,
-// which is the default.
+// laneRule returns how the lanes of a handler key run. Only the application knows that. Without it
+// we assume that each lane has one name and waits for poisoned rows, which is the default.
 func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, err error) {
 	if o.live == nil {
 		return rule, true, nil
@@ -192,8 +190,8 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 	return rule, ordered, nil
 }
 
-// judgeLanes takes those from what is due that are behind others of their lane,
-// marked as waiting or not: no claim takes them.
+// judgeLanes subtracts from the due statuses those that are not first in their lane, marked as
+// waiting or not: no claim takes them.
 func (o *Ops) judgeLanes(
 	ctx context.Context, out HandlerOverview, due int64, rule store.LaneRule, now time.Time,
 ) (HandlerOverview, error) {
@@ -222,7 +220,7 @@ func (o *Ops) judgeLanes(
 
 // capped counts up to most; the statement's first parameter is its limit.
 func (o *Ops) capped(ctx context.Context, statement string, most int64, args ...any) (Count, error) {
-	counts, err := look(ctx, o, statement, store.Value[int64], append([]any{most + 1}, args...)...)
+	counts, err := readRows(ctx, o, statement, store.Value[int64], append([]any{most + 1}, args...)...)
 	if err != nil {
 		return Count{}, err
 	}

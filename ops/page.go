@@ -23,18 +23,17 @@ func pageAs[A, B any](page Page[A], convert func(A) B) Page[B] {
 	return Page[B]{Items: items, Next: page.Next, Partial: page.Partial, Looked: page.Looked}
 }
 
-// part is what one statement of such a list has found: the items that match, how many it
-// looked at, and the last of these.
+// part is the result of one statement of such a list: the items that match, how many items it read,
+// and the last of these.
 type part[T any] struct {
 	items  []T
 	looked int
 	last   place
 }
 
-// pageOf reads a page of a list that has one order and one index. A statement looks at depth
-// items behind a place, in the list's order, and returns up to limit that match; placeAt tells where
-// an item is. takes judges what the statement does not; judged says that it drops more than a few, so
-// that all are needed.
+// pageOf reads a page of a list that has one order and one index. A statement reads depth items after a place, in the
+// list's order, and returns up to limit that match. placeAt returns the place of an item. takes decides what the
+// statement cannot. judged means that takes drops more than a few items, so the statement must return all.
 func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, limit int, judged bool,
 	read func(ctx context.Context, p place, depth, limit int) (part[T], error), placeAt func(T) place,
 	takes func(T) bool) (Page[T], error) {
@@ -95,8 +94,8 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 	}
 }
 
-// parted splits what a statement returned: the items, and as the one that closes it the
-// last that was looked at, with their number.
+// parted splits the rows of a statement into the items and the closing row, which has the last item
+// that was read and the number of items.
 func parted[T any](rows []T, placeAt func(T) place, closes func(T) (number int, yes bool)) (p part[T]) {
 	for _, row := range rows {
 		if number, yes := closes(row); yes {

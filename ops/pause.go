@@ -11,22 +11,23 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
-// Pause stops claiming for a handler key on every worker, within a heartbeat of
-// each; what runs goes on. On an Inline or Direct channel each partition waits at
-// the next message for the handler. With a Live it pauses all keys of the handler, so that
-// workers of a program from before a rename obey; without, only this one. ErrNotFound unless a worker lists the key or
-// statuses are open under it. Pausing what is paused is fine (contract 5.13).
+// Pause stops claiming for a handler key on every worker, within a heartbeat of each. Running
+// handlers continue. On an Inline or Direct channel each partition waits at the next message for
+// the handler. With a Live it pauses all keys of the handler, so that workers of a program from
+// before a rename are paused too; without one it pauses only this key. It returns ErrNotFound
+// unless a worker lists the key or statuses are open under it. Pausing a paused handler succeeds
+// (contract 5.13).
 func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, ActionPause, handlerKey)
 }
 
-// Resume undoes Pause. ErrNotPaused if the handler is not paused: then nothing was
-// done, and there is no audit row.
+// Resume undoes Pause. If the handler is not paused, it returns ErrNotPaused, does nothing and
+// leaves no audit row.
 func (o *Ops) Resume(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, ActionResume, handlerKey)
 }
 
-// By the primary key.
+// These use the primary key.
 const (
 	pause = `
 INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES ($1, true, $2)
@@ -40,8 +41,8 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
 	}
-	// All of its keys: it is paused by any, and workers of a program from before a
-	// rename know the legacy ones alone.
+	// Use all of its keys: a pause of any key pauses the handler, and workers of a program from
+	// before a rename know only the legacy keys.
 	statement := resume
 	if action == ActionPause {
 		statement = pause
@@ -61,13 +62,13 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 		return map[string]any{"keys": keys}, nil
 	})
 	if err == nil && o.live != nil {
-		// It only hastens: the next heartbeat takes it over.
+		// This only saves time: the next heartbeat applies it, too.
 		_ = o.live.TakePaused(context.WithoutCancel(ctx))
 	}
 	return err
 }
 
-// keysOf are the keys of a handler that is known in some way.
+// keysOf returns the keys of a handler that is known in some way.
 func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
 	if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
 		return nil, err

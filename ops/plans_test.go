@@ -22,8 +22,7 @@ import (
 
 var errRollBack = errors.New("roll back")
 
-// explain executes a statement as a prepared one, by this plan_cache_mode, and
-// takes back what it did.
+// explain executes a statement as a prepared one with this plan_cache_mode, and rolls it back.
 func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, args ...any) (explained sqltest.Plan) {
 	t.Helper()
 	require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
@@ -59,8 +58,8 @@ func explain(t *testing.T, literal *gorm.DB, o *Ops, mode, statement string, arg
 	return explained
 }
 
-// looked is one statement with what must serve it.
-type looked struct {
+// planned is one statement with the index that must serve it.
+type planned struct {
 	name, statement string
 	args            []any
 	expected        string  // an index, on PostgreSQL
@@ -68,9 +67,8 @@ type looked struct {
 	sqlite          string  // what SQLite says; empty if it is a table of a few rows
 }
 
-// plansOf are all statements of the package, with arguments that a search deep
-// in the list has.
-func plansOf(o *Ops) []looked {
+// plansOf returns all statements of the package, with the arguments of a search deep in the list.
+func plansOf(o *Ops) []planned {
 	id := func(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-%012x", n) }
 	lanes := store.LaneHandler("lanes")
 	refs := fmt.Sprintf(`[["%s",0],["%s",1]]`, id(1000001), id(1000002))
@@ -86,7 +84,7 @@ func plansOf(o *Ops) []looked {
 		ofMessage = statuses + "_message_handler"
 		auto      = "INDEX sqlite_autoindex_"
 	)
-	// The arguments of a list from a place on, of this depth.
+	// search returns the arguments of a list from a place on, with this depth.
 	search := func(st stage, after place, depth int, of Filter) []any {
 		f, err := of.checked()
 		if err != nil {
@@ -108,7 +106,7 @@ func plansOf(o *Ops) []looked {
 		return append([]any{fmt.Sprintf(`[["hot","hot",%q],["lanes","lanes",%q]]`, before, lastID), most},
 			o.groupArguments(&filter{states: stateBit(StatePoisoned)})...)
 	}
-	return []looked{
+	return []planned{
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: lastID}, 51, hot), poisoned, 51 * 4, "INDEX " + poisoned +
 			" (handler_key=? AND id<?)"},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 5000, typed), poisoned, 5000 * 4,
@@ -194,8 +192,8 @@ func plansOf(o *Ops) []looked {
 	}
 }
 
-// Every statement of the package is looked at.
-func TestEveryStatementsPlanIsLookedAt(t *testing.T) {
+// TestEveryStatementsPlanIsChecked proves that plansOf has every statement of the package.
+func TestEveryStatementsPlanIsChecked(t *testing.T) {
 	var names []string
 	for _, each := range plansOf(&Ops{}) {
 		names = append(names, each.name)
@@ -205,11 +203,10 @@ func TestEveryStatementsPlanIsLookedAt(t *testing.T) {
 	}))
 }
 
-// Which index serves what among a million completed and 10,000 poisoned
-// statuses: no statement scans a table that grows, and none reads more than it
-// shows, by the plans of generic prepared statements, which never see their
-// arguments, as well as by those made for them, before the statistics are made
-// and after.
+// TestPostgresPlans proves which index serves each statement among a million completed and 10,000
+// poisoned statuses. No statement scans a table that grows, and none reads more than it shows. This
+// holds for generic plans of prepared statements, which never see their arguments, and for custom
+// plans, before and after statistics are collected.
 func TestPostgresPlans(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	dsn := testenv.PostgresDSN(t)
@@ -238,7 +235,7 @@ func TestPostgresPlans(t *testing.T) {
 				if each.expected != "" {
 					require.Contains(t, scans, each.expected+"\n")
 				}
-				require.LessOrEqual(t, explained.Looked(), each.most, scans)
+				require.LessOrEqual(t, explained.RowsRead(), each.most, scans)
 			})
 		}
 	}
@@ -253,7 +250,7 @@ func TestPostgresPlans(t *testing.T) {
 		t.Run("by "+mode, func(t *testing.T) { look(t, mode, true) })
 	}
 
-	// And whole answers, in no time.
+	// Whole calls are fast, too.
 	page, err := o.List(t.Context(), Filter{States: []State{StatePoisoned}, ErrorText: "unknown"}, "", 100)
 	require.NoError(t, err)
 	require.Len(t, page.Items, 100)
@@ -269,7 +266,7 @@ func TestPostgresPlans(t *testing.T) {
 	require.Equal(t, Count{N: lookLimit, Capped: true}, overview.Rejected)
 }
 
-// The same on SQLite, by its own word.
+// TestSQLitePlans proves the same on SQLite, by EXPLAIN QUERY PLAN.
 func TestSQLitePlans(t *testing.T) {
 	t.Parallel()
 	db := testenv.SQLite(t)
@@ -278,7 +275,7 @@ func TestSQLitePlans(t *testing.T) {
 	require.NoError(t, err)
 	for _, each := range plansOf(o) {
 		t.Run(each.name, func(t *testing.T) {
-			steps, err := look(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement, func(rows *sql.Rows, step *string) error {
+			steps, err := readRows(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement, func(rows *sql.Rows, step *string) error {
 				var ignored int
 				return rows.Scan(&ignored, &ignored, &ignored, step)
 			}, each.args...)

@@ -14,11 +14,11 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// previewLimit bounds what a preview reads whole: headers and attributes, and what
-// a Redact hook is to see. Longer ones are left out.
+// previewLimit is the size up to which a preview reads headers, attributes and the input of a Redact hook as a whole.
+// Longer ones are left out.
 const previewLimit = 1 << 20
 
-// PreviewBounds says how many bytes a preview reads; 0 reads none.
+// PreviewBounds limits how many bytes a preview reads; 0 reads none.
 type PreviewBounds struct {
 	Content int // of a message's content or a rejected record's value
 	Key     int // of the ordering key or the record's key
@@ -26,30 +26,29 @@ type PreviewBounds struct {
 
 // Preview is the beginning of stored bytes.
 type Preview struct {
-	// Bytes are redacted. Nil if there are none, or none were asked for.
+	// Bytes are redacted. They are nil if there are none, or none were requested.
 	Bytes []byte
 	// Size is the length of what is stored.
 	Size int64
-	// None: there is nothing stored at all, which differs from empty bytes.
+	// None means that nothing is stored at all, which differs from empty bytes.
 	None bool
-	// Cut: Bytes are only the beginning.
+	// Cut means that Bytes are only the beginning.
 	Cut bool
-	// Withheld: it is longer than 1 MiB, so the Redact hook could not see
-	// it whole, and no bytes are here: a hook may not know half a secret.
+	// Withheld means that the value is longer than 1 MiB. There are no Bytes then: a Redact hook must see the whole
+	// value, because it may not recognize half a secret.
 	Withheld bool
 }
 
-// MessagePreview is a message whose Content and OrderingKey are in Payload and Key,
-// as far as they were asked for. Its properties are left out beyond 1 MiB,
-// as its PropertiesProblem then says.
+// MessagePreview is a message whose Content and OrderingKey are in Payload and Key, as far as they were requested.
+// Properties longer than 1 MiB are left out, and PropertiesProblem says so.
 type MessagePreview struct {
 	Message
 	Payload Preview
 	Key     Preview
 }
 
-// PreviewMessage is Message for those who show only the beginning of it: it reads
-// no more than is asked for, however large the message is.
+// PreviewMessage is like Message, but returns only the beginning: it reads no more than requested,
+// however large the message is.
 func (o *Ops) PreviewMessage(
 	ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds,
 ) (MessagePreview, error) {
@@ -83,9 +82,9 @@ func (o *Ops) PreviewMessage(
 	return m, nil
 }
 
-// cuts are the parameters $2 to $6 of a preview's statement: of content and of key,
-// up to which length it is read whole and how much of a longer one is read; then
-// the limit of the properties.
+// cuts returns the parameters $2 to $6 of a preview's statement. For the content and for the key
+// they are the length up to which it is read whole, and how much of a longer one is read. The last
+// one is the limit of the properties.
 func (o *Ops) cuts(bounds PreviewBounds) []any {
 	of := func(n int) (whole, head int) {
 		switch {
@@ -101,8 +100,8 @@ func (o *Ops) cuts(bounds PreviewBounds) []any {
 	return []any{content, contentHead, key, keyHead, previewLimit}
 }
 
-// By the unique index on the messages' numbers. Lengths are known without the bytes, on PostgreSQL
-// without those of compressed ones.
+// previewMessage uses the unique index on the messages' numbers. It gets lengths without reading
+// the bytes; on PostgreSQL it does not decompress them either.
 const previewMessage = `
 SELECT id, namespace, number, transport_name, type, source, content_type, received_at,
 	length(content), CASE WHEN length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,
@@ -145,7 +144,7 @@ func tooLong(size int64) string {
 	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, previewLimit)
 }
 
-// preview redacts what was read of size stored bytes.
+// preview redacts the bytes that were read; size is how many are stored.
 func (o *Ops) preview(of redact.Value, read []byte, size int64, none bool) Preview {
 	p := Preview{Size: size, None: none, Withheld: o.redacts() && size > previewLimit}
 	if p.Cut = int64(len(read)) < size; none || read == nil && p.Cut {
@@ -158,20 +157,20 @@ func (o *Ops) preview(of redact.Value, read []byte, size int64, none bool) Previ
 	return p
 }
 
-// RejectedPreview is a rejected message whose Key and Value are in RecordKey and
-// Payload, as far as they were asked for.
+// RejectedPreview is a rejected message whose Key and Value are in RecordKey and Payload, as far as
+// they were requested.
 type RejectedPreview struct {
 	Rejected
 	RecordKey Preview
 	Payload   Preview
 	Headers   []handler.Header
-	// HeadersProblem says why the stored headers are not here: they cannot be read,
-	// or are longer than 1 MiB; empty if they are.
+	// HeadersProblem is why the stored headers are missing: they cannot be read, or are longer than 1 MiB. It is empty if
+	// they are present.
 	HeadersProblem string
 }
 
-// PreviewRejected is Rejected for those who show only the beginning of it: it
-// reads no more than is asked for, however large the record is.
+// PreviewRejected is like Rejected, but returns only the beginning: it reads no more than
+// requested, however large the record is.
 func (o *Ops) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {
@@ -198,7 +197,7 @@ func (o *Ops) PreviewRejected(
 	return r, nil
 }
 
-// By the primary key.
+// previewRejected uses the primary key.
 const previewRejected = `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at,
 	"value" IS NULL, length("value"), CASE WHEN length("value") <= $2 THEN "value" WHEN $3 > 0 THEN substr("value", 1, $3) END,

@@ -8,7 +8,7 @@ import (
 // redacts reports whether there is a hook. Without one only passwords in errors are masked.
 func (o *Ops) redacts() bool { return o.redactor.Hook() != nil }
 
-// redactHeaders leaves its argument alone.
+// redactHeaders returns redacted headers. It does not change its argument.
 func (o *Ops) redactHeaders(of redact.Value, headers []handler.Header) []handler.Header {
 	if !o.redacts() {
 		return headers

@@ -21,9 +21,9 @@ import (
 type RejectedFilter struct {
 	Channel string
 	Topic   string
-	// From and To bound when it was rejected: not before From, before To.
+	// From and To limit when the message was rejected: not before From, and before To.
 	From, To time.Time
-	// Reason contains this, whatever the case of letters.
+	// Reason is a substring of the reason, ignoring case.
 	Reason string
 }
 
@@ -41,20 +41,18 @@ type Rejected struct {
 	Size int64
 }
 
-// RejectedRecord is a rejected message with its record, redacted. A nil Key or
-// Value is none, which differs from an empty one.
+// RejectedRecord is a rejected message with its record, redacted. A nil Key or Value means none,
+// which differs from an empty one.
 type RejectedRecord struct {
 	Rejected
 	Key     []byte
 	Value   []byte
 	Headers []handler.Header
-	// HeadersProblem says why the stored headers cannot be read; empty if they
-	// can.
+	// HeadersProblem is why the stored headers cannot be read; empty if they can.
 	HeadersProblem string
 }
 
-// ListRejected returns a page of the rejected messages that match, those
-// rejected last first. See List for after and limit.
+// ListRejected returns a page of the rejected messages that match, the latest first. See List for after and limit.
 func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (
 	Page[Rejected], error,
 ) {
@@ -82,7 +80,7 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 		if err != nil {
 			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
 		}
-		rows, err := look(ctx, o, listRejected, o.scanRejected, at, p.ID, o.stamp(oldest), depth, limit, filter.Channel,
+		rows, err := readRows(ctx, o, listRejected, o.scanRejected, at, p.ID, o.stamp(oldest), depth, limit, filter.Channel,
 			filter.Topic, o.stamp(before), inSQL)
 		return parted(rows, placeAt, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
 	}
@@ -96,7 +94,7 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	return pageAs(page, func(r rejectedRow) Rejected { return r.Rejected }), nil
 }
 
-// By rejected_messages_rejected_at, the last first.
+// listRejected uses rejected_messages_rejected_at, the latest first.
 const listRejected = `
 WITH looked AS (
 	SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, {rejected as stored} AS at,
@@ -113,7 +111,7 @@ UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at, id LIMIT 1) l
 ORDER BY rank`
 
-// rejectedRow is one with its place, or the last that was looked at.
+// rejectedRow is an item with its place, or the last row that was read.
 type rejectedRow struct {
 	Rejected
 	at     stored
@@ -131,8 +129,8 @@ func (o *Ops) scanRejected(rows *sql.Rows, r *rejectedRow) error {
 	return err
 }
 
-// Rejected returns one rejected message with its record and leaves an audit row
-// of the look. ErrNotFound if there is none of that ID.
+// Rejected returns one rejected message with its record, and leaves an audit row. It returns
+// ErrNotFound if there is none with that ID.
 func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
 	id, err := checkID("rejected message ID", id)
 	if err != nil {
@@ -156,8 +154,7 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 	return record, nil
 }
 
-// By the primary key. An empty key or value is told from none by columns of
-// their own.
+// oneRejected uses the primary key. Separate columns distinguish an empty key or value from none.
 const oneRejected = `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers
 FROM {rejected} WHERE id = $1`
@@ -191,11 +188,11 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 	return nil
 }
 
-// ReAccept accepts a rejected message's record again, by its channel's decoder
-// and handlers as they are now, and deletes the rejected row, with the audit row
-// in the same transaction. ErrNotFound for an unknown ID; if the record is
-// still bad its row stays with the new reason and the error is a
-// *handler.StillBadError, whose reason is redacted. Needs a Live (contract 7.4, 11.1).
+// ReAccept accepts a rejected message's record again, by the present decoder and handlers of its
+// channel, and deletes the rejected row, with the audit row in the same transaction. It returns
+// ErrNotFound for an unknown ID. If the record is still bad, its row stays with the new reason, and
+// the error is a *handler.StillBadError, whose reason is redacted. It needs a Live (contract 7.4,
+// 11.1).
 func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
 	if err := o.Can(ActionReAccept); err != nil {
 		return nil, err
@@ -219,8 +216,8 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 	return accepted, nil
 }
 
-// redactStillBad redacts why a record is still bad. That its audit row could not
-// be written comes beside it, and is said alone: nothing is shown unaudited.
+// redactStillBad redacts why a record is still bad. If the audit row could not be written either,
+// only that is returned: nothing is shown without an audit row.
 func (o *Ops) redactStillBad(err error) error {
 	var still *handler.StillBadError
 	if !errors.As(err, &still) {
@@ -247,8 +244,8 @@ func (o *Ops) redactStillBad(err error) error {
 	return errors.Join(append([]error{still}, others...)...)
 }
 
-// DeleteRejected deletes a rejected message for good; confirmation repeats its
-// ID, else it is ErrBadInput.
+// DeleteRejected deletes a rejected message for good. confirmation must repeat its ID, otherwise it
+// returns ErrBadInput.
 func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation string) error {
 	id, err := checkID("rejected message ID", id)
 	if err == nil && !strings.EqualFold(id, confirmation) {
@@ -272,7 +269,7 @@ func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation 
 		})
 }
 
-// By the primary key.
+// deleteRejected uses the primary key.
 const deleteRejected = `DELETE FROM {rejected} WHERE id = $1 RETURNING channel, topic, "partition", record_offset`
 
 // rejectedDetail is the audit's detail of a deletion.

@@ -70,7 +70,7 @@ func TestRejectedAreListedAndShown(t *testing.T) {
 	})
 }
 
-// Contract 11.3.
+// TestRejectedRecordIsNotShownWithoutItsAuditRow proves contract 11.3.
 func TestRejectedRecordIsNotShownWithoutItsAuditRow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		id := r.reject(1, "bad")
@@ -81,7 +81,7 @@ func TestRejectedRecordIsNotShownWithoutItsAuditRow(t *testing.T) {
 	})
 }
 
-// Contract 7.4, 11.1.
+// TestReAcceptAndDeleteRejected proves contract 7.4, 11.1.
 func TestReAcceptAndDeleteRejected(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		good := r.reject(1, "no handler was there yet")

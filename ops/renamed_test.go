@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Contract 4.2: after a rolling rename a message may have a row under each key,
-// and both may be poisoned. Whichever an operator retries runs.
+// TestRetriedRowOfARenamedHandlerRuns proves contract 4.2: after a rolling rename a message may
+// have a row under each key, and both may be poisoned. Whichever an operator retries runs.
 func TestRetriedRowOfARenamedHandlerRuns(t *testing.T) {
 	group := func(key string) ops.Filter { return ops.Filter{HandlerKeys: []string{key}} }
 	type steps func(t *testing.T, o *ops.Ops)

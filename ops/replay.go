@@ -15,31 +15,28 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// propertyOriginalID is the attribute of a replayed message that names the
-// message it is a copy of.
+// propertyOriginalID is the attribute of a replayed message that has the ID of its original.
 const propertyOriginalID = "inboxreplayof"
 
-// Edit is what a replay changes; what is nil stays as it is stored.
+// Edit is what a replay changes. Nil fields stay as they are stored.
 type Edit struct {
-	// MessageID is the copy's ID. Empty makes one by MessageRef.CopyID: make it before and keep
-	// it, and a repeat after an error makes no second copy.
+	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that a
+	// repeat after an error makes no second copy.
 	MessageID string
-	// Content is the whole new content. Don't take it from what was shown if a
-	// redaction hook is set.
+	// Content is the whole new content. Do not take it from shown content if a redaction hook is
+	// set.
 	Content *[]byte
-	// ContentType, Type and OrderingKey likewise.
+	// ContentType, Type and OrderingKey replace those of the message.
 	ContentType *string
 	Type        *string
 	OrderingKey *[]byte
 }
 
-// Replay accepts an edited copy of a message as a new one, for all handlers that
-// take its type now: unlike Retry it runs also those that had completed. The copy
-// names its original in the attribute inboxreplayof, and the audit row
-// both. It needs AllowReplay (ErrReplayOff) and a Live. ErrNotFound if there is
-// no such message; ErrBadInput if the copy's ID is known already, or what the
-// acceptor says against the copy. With any error of the database the result has
-// the copy's ID: repeat it with that ID, for the copy may have been accepted.
+// Replay accepts an edited copy of a message as a new one, for all handlers that take its type now. Unlike Retry it also
+// runs handlers that had completed. The copy has its original's ID in the attribute inboxreplayof, and the audit row has
+// both IDs. It needs Options.AllowReplay (ErrReplayOff) and a Live. It returns ErrNotFound if there is no such message,
+// and ErrBadInput if the copy's ID is known already or the acceptor refuses the copy. With any error of the database the
+// result has the copy's ID: repeat with that ID, because the copy may have been accepted.
 func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
 		if errors.Is(err, ErrReplayOff) {
@@ -52,8 +49,8 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 	if err := ref.check(); err != nil {
 		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)
 	}
-	// Made here and told also with an error: after a commit whose outcome is not
-	// known, a repeat with the same ID is a duplicate and no second copy.
+	// The ID is made here and returned also with an error. If the outcome of the commit is unknown,
+	// a repeat with the same ID is a duplicate and no second copy.
 	if edit.MessageID == "" {
 		edit.MessageID = ref.CopyID()
 	}
@@ -87,8 +84,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 	return result, nil
 }
 
-// CopyID makes an ID for a copy of the message: its own with a suffix, or a UUID if
-// that would be too long.
+// CopyID makes an ID for a copy of the message: its own with a suffix, or a UUID if that would be too long.
 func (r MessageRef) CopyID() string {
 	unique := uuid.NewString()
 	if id := r.ID + "-replay-" + unique; utf8.RuneCountInString(id) <= columns.MaxMessageID {
@@ -97,7 +93,7 @@ func (r MessageRef) CopyID() string {
 	return unique
 }
 
-// replayOf is the copy, and what of it is edited.
+// replayOf returns the copy, and the names of what is edited.
 func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string, error) {
 	p, err := properties.Parse(original.SerializedProperties)
 	if err != nil {

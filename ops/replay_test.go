@@ -12,7 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Contract 11.1: off by default; a new message linked to its original.
+// TestReplayMakesANewMessageLinkedToItsOriginal proves contract 11.1: off by default; a new message
+// linked to its original.
 func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, func(o *ops.Options) {
@@ -53,7 +54,7 @@ func TestReplayMakesANewMessageLinkedToItsOriginal(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ops.Accepted{MessageID: "copy", Outcome: "accepted", Handlers: 1}, accepted)
 
-		// Repeated after an error that left it open whether it was accepted.
+		// Repeat it as after an error that left open whether it was accepted.
 		once := ops.MessageRef{ID: "1"}.CopyID()
 		accepted, err = r.ops.Replay(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.Edit{MessageID: once})
 		require.NoError(t, err)

@@ -24,9 +24,8 @@ import (
 // ada acts in most tests.
 const ada = ops.Actor("ada")
 
-// rig is an inbox with the handlers "mail" and "ship" of type "t" and "alone" of type
-// "alone", which fail as told, and
-// what an operator has of it.
+// rig is an inbox, with an operator's Ops. Its handlers are "mail" and "ship" of type "t" and
+// "alone" of type "alone", which fail as set by poison and fail.
 type rig struct {
 	t     testing.TB
 	d     *inboxtest.Database
@@ -81,30 +80,30 @@ func newRig(t testing.TB, d *inboxtest.Database, configure func(*ops.Options), o
 	return r
 }
 
-// poison has a handler poison these messages from now on.
+// poison makes a handler poison these messages from now on.
 func (r *rig) poison(key, text string, ids ...string) {
 	for _, id := range ids {
 		r.fail(key, id, handler.Poison(fmt.Errorf("%s", text)))
 	}
 }
 
-// fail has a handler fail a message from now on; nil has it succeed.
+// fail makes a handler fail a message from now on; a nil error lets it succeed.
 func (r *rig) fail(key, id string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fails[key+"/"+id] = err
 }
 
-// accept accepts messages a second later than those before.
+// accept accepts messages one second later than the previous ones.
 func (r *rig) accept(ids ...string) {
 	r.t.Helper()
 	r.clock.Advance(time.Second)
 	inboxtest.Accept(r.t, r.ib, ids...)
 }
 
-// copies adds n copies of each message of a type with one handler, and of its
-// status, in a moment: to accept thousands takes a pure Go SQLite a minute under
-// the race detector. Accept nothing afterwards, numbers are not counted up.
+// copies adds n copies of each message of a type with one handler, and of its status. It is fast:
+// accepting thousands takes pure Go SQLite a minute under the race detector. Accept nothing
+// afterwards, because the sequence of numbers is not advanced.
 func (r *rig) copies(messageType string, n int) {
 	r.t.Helper()
 	inboxtest.Exec(r.t, r.d.DB, `INSERT INTO inbox_messages (id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
@@ -115,13 +114,13 @@ func (r *rig) copies(messageType string, n int) {
 		FROM inbox_messages m JOIN inbox_handler_statuses s ON s.message_number = m.number, `+numbers(n)+` c WHERE m.type = ? AND m.number < 10000`, messageType)
 }
 
-// numbers is a table of the numbers n from 1 on.
+// numbers returns the SQL of a table with the numbers n from 1 on.
 func numbers(n int) string {
 	return fmt.Sprintf("(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %d) SELECT n FROM c)", n)
 }
 
-// statusID is an expression for an ID made of two numbers of at most six digits
-// each. It sorts behind those of accepted messages.
+// statusID returns an expression for an ID made of two numbers of at most six digits each. It sorts
+// after those of accepted messages.
 func (r *rig) statusID(a, b string) string {
 	if r.d.Dialect == "postgres" {
 		return fmt.Sprintf(`('f0000000-0000-7000-8000-' || lpad((%s)::text, 6, '0') || lpad((%s)::text, 6, '0'))::uuid`, a, b)
@@ -148,13 +147,13 @@ func (r *rig) ref(key, id string) ops.Ref {
 	return ops.Ref{StatusID: s.ID, Version: int64(s.Version)}
 }
 
-// list is all pages of a list, as "key/ID".
+// list returns all pages of a list, as "key/ID".
 func (r *rig) list(filter ops.Filter, limit int) []string {
 	r.t.Helper()
 	return r.listFrom("", filter, limit)
 }
 
-// listFrom is all pages from one on.
+// listFrom returns all pages from a cursor on.
 func (r *rig) listFrom(cursor ops.Cursor, filter ops.Filter, limit int) []string {
 	r.t.Helper()
 	all := []string{}
@@ -171,7 +170,7 @@ func (r *rig) listFrom(cursor ops.Cursor, filter ops.Filter, limit int) []string
 	}
 }
 
-// audit is the audit, the first action first, as "actor action target".
+// audit returns the audit, the first action first, as "actor action target".
 func (r *rig) audit() []string {
 	r.t.Helper()
 	page, err := r.ops.Audit(r.t.Context(), ops.AuditFilter{}, "", ops.MaxLimit)
@@ -184,7 +183,7 @@ func (r *rig) audit() []string {
 	return lines
 }
 
-// rows is everything stored but the audit.
+// rows returns everything stored except the audit.
 func (r *rig) rows() map[string]any {
 	r.t.Helper()
 	all := map[string]any{}
@@ -197,7 +196,7 @@ func (r *rig) rows() map[string]any {
 	return all
 }
 
-// reject keeps a rejected record and returns its ID.
+// reject stores a rejected record and returns its ID.
 func (r *rig) reject(offset int64, reason string, edit ...func(*models.RejectedMessage)) string {
 	r.t.Helper()
 	r.clock.Advance(time.Second)

@@ -18,8 +18,8 @@ type row struct {
 	lane *store.Lane
 }
 
-// rowColumns are what scanRow takes. Of the message one column at a time, each by
-// the unique index on its number: a join may be planned as a walk over all.
+// rowColumns are the columns that scanRow scans. The message's columns are read one at a time by
+// the unique index on its number, because a join may be planned as a scan of the whole table.
 const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.requeued_count, s.last_error, s.fingerprint,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
 	s.lane_handler, s.lane_key,
@@ -28,21 +28,21 @@ const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count,
 	(SELECT source FROM {messages} WHERE number = s.message_number),
 	(SELECT received_at FROM {messages} WHERE number = s.message_number)`
 
-// By the primary key.
+// wholeRows uses the primary key.
 const wholeRows = `
 SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.id {= any ID} LIMIT $2`
 
-// By the unique index on (message_number, handler_key).
+// rowsOfMessage uses the unique index on (message_number, handler_key).
 const rowsOfMessage = `
 SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
 
-// whole are the statuses of these IDs, in the same order, without those that are gone.
+// whole returns the statuses with these IDs in the same order, without those that are gone.
 func (o *Ops) whole(ctx context.Context, ids []string) ([]row, error) {
 	list, err := jsonOf(ids)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := look(ctx, o, wholeRows, o.scanRow, list, len(ids))
+	rows, err := readRows(ctx, o, wholeRows, o.scanRow, list, len(ids))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (o *Ops) whole(ctx context.Context, ids []string) ([]row, error) {
 // scanRow scans rowColumns.
 func (o *Ops) scanRow(rows *sql.Rows, r *row) error { return o.scanColumns(rows, r) }
 
-// scanColumns scans rowColumns behind others.
+// scanColumns scans rowColumns after others.
 func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 	var (
 		lastError, named, worker, namespace, messageType, source sql.NullString
@@ -103,8 +103,8 @@ func stateOf(completed time.Time, outcome models.Outcome, poisoned bool, process
 	}
 }
 
-// stored is a time as it stands in an index: SQLite's text, and the same form
-// of PostgreSQL's. It sorts as the index does.
+// stored is a time as it is in an index: SQLite's text, or the same form of PostgreSQL's time. It
+// sorts as the index does.
 type stored string
 
 func (s *stored) Scan(source any) error {
@@ -119,7 +119,7 @@ func (s *stored) Scan(source any) error {
 	return nil
 }
 
-// argument makes one of a place's time.
+// argument returns a place's time as an argument of a statement.
 func (o *Ops) argument(at string) (any, error) {
 	if o.sqlite {
 		return at, nil

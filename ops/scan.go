@@ -10,19 +10,19 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// place is where a list goes on: behind the last row that was looked at.
+// place is where a list continues: after the last row that was read.
 type place struct {
-	// Stage is which part of the list, see filter.stages.
+	// Stage is the part of the list, see filter.stages.
 	Stage int `json:"s,omitempty"`
-	// At and ID: the time by which the stage goes, as it is stored, and the row.
+	// At and ID are the time by which the stage is sorted, as it is stored, and the row.
 	At string `json:"t,omitempty"`
 	ID string `json:"i,omitempty"`
-	// Number and Key: of a list by messages, the message and its last status.
+	// Number and Key are, for a list by messages, the message and its last status.
 	Number int64  `json:"n,omitempty"`
 	Key    string `json:"k,omitempty"`
 }
 
-// Behind every row, which is where lists from the newest begin.
+// endOfTime is after every row. Lists that start with the newest row begin there.
 var endOfTime = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
 
 const (
@@ -30,7 +30,7 @@ const (
 	lastID   = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 )
 
-// stage is one part of a list: the index that its order comes from.
+// stage is one part of a list: the index by which it is sorted.
 type stage string
 
 const (
@@ -42,11 +42,11 @@ const (
 	byMessage  stage = "message"  // one message's
 )
 
-// keyed says that the index of the stage is led by the handler key.
+// keyed reports whether the handler key comes first in the stage's index.
 func (st stage) keyed() bool { return st != byReceived && st != byMessage }
 
-// firstStep is how far the first statement of a stage looks for a page: as far as it
-// must if every row matches. A message has a few statuses, so it takes fewer of these.
+// firstStep is how many rows the first statement of a stage reads for a page: as many as needed if
+// every row matches. A message has several statuses, so fewer messages are needed.
 func (st stage) firstStep(limit int) int {
 	if st.keyed() {
 		return limit + 1
@@ -54,7 +54,7 @@ func (st stage) firstStep(limit int) int {
 	return min(limit+1, 100)
 }
 
-// start is before the first row of a stage. Messages have positive numbers.
+// start returns a place before the first row of a stage. Messages have positive numbers.
 func (o *Ops) start(f *filter, st stage) place {
 	if st.keyed() {
 		return place{At: lastTime, ID: lastID}
@@ -63,7 +63,7 @@ func (o *Ops) start(f *filter, st stage) place {
 	return place{At: store.SQLiteTime(before)}
 }
 
-// hit is as much of a status as lists and actions need to choose it.
+// hit is the part of a status that lists and actions need to select it.
 type hit struct {
 	place      place
 	id         string
@@ -71,17 +71,17 @@ type hit struct {
 	version    int64
 	receivedAt time.Time // only if wantsMessage
 	lastError  string    // redacted; only if the text is judged by it, see Ops.judges
-	// closes: it is the last row looked at of its handler key, or of all, and no hit
-	// itself. depth tells how many there were; of messages, statuses how many these have.
+	// closes marks a row that is no hit: the last row read of its handler key, or of all. depth is
+	// how many rows were read; of messages, statuses is how many these have.
 	closes          bool
 	depth, statuses int
 }
 
-// Statements of lists look at $3 rows of each handler key, or at $3 messages, in the
-// order of an index, from a place on; listDue at up to twice as many rows, in two ranges.
-// Of these they return up to $4 that match, and the last of the $3: what was read behind
-// it comes again. Of the message one column at a time, each by the unique
-// index on its number: a join may be planned as a walk over all.
+// Statements of lists read $3 rows of each handler key, or $3 messages, in the order of an index,
+// from a place on; listDue reads up to twice as many rows, in two ranges. They return up to $4 of
+// these that match, and the last of the $3: what was read after it is read again. The message's
+// columns are read one at a time by the unique index on its number, because a join may be planned
+// as a scan of the whole table.
 const (
 	ofStatus = `s.id, s.handler_key, s.version, CASE WHEN $5 THEN s.last_error END AS last_error,
 		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error{bytewise}), $12) > 0) AS matches`
@@ -116,27 +116,27 @@ FROM scanned WHERE depth = $3 OR depth < $3 AND ends
 ORDER BY rank`
 )
 
-// By the index on poisoned rows.
+// listPoisoned uses the index on poisoned rows.
 const listPoisoned = ofKeys + `'' AS at
 		FROM keys k {each} FROM {statuses}
 			WHERE handler_key = k.handler_key AND is_poisoned AND completed_at IS NULL AND id < $2 ORDER BY id DESC LIMIT $3
 		{/each}` + keysFound
 
-// By the index on waiting rows.
+// listWaiting uses the index on waiting rows.
 const listWaiting = ofKeys + `'' AS at
 		FROM keys k {each} FROM {statuses}
 			WHERE handler_key = k.handler_key AND is_waiting AND id < $2 ORDER BY id DESC LIMIT $3
 		{/each}` + keysFound
 
-// By the index on failures.
+// listGroup uses the index on failures.
 const listGroup = ofKeys + `'' AS at
 		FROM keys k {each} FROM {statuses}
 			WHERE handler_key = k.handler_key AND fingerprint = $11 AND ` + isGrouped + ` AND id < $2 ORDER BY id DESC LIMIT $3
 		{/each}` + keysFound
 
-// By the due index, latest due first, in two ranges: what is due at the same
-// time as the row before, and what is due earlier, up to $3 rows of each. Said as one
-// condition, it would be a filter on SQLite.
+// listDue uses the due index, latest due first, in two ranges: what is due at the same time as the
+// row before, and what is due earlier, up to $3 rows of each. On SQLite a single condition would be
+// a filter and no range.
 const listDue = ofKeys + `{due as stored} AS at
 		FROM keys k {each} FROM (
 			SELECT * FROM (
@@ -155,9 +155,9 @@ const (
 	due    = `COALESCE(next_attempt_at, created_at)`
 )
 
-// Of messages, whose statuses are found by the unique index on (message_number,
-// handler_key): up to $14 of each. The message at the place is looked at once more: not all of its
-// statuses may have been given out.
+// Lists by message find the statuses by the unique index on (message_number, handler_key): up to
+// $14 of each message. The message at the place is read again, because not all of its statuses may
+// have been returned.
 const (
 	ofMessages = `
 WITH chosen AS (
@@ -184,10 +184,10 @@ FROM (SELECT at, number FROM chosen ORDER BY received_at, number LIMIT 1) l
 ORDER BY rank`
 )
 
-// By messages_received_at, newest first.
+// listReceived uses messages_received_at, newest first.
 const listReceived = ofMessages + messagesFound
 
-// By the messages' primary key.
+// listOfMessage uses the messages' primary key.
 const listOfMessage = ofMessages + ` AND id = $15 AND ($16 = '' OR namespace = $16)` + messagesFound
 
 var listOf = map[stage]string{byPoisoned: listPoisoned, byWaiting: listWaiting, byGroup: listGroup, byDue: listDue,
@@ -197,13 +197,13 @@ var listOf = map[stage]string{byPoisoned: listPoisoned, byWaiting: listWaiting, 
 type scanned struct {
 	rows   []hit
 	looked int
-	// edge is the place up to which all has been looked at; nil if that is the end.
+	// edge is the place up to which everything has been read; nil if that is the end.
 	edge *place
-	// keys are the handler keys that may have rows behind the edge.
+	// keys are the handler keys that may have rows after the edge.
 	keys []string
 }
 
-// scan runs the statement of a stage: see the parameters there.
+// scan runs the statement of a stage. The statements document the parameters.
 func (o *Ops) scan(
 	ctx context.Context, f *filter, st stage, keys []string, after place, depth, limit int,
 ) (scanned, error) {
@@ -211,7 +211,7 @@ func (o *Ops) scan(
 	if err != nil {
 		return scanned{}, err
 	}
-	read, err := look(ctx, o, listOf[st], o.scanHit, args...)
+	read, err := readRows(ctx, o, listOf[st], o.scanHit, args...)
 	if err != nil {
 		return scanned{}, err
 	}
@@ -226,15 +226,15 @@ func (o *Ops) scan(
 		}
 		s.looked = max(h.depth, h.statuses)
 		if h.depth == depth {
-			// Behind the message, with all of its statuses.
+			// Continue after the message, with all of its statuses.
 			s.edge = &place{At: h.place.At, Number: h.place.Number - 1}
 		}
 	}
 	return s, nil
 }
 
-// scannedOfKeys finds up to where all handler keys were looked at: the latest of the
-// places where a key had more rows than were read. What was read behind it comes again.
+// scannedOfKeys finds the edge of all handler keys: the latest of the places at which a key had
+// more rows than were read. What was read after it is read again.
 func scannedOfKeys(read []hit, depth int) (s scanned) {
 	for _, h := range read {
 		if h.closes {
@@ -256,7 +256,7 @@ func scannedOfKeys(read []hit, depth int) (s scanned) {
 	return s
 }
 
-// newer sorts the places of a stage as its list goes.
+// newer sorts the places of a stage in the order of its list.
 func newer(a, b place) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.ID, a.ID)) }
 
 func (o *Ops) scanArguments(
@@ -290,8 +290,8 @@ func (o *Ops) scanArguments(
 	return args, nil
 }
 
-// scanHit scans a row of a list. Its time is read as it is stored: what users wrote in
-// a zone of theirs stands in SQLite's indexes by its text, which no time tells.
+// scanHit scans a row of a list. Its time is read as it is stored: SQLite's indexes sort times that
+// users wrote in another time zone by their text.
 func (o *Ops) scanHit(rows *sql.Rows, h *hit) error {
 	var id, messageID, messageType, lastError sql.NullString
 	var received store.Stamp

@@ -15,9 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// aliveFor is how young a worker's last heartbeat must be for it to count as
-// alive here: the default of WorkerTimeout. What recovery goes by is each
-// inbox's own option.
+// aliveFor is how young a worker's last heartbeat must be for it to count as alive here: the default of WorkerTimeout.
+// Recovery uses each inbox's own option.
 const aliveFor = 30 * time.Second
 
 // Worker is one process of the inbox.
@@ -27,24 +26,23 @@ type Worker struct {
 	PID         int
 	HandlerKeys []string
 	StartedAt   time.Time
-	// SilentFor is the time since its last heartbeat, by the database's clock
-	// on PostgreSQL.
+	// SilentFor is the time since its last heartbeat, by the database's clock on PostgreSQL.
 	SilentFor time.Duration
 	Stopped   bool
-	// Released: found dead, its claims given to others.
+	// Released means that the worker was found dead and its claims were released.
 	Released bool
-	// Alive: neither of these, and silent for less than 30 s.
+	// Alive means neither stopped nor released, and silent for less than 30 s.
 	Alive bool
-	// Reasons are what kept the process from being healthy at its last heartbeat, the
-	// worst first; empty if it was healthy.
+	// Reasons are what kept the process from being healthy at its last heartbeat, the worst first;
+	// empty if it was healthy.
 	Reasons []HealthReason
 }
 
-// HealthState sums up the health of a process: inbox.HealthHealthy, HealthDegraded or HealthUnhealthy.
+// HealthState is the health of a process: inbox.HealthHealthy, HealthDegraded or HealthUnhealthy.
 type HealthState string
 
-// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its
-// process, and this package those that workers have stored (contract 11.5).
+// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its process, and this
+// package those that workers have stored (contract 11.5).
 type HealthReason struct {
 	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
 	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
@@ -55,35 +53,34 @@ type HealthReason struct {
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
 	Channel    string `json:"channel,omitempty"`
 	HandlerKey string `json:"handler_key,omitempty"`
-	// MessageIDs are of the messages whose calls have not returned, the longest
-	// first, ten at most of each worker; nil but for long_running.
+	// MessageIDs are those of the messages whose calls do not return, the longest first, ten at most of each worker; nil
+	// except for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
-	// Detail is for people. A Redact hook sees it as an error.
+	// Detail is a text for people. A Redact hook gets it as an error.
 	Detail string `json:"detail"`
-	// Workers counts the living workers that say so: 1 for a Worker's own, 0 in inbox.Health.
+	// Workers is how many living workers report it: 1 for a Worker's own, 0 in inbox.Health.
 	Workers int `json:"-"`
 }
 
-// Unhealthy reports whether the reason makes its process unhealthy, not just
-// degraded.
+// Unhealthy reports whether the reason makes its process unhealthy and not only degraded.
 func (r HealthReason) Unhealthy() bool { return r.State == "unhealthy" }
 
 // Handler is a handler key that is known in some way.
 type Handler struct {
 	HandlerKey string
-	// Registered: a living worker lists it, as a key or as a legacy key.
+	// Registered means that a living worker lists it, as a key or as a legacy key.
 	Registered bool
 	Workers    int // living ones that list it
 	Paused     bool
-	// StoredOnly: statuses are open under it and no living worker lists it.
+	// StoredOnly means that statuses are open under it and no living worker lists it.
 	StoredOnly bool
-	// Obstacle says what keeps its due statuses from running, in a few words: a
-	// pause, no worker, an open circuit breaker, a call that does not return. Empty if
-	// nothing is known to.
+	// Obstacle describes in a few words what keeps its due statuses from running: a pause, no
+	// worker, an open circuit breaker, a call that does not return. It is empty if nothing is
+	// known.
 	Obstacle string
 }
 
-// obstacle decides what Handler.Obstacle says.
+// obstacle returns the text of Handler.Obstacle.
 func (h Handler) obstacle(reasons []HealthReason) string {
 	switch {
 	case h.Paused && !h.Registered:
@@ -107,8 +104,7 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	return ""
 }
 
-// reasonOf returns the reason of the code that concerns the handler; nil if there is
-// none.
+// reasonOf returns the reason with the code that concerns the handler; nil if there is none.
 func reasonOf(reasons []HealthReason, code, handlerKey string) *HealthReason {
 	i := slices.IndexFunc(reasons, func(r HealthReason) bool { return r.Code == code && r.HandlerKey == handlerKey })
 	if i < 0 {
@@ -117,17 +113,16 @@ func reasonOf(reasons []HealthReason, code, handlerKey string) *HealthReason {
 	return &reasons[i]
 }
 
-// Lease is a lock's row.
+// Lease is the row of a lock.
 type Lease struct {
 	Name    string
 	OwnerID string
-	// ExpiresIn is negative if it has run out, by the database's clock on
-	// PostgreSQL.
+	// ExpiresIn is negative if the lease has expired, by the database's clock on PostgreSQL.
 	ExpiresIn time.Duration
 }
 
-// Workers lists all workers' rows, at most 1,000, the youngest heartbeat first.
-// Programs that only call ProcessPending have no worker.
+// Workers lists all workers' rows, at most 1,000, the latest heartbeat first. Programs that only
+// call ProcessPending have no worker.
 func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	release, err := o.connect(ctx)
 	if err != nil {
@@ -154,7 +149,7 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	return workers[:min(len(workers), mostListed)], nil
 }
 
-// reasons reads what a worker has stored of its health.
+// reasons decodes what a worker has stored of its health.
 func (o *Ops) reasons(stored string) (reasons []HealthReason, err error) {
 	if stored == "" { // a row that no worker has written
 		return nil, nil
@@ -170,9 +165,9 @@ func (o *Ops) reasons(stored string) (reasons []HealthReason, err error) {
 	return reasons, nil
 }
 
-// reasonsOf joins what living workers say: each reason once, the unhealthy ones
-// first. Workers word a handler's reason with their own times and counts, so the
-// first stands for all; any other reason is the same only if its detail is.
+// reasonsOf joins the reasons of living workers: each reason once, the unhealthy ones first.
+// Workers describe a handler's reason with their own times and counts, so the first one stands for
+// all. Any other reason is the same only if its detail is the same.
 func reasonsOf(workers []Worker) []HealthReason {
 	var all []HealthReason
 	for _, w := range workers {
@@ -205,11 +200,11 @@ func reasonsOf(workers []Worker) []HealthReason {
 	return all
 }
 
-// mostListed bounds lists of tables that have a few rows.
+// mostListed limits lists of tables that have few rows.
 const mostListed = 1000
 
-// Handlers lists the handler keys that living workers list, that are paused, or
-// that have open statuses, by key.
+// Handlers lists the handler keys that living workers list, that are paused, or that have open
+// statuses, sorted by key.
 func (o *Ops) Handlers(ctx context.Context) ([]Handler, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -222,7 +217,7 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := look(ctx, o, pausedKeys, store.Value[string], mostListed)
+	paused, err := readRows(ctx, o, pausedKeys, store.Value[string], mostListed)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}
@@ -250,12 +245,12 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	return handlers, workers, nil
 }
 
-// All of a table that has a row for each handler ever paused.
+// pausedKeys reads a whole table, which has a row for each handler that was ever paused.
 const pausedKeys = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY handler_key LIMIT $1`
 
-// Leases lists the leases of processor and cleanup, at most 1,000, by name.
+// Leases lists the leases of processor and cleanup, at most 1,000, sorted by name.
 func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
-	leases, err := look(ctx, o, leases, func(rows *sql.Rows, l *Lease) error {
+	leases, err := readRows(ctx, o, leases, func(rows *sql.Rows, l *Lease) error {
 		var expires, now store.Stamp
 		err := rows.Scan(&l.Name, &l.OwnerID, &expires, &now)
 		if o.sqlite {
@@ -270,5 +265,5 @@ func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
 	return leases, nil
 }
 
-// All of a table that has a few rows.
+// leases reads a whole table, which has few rows.
 const leases = `SELECT name, CAST(owner_id AS text), expires_at, {clock} FROM {locks} ORDER BY name LIMIT $1`

@@ -122,16 +122,16 @@ func (g *group) note(results []result) {
 	call := errNeutral
 	for i := range results {
 		r := &results[i]
-		said := r.verdictOnHandler()
+		reported := r.verdictOnHandler()
 		if r.report != nil {
-			r.report(said)
+			r.report(reported)
 			r.report = nil
 		}
 		switch {
-		case said == nil:
+		case reported == nil:
 			call = nil
-		case call != nil && said != errNeutral:
-			call = said
+		case call != nil && reported != errNeutral:
+			call = reported
 		}
 	}
 	if g.report != nil {

@@ -21,19 +21,19 @@ type claimer struct {
 		store.Completer
 		store.Recoverer
 	}
-	registry *registry.Registry
-	policies map[*handler.Handler]*policy
-	opts     Options
-	now      func() time.Time
-	held     *held
-	lanes    *lanes
-	settle   func(r result) // stores the result of a claim that ends without an attempt
+	registry  *registry.Registry
+	policies  map[*handler.Handler]*policy
+	opts      Options
+	now       func() time.Time
+	held      *held
+	lanes     *lanes
+	addResult func(r result) // stores the result of a claim that ends without an attempt
 
-	// doubt is when to reconcile claims because the response of a claim, or of an accept that
-	// claims, was lost; zero if no response was lost. lost is when that happened last. See
+	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that
+	// claims, was lost; zero if no response was lost. lostAt is when that happened last. See
 	// reconcile for how long reconciling goes on.
-	doubt time.Time
-	lost  time.Time
+	reconcileAt time.Time
+	lostAt      time.Time
 	// routine is when to reconcile although no response was lost.
 	routine time.Time
 }
@@ -46,10 +46,10 @@ const (
 	routineWindow = 1000
 )
 
-// nextLook returns when to reconcile next.
-func (c *claimer) nextLook() time.Time {
-	if !c.doubt.IsZero() && c.doubt.Before(c.routine) {
-		return c.doubt
+// nextReconcile returns when to reconcile next.
+func (c *claimer) nextReconcile() time.Time {
+	if !c.reconcileAt.IsZero() && c.reconcileAt.Before(c.routine) {
+		return c.reconcileAt
 	}
 	return c.routine
 }
@@ -74,12 +74,12 @@ func (c *claimer) claim(
 	}
 	claimed, err := c.store.Claim(stmt, req)
 	if err != nil {
-		c.doubtFromNow()
-		c.lanes.doubt() // the claim may have marked rows and not advanced their lanes
+		c.noteLostResponse()
+		c.lanes.recheck() // the claim may have marked rows and not advanced their lanes
 		return nil, nil, fmt.Errorf("claim: %w", err)
 	}
-	if claimed.Unlooked != nil {
-		c.lanes.unlooked(claimed.Unlooked)
+	if claimed.LanesErr != nil {
+		c.lanes.checkFailed(claimed.LanesErr)
 	}
 	claims := claimed.Claims
 	c.held.add(claims)
@@ -97,7 +97,7 @@ func (c *claimer) claim(
 	for h, limits := range asked {
 		short[h] = true
 		for i, key := range h.Keys() {
-			if got[key] >= limits[i] || slices.Contains(claimed.Behind, key) {
+			if got[key] >= limits[i] || slices.Contains(claimed.More, key) {
 				short[h] = false
 			}
 		}
@@ -135,20 +135,20 @@ func split(n int, keys []string) []int {
 func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
 	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
-	if c.doubt.IsZero() || began.Before(c.doubt) {
+	if c.reconcileAt.IsZero() || began.Before(c.reconcileAt) {
 		return c.releaseOldest(ctx, workerID)
 	}
 	for more := true; more; {
 		var n int
 		n, more, err = c.releaseLost(ctx, workerID)
 		if released += n; err != nil {
-			c.lookLater()
+			c.reconcileLater()
 			return released, err
 		}
 	}
-	c.doubt = time.Time{}
-	if since := began.Sub(c.lost); since < 2*c.opts.WorkerTimeout {
-		c.doubt = c.lost.Add(max(2*since, c.opts.StatementTimeout))
+	c.reconcileAt = time.Time{}
+	if since := began.Sub(c.lostAt); since < 2*c.opts.WorkerTimeout {
+		c.reconcileAt = c.lostAt.Add(max(2*since, c.opts.StatementTimeout))
 	}
 	return released, nil
 }
@@ -162,7 +162,7 @@ func (c *claimer) releaseLost(ctx context.Context, workerID string) (released in
 	limit := sweepBatch + c.held.count()
 	refs, err := c.store.ClaimsOf(stmt, workerID, limit)
 	if err != nil {
-		return 0, false, fmt.Errorf("look for claims whose answer was lost: %w", err)
+		return 0, false, fmt.Errorf("find claims whose response was lost: %w", err)
 	}
 	released, err = c.releaseUnheld(stmt, refs)
 	return released, len(refs) == limit, err
@@ -174,7 +174,7 @@ func (c *claimer) releaseOldest(ctx context.Context, workerID string) (released 
 	defer cancel()
 	refs, err := c.store.OldestClaimsOf(stmt, workerID, c.registry.Keys(), routineWindow)
 	if err != nil {
-		return 0, fmt.Errorf("look for claims that nothing runs: %w", err)
+		return 0, fmt.Errorf("find claims that nothing runs: %w", err)
 	}
 	return c.releaseUnheld(stmt, refs)
 }
@@ -200,17 +200,17 @@ func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (release
 	return len(lost), nil
 }
 
-// doubtFromNow records that a response was lost, and schedules reconcile for when the lost
+// noteLostResponse records that a response was lost, and schedules reconcile for when the lost
 // statement's timeout is over. It does not postpone an earlier date: accepts without a deadline may
 // keep losing responses, and would postpone reconciling again and again.
-func (c *claimer) doubtFromNow() {
-	c.lost = time.Now()
-	if first := c.lost.Add(c.opts.StatementTimeout); c.doubt.IsZero() || c.doubt.After(first) {
-		c.doubt = first
+func (c *claimer) noteLostResponse() {
+	c.lostAt = time.Now()
+	if first := c.lostAt.Add(c.opts.StatementTimeout); c.reconcileAt.IsZero() || c.reconcileAt.After(first) {
+		c.reconcileAt = first
 	}
 }
 
-func (c *claimer) lookLater() { c.doubt = time.Now().Add(c.opts.StatementTimeout) }
+func (c *claimer) reconcileLater() { c.reconcileAt = time.Now().Add(c.opts.StatementTimeout) }
 
 // nextDue returns when the next status of these handlers comes due after at; zero if none is known.
 func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at time.Time) (time.Time, error) {
@@ -225,7 +225,7 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 	defer cancel()
 	due, ok, err := c.store.NextDue(stmt, keys, at)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("look for the next due status: %w", err)
+		return time.Time{}, fmt.Errorf("find the next due status: %w", err)
 	}
 	if !ok {
 		return time.Time{}, nil

@@ -38,7 +38,7 @@ func (l *loop) claim() {
 	if quotas == nil {
 		// Reconcile even if all slots are busy, perhaps for hours: other workers can run lost
 		// claims.
-		if l.mayLook() {
+		if l.mayReconcile() {
 			l.startClaiming(nil)
 		}
 		return
@@ -50,25 +50,25 @@ func (l *loop) claim() {
 // only while no accept may bring claims: a claim whose response is on its way would look lost. For
 // the same reason no accept may reserve slots until the round has ended.
 func (l *loop) startClaiming(quotas map[string]scheduler.Quota) {
-	l.reconciling = l.mayLook()
+	l.reconciling = l.mayReconcile()
 	l.claiming = true
 	go l.claimRound(quotas, l.reconciling)
 }
 
-// mayLook reports whether reconciling is due and no response of an accept is on its way. A routine
+// mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine
 // reconciliation waits for such a moment and does not stop accepts from reserving slots. Call it
 // only while no claim is running.
-func (l *loop) mayLook() bool {
-	return len(l.promised) == 0 && (l.lookDue() || !time.Now().Before(l.act.claimer.routine))
+func (l *loop) mayReconcile() bool {
+	return len(l.reservations) == 0 && (l.reconcileDue() || !time.Now().Before(l.act.claimer.routine))
 }
 
-// lookDue reports whether reconciling is due because a response was lost. While a round runs, its
-// goroutine owns the claimer, so lookDue uses the date that was read before.
-func (l *loop) lookDue() bool {
+// reconcileDue reports whether reconciling is due because a response was lost. While a round runs, its
+// goroutine owns the claimer, so reconcileDue uses the date that was read before.
+func (l *loop) reconcileDue() bool {
 	if !l.claiming {
-		l.lookAt = l.act.claimer.doubt
+		l.claimerReconcileAt = l.act.claimer.reconcileAt
 	}
-	return !l.lookAt.IsZero() && !time.Now().Before(l.lookAt)
+	return !l.claimerReconcileAt.IsZero() && !time.Now().Before(l.claimerReconcileAt)
 }
 
 // claimRound claims, and asks for the next due time of each handler that ran short and whose next
@@ -77,7 +77,7 @@ func (l *loop) lookDue() bool {
 // status that comes due between them cannot be missed by both.
 func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	var c claimed
-	if err := protect(func() { l.lookUp(&c, quotas, reconcile) }); err != nil {
+	if err := protect(func() { l.reconcileAndClaim(&c, quotas, reconcile) }); err != nil {
 		c.err = err
 	}
 	switch {
@@ -89,12 +89,12 @@ func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	l.send(event{claimed: &c})
 }
 
-func (l *loop) lookUp(c *claimed, quotas map[string]scheduler.Quota, reconcile bool) {
+func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, reconcile bool) {
 	ctx := l.session.attempts
 	if reconcile {
 		released, err := l.act.claimer.reconcile(ctx, l.session.id)
 		if err != nil && ctx.Err() == nil {
-			l.p.log.Warn("inbox: will look again for lost claims", zap.Error(err))
+			l.p.log.Warn("inbox: reconciling lost claims failed, trying again", zap.Error(err))
 		}
 		if released > 0 {
 			l.p.log.Warn("inbox: released claims of this worker that nothing runs", zap.Int(telemetry.FieldClaims, released))

@@ -33,13 +33,13 @@ func raise(tx *gorm.DB, state string) error {
 
 func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 	for name, returns := range map[string]func(error) error{
-		"returned":       func(err error) error { return err },
-		"wrapped":        func(err error) error { return fmt.Errorf("save: %w", err) },
-		"another":        func(error) error { return errBoom },
-		"swallowed":      func(error) error { return nil },
-		"panicked with":  func(err error) error { panic(err) },
-		"retried by it":  func(err error) error { return handler.RetryAfter(time.Hour, err) },
-		"told as a text": func(err error) error { return errors.New(err.Error()) },
+		"returned":        func(err error) error { return err },
+		"wrapped":         func(err error) error { return fmt.Errorf("save: %w", err) },
+		"another":         func(error) error { return errBoom },
+		"swallowed":       func(error) error { return nil },
+		"panicked with":   func(err error) error { panic(err) },
+		"retried by it":   func(err error) error { return handler.RetryAfter(time.Hour, err) },
+		"given as a text": func(err error) error { return errors.New(err.Error()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

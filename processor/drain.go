@@ -55,15 +55,15 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	h := newHeld()
 	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, nil, nil)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
-	d := &drain{pool: p.newPool(limits, completer, newCrew()), counts: &counts, met: map[string]bool{}}
-	defer d.crew.dismiss()
+	d := &drain{pool: p.newPool(limits, completer, newExecutor()), counts: &counts, met: map[string]bool{}}
+	defer d.executor.close()
 	d.within, d.late = d.withinClaim, func(g *group) bool { return time.Until(g.until()) <= 0 }
 	d.missed = func(event) {} // only a call that ignores its cancellation outlives the drain
 	defer d.close()
 	attempted := map[string]bool{}
 	completer.settled = func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
-		p.settled(ctx, r, applied)
+		p.recordResult(ctx, r, applied)
 		counts.count(r.outcome, applied)
 		// A stored result can make others due, such as the next message of a lane, and their
 		// handler must not wait for another's backlog. A status that is due again at once, any
@@ -80,17 +80,17 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		completer.add(r)
 	})
 	var err error
-	if d.turn, err = p.takeTurn(ctx); err != nil {
+	if d.permit, err = p.acquirePermit(ctx); err != nil {
 		return counts, err
 	}
-	defer d.turn.leave()
+	defer d.permit.leave()
 	if err := d.prepare(ctx); err != nil {
 		return counts, err
 	}
 	attempts, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
-	defer context.AfterFunc(d.turn.term, func() { cancel(context.Cause(d.turn.term)) })()
+	defer context.AfterFunc(d.permit.term, func() { cancel(context.Cause(d.permit.term)) })()
 	d.attempts = attempts
 	for before := -1; err == nil && len(d.met) > before; {
 		before = len(d.met)
@@ -121,7 +121,7 @@ type drain struct {
 	pool
 	claimer  *claimer
 	counts   *Drained // the completer adds each result as it stores it
-	turn     *turn
+	permit   *permit
 	attempts context.Context // the context of everything that runs
 
 	// met are the statuses claimed so far. A snoozed or failed status can come due again during
@@ -215,7 +215,7 @@ func (d *drain) round(ctx context.Context) error {
 	endStoring()
 	<-stored
 	if interrupted == nil {
-		interrupted = d.turn.lost()
+		interrupted = d.permit.lost()
 	}
 	return errors.Join(failed, interrupted, d.flush(ctx))
 }
@@ -225,7 +225,7 @@ func (d *drain) interrupted(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	return d.turn.lost()
+	return d.permit.lost()
 }
 
 // claim claims messages for the free slots, and reports whether it did. It does not if it must
@@ -326,10 +326,10 @@ func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func
 		switch {
 		case !time.Now().Before(until): // as after a freeze of the whole process
 			return errFenced
-		case d.turn.held != nil && !d.turn.held():
+		case d.permit.held != nil && !d.permit.held():
 			return errLockLost
 		}
-		return barred(ctx)
+		return claimsLost(ctx)
 	}
 }
 

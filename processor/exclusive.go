@@ -25,21 +25,21 @@ type lock struct {
 	hold  *lease.Hold
 
 	mu     sync.Mutex
-	guests int  // ProcessPending calls that run under a session's lock
+	users  int  // ProcessPending calls that run under a session's lock
 	left   bool // the session is over
 	giveUp bool // none of its claims is left
 
-	told bool // whether another worker's holding was logged; owned by the goroutine that tries
+	standbyLogged bool // whether another worker's holding was logged; owned by the goroutine that tries
 }
 
 // newLock returns the lock of one worker ID. Everything that runs under the lock ends with parent.
 // begun is called when the lock is acquired.
-func (p *Processor) newLock(parent context.Context, workerID string, begun func()) *lock {
+func (p *Processor) newLock(parent context.Context, workerID string, acquired func()) *lock {
 	l := lease.New(p.store, lockName, workerID, p.opts.WorkerTimeout, min(p.opts.StatementTimeout, p.opts.WorkerTimeout/3),
 		p.clock.Now)
 	return &lock{lease: l, hold: lease.NewHold(parent, l, errLockLost, func(held bool, why error) {
 		if held {
-			begun()
+			acquired()
 			return
 		}
 		p.counters.OfInbox(telemetry.LockLost, 1)
@@ -71,11 +71,11 @@ func (p *Processor) tryLock(ctx context.Context, l *lock) {
 		// Claiming may have stopped because the renewal was late.
 		p.wakeup.notify()
 		standsBy := errors.Is(context.Cause(l.hold.Term()), errLockLost) // false during a stop
-		if standsBy && !l.told {
+		if standsBy && !l.standbyLogged {
 			p.log.Info("inbox: another worker holds the lock, this one stands by",
 				zap.String(telemetry.FieldLock, lockName), zap.Duration(telemetry.FieldTryingEvery, p.opts.WorkerTimeout/3))
 		}
-		l.told = standsBy
+		l.standbyLogged = standsBy
 	case ctx.Err() == nil && !p.awaits(err):
 		p.locking.Begin(nil, err)
 	}
@@ -115,7 +115,7 @@ func (l *lock) leave(ctx context.Context, giveUp bool) error {
 	l.hold.End()
 	l.mu.Lock()
 	l.left, l.giveUp = true, giveUp
-	now := giveUp && l.guests == 0 // otherwise the last guest releases it
+	now := giveUp && l.users == 0 // otherwise the last user releases it
 	l.mu.Unlock()
 	if !now {
 		return nil
@@ -123,20 +123,23 @@ func (l *lock) leave(ctx context.Context, giveUp bool) error {
 	return l.lease.Release(ctx)
 }
 
-func (l *lock) join() bool {
+// acquireShared lets a ProcessPending run under the session's lock, and reports whether the lock is
+// held.
+func (l *lock) acquireShared() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.left || !l.hold.Held() {
 		return false
 	}
-	l.guests++
+	l.users++
 	return true
 }
 
-func (l *lock) part(ctx context.Context) error {
+// releaseShared ends acquireShared. The last user releases a lock that the session has left.
+func (l *lock) releaseShared(ctx context.Context) error {
 	l.mu.Lock()
-	l.guests--
-	last := l.left && l.giveUp && l.guests == 0
+	l.users--
+	last := l.left && l.giveUp && l.users == 0
 	l.mu.Unlock()
 	if !last {
 		return nil
@@ -155,18 +158,18 @@ func (s *session) work() context.Context {
 // holdsLock reports whether the session may claim. In Competing mode it is always true.
 func (s *session) holdsLock() bool { return s.lock == nil || s.lock.hold.Fresh() }
 
-// obeyLock reports whether the loop may start handlers and claim now. Without the lock it gives the
+// applyLock reports whether the loop may start handlers and claim now. Without the lock it gives the
 // queue back. A claim that was running when the lock was lost is not cancelled: its response would
 // be lost, and this worker, which is alive, would have to reconcile its claims. If a response was
 // lost nevertheless, the claims are reconciled even without the lock.
 //
 // A new term makes every handler poll again, because other workers have changed the statuses.
-func (l *loop) obeyLock() bool {
+func (l *loop) applyLock() bool {
 	term := l.session.work()
 	if term.Err() == nil {
 		if l.term != term {
 			l.term = term
-			l.lookAnew()
+			l.refresh()
 		}
 		return true
 	}
@@ -174,8 +177,8 @@ func (l *loop) obeyLock() bool {
 	if l.claiming {
 		return false
 	}
-	if l.doubt = l.act.claimer.nextLook(); l.mayLook() {
-		l.doubt = time.Time{}
+	if l.reconcileAt = l.act.claimer.nextReconcile(); l.mayReconcile() {
+		l.reconcileAt = time.Time{}
 		l.startClaiming(nil)
 	}
 	return false
@@ -198,7 +201,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 		return // Stop releases the lock then
 	}
 	if err := s.lock.leave(alive, settled()); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
+		p.log.Warn("inbox: releasing the lock failed, it expires by itself", zap.String(telemetry.FieldLock, lockName),
 			zap.Error(err))
 	}
 }
@@ -209,7 +212,7 @@ func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
 		return
 	}
 	if err := s.lock.leave(hard, settled); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
+		p.log.Warn("inbox: releasing the lock failed, it expires by itself", zap.String(telemetry.FieldLock, lockName),
 			zap.Error(err))
 	}
 }

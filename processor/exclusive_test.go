@@ -155,7 +155,7 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
 		slow := inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 9 * time.Second })
-		one := exclusive(t, d, log, slow, noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+		one := exclusive(t, d, log, slow, noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.PollingInterval = time.Hour
 			o.Processor.StuckHandlerGrace = time.Minute
 		}), inboxtest.Handlers(inboxtest.Do("h",

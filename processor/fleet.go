@@ -42,9 +42,9 @@ func newFleet(opts Options, keys []string, c clock.Clock, log *zap.Logger) *flee
 		foreign: map[string]time.Time{}}
 }
 
-// look checks the workers' rows. asked is our clock's time right before they were read; self is our
+// check checks the workers' rows. asked is our clock's time right before they were read; self is our
 // own ID.
-func (f *fleet) look(self string, workers []store.WorkerState, asked time.Time) {
+func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock) {
@@ -69,7 +69,7 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 		f.log.Warn("inbox: this machine's clock is not the database's: retries come too early or too late, here and in other workers; synchronize the machines' clocks (NTP)",
 			zap.Duration(telemetry.FieldAhead, skew))
 	case skew == 0 && f.skew != 0:
-		f.log.Info("inbox: this machine's clock is the database's again")
+		f.log.Info("inbox: this machine's clock agrees with the database's again")
 	}
 	f.skew = skew
 }

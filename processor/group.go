@@ -27,10 +27,10 @@ func newGroup(tasks []*task) *group {
 	return g
 }
 
-// MayShare reports whether the task may run together with others. A task that could harm others
+// MayGroup reports whether the task may run together with others. A task that could harm others
 // runs alone: one with which workers have vanished, one that cut an earlier call with others short
 // and, for a batch handler, one that has failed.
-func (t *task) MayShare() bool {
+func (t *task) MayGroup() bool {
 	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount == 0 &&
 		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
 }

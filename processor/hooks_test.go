@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestHooksAreToldOfWhatIsDurable(t *testing.T) {
+func TestHooksAreCalledForWhatIsDurable(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var mu sync.Mutex
 		var accepted []handler.AcceptedEvent

@@ -52,8 +52,8 @@ func (i *interruptions) again(t *task, reason error) time.Duration {
 	return delay
 }
 
-// over forgets a status, because an attempt of it has ended.
-func (i *interruptions) over(statusID string) {
+// forget forgets a status, because an attempt of it has ended.
+func (i *interruptions) forget(statusID string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if _, met := i.statuses[statusID]; met {

@@ -35,8 +35,8 @@ type lanes struct {
 // process that has no worker may have died before it advanced a lane.
 const laneInterval = time.Minute
 
-// doubt makes the next sweep check all lanes.
-func (l *lanes) doubt() {
+// recheck makes the next sweep check all lanes.
+func (l *lanes) recheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.checked = time.Time{}
@@ -55,28 +55,28 @@ func (l *lanes) checkDue() bool {
 // advance advances the lanes of claims that have ended, whatever their result. Their ends must be
 // committed. If it fails, the next sweep checks all lanes instead.
 func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
-	var turns []store.LaneTurn
+	var requests []store.LaneRequest
 	for _, r := range ended {
 		h, known := l.registry.Lookup(r.HandlerKey)
 		if r.Lane == nil || !known || l.policies[h].lanes == nil {
 			continue
 		}
-		turns = append(turns, l.policies[h].lanes.Turn(*r.Lane))
+		requests = append(requests, l.policies[h].lanes.Request(*r.Lane))
 	}
-	if len(turns) == 0 {
+	if len(requests) == 0 {
 		return
 	}
-	keys, err := l.store.AdvanceLanes(ctx, turns, l.now())
+	keys, err := l.store.AdvanceLanes(ctx, requests, l.now())
 	if err != nil {
-		l.unlooked(err)
+		l.checkFailed(err)
 		return
 	}
 	l.free(keys)
 }
 
-func (l *lanes) unlooked(err error) {
-	l.doubt()
-	l.log.Warn("inbox: lanes could not be looked after, the next sweep does", zap.Error(err))
+func (l *lanes) checkFailed(err error) {
+	l.recheck()
+	l.log.Warn("inbox: advancing lanes failed, the next sweep checks them", zap.Error(err))
 }
 
 // free wakes the handlers of these keys.
@@ -103,7 +103,7 @@ const lanePage = 500
 func (l *lanes) check(ctx context.Context) error {
 	err := l.checkAll(ctx)
 	if err != nil {
-		l.doubt()
+		l.recheck()
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func (l *lanes) checkAll(ctx context.Context) error {
 			problems = append(problems, l.walk(ctx, store.LaneRule{Handlers: []int64{name}, SkipPoisoned: true}))
 		}
 	}
-	return errors.Join(append(problems, l.letGo(ctx, unordered))...)
+	return errors.Join(append(problems, l.releaseUnordered(ctx, unordered))...)
 }
 
 func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
@@ -166,7 +166,7 @@ func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
 	}
 }
 
-func (l *lanes) letGo(ctx context.Context, handlerKeys []string) error {
+func (l *lanes) releaseUnordered(ctx context.Context, handlerKeys []string) error {
 	for len(handlerKeys) > 0 {
 		var released int64
 		err := l.within(ctx, func(ctx context.Context) (err error) {
@@ -174,7 +174,7 @@ func (l *lanes) letGo(ctx context.Context, handlerKeys []string) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("let waiting statuses of handlers go that are not ordered any more: %w", err)
+			return fmt.Errorf("release waiting statuses of handlers that are no longer ordered: %w", err)
 		}
 		if released > 0 {
 			l.free(handlerKeys)

@@ -17,7 +17,7 @@ import (
 type activity struct {
 	completer *completer
 	claimer   *claimer
-	crew      *crew
+	executor  *executor
 
 	stop   context.CancelFunc // ends claiming; running handlers continue
 	giveUp chan struct{}      // closed when the loop must not wait for running handlers any longer
@@ -60,8 +60,8 @@ func (p *Processor) Start(context.Context) error {
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
-	crew := newCrew()
-	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), crew: crew,
+	executor := newExecutor()
+	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), executor: executor,
 		giveUp: make(chan struct{}), done: make(chan struct{}), storing: make(chan struct{})}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
@@ -80,7 +80,7 @@ func (p *Processor) Start(context.Context) error {
 	}()
 	go func() {
 		defer close(a.done)
-		defer crew.dismiss()
+		defer executor.close()
 		p.supervise(work, alive, a)
 	}()
 	if p.opts.Listen {
@@ -143,10 +143,10 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			return // heartbeats continue while Stop stores the last results
 		}
 		end()
-		over := make(chan struct{})
-		go func() { ended.Wait(); close(over) }()
+		done := make(chan struct{})
+		go func() { ended.Wait(); close(done) }()
 		select {
-		case <-over:
+		case <-done:
 		case <-a.giveUp: // for the case that a hook ignores its context
 		}
 		s.end(errFenced)
@@ -193,7 +193,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		err := h.beat(ctx, s)
 		if err == nil {
-			err = sw.sweep(ctx, s.id, func(workers []store.WorkerState, asked time.Time) { p.fleet.look(s.id, workers, asked) })
+			err = sw.sweep(ctx, s.id, func(workers []store.WorkerState, asked time.Time) { p.fleet.check(s.id, workers, asked) })
 		}
 		switch {
 		case err == nil:

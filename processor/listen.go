@@ -20,7 +20,7 @@ func (p *Processor) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
-		if crash := protect(func() { err = p.hear(ctx) }); crash != nil {
+		if crash := protect(func() { err = p.listenOnce(ctx) }); crash != nil {
 			err = crash
 		}
 		if ctx.Err() != nil {
@@ -35,9 +35,9 @@ func (p *Processor) listen(ctx context.Context) {
 	}
 }
 
-// hear listens on one connection until that fails. It notices within two thirds of WorkerTimeout
+// listenOnce listens on one connection until that fails. It notices within two thirds of WorkerTimeout
 // that a connection died silently.
-func (p *Processor) hear(ctx context.Context) error {
+func (p *Processor) listenOnce(ctx context.Context) error {
 	connecting, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	l, err := p.store.Listen(connecting)
 	cancel()
@@ -85,6 +85,6 @@ func (p *Processor) announceReleased(hard context.Context) {
 	stmt, cancel := context.WithTimeout(hard, p.opts.StatementTimeout)
 	defer cancel()
 	if err := p.store.Notify(stmt); err != nil {
-		p.log.Warn("inbox: other workers could not be told of released claims, they find them by polling", zap.Error(err))
+		p.log.Warn("inbox: notifying other workers of released claims failed, they find them by polling", zap.Error(err))
 	}
 }

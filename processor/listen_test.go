@@ -99,7 +99,7 @@ func TestWorkerWakesForTheHandlersItKnowsByTheirOldKeys(t *testing.T) {
 }
 
 // Notifications sent while no worker listens are lost, so a worker polls once it listens again.
-func TestWorkerLooksOnceItListensAgain(t *testing.T) {
+func TestWorkerPollsOnceItListensAgain(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		observe, logs := inboxtest.Observe()
 		handler, got := arrivals()
@@ -172,7 +172,7 @@ func TestStopDoesNotWaitForTheListener(t *testing.T) {
 }
 
 // Contract 5.8: other workers need not wait for a poll to take over what a stop releases.
-func TestStopTellsOtherWorkersOfWhatItReleases(t *testing.T) {
+func TestStopNotifiesOtherWorkersOfWhatItReleases(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		running := make(chan string, 1)
 		stopping := inboxtest.New(t, d.DB, listening(inbox.Configure(func(o *inbox.Options) {

@@ -25,25 +25,25 @@ type loop struct {
 
 	act     *activity
 	session *session
-	term    context.Context // the lock's term that it works in, see obeyLock
+	term    context.Context // the lock's term that it works in, see applyLock
 
-	claiming  bool
-	notBefore time.Time // no claim before this, because the last one failed
-	poll      time.Time // when to poll at the latest
-	nextDue   time.Time // the earliest known due time; zero if none
-	doubt     time.Time // when to wake up to reconcile; zero until a claim has ended
-	lookAt    time.Time // copy of the claimer's doubt, see lookDue
+	claiming           bool
+	notBefore          time.Time // no claim before this, because the last one failed
+	poll               time.Time // when to poll at the latest
+	nextDue            time.Time // the earliest known due time; zero if none
+	reconcileAt        time.Time // when to wake up to reconcile; zero until a claim has ended
+	claimerReconcileAt time.Time // copy of the claimer's reconcileAt, see reconcileDue
 
-	stopping    context.Context // ends at a stop
-	promised    []*Reservation  // of running accepts that may bring claims, oldest first
-	lost        bool            // the response of an accept was lost during the running claim
-	reconciling bool            // the running claim reconciles
-	over        bool            // it accepts no more work
+	stopping     context.Context // ends at a stop
+	reservations []*Reservation  // of running accepts that may bring claims, oldest first
+	lost         bool            // the response of an accept was lost during the running claim
+	reconciling  bool            // the running claim reconciles
+	closed       bool            // it accepts no more work
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.prefetch(), BatchSize: p.opts.BatchSize}
-	l := &loop{pool: p.newPool(limits, a.completer, a.crew), act: a, session: s}
+	l := &loop{pool: p.newPool(limits, a.completer, a.executor), act: a, session: s}
 	l.within = func(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
 		return s.work(), func() {}, s.mayStart
 	}
@@ -59,18 +59,18 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.p.loop.Store(l)
-	defer func() { l.over = true; l.p.loop.CompareAndSwap(l, nil) }()
+	defer func() { l.closed = true; l.p.loop.CompareAndSwap(l, nil) }()
 	defer func() {
 		l.act.left.add(l.running)
 		l.close()
 	}()
 	defer l.p.health.stuck(nil)
 	defer l.releaseQueued() // also after a panic, because no other code knows of the queued tasks
-	look, lapse := time.NewTimer(0), time.NewTimer(time.Hour)
-	defer look.Stop()
+	pollTimer, lapse := time.NewTimer(0), time.NewTimer(time.Hour)
+	defer pollTimer.Stop()
 	defer lapse.Stop()
 	l.poll = time.Now().Add(l.sched.PollWait())
-	l.lookAnew()
+	l.refresh()
 	stopping, fenced := ctx.Done(), l.session.attempts.Done()
 	for {
 		l.lapse()
@@ -79,16 +79,16 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			// A stop waits for accepts that may bring claims, so that these are released before the
 			// process ends. It waits within its budget only, and a new session does not wait for
 			// them at all.
-			if !l.claiming && (len(l.promised) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
+			if !l.claiming && (len(l.reservations) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
-		} else if l.obeyLock() {
+		} else if l.applyLock() {
 			l.applyPauses()
 			l.noteOpened(l.applyBreakers())
 			l.start()
 			l.claim()
 		}
-		look.Reset(l.untilNextLook())
+		pollTimer.Reset(l.untilNextPoll())
 		if next := l.nextLapse(); !next.IsZero() {
 			lapse.Reset(max(time.Until(next), time.Millisecond))
 		}
@@ -119,28 +119,28 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			l.sched.Notify(l.p.wakeup.take())
 		case <-lapse.C:
 			l.mu.Lock()
-		case <-look.C:
+		case <-pollTimer.C:
 			l.mu.Lock()
-			l.look()
+			l.pollAll()
 		}
 	}
 }
 
-// look makes the next claims ask for every handler. It runs when a status may be due, when
+// pollAll makes the next claims ask for every handler. It runs when a status may be due, when
 // reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
-func (l *loop) look() {
+func (l *loop) pollAll() {
 	now := time.Now()
 	poll := !now.Before(l.poll)
 	l.sched.Poll(poll)
 	if poll {
 		l.poll = now.Add(l.sched.PollWait())
 	}
-	l.nextDue, l.doubt = time.Time{}, time.Time{}
+	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
 }
 
-// lookAnew forgets what is known of the database and makes every handler claim.
-func (l *loop) lookAnew() {
-	l.nextDue, l.doubt = time.Time{}, time.Time{}
+// refresh forgets what is known of the database and makes every handler claim.
+func (l *loop) refresh() {
+	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
 	l.sched.Refresh()
 }
 
@@ -159,7 +159,7 @@ func (l *loop) runNoMore(e event) {
 // noteOpened logs that these handlers' circuit breakers have opened.
 func (l *loop) noteOpened(opened []*handler.Handler) {
 	for _, h := range opened {
-		l.p.log.Error("inbox: circuit breaker opened, the handler is left alone for a while",
+		l.p.log.Error("inbox: circuit breaker opened, the handler is not called for a while",
 			zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, l.p.policies[h].breaker.opensUp()))
 	}
 }
@@ -186,19 +186,19 @@ func (l *loop) stuckHandlers() map[string]int {
 	return stuck
 }
 
-// untilNextLook returns the real time until look must run. The wait for a due time is measured by
+// untilNextPoll returns the real time until pollAll must run. The wait for a due time is measured by
 // the injected clock. It never exceeds PollingInterval, in case that clock jumps.
-func (l *loop) untilNextLook() time.Duration {
+func (l *loop) untilNextPoll() time.Duration {
 	l.noteDue(l.p.wakeup.takeDue())
 	wait := time.Until(l.poll)
 	if !l.nextDue.IsZero() {
 		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
 	}
-	if !l.doubt.IsZero() && len(l.promised) == 0 {
-		wait = min(wait, max(time.Until(l.doubt), time.Millisecond))
+	if !l.reconcileAt.IsZero() && len(l.reservations) == 0 {
+		wait = min(wait, max(time.Until(l.reconcileAt), time.Millisecond))
 	}
 	for _, h := range l.p.registry.Handlers() {
-		if l.shareOf(h).CircuitOpen() {
+		if l.slotsOf(h).CircuitOpen() {
 			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
-// noRoutineLook disables the routine reconciliation, so that only a lost response causes one.
-var noRoutineLook = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
+// noRoutineReconcile disables the routine reconciliation, so that only a lost response causes one.
+var noRoutineReconcile = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 
 func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -27,7 +27,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		db, gate := gated(t, d)
 		// The reconciliation comes when the response has been lost for two WorkerTimeouts, so no
 		// other follows.
-		ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+		ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = 11 * time.Second
 			o.Processor.Prefetch = lost
 		}),
@@ -81,7 +81,7 @@ func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
 //  4. Reconciling finds a status that the worker still holds, but by the earlier claim.
 func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = 500 * time.Millisecond
 		o.Processor.HeartbeatInterval = 2 * time.Second
 		o.Processor.PollingInterval = 50 * time.Millisecond
@@ -133,7 +133,7 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 // first reconciliation waits.
 func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = 500 * time.Millisecond
 		o.Processor.PollingInterval = 50 * time.Millisecond
 	}),
@@ -141,17 +141,17 @@ func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
 	release := sqltest.HoldStatuses(t, d.DB)
 	defer release()
 	inboxtest.Accept(t, ib, "1")
-	var looks atomic.Int32
-	isLook := pgproxy.Containing("worker_id = $1", "ORDER BY handler_key")
+	var reads atomic.Int32
+	isRead := pgproxy.Containing("worker_id = $1", "ORDER BY handler_key")
 	proxy.Lose(pgproxy.RequestLost, 1, func(sql string) bool {
-		if isLook(sql) {
-			looks.Add(1)
+		if isRead(sql) {
+			reads.Add(1)
 		}
 		return false
 	})
 	proxy.Lose(pgproxy.ConnectionLost, 1, pgproxy.Containing("WITH worker AS MATERIALIZED"))
 	inboxtest.Start(t, ib)
-	inboxtest.Eventually(t, func() bool { return looks.Load() > 0 }, "lost claims are looked for")
+	inboxtest.Eventually(t, func() bool { return reads.Load() > 0 }, "lost claims are looked for")
 	release()
 	inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it is completed")
 	require.Zero(t, inboxtest.Statuses(t, ib)[0].AbandonedCount, "the worker lived")
@@ -161,7 +161,7 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	release := make(chan struct{})
 	defer close(release)
-	ib := inboxtest.New(t, db, unhurried(), noRoutineLook, inbox.Configure(func(o *inbox.Options) {
+	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = time.Second
 		o.Processor.PollingInterval = 50 * time.Millisecond
 		o.Processor.Concurrency = 1

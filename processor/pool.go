@@ -19,7 +19,7 @@ type pool struct {
 	p         *Processor
 	sched     *scheduler.Scheduler[*task]
 	completer *completer
-	crew      *crew
+	executor  *executor
 	reports   reports
 	running   map[*group]bool
 
@@ -32,17 +32,17 @@ type pool struct {
 	missed func(e event)
 }
 
-func (p *Processor) newPool(limits scheduler.Limits, completer *completer, crew *crew) pool {
+func (p *Processor) newPool(limits scheduler.Limits, completer *completer, executor *executor) pool {
 	var rules []scheduler.Rules
 	for _, h := range p.registry.Handlers() {
 		rules = append(rules, p.policies[h].rules(h))
 	}
-	return pool{p: p, sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), completer: completer, crew: crew,
-		reports: newReports(), running: map[*group]bool{}}
+	return pool{p: p, sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), completer: completer,
+		executor: executor, reports: newReports(), running: map[*group]bool{}}
 }
 
-// shareOf returns the handler's share of the work.
-func (w *pool) shareOf(h *handler.Handler) *scheduler.Handler[*task] { return w.sched.Handler(h.Key()) }
+// slotsOf returns the scheduler's state of a handler.
+func (w *pool) slotsOf(h *handler.Handler) *scheduler.Handler[*task] { return w.sched.Handler(h.Key()) }
 
 // start fills the free slots from the queues.
 func (w *pool) start() {
@@ -61,7 +61,7 @@ func (w *pool) start() {
 			continue
 		}
 		w.running[g] = true
-		w.crew.run(func() { w.attempt(g) })
+		w.executor.run(func() { w.attempt(g) })
 	}
 }
 
@@ -101,7 +101,7 @@ func (w *pool) handle(e event) {
 	case e.overdue != nil:
 		w.noteOverdue(e.overdue)
 	case e.returned != nil:
-		w.shareOf(e.returned).Returned()
+		w.slotsOf(e.returned).Returned()
 	}
 }
 
@@ -109,7 +109,7 @@ func (w *pool) handle(e event) {
 // queue, because they have waited already.
 func (w *pool) noteFinished(g *group) {
 	delete(w.running, g)
-	h := w.shareOf(g.handler)
+	h := w.slotsOf(g.handler)
 	if !g.overdue {
 		h.Ended()
 	} else if !g.stuck() {
@@ -121,7 +121,7 @@ func (w *pool) noteFinished(g *group) {
 // enqueue queues tasks of one handler, or releases them if no call of it may start.
 func (w *pool) enqueue(tasks []*task, front bool) {
 	if len(tasks) > 0 {
-		w.giveBack(w.shareOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
+		w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
 	}
 }
 
@@ -132,7 +132,7 @@ func (w *pool) noteOverdue(g *group) {
 		return
 	}
 	g.overdue = true
-	h := w.shareOf(g.handler)
+	h := w.slotsOf(g.handler)
 	dropped, last := h.Overdue()
 	w.giveBack(dropped, errUnreturned)
 	if last {
@@ -144,7 +144,7 @@ func (w *pool) noteOverdue(g *group) {
 // applyPauses releases the queues of handlers that operators have paused.
 func (w *pool) applyPauses() {
 	for _, h := range w.p.registry.Handlers() {
-		w.giveBack(w.shareOf(h).Pause(w.p.Paused(h)), errPaused)
+		w.giveBack(w.slotsOf(h).Pause(w.p.Paused(h)), errPaused)
 	}
 }
 
@@ -152,9 +152,9 @@ func (w *pool) applyPauses() {
 // whose breaker has opened since the last call.
 func (w *pool) applyBreakers() (opened []*handler.Handler) {
 	for _, h := range w.p.registry.Handlers() {
-		dropped, anew := w.shareOf(h).ApplyCircuit()
+		dropped, justOpened := w.slotsOf(h).ApplyCircuit()
 		w.giveBack(dropped, errCircuit)
-		if anew {
+		if justOpened {
 			opened = append(opened, h)
 		}
 	}

@@ -164,13 +164,13 @@ func (p *Processor) newCompleter(h *held) *completer {
 	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
 		func(ctx context.Context, r result, applied bool) {
 			h.drop(r.claim)
-			p.settled(ctx, r, applied)
+			p.recordResult(ctx, r, applied)
 		}, p.wakeup.notify)
 }
 
-func (p *Processor) newClaimer(h *held, settle func(result)) *claimer {
+func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
 	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
-		lanes: p.lanes, settle: settle,
+		lanes: p.lanes, addResult: addResult,
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 
@@ -215,10 +215,10 @@ func (p *Processor) reportOverdue(g *group) {
 		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
 }
 
-// settled counts a result that was stored, or that turned out to be stale, and calls the hooks.
-func (p *Processor) settled(ctx context.Context, r result, applied bool) {
+// recordResult counts a result that was stored, or that turned out to be stale, and calls the hooks.
+func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 	if r.outcome != handler.AttemptReleased || !applied {
-		p.runner.interruptions.over(r.claim.StatusID)
+		p.runner.interruptions.forget(r.claim.StatusID)
 	}
 	if !applied {
 		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
@@ -301,8 +301,8 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 	return err
 }
 
-// mostPlaces is the number of functions that an error of protect names.
-const mostPlaces = 8
+// maxFrames is the number of functions that an error of protect names.
+const maxFrames = 8
 
 // protect runs f and turns a panic into an error of one line. The error names where the panic
 // happened, the innermost function first.
@@ -310,7 +310,7 @@ func protect(f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			lines := bytes.Split(bytes.TrimSpace(attempt.Recovered(v).Stack), []byte("\n"))
-			place := bytes.ReplaceAll(bytes.Join(lines[:min(len(lines), 2*mostPlaces)], []byte(" ")), []byte("\t"), nil)
+			place := bytes.ReplaceAll(bytes.Join(lines[:min(len(lines), 2*maxFrames)], []byte(" ")), []byte("\t"), nil)
 			err = fmt.Errorf("panic: %v in %s", v, place)
 		}
 	}()

@@ -178,7 +178,7 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_workers RENAME TO hidden")
 		inboxtest.Eventually(t, func() bool {
 			return ib.Health().Processor.Conditions["heartbeat"] != nil
-		}, "health told of the heartbeat")
+		}, "health reports the heartbeat")
 		require.ErrorContains(t, inboxtest.Receive(t, causes, "the handler's cancellation"), "lost its heartbeat")
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Empty(t, ran, "nothing is claimed without a heartbeat")

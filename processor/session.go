@@ -64,11 +64,11 @@ func (s *session) mayStart(ctx context.Context) error {
 	if s.lock != nil && !s.lock.hold.Held() {
 		return errLockLost
 	}
-	return barred(ctx)
+	return claimsLost(ctx)
 }
 
-// barred returns the context's cause if that means that other workers may have the claims.
-func barred(ctx context.Context) error {
+// claimsLost returns the context's cause if that means that other workers may have the claims.
+func claimsLost(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errFenced) || errors.Is(cause, errLockLost) {
 		return cause
 	}
@@ -151,9 +151,9 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	return nil
 }
 
-// look replaces a heartbeat while the worker cannot write: it reads the worker's row, and counts as
+// checkOwnRow replaces a heartbeat while the worker cannot write: it reads the worker's row, and counts as
 // a heartbeat if the row says that the worker lives.
-func (h *heart) look(ctx context.Context, s *session) error {
+func (h *heart) checkOwnRow(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/6))
 	defer cancel()
 	at := time.Now()
@@ -222,7 +222,7 @@ func (h *heart) keep(ctx context.Context, s *session) {
 			}
 		}
 		if ctx.Err() == nil && h.store.SingleWriter() && store.IsWaiting(err) {
-			err = h.look(ctx, s)
+			err = h.checkOwnRow(ctx, s)
 		}
 		switch {
 		case err == nil:

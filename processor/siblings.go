@@ -40,8 +40,8 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*tas
 	slices.Sort(keys)
 	siblings, err := c.store.Siblings(ctx, numbers, slices.Compact(keys))
 	if err != nil {
-		c.giveBack(attempts, fmt.Errorf("look for siblings: %w", err))
-		return nil, fmt.Errorf("claim: look for siblings: %w", err)
+		c.giveBack(attempts, fmt.Errorf("find siblings: %w", err))
+		return nil, fmt.Errorf("claim: find siblings: %w", err)
 	}
 	own := map[string]bool{}
 	for _, a := range attempts {
@@ -90,7 +90,7 @@ func (c *claimer) choose(
 	this := pair{int64(a.claim.Message.Number), a.Handler}
 	retried := a.claim.RequeuedCount > 0
 	if chosen[this] { // both rows were claimed together
-		c.settle(result{task: a, verdict: verdict{outcome: superseded}})
+		c.addResult(result{task: a, verdict: verdict{outcome: superseded}})
 		return false, nil
 	}
 	var others []store.Completion
@@ -100,7 +100,7 @@ func (c *claimer) choose(
 		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
 		case retried && s.Completed && s.Outcome == models.OutcomeDiscarded:
 		case s.Completed || s.Poisoned && !retried:
-			c.settle(result{task: a, verdict: verdict{outcome: superseded}})
+			c.addResult(result{task: a, verdict: verdict{outcome: superseded}})
 			return false, nil
 		case own[s.StatusID]:
 			// It was claimed together with this row and will find this one chosen.
@@ -132,6 +132,6 @@ func (c *claimer) giveBack(attempts []*task, reason error) {
 	for _, a := range attempts {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
 		a.Err = &attempt.Uncharged{Reason: reason, Delay: delay}
-		c.settle(result{task: a, verdict: a.judge(c.now())})
+		c.addResult(result{task: a, verdict: a.judge(c.now())})
 	}
 }

@@ -113,7 +113,7 @@ func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
 }
 
 // Contract 5.9: a worker is dead if two sweeps in a row find it silent.
-func TestWorkerIsNotDeclaredDeadByOneLook(t *testing.T) {
+func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = time.Second
 		ran := make(chan string, 10)

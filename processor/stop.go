@@ -57,7 +57,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 		s.end(errStopping)
 		settled := unstored == 0 && a.left.count() == 0
 		if settled {
-			p.farewell(a.hard, s)
+			p.markStopped(a.hard, s)
 		}
 		p.stopLock(a.hard, s, settled)
 	}
@@ -79,8 +79,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// farewell marks the worker as stopped. If that fails, the others notice that it is silent.
-func (p *Processor) farewell(hard context.Context, s *session) {
+// markStopped marks the worker as stopped. If that fails, the others notice that it is silent.
+func (p *Processor) markStopped(hard context.Context, s *session) {
 	stmt, cancel := context.WithTimeout(hard, p.opts.StatementTimeout)
 	defer cancel()
 	if err := p.store.StopWorker(stmt, s.id, p.clock.Now()); err != nil {

@@ -55,14 +55,14 @@ func newSweeper(st sweeperStore, opts Options, known []string, now func() time.T
 // sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
 // off from the database must not judge others by what it cannot see.
 func (s *sweeper) sweep(
-	ctx context.Context, self string, look func(workers []store.WorkerState, asked time.Time),
+	ctx context.Context, self string, check func(workers []store.WorkerState, asked time.Time),
 ) error {
 	asked := s.now()
 	workers, err := s.workers(ctx)
 	if err != nil {
 		return err
 	}
-	look(workers, asked)
+	check(workers, asked)
 	var problems []error // an error with one dead worker must not keep the others' claims from being released
 	seen := map[string]bool{}
 	for _, w := range workers {
@@ -78,7 +78,7 @@ func (s *sweeper) sweep(
 		if s.suspects[w.ID] < 2 {
 			continue
 		}
-		problems = append(problems, s.bury(ctx, w))
+		problems = append(problems, s.releaseDead(ctx, w))
 	}
 	for id := range s.suspects {
 		if !seen[id] {
@@ -109,12 +109,12 @@ func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
 	return workers, nil
 }
 
-// bury releases a dead worker's claims. The worker is marked as released only when it has no claims
+// releaseDead releases a dead worker's claims. The worker is marked as released only when it has no claims
 // left and has been silent for twice WorkerTimeout. Until then a claim statement that it sent last
 // may still reach the database, and its transactional handlers may still lock their rows.
-func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
+func (s *sweeper) releaseDead(ctx context.Context, w store.WorkerState) error {
 	if s.suspects[w.ID] == 2 {
-		s.lanes.doubt() // the worker may have died before it advanced its lanes
+		s.lanes.recheck() // the worker may have died before it advanced its lanes
 	}
 	left, err := s.releaseClaimsOf(ctx, w.ID)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *sweeper) bury(ctx context.Context, w store.WorkerState) error {
 	if w.SilentFor < 2*s.opts.WorkerTimeout {
 		return nil
 	}
-	s.lanes.doubt() // for the last time: nothing of this worker can follow
+	s.lanes.recheck() // for the last time: nothing of this worker can follow
 	err = s.store.MarkReleased(stmt, w.ID, s.now())
 	if errors.Is(err, store.ErrWorkerBusy) { // one of its accepts is open, with claims that are not visible yet
 		s.evict(stmt, w)
@@ -185,7 +185,7 @@ func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Re
 	find func(context.Context) ([]store.Ref, error),
 ) (left bool, err error) {
 	for {
-		found, applied, err := s.settle(ctx, find, func(r store.Ref) store.Settlement { return abandon(r, s.now()) })
+		found, applied, err := s.settleBatch(ctx, find, func(r store.Ref) store.Settlement { return abandon(r, s.now()) })
 		if err != nil {
 			return true, err
 		}
@@ -199,8 +199,8 @@ func (s *sweeper) release(ctx context.Context, why string, abandon func(store.Re
 	}
 }
 
-// settle writes the state that to returns for each status of one batch.
-func (s *sweeper) settle(
+// settleBatch writes the state that to returns for each status of one batch.
+func (s *sweeper) settleBatch(
 	ctx context.Context, find func(context.Context) ([]store.Ref, error), to func(store.Ref) store.Settlement,
 ) (found, applied int, err error) {
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)

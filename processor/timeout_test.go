@@ -190,7 +190,7 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 	})
 }
 
-func TestReleasedAttemptIsToldAsSuch(t *testing.T) {
+func TestReleasedAttemptIsReportedAsSuch(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		events := make(chan handler.AttemptEvent, 10)
 		running := make(chan string, 1)

@@ -163,7 +163,7 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 	})
 }
 
-func TestSwallowedErrorIsToldInLastError(t *testing.T) {
+func TestSwallowedErrorIsKeptInLastError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),

@@ -74,7 +74,7 @@ func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState
 func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 	reason := store.SanitizeError(fmt.Sprintf("unknown handler key %q: no worker registers it", key))
 	for {
-		found, applied, err := s.settle(ctx,
+		found, applied, err := s.settleBatch(ctx,
 			func(stmt context.Context) ([]store.Ref, error) { return s.store.PendingOf(stmt, key, sweepBatch) },
 			func(r store.Ref) store.Settlement {
 				return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,

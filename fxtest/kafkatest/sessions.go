@@ -48,11 +48,11 @@ func (s *sessions) saw(req kmsg.Request) {
 	switch req := req.(type) {
 	case *kmsg.JoinGroupRequest:
 		s.longest[req.Group] = max(s.longest[req.Group], time.Duration(req.SessionTimeoutMillis)*time.Millisecond)
-		s.heard(groupMember{req.Group, req.MemberID})
+		s.markAlive(groupMember{req.Group, req.MemberID})
 	case *kmsg.HeartbeatRequest:
-		s.heard(groupMember{req.Group, req.MemberID})
+		s.markAlive(groupMember{req.Group, req.MemberID})
 	case *kmsg.SyncGroupRequest:
-		s.heard(groupMember{req.Group, req.MemberID})
+		s.markAlive(groupMember{req.Group, req.MemberID})
 		for _, a := range req.GroupAssignment { // present in the leader's request only
 			s.await(groupMember{req.Group, a.MemberID})
 		}
@@ -61,7 +61,7 @@ func (s *sessions) saw(req kmsg.Request) {
 
 // await gives a member one session timeout to send a request. The caller holds mu.
 func (s *sessions) await(m groupMember) {
-	s.heard(m)
+	s.markAlive(m)
 	if s.ctx.Err() == nil {
 		since := &silence{}
 		since.timer = time.AfterFunc(s.longest[m.group], func() { s.expire(m, since) })
@@ -69,8 +69,8 @@ func (s *sessions) await(m groupMember) {
 	}
 }
 
-// heard records that a member is alive. The caller holds mu.
-func (s *sessions) heard(m groupMember) {
+// markAlive records that a member is alive. The caller holds mu.
+func (s *sessions) markAlive(m groupMember) {
 	if since := s.silent[m]; since != nil {
 		since.timer.Stop()
 		delete(s.silent, m)
@@ -106,7 +106,7 @@ func (s *sessions) close() {
 	s.mu.Lock()
 	s.end()
 	for m := range s.silent {
-		s.heard(m)
+		s.markAlive(m)
 	}
 	s.mu.Unlock()
 	s.leaving.Wait()

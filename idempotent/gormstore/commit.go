@@ -22,7 +22,7 @@ func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) e
 	if w.unmarked {
 		return naming(w.Key, fmt.Errorf("%w: it has no marker: %w", idempotent.ErrLost, err))
 	}
-	found, readErr := s.lookAgain(ctx, w.Key)
+	found, readErr := s.readMarker(ctx, w.Key)
 	switch {
 	case readErr != nil:
 		return naming(w.Key, fmt.Errorf("%w: %w", idempotent.ErrLost, errors.Join(err, readErr)))
@@ -32,8 +32,8 @@ func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) e
 	return nil
 }
 
-// lookAgain is Processed, with transient errors retried until StatementTimeout is over.
-func (s *Store) lookAgain(ctx context.Context, key idempotent.Key) (bool, error) {
+// readMarker is Processed, with transient errors retried until StatementTimeout is over.
+func (s *Store) readMarker(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {

@@ -102,8 +102,8 @@ type outcome struct {
 
 // underway is a call whose body has had its effect and waits until the test says how to end.
 type underway struct {
-	tell chan error
-	done chan outcome
+	result chan error
+	done   chan outcome
 }
 
 func (r *rig) begin(s *gormstore.Store, messageID string) underway {
@@ -115,7 +115,7 @@ func (r *rig) begin(s *gormstore.Store, messageID string) underway {
 		o.duplicate, o.err = s.Run(r.Context(), run(messageID), func(ctx context.Context) error {
 			called <- effect(messageID, nil)(ctx)
 			select {
-			case err := <-u.tell:
+			case err := <-u.result:
 				return err
 			case <-ctx.Done():
 				return ctx.Err()
@@ -129,7 +129,7 @@ func (r *rig) begin(s *gormstore.Store, messageID string) underway {
 
 func (u underway) end(t testing.TB, err error) outcome {
 	t.Helper()
-	u.tell <- err
+	u.result <- err
 	return inboxtest.Receive(t, u.done, "the end of the call under way")
 }
 

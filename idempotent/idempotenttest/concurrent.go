@@ -175,8 +175,8 @@ var concurrent = []promise{
 
 // underway is a call whose body waits until the test says how to end.
 type underway struct {
-	tell chan error
-	done chan outcome
+	result chan error
+	done   chan outcome
 }
 
 // begin starts a run and returns when its body has been called.
@@ -185,7 +185,7 @@ func begin(t *testing.T, f Fixture, r idempotent.Run) underway {
 	u := underway{make(chan error, 1), make(chan outcome, 1)}
 	t.Cleanup(func() { // end the body however the test ends
 		select {
-		case u.tell <- errBody:
+		case u.result <- errBody:
 		default:
 		}
 	})
@@ -194,7 +194,7 @@ func begin(t *testing.T, f Fixture, r idempotent.Run) underway {
 		var o outcome
 		o.duplicate, o.err = f.Store.Run(t.Context(), r, func(context.Context) error {
 			close(called)
-			return <-u.tell
+			return <-u.result
 		})
 		u.done <- o
 	}()
@@ -205,7 +205,7 @@ func begin(t *testing.T, f Fixture, r idempotent.Run) underway {
 // end makes the body return err, and returns the result of Run.
 func (u underway) end(t *testing.T, err error) error {
 	t.Helper()
-	u.tell <- err
+	u.result <- err
 	o := wait(t, u.done, "the end of the call under way")
 	require.False(t, o.duplicate)
 	return o.err

@@ -138,7 +138,7 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 				})
 				second <- outcome{duplicate, err}
 			}()
-			inboxtest.Receive(t, ctx.Looked, "the second call to wait")
+			inboxtest.Receive(t, ctx.DoneCalled, "the second call to wait")
 			require.Empty(t, second)
 			require.Equal(t, c.result, first.end(t, c.result))
 			require.Equal(t, outcome{c.wantDuplicate, nil}, inboxtest.Receive(t, second, "the second call's outcome"))
@@ -176,7 +176,7 @@ func TestCallThatWaitsEndsWithItsContext(t *testing.T) {
 		_, err := s.Run(watched, idempotent.Run{Key: key("m1")}, func(context.Context) error { panic("called") })
 		result <- err
 	}()
-	inboxtest.Receive(t, watched.Looked, "the second call to wait")
+	inboxtest.Receive(t, watched.DoneCalled, "the second call to wait")
 	cancel()
 	err := inboxtest.Receive(t, result, "the second call's result")
 	require.ErrorIs(t, err, idempotent.ErrInProgress)

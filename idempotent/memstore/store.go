@@ -85,7 +85,7 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struc
 	}
 	var timeout <-chan time.Time // for all waits together: others may get the key first several times
 	for {
-		ended, other, duplicate, err := s.look(key)
+		ended, other, duplicate, err := s.reserve(key)
 		switch {
 		case err != nil:
 			return fail(err)
@@ -113,8 +113,8 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struc
 	}
 }
 
-// look claims the key if it is free. Otherwise other is closed at the end of the call to wait for.
-func (s *Store) look(key idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
+// reserve claims the key if it is free. Otherwise other is closed at the end of the call to wait for.
+func (s *Store) reserve(key idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.markers[key] != nil {

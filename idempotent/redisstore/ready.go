@@ -83,8 +83,8 @@ func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	if s.ready.Load() {
 		return nil
 	}
-	if !s.options.RequireNoEviction && !s.looked.Swap(true) {
-		s.lookAtEviction(ctx)
+	if !s.options.RequireNoEviction && !s.evictionWarned.Swap(true) {
+		s.warnEviction(ctx)
 	}
 	switch renewed, err := s.renew(ctx, c, c.until); {
 	case err != nil:
@@ -97,9 +97,9 @@ func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	return nil
 }
 
-// lookAtEviction warns if the server may evict markers before their TTL ends. In a cluster it asks
+// warnEviction warns if the server may evict markers before their TTL ends. In a cluster it asks
 // one node.
-func (s *Store) lookAtEviction(ctx context.Context) {
+func (s *Store) warnEviction(ctx context.Context) {
 	memory, err := do(ctx, s, func(ctx context.Context) (string, error) { return s.client.Info(ctx, "memory").Result() })
 	policy, limit := evictionIn(memory)
 	switch {

@@ -26,7 +26,7 @@ type Store struct {
 	log     *zap.Logger
 
 	made            time.Time
-	looked          atomic.Bool  // whether lookAtEviction was called
+	evictionWarned  atomic.Bool  // whether warnEviction was called
 	evictionChecked atomic.Int64 // when, since made, the server was last found not to evict; 0 if never
 	ready           atomic.Bool  // whether a script was tried
 	commands        sync.WaitGroup

@@ -59,9 +59,9 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		require.Equal(t, []int{1}, r.attempts("bad", 0, 4))
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 4)
-		for i, want := range []string{`handler "bad" gave message "fails" up after 3 attempts: boom`,
-			`handler "bad" gave message "poisons" up after 1 attempts: poison: boom`,
-			`handler "own" gave message "own" up after 2 attempts: boom`, "handler panicked: ouch"} {
+		for i, want := range []string{`handler "bad" gave up message "fails" after 3 attempts: boom`,
+			`handler "bad" gave up message "poisons" after 1 attempts: poison: boom`,
+			`handler "own" gave up message "own" after 2 attempts: boom`, "handler panicked: ouch"} {
 			require.Contains(t, rows[i].Reason, want)
 			require.Equal(t, int64(i), rows[i].Offset)
 			require.Equal(t, []byte("x"), rows[i].Value, "the raw record is there")
@@ -102,7 +102,7 @@ func TestDirectRecordThatAHandlerGaveUpIsPublished(t *testing.T) {
 		published := read(t, r.client(), letters)
 		require.Equal(t, []string{"0/1"}, lettersOf(published))
 		require.Contains(t, header(published[0], kafkaconsumer.HeaderReason),
-			`handler "h" gave message "bad" up after 2 attempts: boom`)
+			`handler "h" gave up message "bad" after 2 attempts: boom`)
 		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 1))
 		require.Empty(t, r.rejected(t, ib))
 		require.Equal(t, 2, r.ledger.accepted(topic))
@@ -133,7 +133,7 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 		})
 		halted := ib.Health().Consumers[0].Halted()[0]
 		require.Equal(t, []any{0, int64(1)}, []any{halted.Partition, halted.Accepted})
-		require.ErrorContains(t, halted.Halted, `handler "h" gave message "bad" up after 2 attempts: boom`)
+		require.ErrorContains(t, halted.Halted, `handler "h" gave up message "bad" after 2 attempts: boom`)
 		require.ErrorIs(t, halted.Halted, errBoom)
 		require.ErrorContains(t, ib.Health().Degraded(), "is halted before offset 1")
 		require.Equal(t, int64(1), r.committed(0))
@@ -232,7 +232,7 @@ func TestDirectRecordThatIsUnroutedAndGivenUpIsKeptOnceWithBothReasons(t *testin
 		r.awaitCommitted(t)
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 1)
-		require.Contains(t, rows[0].Reason, `handler "h" gave message "a" up after 1 attempts: boom`)
+		require.Contains(t, rows[0].Reason, `handler "h" gave up message "a" after 1 attempts: boom`)
 		require.Contains(t, rows[0].Reason, `no handler for type "other"`)
 		require.EqualValues(t, 1, ib.Counters().Rejected)
 	})

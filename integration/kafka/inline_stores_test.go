@@ -129,7 +129,7 @@ func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 		r.awaitCommitted(t)
 		require.Equal(t, []int{1, 2}, r.attempts("h", 0, 0))
 		require.Contains(t, r.rejected(t, ib)[0].Reason,
-			"gave message \"m\" up after 2 attempts: the message is being handled elsewhere")
+			"gave up message \"m\" after 2 attempts: the message is being handled elsewhere")
 	})
 }
 

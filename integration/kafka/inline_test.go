@@ -262,8 +262,8 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 		require.Equal(t, []string{"h good"}, r.markers(t))
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 3)
-		for i, want := range []string{`handler "h" gave message "fails" up after 2 attempts: boom`,
-			`handler "h" gave message "poisons" up after 1 attempts: poison: boom`, "handler panicked: ouch"} {
+		for i, want := range []string{`handler "h" gave up message "fails" after 2 attempts: boom`,
+			`handler "h" gave up message "poisons" after 1 attempts: poison: boom`, "handler panicked: ouch"} {
 			require.Contains(t, rows[i].Reason, want)
 		}
 		end()

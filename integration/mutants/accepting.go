@@ -98,7 +98,7 @@ var acceptingMutants = []mutant{
 		Package: "acceptor",
 		In:      "Acceptor.persistTx",
 		Old:     "stored, err := a.store.AcceptTx(ctx, tx, p.batch)",
-		New:     "handing := a.beginHandoff(p)\n\tdefer handing.end()\n\tstored, err := a.store.AcceptTx(ctx, tx, p.batch)\n\tif err == nil {\n\t\thanding.committed(stored)\n\t}",
+		New:     "dispatching := a.beginDispatch(p)\n\tdefer dispatching.end()\n\tstored, err := a.store.AcceptTx(ctx, tx, p.batch)\n\tif err == nil {\n\t\tdispatching.committed(stored)\n\t}",
 		Test:    test{Package: "./processor", Run: "^TestAcceptTxHandsNothingOff$"},
 	},
 }
@@ -140,7 +140,7 @@ var orderingMutants = []mutant{
 		In:      "policy.rules",
 		Old:     "p.lanes == nil &&",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestHandlersThatAClaimMustJudgeAreNotHandedOff$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally$"},
 	},
 }
 

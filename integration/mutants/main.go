@@ -116,22 +116,22 @@ func (r *report) note(m mutant, verdict error, took time.Duration) {
 		action, word, count = "fail", "FAILED   ", &r.failed
 	}
 	*count++
-	said := ""
+	detail := ""
 	if verdict != nil {
-		said = verdict.Error() + "\n"
+		detail = verdict.Error() + "\n"
 	}
 	if action == "fail" {
-		said += "          " + m.Why + "\n"
+		detail += "          " + m.Why + "\n"
 	}
 	if r.json {
-		r.event(map[string]any{"Action": "output", "Package": "mutants", "Test": m.Name, "Output": said})
+		r.event(map[string]any{"Action": "output", "Package": "mutants", "Test": m.Name, "Output": detail})
 		r.event(map[string]any{"Action": action, "Package": "mutants", "Test": m.Name, "Elapsed": took.Seconds()})
 		return
 	}
-	if said != "" {
-		said = ": " + strings.TrimSuffix(said, "\n")
+	if detail != "" {
+		detail = ": " + strings.TrimSuffix(detail, "\n")
 	}
-	fmt.Fprintf(r.out, "%s %s (%.1fs)%s\n", word, m.Name, took.Seconds(), said)
+	fmt.Fprintf(r.out, "%s %s (%.1fs)%s\n", word, m.Name, took.Seconds(), detail)
 }
 
 func (r *report) event(fields map[string]any) {

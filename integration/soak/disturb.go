@@ -54,10 +54,10 @@ func (w *world) outage(
 	name, kind string, s server, begin, end func() error, settled func() bool,
 ) func(time.Duration) bool {
 	return func(lasts time.Duration) bool {
-		w.say("%s %s for %.1fs", name, kind, lasts.Seconds())
+		w.logf("%s %s for %.1fs", name, kind, lasts.Seconds())
 		err := begin()
 		if err != nil {
-			w.say("%s: %v", name, err)
+			w.logf("%s: %v", name, err)
 		}
 		pause(context.Background(), lasts)
 		for range 3 { // without the server there is nothing to judge
@@ -65,9 +65,9 @@ func (w *world) outage(
 			if again == nil {
 				break
 			}
-			w.say("%s: %v", name, again)
+			w.logf("%s: %v", name, again)
 		}
-		w.say("%s is back", name)
+		w.logf("%s is back", name)
 		return (settled == nil || settled()) && err == nil
 	}
 }
@@ -77,7 +77,7 @@ func (w *world) inSync() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
 	if err := w.cluster.AwaitInSync(ctx); err != nil {
-		w.say("Kafka: %v", err)
+		w.logf("Kafka: %v", err)
 		return false
 	}
 	return true
@@ -89,13 +89,13 @@ func (w *world) moveCoordinator(lasts time.Duration) bool {
 	if before == 0 {
 		return false
 	}
-	w.say("the coordinator is broker %d", before)
+	w.logf("the coordinator is broker %d", before)
 	broker := w.cluster.Broker(before)
 	moved := false
 	look := func() error {
 		for range 100 {
 			if moved = w.coordinator() == w.cluster.Other(before); moved {
-				w.say("the coordinator is broker %d", w.cluster.Other(before))
+				w.logf("the coordinator is broker %d", w.cluster.Other(before))
 				break
 			}
 			pause(context.Background(), 100*time.Millisecond)
@@ -122,23 +122,23 @@ func (w *world) coordinator() int {
 const slowness = 200 * time.Millisecond
 
 func (w *world) slowPostgres(lasts time.Duration) bool {
-	w.say("PostgreSQL answers %s late for %.1fs", slowness, lasts.Seconds())
+	w.logf("PostgreSQL answers %s late for %.1fs", slowness, lasts.Seconds())
 	w.database.Delay(slowness)
 	pause(context.Background(), lasts)
 	w.database.Delay(0)
-	w.say("PostgreSQL is as fast as before")
+	w.logf("PostgreSQL is as fast as before")
 	return true
 }
 
 // losePostgres cuts connections to the database instead of answering.
 func (w *world) losePostgres(lasts time.Duration) bool {
-	w.say("one in forty answers of PostgreSQL is lost for %.1fs", lasts.Seconds())
+	w.logf("one in forty answers of PostgreSQL is lost for %.1fs", lasts.Seconds())
 	before := w.database.AnswersLost()
 	w.database.LoseAnswers(w.seed + 1)
 	pause(context.Background(), lasts)
 	w.database.LoseAnswers(0)
 	lost := w.database.AnswersLost() - before
-	w.say("%d answers of PostgreSQL were lost", lost)
+	w.logf("%d answers of PostgreSQL were lost", lost)
 	return lost > 0
 }
 
@@ -146,7 +146,7 @@ func (w *world) losePostgres(lasts time.Duration) bool {
 // contain records.
 func (w *world) cutKafka(lasts time.Duration) bool {
 	const carriesRecords = 1000
-	w.say("answers of Kafka are cut in their middle for %.1fs", lasts.Seconds())
+	w.logf("answers of Kafka are cut in their middle for %.1fs", lasts.Seconds())
 	before := w.answersCut()
 	const rounds = 4
 	for range rounds {
@@ -159,7 +159,7 @@ func (w *world) cutKafka(lasts time.Duration) bool {
 		proxy.CutAnswers(0, 0)
 	}
 	cut := w.answersCut() - before
-	w.say("%d answers of Kafka were cut", cut)
+	w.logf("%d answers of Kafka were cut", cut)
 	return cut > 0
 }
 
@@ -190,7 +190,7 @@ func (f *fleet) freezeOne(lasts time.Duration) bool {
 	pause(context.Background(), lasts)
 	if err := frozen.Thaw(); err != nil {
 		f.failures.Add(1)
-		f.world.say("a worker could not be thawed: %v", err)
+		f.world.logf("a worker could not be thawed: %v", err)
 	}
 	return true
 }
@@ -202,11 +202,11 @@ func (f *fleet) disturb(what string, ends bool, do func(*workload.Worker) error)
 	done, err := s.with(ends, do)
 	if err != nil {
 		f.failures.Add(1)
-		f.world.say("worker %d could not be %s: %v", s.number, what, err)
+		f.world.logf("worker %d could not be %s: %v", s.number, what, err)
 		return false
 	}
 	if done {
-		f.world.say("worker %d %s", s.number, what)
+		f.world.logf("worker %d %s", s.number, what)
 	}
 	return done
 }
@@ -216,7 +216,7 @@ const changes = 10
 
 // storm makes an additional worker join and leave repeatedly.
 func (f *fleet) storm(time.Duration) bool {
-	f.world.say("a further worker joins and leaves, %d rebalances in a row", changes)
+	f.world.logf("a further worker joins and leaves, %d rebalances in a row", changes)
 	made := 0
 	for try := 0; made < changes && try < 2*changes; try++ {
 		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
@@ -232,10 +232,10 @@ func (f *fleet) storm(time.Duration) bool {
 		f.peak(worker)
 		if err := worker.Terminate(); err != nil {
 			f.failures.Add(1)
-			f.world.say("a storm's worker: %v", err)
+			f.world.logf("a storm's worker: %v", err)
 		}
-		f.bury(worker)
+		f.reap(worker)
 	}
-	f.world.say("the storm is over after %d joins and leaves", made)
+	f.world.logf("the storm is over after %d joins and leaves", made)
 	return made >= changes
 }

@@ -85,18 +85,18 @@ func (f *fleet) examine(s *slot) {
 	}
 	if complaints != "" {
 		f.failures.Add(1)
-		f.world.say("worker %d: %s", s.number, complaints)
+		f.world.logf("worker %d: %s", s.number, complaints)
 	}
 	s.worker = nil
 }
 
-// bury waits for a worker outside of all slots that was asked to stop, and checks how it ended. Its
+// reap waits for a worker outside of all slots that was asked to stop, and checks how it ended. Its
 // exit error does not matter, because the database may have been down when it stopped.
-func (f *fleet) bury(worker *workload.Worker) {
+func (f *fleet) reap(worker *workload.Worker) {
 	s := &slot{worker: worker, asked: true}
 	if err := worker.Wait(stopPatience); worker.Running() {
 		f.failures.Add(1)
-		f.world.say("a worker did not stop: %v", err)
+		f.world.logf("a worker did not stop: %v", err)
 		_ = worker.Kill() // fails only if it has ended
 	}
 	f.examine(s)
@@ -107,7 +107,7 @@ func (f *fleet) await(what string, limit time.Duration, condition func() bool) {
 	deadline := time.Now().Add(limit)
 	for !condition() {
 		if time.Now().After(deadline) {
-			f.world.say("%s: not within %s", what, limit)
+			f.world.logf("%s: not within %s", what, limit)
 			return
 		}
 		pause(context.Background(), 20*time.Millisecond)

@@ -27,10 +27,10 @@ func (w *world) reportProgress(ctx context.Context) {
 		cancel()
 		committed, length := w.offsets.Committed()
 		if err != nil {
-			w.say("ledger: produced %d, committed %d of %d, the database is away", w.ledger.Count(), committed, length)
+			w.logf("ledger: produced %d, committed %d of %d, the database is away", w.ledger.Count(), committed, length)
 			continue
 		}
-		w.say("ledger: produced %d, accepted %d, completed %d, poisoned %d, pending %d, processing %d, rejected %d, committed %d of %d",
+		w.logf("ledger: produced %d, accepted %d, completed %d, poisoned %d, pending %d, processing %d, rejected %d, committed %d of %d",
 			w.ledger.Count(), p.Messages, p.Completed, p.Poisoned, p.Pending, p.Processing, p.Rejected, committed, length)
 	}
 }
@@ -76,15 +76,15 @@ func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whol
 			return false, err
 		}
 		for _, suspect := range suspects {
-			w.say("suspect: %s", suspect)
+			w.logf("suspect: %s", suspect)
 		}
 	}
 	for _, detail := range offsets.Details {
-		w.say("offsets: %s", detail)
+		w.logf("offsets: %s", detail)
 	}
 	if stopped != nil {
 		f.failures.Add(1)
-		w.say("a worker did not stop in order: %v", stopped)
+		w.logf("a worker did not stop in order: %v", stopped)
 	}
 	for _, figure := range []struct {
 		name  string
@@ -104,7 +104,7 @@ func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whol
 	m.print()
 	missed := m.missed()
 	if len(missed) > 0 {
-		w.say("never happened: %s", strings.Join(missed, ", "))
+		w.logf("never happened: %s", strings.Join(missed, ", "))
 	}
 	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 &&
 		offsets.Samples > 0 &&

@@ -48,7 +48,7 @@ func newLoad(w *world, rate int) (*load, error) {
 func (l *load) close() {
 	l.feed.Close()
 	if err := l.done(); err != nil {
-		l.world.say("close the producer's database: %v", err)
+		l.world.logf("close the producer's database: %v", err)
 	}
 }
 
@@ -118,7 +118,7 @@ func (l *load) accept(messages []handler.RawMessage) {
 			return
 		}
 		if !pause(ctx, loadInterval) {
-			l.world.say("direct accept given up: %v", err) // the ledger will show it
+			l.world.logf("direct accept given up: %v", err) // the ledger will show it
 			return
 		}
 	}

@@ -83,7 +83,7 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	matrix.disturb(timed, schedule, seed, tracks) // returns after all servers are up again
 	endLoad()
 	loading.Wait()
-	w.say("the disturbances are over, waiting for what is left")
+	w.logf("the disturbances are over, waiting for what is left")
 	unsettled := w.settle(l)
 	endReport()
 	reporting.Wait()

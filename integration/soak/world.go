@@ -46,7 +46,7 @@ func newWorld(ctx context.Context, seed uint64) (*world, error) {
 	if err := w.start(ctx); err != nil {
 		return nil, errors.Join(err, w.close(true))
 	}
-	w.say("seed %d, %s, Kafka at %v, logs in %s", seed, w.postgres.DSN(), w.cluster.Brokers(), w.dir)
+	w.logf("seed %d, %s, Kafka at %v, logs in %s", seed, w.postgres.DSN(), w.cluster.Brokers(), w.dir)
 	return w, nil
 }
 
@@ -139,8 +139,8 @@ func (w *world) close(tidy bool) error {
 	return errors.Join(problems...)
 }
 
-// say prints one line with the time since the start.
-func (w *world) say(format string, args ...any) {
+// logf prints one line with the time since the start.
+func (w *world) logf(format string, args ...any) {
 	w.saying.Lock()
 	defer w.saying.Unlock()
 	fmt.Printf("%7.1fs  %s\n", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))

@@ -64,7 +64,7 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	require.Equal(t, health.Halted, h.Reasons[0].Code)
 	require.Contains(t, h.Reasons[0].Detail, "orders/1 is halted before offset 1")
 	require.Equal(t, "c", h.Reasons[0].Channel)
-	require.Len(t, h.Reasons, 1, "said once")
+	require.Len(t, h.Reasons, 1, "reported once")
 	require.True(t, h.Live(), "a restart meets the same record")
 	answer := httptest.NewRecorder()
 	ib.ReadyHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/ready", nil))

@@ -2,20 +2,20 @@ package inboxtest
 
 import "context"
 
-// Watched is a context that sends to Looked whenever Done is called. Looked has a buffer for as
+// Watched is a context that sends to DoneCalled whenever Done is called. DoneCalled has a buffer for as
 // many calls as a test expects.
 type Watched struct {
 	context.Context
-	Looked chan struct{}
+	DoneCalled chan struct{}
 }
 
 // Watch returns a Watched context.
 func Watch(ctx context.Context) *Watched {
-	return &Watched{Context: ctx, Looked: make(chan struct{}, 8)}
+	return &Watched{Context: ctx, DoneCalled: make(chan struct{}, 8)}
 }
 
 // Done implements context.Context.
 func (w *Watched) Done() <-chan struct{} {
-	w.Looked <- struct{}{}
+	w.DoneCalled <- struct{}{}
 	return w.Context.Done()
 }

@@ -36,12 +36,12 @@ import (
 // given up, and B waits without need. If the response of B's Acquire is lost, the next poll returns
 // B, but others stays true. The grace then counts from the first response that B gets.
 type busy struct {
-	trying  int   // running Try calls: a driver may wait longer than their deadline
-	waiting bool  // the last Try failed because it waited in vain
-	look    timer // the next poll
-	failed  error // error of the last poll
-	others  bool  // the row was another owner's when it was last seen as not ours
-	begin   timer // begins a term after the grace
+	trying    int   // running Try calls: a driver may wait longer than their deadline
+	waiting   bool  // the last Try failed because it waited in vain
+	pollTimer timer // the next poll
+	failed    error // error of the last poll
+	others    bool  // the row was another owner's when it was last seen as not ours
+	begin     timer // begins a term after the grace
 }
 
 // grace is how long the result of a poll is valid. It delays a takeover by as much.
@@ -63,8 +63,8 @@ func (h *Hold) trying(more int) {
 	h.busy.trying += more
 }
 
-// lookFirst learns whose the lease is before it may become ours.
-func (h *Hold) lookFirst(ctx context.Context) error {
+// pollFirst learns whose the lease is before it may become ours.
+func (h *Hold) pollFirst(ctx context.Context) error {
 	if !h.lease.store.SingleWriter() || h.Held() {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (h *Hold) acquired(at time.Time) {
 	h.mu.Lock()
 	h.busy.waiting, h.busy.failed = false, nil
 	switch {
-	case h.over, h.busy.begin.Timer != nil: // it is scheduled; the lease outlasts the grace
+	case h.ended, h.busy.begin.Timer != nil: // it is scheduled; the lease outlasts the grace
 		h.mu.Unlock()
 	case h.held && !h.holds(): // frozen meanwhile: in between, another owner may have held it unseen
 		h.mu.Unlock()
@@ -119,10 +119,10 @@ func (h *Hold) beginAfterGrace(at time.Time) {
 func (h *Hold) failed(ctx context.Context, err error) {
 	h.mu.Lock()
 	h.busy.waiting = h.lease.store.SingleWriter() && ctx.Err() == nil && store.IsWaiting(err)
-	look := h.busy.waiting && h.held
+	poll := h.busy.waiting && h.held
 	h.mu.Unlock()
-	if look {
-		h.look()
+	if poll {
+		h.poll()
 	}
 }
 
@@ -131,19 +131,19 @@ func (h *Hold) watch() {
 	if !h.lease.store.SingleWriter() {
 		return
 	}
-	h.busy.look.stop()
-	h.busy.look = timer{time.AfterFunc(time.Until(h.until.Add(-h.grace()/2)), func() {
+	h.busy.pollTimer.stop()
+	h.busy.pollTimer = timer{time.AfterFunc(time.Until(h.until.Add(-h.grace()/2)), func() {
 		h.mu.Lock()
 		waiting := h.busy.waiting || h.busy.trying > 0
 		h.mu.Unlock()
 		if waiting {
-			h.look()
+			h.poll()
 		}
 	})}
 }
 
-// look polls whose the lease is. With its timeout it ends within the term if it starts in time.
-func (h *Hold) look() {
+// poll polls whose the lease is. With its timeout it ends within the term if it starts in time.
+func (h *Hold) poll() {
 	at := time.Now()
 	ours, _, err := h.lease.owned(h.Term(), h.grace()/2)
 	switch {

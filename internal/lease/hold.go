@@ -21,7 +21,7 @@ type Hold struct {
 
 	mu    sync.Mutex
 	held  bool
-	over  bool
+	ended bool
 	until time.Time   // the term's end if nothing extends it, monotonic
 	fresh time.Time   // until when something new may begin
 	fence *time.Timer // ends the term at until
@@ -50,7 +50,7 @@ func (h *Hold) Try(ctx context.Context) error {
 	h.trying(1)
 	defer h.trying(-1)
 	at := time.Now()
-	if err := h.lookFirst(ctx); err != nil {
+	if err := h.pollFirst(ctx); err != nil {
 		return err
 	}
 	held, err := h.lease.Acquire(ctx)
@@ -69,7 +69,7 @@ func (h *Hold) Try(ctx context.Context) error {
 func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	h.mu.Lock()
 	// If the process was frozen during the statement, its success may be outdated.
-	if h.over || (!h.held && !mayBegin) || time.Since(at) >= length {
+	if h.ended || (!h.held && !mayBegin) || time.Since(at) >= length {
 		h.mu.Unlock()
 		return
 	}
@@ -121,7 +121,7 @@ func (h *Hold) loseIf(condition func() bool, why error) {
 	}
 	h.held = false
 	h.fence.Stop()
-	h.busy.look.stop()
+	h.busy.pollTimer.stop()
 	h.end(h.lost)
 	h.mu.Unlock()
 	h.changed(false, why)
@@ -132,11 +132,11 @@ func (h *Hold) loseIf(condition func() bool, why error) {
 func (h *Hold) End() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.over, h.held = true, false
+	h.ended, h.held = true, false
 	if h.fence != nil {
 		h.fence.Stop()
 	}
-	h.busy.look.stop()
+	h.busy.pollTimer.stop()
 	h.busy.begin.stop()
 	h.end(h.lost)
 }

@@ -26,30 +26,30 @@ type Lease struct {
 	timeout time.Duration
 	now     func() time.Time
 
-	turn     chan struct{} // held by the goroutine that sends a statement
-	released bool          // guarded by turn
-	mine     bool          // guarded by turn: the lease may be ours, also when the last response was lost
+	sem       chan struct{} // held by the goroutine that sends a statement
+	released  bool          // guarded by sem
+	mayBeOurs bool          // guarded by sem: the lease may be ours, also when the last response was lost
 }
 
 // New returns a lease of owner, a UUID, that lasts ttl from each Acquire. No statement takes longer
 // than timeout. Nothing is sent yet. The clock is only used on SQLite: PostgreSQL judges leases by
 // its own (contract 3.5).
 func New(st Store, name, owner string, ttl, timeout time.Duration, now func() time.Time) *Lease {
-	return &Lease{store: st, name: name, owner: owner, ttl: ttl, timeout: timeout, now: now, turn: make(chan struct{}, 1)}
+	return &Lease{store: st, name: name, owner: owner, ttl: ttl, timeout: timeout, now: now, sem: make(chan struct{}, 1)}
 }
 
 // Acquire takes or renews the lease and reports whether the owner holds it now. After an error that
 // is unknown.
 func (l *Lease) Acquire(ctx context.Context) (held bool, err error) {
-	err = l.inTurn(ctx, func(ctx context.Context) error {
+	err = l.serialized(ctx, func(ctx context.Context) error {
 		if l.released {
 			return nil
 		}
-		l.mine = true
+		l.mayBeOurs = true
 		if held, err = l.store.AcquireLease(ctx, l.name, l.owner, l.ttl, l.now()); err != nil {
 			return err
 		}
-		l.mine = held
+		l.mayBeOurs = held
 		return nil
 	})
 	return held, err
@@ -68,25 +68,25 @@ func (l *Lease) owned(ctx context.Context, timeout time.Duration) (ours, others 
 // running Acquire, which would otherwise restore the row for an owner that is gone. Without the
 // lease it sends nothing.
 func (l *Lease) Release(ctx context.Context) error {
-	return l.inTurn(ctx, func(ctx context.Context) error {
+	return l.serialized(ctx, func(ctx context.Context) error {
 		l.released = true
-		if !l.mine {
+		if !l.mayBeOurs {
 			return nil
 		}
 		if err := l.store.ReleaseLease(ctx, l.name, l.owner); err != nil {
 			return err
 		}
-		l.mine = false
+		l.mayBeOurs = false
 		return nil
 	})
 }
 
-func (l *Lease) inTurn(ctx context.Context, do func(context.Context) error) error {
+func (l *Lease) serialized(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.sem <- struct{}{}:
+		defer func() { <-l.sem }()
 		return do(ctx)
 	case <-ctx.Done():
 		return fmt.Errorf("lease %q: %w", l.name, ctx.Err())

@@ -82,7 +82,7 @@ func (c *core) redacted(of kind, fields []zapcore.Field) []zapcore.Field {
 			continue
 		}
 		text, details := texts(f.Interface)
-		safe := said{c.redactor.Error(about, text), c.redactor.Error(about, details)}
+		safe := redactedError{c.redactor.Error(about, text), c.redactor.Error(about, details)}
 		if safe.text == text && safe.details == details {
 			continue
 		}
@@ -116,13 +116,13 @@ func texts(of any) (text, details string) {
 	return text, details
 }
 
-// said is an error reduced to its redacted texts.
-type said struct{ text, details string }
+// redactedError is an error reduced to its redacted texts.
+type redactedError struct{ text, details string }
 
-func (s said) Error() string { return s.text }
+func (s redactedError) Error() string { return s.text }
 
 // Format implements fmt.Formatter, which zap uses to get the details.
-func (s said) Format(f fmt.State, _ rune) {
+func (s redactedError) Format(f fmt.State, _ rune) {
 	if f.Flag('+') && s.details != "" {
 		_, _ = io.WriteString(f, s.details)
 		return

@@ -33,9 +33,9 @@ func TestConnectionClosedByItsTransactionMeanwhileIsNotLent(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		tx, err := conn.BeginTx(ctx, nil)
 		require.NoError(t, err)
-		lend(conn, func(any) { cancel() })
+		withDriverConn(conn, func(any) { cancel() })
 		_ = tx.Commit()
-		lend(conn, func(driverConn any) { require.NotNil(t, driverConn) })
+		withDriverConn(conn, func(driverConn any) { require.NotNil(t, driverConn) })
 		_ = conn.Close()
 	}
 }
@@ -46,5 +46,5 @@ func TestPanicOfTheWorkIsPassedOn(t *testing.T) {
 	conn, err := db.Conn(t.Context())
 	require.NoError(t, err)
 	defer conn.Close()
-	require.PanicsWithValue(t, "ouch", func() { lend(conn, func(any) { panic("ouch") }) })
+	require.PanicsWithValue(t, "ouch", func() { withDriverConn(conn, func(any) { panic("ouch") }) })
 }

@@ -84,18 +84,18 @@ func (t *Tx) Commit() error {
 		return t.end(t.Tx.Commit()) // the context has ended, and the connection is being returned
 	}
 	var own *commit
-	lend(t.conn, func(driverConn any) { own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn()) })
+	withDriverConn(t.conn, func(driverConn any) { own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn()) })
 	err := t.Tx.Commit()
 	if own != nil {
 		// This commit has sent nothing, because pgx refuses a busy connection. But it has ended the
 		// transaction for database/sql: further statements get sql.ErrTxDone.
 		err = own.err
-		lend(t.conn, func(any) { own.finish() })
+		withDriverConn(t.conn, func(any) { own.finish() })
 	}
 	return t.end(err)
 }
 
-// lend calls work with the driver's connection, unless the connection is closed.
+// withDriverConn calls work with the driver's connection, unless the connection is closed.
 //
 // The transaction's context may end meanwhile, and database/sql then closes conn concurrently:
 //
@@ -103,18 +103,18 @@ func (t *Tx) Commit() error {
 // 2. The other goroutine marks conn as closed, closes the driver's connection and sets it to nil.
 // 3. Raw passes that nil on and panics.
 //
-// lend recovers from this. Nothing was lent, and conn is closed as if that had happened a moment
+// withDriverConn recovers from this. Nothing was lent, and conn is closed as if that had happened a moment
 // earlier.
-func lend(conn *sql.Conn, work func(driverConn any)) {
-	lent := false
+func withDriverConn(conn *sql.Conn, work func(driverConn any)) {
+	called := false
 	defer func() {
-		if lent {
+		if called {
 			return
 		}
 		_ = recover()
 	}()
 	_ = conn.Raw(func(driverConn any) error {
-		lent = true
+		called = true
 		work(driverConn)
 		return nil
 	})
@@ -137,7 +137,7 @@ func (t *Tx) end(err error) error {
 // the transaction, so a caller that has not noticed would write outside of any transaction. And if
 // work panics, it waits for the transaction's end.
 func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
-	var l loan
+	var l connRewriter
 	l.work = work
 	if _, err := t.Tx.ExecContext(ctx, "", &l); !l.given {
 		return err
@@ -145,9 +145,9 @@ func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
 	return l.err
 }
 
-// loan is an argument to which pgx passes the connection, because it claims to rewrite the
+// connRewriter is an argument to which pgx passes the connection, because it claims to rewrite the
 // statement, before anything is sent. RewriteQuery returns an error, so nothing else is sent.
-type loan struct {
+type connRewriter struct {
 	work  func(*pgx.Conn) error
 	given bool
 	err   error
@@ -156,7 +156,7 @@ type loan struct {
 var errReturned = errors.New("the connection was lent, there is no statement")
 
 // RewriteQuery implements pgx.QueryRewriter.
-func (l *loan) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any) (string, []any, error) {
+func (l *connRewriter) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any) (string, []any, error) {
 	l.given = true
 	l.err = l.work(c)
 	return "", nil, errReturned

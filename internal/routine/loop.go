@@ -11,10 +11,10 @@ import (
 // use.
 type Loop struct {
 	mu   sync.Mutex
-	last *turn // nil if nothing was started, or its end was waited for
+	last *loopRun // nil if nothing was started, or its end was waited for
 }
 
-type turn struct {
+type loopRun struct {
 	stop    context.CancelFunc
 	stopped bool
 	done    chan struct{} // closed when run has returned
@@ -31,7 +31,7 @@ func (l *Loop) Start(run func(ctx context.Context)) {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	t := &turn{stop: stop, done: make(chan struct{})}
+	t := &loopRun{stop: stop, done: make(chan struct{})}
 	l.last = t
 	go func() {
 		defer close(t.done)
@@ -69,7 +69,7 @@ func (l *Loop) Stop(ctx context.Context) error {
 	return nil
 }
 
-func (l *Loop) cancel() *turn {
+func (l *Loop) cancel() *loopRun {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last != nil {

@@ -71,7 +71,7 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	var wanting []*Handler[T]
 	starving, known, enough := false, true, 0
 	for i := range s.handlers {
-		h := s.inTurn(i)
+		h := s.roundHandler(i)
 		if h.claimable() {
 			wanting = append(wanting, h)
 			starving = starving || h.busy() < min(fair, h.limit())
@@ -93,7 +93,7 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	if !starving && free < needed {
 		return nil
 	}
-	s.turn++
+	s.roundStart++
 	slots := make(map[*Handler[T]]int, len(wanting))
 	total := 0
 	for i, h := range wanting {

@@ -34,7 +34,7 @@ func (c Circuit) Probing() bool { return c == HalfOpen || c == Tried }
 // Shut reports whether nothing may start now.
 func (c Circuit) Shut() bool { return c == Open || c == Tried }
 
-// Handler is one handler's share of the work in this process, counted in slots.
+// Handler is the state of one handler: its slots, its queue and what is known of its due messages.
 type Handler[T Task] struct {
 	rules   Rules
 	limits  *Limits
@@ -75,7 +75,7 @@ func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 		h.queue = append(h.queue, tasks...)
 	}
 	for _, t := range tasks {
-		if h.rules.GroupSize > 1 && !t.MayShare() {
+		if h.rules.GroupSize > 1 && !t.MayGroup() {
 			h.alone++
 		}
 	}
@@ -83,7 +83,7 @@ func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 }
 
 func (h *Handler[T]) take(size int) (group []T) {
-	if h.rules.GroupSize > 1 && !h.queue[0].MayShare() {
+	if h.rules.GroupSize > 1 && !h.queue[0].MayGroup() {
 		h.alone--
 	}
 	group, h.queue = Group(h.queue, size)
@@ -93,13 +93,13 @@ func (h *Handler[T]) take(size int) (group []T) {
 // Group splits a queue into the first task, with up to size-1 others that may share its slot,
 // and the rest in order.
 func Group[T Task](queue []T, size int) (group, rest []T) {
-	if size <= 1 || !queue[0].MayShare() {
+	if size <= 1 || !queue[0].MayGroup() {
 		return queue[:1:1], queue[1:]
 	}
 	group = append(group, queue[0])
 	rest = make([]T, 0, len(queue))
 	for _, t := range queue[1:] {
-		if len(group) < size && t.MayShare() {
+		if len(group) < size && t.MayGroup() {
 			group = append(group, t)
 		} else {
 			rest = append(rest, t)

@@ -1,4 +1,4 @@
-// Package scheduler decides which handler's messages are claimed, handed off and started next:
+// Package scheduler decides which handler's messages are claimed, dispatched and started next:
 // slots, quotas, fair shares and polling intervals (contract 5.2, 5.17). It reads no clock and
 // does no I/O. Its types are not safe for concurrent use, except that an accept may call
 // Messages on its own Grant at any time.
@@ -22,17 +22,17 @@ func (l *Limits) maxStuck() int { return l.Concurrency }
 
 // Task is a claimed message that waits for a slot.
 type Task interface {
-	// MayShare reports whether the message may run in one group with others.
-	MayShare() bool
+	// MayGroup reports whether the message may run in one group with others.
+	MayGroup() bool
 }
 
-// Scheduler knows the share of every handler in the work of one process.
+// Scheduler divides the slots of one process among its handlers.
 type Scheduler[T Task] struct {
-	limits   Limits
-	handlers []*Handler[T]
-	byKey    map[string]*Handler[T]
-	polling  polling
-	turn     int // where the next round of claiming and starting begins
+	limits     Limits
+	handlers   []*Handler[T]
+	byKey      map[string]*Handler[T]
+	polling    polling
+	roundStart int // where the next round of claiming and starting begins
 }
 
 // New returns a Scheduler that expects no work. Call Refresh before the first claim.
@@ -52,8 +52,10 @@ func (s *Scheduler[T]) Handlers() []*Handler[T] { return s.handlers }
 // Handler returns the handler with the key, or nil.
 func (s *Scheduler[T]) Handler(key string) *Handler[T] { return s.byKey[key] }
 
-// inTurn returns the i-th handler of this round. Each round begins with another handler.
-func (s *Scheduler[T]) inTurn(i int) *Handler[T] { return s.handlers[(s.turn+i)%len(s.handlers)] }
+// roundHandler returns the i-th handler of this round. Each round begins with another handler.
+func (s *Scheduler[T]) roundHandler(i int) *Handler[T] {
+	return s.handlers[(s.roundStart+i)%len(s.handlers)]
+}
 
 func (s *Scheduler[T]) totals() (running, queued int) {
 	for _, h := range s.handlers {
@@ -84,7 +86,7 @@ func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	fair := s.fair(nil)
 	var best *Handler[T]
 	for i := range s.handlers {
-		h := s.inTurn(i)
+		h := s.roundHandler(i)
 		if len(h.queue) == 0 || (running >= s.limits.Concurrency && h.running >= fair) ||
 			h.running >= h.limit() || h.circuit().Shut() {
 			continue

@@ -13,7 +13,7 @@ type message struct {
 	alone bool
 }
 
-func (m message) MayShare() bool { return !m.alone }
+func (m message) MayGroup() bool { return !m.alone }
 
 func messages(n int) []message {
 	all := make([]message, n)
@@ -134,9 +134,9 @@ func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
 
 func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T) {
 	for name, after := range map[string]func(s *Scheduler[message]){
-		"full":           func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
-		"failed":         func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
-		"told meanwhile": func(s *Scheduler[message]) { s.Notify(map[string]bool{"a": true}, false); s.EndClaim(Claimed{}) },
+		"full":               func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
+		"failed":             func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
+		"notified meanwhile": func(s *Scheduler[message]) { s.Notify(map[string]bool{"a": true}, false); s.EndClaim(Claimed{}) },
 	} {
 		s := rig(Limits{Concurrency: 4, BatchSize: 4}, Rules{Key: "a"})
 		s.Refresh()
@@ -230,7 +230,7 @@ func TestOpenCircuitAndPauseDropTheQueueAndTheirEndWakes(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 2}, s.asks())
 }
 
-func TestHandOffTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
+func TestLocalDispatchTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
 	limits := Limits{Concurrency: 4, Prefetch: 4, BatchSize: 100}
 	counted := func(key string) Rules { return Rules{Key: key, Counted: true} }
 	for name, tc := range map[string]struct {
@@ -251,7 +251,7 @@ func TestHandOffTakesOnlySlotsThatNothingElseNeeds(t *testing.T) {
 		"none of unknown handlers":       {[]Rules{counted("a")}, nil, map[string]int{"b": 1}, nil},
 		"none beside an unknown backlog of its own": {[]Rules{counted("a")}, func(s *Scheduler[message]) { s.Refresh() },
 			map[string]int{"a": 1}, nil},
-		"none while a claim looks what there is": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
+		"none while a claim reads what is due": {[]Rules{counted("a")}, func(s *Scheduler[message]) {
 			s.Refresh()
 			s.Claim()
 		},

@@ -29,14 +29,14 @@ func (p Plan) Scans() (found []string) {
 	return found
 }
 
-// Looked returns how many rows the scans read.
-func (p Plan) Looked() float64 {
+// RowsRead returns how many rows the scans read.
+func (p Plan) RowsRead() float64 {
 	count := 0.0
 	if strings.Contains(p.Type, "Scan") && p.Relation != "" {
 		count = (p.Rows + p.Removed) * p.Loops
 	}
 	for _, child := range p.Plans {
-		count += child.Looked()
+		count += child.RowsRead()
 	}
 	return count
 }

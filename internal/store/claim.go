@@ -25,13 +25,13 @@ type KeyLimit struct {
 // Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim
-	// Behind are keys of ordered handlers that may have more due rows which this claim did not
+	// More are keys of ordered handlers that may have more due rows which this claim did not
 	// reach. Claim again for them, however few of their rows are in Claims. They are sorted and
 	// distinct.
-	Behind []string
-	// Unlooked is not nil if the claim succeeded, but checking the lanes of the rows it marked as
+	More []string
+	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as
 	// waiting failed afterwards. CheckLanes makes up for that.
-	Unlooked error
+	LanesErr error
 }
 
 // Claim is a claimed status. Version is the one after the claim.

@@ -36,8 +36,8 @@ var ErrRejectedGone = errors.New("no such rejected message")
 // pool: the pool's driver is not pgx, or hides it.
 var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
 
-// ErrNotHeard means that a Listener did not receive a notification that was sent through the pool.
-var ErrNotHeard = errors.New("a notification sent through the pool did not arrive: " +
+// ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.
+var ErrNotReceived = errors.New("a notification sent through the pool did not arrive: " +
 	"a pooler in transaction mode lets none through, and a busy database may be late with it")
 
 // ErrSharedSession means that the Listener has no server session for itself.

@@ -42,16 +42,16 @@ type LaneRule struct {
 	SkipPoisoned bool
 }
 
-// LaneTurn is one lane whose next row is to be found.
-type LaneTurn struct {
+// LaneRequest is one lane whose next row is to be found.
+type LaneRequest struct {
 	LaneRule
 	Key int64
 }
 
-// Turn returns the turn of a row's lane. The lane's own name is included even if the handler no
+// Request returns the request for a row's lane. The lane's own name is included even if the handler no
 // longer has the key it comes from.
-func (r LaneRule) Turn(lane Lane) LaneTurn {
+func (r LaneRule) Request(lane Lane) LaneRequest {
 	names := append(slices.Clone(r.Handlers), lane.Handler)
 	slices.Sort(names)
-	return LaneTurn{LaneRule: LaneRule{Handlers: slices.Compact(names), SkipPoisoned: r.SkipPoisoned}, Key: lane.Key}
+	return LaneRequest{LaneRule: LaneRule{Handlers: slices.Compact(names), SkipPoisoned: r.SkipPoisoned}, Key: lane.Key}
 }

@@ -81,7 +81,7 @@ type Announcer interface {
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// Listen opens a connection to receive those notifications. It returns once it has received one
 	// of its own. It returns ErrSharedSession behind a pooler that gives each transaction another
-	// session, and then leaves nothing behind there. It returns ErrNotHeard if ctx ends before, and
+	// session, and then leaves nothing behind there. It returns ErrNotReceived if ctx ends before, and
 	// ErrCannotListen if the pool's driver is not pgx, and on SQLite.
 	Listen(ctx context.Context) (Listener, error)
 	// CanListen returns Listen's ErrCannotListen without opening a Listener.
@@ -142,7 +142,7 @@ type Lanes interface {
 	// transaction that ended the row may not have seen the mark. Both call AdvanceLanes after their
 	// own commit, so the later call sees both changes. Releasing a row never breaks the order,
 	// because each claim checks the lane again.
-	AdvanceLanes(ctx context.Context, turns []LaneTurn, now time.Time) (keys []string, err error)
+	AdvanceLanes(ctx context.Context, requests []LaneRequest, now time.Time) (keys []string, err error)
 	// CheckLanes does the same for a page of at most limit lanes of a rule that have waiting rows.
 	// It makes up for calls that never took place because a process died. next is nil at the end.
 	// Pass nil as after to begin.

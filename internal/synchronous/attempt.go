@@ -43,7 +43,7 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	defer t.EndSpan()
 	t.Err = a.protected(tracing)
 	<-r.slots
-	return a.settle(ctx, time.Since(started))
+	return a.applyVerdict(ctx, time.Since(started))
 }
 
 // enter waits until an attempt may begin, and takes a slot for it. It returns false if stopping is
@@ -129,9 +129,9 @@ const (
 	cutMost  = 5 * time.Second
 )
 
-// settle carries out the verdict, counts the attempt and calls the hooks. Once ctx has ended, every
+// applyVerdict carries out the verdict, counts the attempt and calls the hooks. Once ctx has ended, every
 // error counts as a consequence of that, and the transport delivers the record again.
-func (a *run) settle(ctx context.Context, took time.Duration) error {
+func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 	v := a.Verdict()
 	if ctx.Err() != nil && v.Outcome != handler.AttemptCompleted {
 		a.ended(ctx, handler.AttemptReleased, v.Err, took)
@@ -147,18 +147,18 @@ func (a *run) settle(ctx context.Context, took time.Duration) error {
 	}
 	switch v.Outcome {
 	case handler.AttemptCompleted:
-		a.over = true
+		a.done = true
 		if a.skipped {
 			a.Came(skipped, nil)
 			return nil
 		}
 	case handler.AttemptPoisoned: // the record is bad once the other handlers have ended
-		a.over, a.failure = true, v.Err
-		a.log.Error("inbox: handler gave a message up", append(a.fields(), zap.Error(v.Err))...)
+		a.done, a.failure = true, v.Err
+		a.log.Error("inbox: handler gave up a message", append(a.fields(), zap.Error(v.Err))...)
 	default:
 		a.cut, a.due = 0, time.Now().Add(v.Delay)
 		if v.Outcome == handler.AttemptFailed {
-			a.log.Warn("inbox: attempt failed, it is repeated in place",
+			a.log.Warn("inbox: attempt failed, retrying",
 				append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, v.Delay), zap.Error(v.Err))...)
 		}
 	}
@@ -202,7 +202,7 @@ func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err err
 	e := handler.AttemptEvent{MessageID: a.Delivery.ID, HandlerKey: a.Handler.Key(), Type: a.Delivery.Type,
 		Attempt: a.Delivery.Attempt,
 		Outcome: outcome, Err: err, Duration: took}
-	if !a.over && outcome != handler.AttemptReleased {
+	if !a.done && outcome != handler.AttemptReleased {
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
 	}
 	a.reports.Ended(context.WithoutCancel(ctx), e, a.Delivery.Transport, a.Cause)

@@ -190,7 +190,7 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		return true, nil
 	case err == nil:
 		return false, came
-	case errors.As(err, &failed) && !beside(err, idempotent.ErrLost):
+	case errors.As(err, &failed) && !outsideFailure(err, idempotent.ErrLost):
 		return false, failed.reason
 	default: // the store failed, or the claim was lost and the handler's context cancelled for that
 		return false, &attempt.Uncharged{Reason: err}
@@ -221,9 +221,9 @@ type failure struct{ reason error }
 func (e *failure) Error() string { return e.reason.Error() }
 func (e *failure) Unwrap() error { return e.reason }
 
-// beside reports whether err contains target outside of a failure. The handler's own error may
+// outsideFailure reports whether err contains target outside of a failure. The handler's own error may
 // contain anything, including the cause of its context's end, so it does not count.
-func beside(err, target error) bool {
+func outsideFailure(err, target error) bool {
 	if err == target {
 		return true
 	}
@@ -231,10 +231,10 @@ func beside(err, target error) bool {
 	case *failure:
 		return false
 	case interface{ Unwrap() error }:
-		return beside(e.Unwrap(), target)
+		return outsideFailure(e.Unwrap(), target)
 	case interface{ Unwrap() []error }:
 		for _, part := range e.Unwrap() {
-			if beside(part, target) {
+			if outsideFailure(part, target) {
 				return true
 			}
 		}

@@ -85,7 +85,7 @@ func New(cfg Config) *Runner {
 		policies: map[*handler.Handler]attempt.Policy{},
 		slots:    make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
 	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store",
-		"attempts are repeated in place until it can be used")
+		"attempts are retried until it can be used")
 	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation,
 		StuckGrace: cfg.StuckHandlerGrace,
 		Middleware: cfg.Middleware, Running: cfg.Running}
@@ -121,7 +121,7 @@ type Failure struct {
 func (e *FailedError) Error() string {
 	parts := make([]string, len(e.Failures))
 	for i, f := range e.Failures {
-		parts[i] = fmt.Sprintf("handler %q gave message %q up after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts,
+		parts[i] = fmt.Sprintf("handler %q gave up message %q after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts,
 			f.Err)
 	}
 	return strings.Join(parts, "; ")
@@ -152,11 +152,11 @@ func (r *Runner) Outage() error {
 // (now, while one lasts), or when a partition last waited for a paused handler. It is zero if
 // neither has happened.
 func (r *Runner) ExcusedUntil() time.Time {
-	over := r.outage.Until()
-	if held := r.heldAt.Load(); held > 0 && time.Unix(0, held).After(over) {
+	until := r.outage.Until()
+	if held := r.heldAt.Load(); held > 0 && time.Unix(0, held).After(until) {
 		return time.Unix(0, held).UTC()
 	}
-	return over
+	return until
 }
 
 // Unrouted returns the messages of a record that no handler takes.
@@ -196,7 +196,7 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 		open := false
 		var next time.Time
 		for _, t := range tasks {
-			if !t.over && !time.Now().Before(t.due) {
+			if !t.done && !time.Now().Before(t.due) {
 				if r.cfg.Paused != nil && r.cfg.Paused(t.Handler) {
 					t.due = time.Now().Add(pausedPoll)
 					r.heldAt.Store(r.cfg.Clock.Now().UnixNano())
@@ -204,7 +204,7 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 					return err
 				}
 			}
-			if !t.over && (!open || t.due.Before(next)) {
+			if !t.done && (!open || t.due.Before(next)) {
 				open, next = true, t.due
 			}
 		}
@@ -217,7 +217,7 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 	}
 }
 
-// forget removes the tasks from the outage. Their delivery here has ended, which does not mean that
+// forget removes the tasks from the outage. Their processing here has ended, which does not mean that
 // an outage they met is over.
 func (r *Runner) forget(tasks []*task) {
 	for _, t := range tasks {
@@ -235,7 +235,7 @@ type task struct {
 	received handler.Delivery
 	cut      int // attempts in a row that charged nothing
 	due      time.Time
-	over     bool
+	done     bool
 	failure  error // the error with which the message was given up
 }
 

@@ -47,14 +47,14 @@ const (
 type Counters struct {
 	totals [events]atomic.Int64
 
-	handlers, channels           parts
-	otherHandlers, otherChannels part // of undeclared handlers and channels
+	handlers, channels           counterSets
+	otherHandlers, otherChannels counterSet // of undeclared handlers and channels
 }
 
-// parts are counters by handler key or channel. Several names may share one part.
-type parts map[string]*part
+// counterSets are counters by handler key or channel. Several names may share one part.
+type counterSets map[string]*counterSet
 
-type part struct {
+type counterSet struct {
 	label  string
 	counts [events]atomic.Int64
 }
@@ -62,12 +62,12 @@ type part struct {
 // NewCounters returns Counters for these channels and handlers. Each handler is given by its keys
 // and is shown under its first one.
 func NewCounters(channels []string, handlerKeys [][]string) *Counters {
-	c := &Counters{handlers: parts{}, channels: parts{}}
+	c := &Counters{handlers: counterSets{}, channels: counterSets{}}
 	for _, channel := range channels {
-		c.channels[channel] = &part{label: channel}
+		c.channels[channel] = &counterSet{label: channel}
 	}
 	for _, keys := range handlerKeys {
-		its := &part{label: keys[0]}
+		its := &counterSet{label: keys[0]}
 		for _, key := range keys {
 			c.handlers[key] = its
 		}
@@ -101,28 +101,28 @@ func (c *Counters) OfInbox(e Event, n int) { c.totals[e].Add(int64(n)) }
 // Load returns how many events of a kind there were.
 func (c *Counters) Load(e Event) int64 { return c.totals[e].Load() }
 
-// each calls tell with the number of events of each channel or each handler, in the order of their
+// each calls observe with the number of events of each channel or each handler, in the order of their
 // names. Events of undeclared ones follow as Other, unless there are none.
-func (c *Counters) each(e Event, tell func(label string, n int64)) {
+func (c *Counters) each(e Event, observe func(label string, n int64)) {
 	of, other := c.channels, &c.otherChannels
 	switch eventInstruments[e].by {
 	case wholeInbox:
-		tell("", c.Load(e))
+		observe("", c.Load(e))
 		return
 	case perHandler:
 		of, other = c.handlers, &c.otherHandlers
 	}
-	told := map[*part]bool{}
+	seen := map[*counterSet]bool{}
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		its := of[name]
-		if told[its] {
+		if seen[its] {
 			continue
 		}
-		told[its] = true
-		tell(its.label, its.counts[e].Load())
+		seen[its] = true
+		observe(its.label, its.counts[e].Load())
 	}
 	if n := other.counts[e].Load(); n > 0 {
-		tell(Other, n)
+		observe(Other, n)
 	}
 }
 

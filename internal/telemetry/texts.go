@@ -43,19 +43,19 @@ type stacked interface{ Trace() []byte }
 
 // explain returns an error's text and, separately, the stack it carries. Both are redacted before
 // they are cut. The error is application code, so its methods may panic.
-func (i *Instruments) explain(of redact.Value, err error) (said, stack string) {
+func (i *Instruments) explain(of redact.Value, err error) (message, stack string) {
 	defer func() {
 		if v := recover(); v != nil {
-			said, stack = text(fmt.Sprintf("%T, which panics when it is asked for its text", err)), ""
+			message, stack = text(fmt.Sprintf("%T, which panics when it is asked for its text", err)), ""
 		}
 	}()
-	said = err.Error()
+	message = err.Error()
 	var panicked stacked
 	if errors.As(err, &panicked) && len(panicked.Trace()) > 0 {
 		stack = string(panicked.Trace())
-		said = strings.Replace(said, "\n\n"+stack, "", 1)
+		message = strings.Replace(message, "\n\n"+stack, "", 1)
 	}
-	return text(i.cfg.Redactor.Error(of, said)), text(i.cfg.Redactor.Error(of, stack))
+	return text(i.cfg.Redactor.Error(of, message)), text(i.cfg.Redactor.Error(of, stack))
 }
 
 // fail sets a span's status to error and adds the error as an event, as trace.Span.RecordError
@@ -64,12 +64,12 @@ func (i *Instruments) fail(span trace.Span, of redact.Value, err error, errorTyp
 	if err == nil || !span.IsRecording() {
 		return
 	}
-	said, stack := i.explain(of, err)
-	event := []attribute.KeyValue{attrExceptionType.String(fmt.Sprintf("%T", err)), attrExceptionMessage.String(said)}
+	message, stack := i.explain(of, err)
+	event := []attribute.KeyValue{attrExceptionType.String(fmt.Sprintf("%T", err)), attrExceptionMessage.String(message)}
 	if stack != "" {
 		event = append(event, attrExceptionStack.String(stack))
 	}
 	span.SetAttributes(attrErrorType.String(errorType))
 	span.AddEvent(eventException, trace.WithAttributes(event...))
-	span.SetStatus(codes.Error, said)
+	span.SetStatus(codes.Error, message)
 }

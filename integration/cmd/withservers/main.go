@@ -137,7 +137,7 @@ func (s *server) have() {
 		return
 	}
 	s.missing, s.err = missing.Why, nil
-	say(fmt.Errorf("left out: %w", missing))
+	printError(fmt.Errorf("left out: %w", missing))
 }
 
 func pingKafka(ctx context.Context, brokers string) error {
@@ -175,7 +175,7 @@ func runCommand(arguments, environment []string, parent int, signals <-chan os.S
 	orphaned := time.NewTicker(time.Second)
 	defer orphaned.Stop()
 	var overdue <-chan time.Time
-	tell := func(sig syscall.Signal) {
+	signalGroup := func(sig syscall.Signal) {
 		if overdue != nil {
 			sig = syscall.SIGKILL
 		} else {
@@ -186,13 +186,13 @@ func runCommand(arguments, environment []string, parent int, signals <-chan os.S
 	for {
 		select {
 		case received := <-signals:
-			tell(received.(syscall.Signal))
+			signalGroup(received.(syscall.Signal))
 		case <-overdue:
-			tell(syscall.SIGKILL)
+			signalGroup(syscall.SIGKILL)
 		case <-orphaned.C:
 			// `go run` and make do not forward the signal that killed them.
 			if os.Getppid() != parent && overdue == nil {
-				tell(syscall.SIGTERM)
+				signalGroup(syscall.SIGTERM)
 			}
 		case err := <-ended:
 			return exitStatus(err)
@@ -221,11 +221,11 @@ func fail(err error) int {
 		failures = joined.Unwrap()
 	}
 	for _, failure := range failures {
-		say(failure)
+		printError(failure)
 	}
 	return 1
 }
 
-func say(err error) {
+func printError(err error) {
 	fmt.Fprintln(os.Stderr, "withservers:", strings.Join(strings.Fields(err.Error()), " "))
 }

@@ -95,7 +95,7 @@ func app(s Settings) *fx.App {
 				return nil, err
 			}
 			lc.Append(fx.StopHook(func() error { // runs after the inbox has stopped
-				return errors.Join(sayCounters(running), pool.Close())
+				return errors.Join(printCounters(running), pool.Close())
 			}))
 			h.effects = pool
 			if s.EffectsDSN != "" {
@@ -117,9 +117,9 @@ func app(s Settings) *fx.App {
 // countersLine is the prefix of the log line with a worker's counters.
 const countersLine = "counters: "
 
-// sayCounters logs the counters. They go to the log because nothing reads the standard output any
+// printCounters logs the counters. They go to the log because nothing reads the standard output any
 // more.
-func sayCounters(ib *inbox.Inbox) error {
+func printCounters(ib *inbox.Inbox) error {
 	if ib == nil {
 		return nil // it was never started
 	}

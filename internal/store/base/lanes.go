@@ -48,7 +48,7 @@ type walking interface {
 	// WaitingLanes returns up to limit lanes of this name that have waiting rows and whose key is
 	// above after, in the order of their keys.
 	WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error)
-	AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error)
+	AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error)
 }
 
 // CheckLanes implements Store.CheckLanes. It walks the lane names of a rule in order, and the lanes
@@ -58,7 +58,7 @@ func CheckLanes(
 ) (*store.Lane, []string, error) {
 	names := slices.Clone(rule.Handlers)
 	slices.Sort(names)
-	var turns []store.LaneTurn
+	var requests []store.LaneRequest
 	var next *store.Lane
 	for _, name := range slices.Compact(names) {
 		from := int64(store.BeforeAllLanes)
@@ -70,21 +70,21 @@ func CheckLanes(
 				from = after.Key
 			}
 		}
-		room := max(limit, 1) - len(turns)
+		room := max(limit, 1) - len(requests)
 		lanes, err := dialect.WaitingLanes(ctx, name, from, room)
 		if err != nil {
 			return nil, nil, Doing("check lanes", err)
 		}
 		slices.SortFunc(lanes, func(a, b store.Lane) int { return cmp.Compare(a.Key, b.Key) })
 		for _, lane := range lanes {
-			turns = append(turns, rule.Turn(lane))
+			requests = append(requests, rule.Request(lane))
 		}
 		if len(lanes) == room {
 			next = &lanes[room-1]
 			break
 		}
 	}
-	keys, err := dialect.AdvanceLanes(ctx, turns, now)
+	keys, err := dialect.AdvanceLanes(ctx, requests, now)
 	if err != nil {
 		return nil, nil, Doing("check lanes", err)
 	}

@@ -37,8 +37,8 @@ WITH ` + acceptFresh("$20") + `, added AS (
 	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($18::text[])[1])
 	ORDER BY s.position
 	RETURNING handler_key, worker_id
-)` + told("$14") + `
-SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh, told
+)` + announceSQL("$14") + `
+SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh, announced
 UNION ALL
 SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $19::bigint`
 
@@ -93,8 +93,8 @@ WITH added AS (
 	ORDER BY s.position
 	ON CONFLICT (message_number, handler_key) DO NOTHING
 	RETURNING id, handler_key, worker_id
-)` + told("$7") + `
-SELECT id FROM added, told`
+)` + announceSQL("$7") + `
+SELECT id FROM added, announced`
 
 // acceptDeleteSQL deletes statuses by handler_statuses_pkey.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`

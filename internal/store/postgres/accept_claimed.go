@@ -30,8 +30,8 @@ WITH worker AS MATERIALIZED (
 	LEFT JOIN worker ON s.claim
 	ORDER BY s.position
 	RETURNING id, message_number, handler_key, ctid, created_at, worker_id
-)` + told("$14") + `
-SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM told, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
+)` + announceSQL("$14") + `
+SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM announced, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
 // insertClaimed runs acceptClaimedSQL. args are the arguments that acceptNewSQL has as well.
 func (p *Store) insertClaimed(

@@ -157,19 +157,19 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	}
 	base.SortClaims(rows)
 	var result store.Claimed
-	var turns []store.LaneTurn
+	var requests []store.LaneRequest
 	for _, row := range rows {
 		if row.Version == 0 { // a lane with marked rows
-			turns = append(turns, rules[row.HandlerKey].Turn(*row.Lane))
-			result.Behind = append(result.Behind, row.HandlerKey)
+			requests = append(requests, rules[row.HandlerKey].Request(*row.Lane))
+			result.More = append(result.More, row.HandlerKey)
 			continue
 		}
 		result.Claims = append(result.Claims, row)
 	}
 	// What preceded the marked rows may have ended since the statement's snapshot, and the
 	// transaction that ended it may have checked the lane before the marks were visible.
-	free, err := p.AdvanceLanes(ctx, turns, req.Now)
-	result.Unlooked = err
-	result.Behind = base.Distinct(append(result.Behind, free...))
+	free, err := p.AdvanceLanes(ctx, requests, req.Now)
+	result.LanesErr = err
+	result.More = base.Distinct(append(result.More, free...))
 	return result, nil
 }

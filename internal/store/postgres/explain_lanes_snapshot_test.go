@@ -88,7 +88,7 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 		got, err := p.Claim(t.Context(), store.ClaimRequest{Now: now,
 			Limits: []store.KeyLimit{{HandlerKey: "one", Limit: 10, Lanes: &rule}}})
 		require.NoError(t, err)
-		require.NoError(t, got.Unlooked)
+		require.NoError(t, got.LanesErr)
 		for _, c := range got.Claims {
 			claims = append(claims, c.MessageID)
 		}

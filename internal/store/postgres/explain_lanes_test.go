@@ -53,14 +53,14 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 			t.Run(name+" by "+mode, func(t *testing.T) {
 				explained := x.explain(t, mode, statement, args...)
 				scans := strings.Join(explained.Scans(), "\n")
-				t.Logf("%.0f rows, %.0f pages by\n%s", explained.Looked(), explained.Hit+explained.Read, scans)
+				t.Logf("%.0f rows, %.0f pages by\n%s", explained.RowsRead(), explained.Hit+explained.Read, scans)
 				for _, each := range expected {
 					require.Contains(t, scans, each)
 				}
 				require.NotContains(t, scans, "inbox_handler_statuses_poisoned", "poisoned rows may be many")
 				require.NotContains(t, scans, "Seq Scan inbox_messages")
 				require.NotContains(t, scans, "Seq Scan inbox_handler_statuses")
-				require.LessOrEqual(t, explained.Looked(), mostRows)
+				require.LessOrEqual(t, explained.RowsRead(), mostRows)
 				require.LessOrEqual(t, explained.Hit+explained.Read, mostPages)
 			})
 		}
@@ -82,7 +82,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 		got, err := p.Claim(t.Context(), request)
 		require.NoError(t, err)
 		require.Empty(t, got.Claims)
-		require.Equal(t, []string{"mail"}, got.Behind)
+		require.Equal(t, []string{"mail"}, got.More)
 		require.EqualValues(t, (claims+1)*(2*10+base.LaneWindow), waiting())
 	}
 	// All of them are marked after a hundred claims. What the marks leave in the indexes is removed
@@ -122,7 +122,7 @@ func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
 		WHERE lane_key = ? AND substr(message_id, 2)::int <= 20000`, blocked)
 	check("advance a lane that skips poisoned rows", advanceSQL, []any{names[:1], []int64{blocked}, []bool{true}, now}, 20,
 		100, "inbox_handler_statuses_pkey")
-	keys, err := p.AdvanceLanes(t.Context(), []store.LaneTurn{{LaneRule: store.LaneRule{Handlers: []int64{mail},
+	keys, err := p.AdvanceLanes(t.Context(), []store.LaneRequest{{LaneRule: store.LaneRule{Handlers: []int64{mail},
 		SkipPoisoned: true}, Key: blocked}}, now)
 	require.NoError(t, err)
 	require.Equal(t, []string{"mail"}, keys)

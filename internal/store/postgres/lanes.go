@@ -67,13 +67,13 @@ WITH released AS MATERIALIZED (
 )
 UPDATE {statuses} SET is_waiting = false, version = version + 1 WHERE ctid = ANY (ARRAY(SELECT place FROM released))`
 
-func (p *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error) {
-	if len(turns) == 0 {
+func (p *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
+	if len(requests) == 0 {
 		return nil, nil
 	}
-	names, lanes, skips := make([]string, len(turns)), make([]int64, len(turns)), make([]bool, len(turns))
-	for i, turn := range turns {
-		names[i], lanes[i], skips[i] = numbers(turn.Handlers), turn.Key, turn.SkipPoisoned
+	names, lanes, skips := make([]string, len(requests)), make([]int64, len(requests)), make([]bool, len(requests))
+	for i, request := range requests {
+		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
 	}
 	for attempt := 1; ; attempt++ {
 		keys, err := store.Query(ctx, p.Pool(ctx), p.Text(advanceSQL), store.Value[string], names, lanes, skips, now.UTC())

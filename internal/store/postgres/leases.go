@@ -38,7 +38,7 @@ func (p *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.D
 
 func (p *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
 	owners, err := store.Query(ctx, p.Pool(ctx), p.Text(leaseOwnerSQL), store.Value[string], name)
-	return base.OnlyOwner(owners), base.Doing("look at lease "+name, err)
+	return base.OnlyOwner(owners), base.Doing("read lease "+name, err)
 }
 
 func (p *Store) ReleaseLease(ctx context.Context, name, owner string) error {

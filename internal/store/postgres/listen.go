@@ -25,17 +25,17 @@ const (
 	notifySQL  = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
 )
 
-// told returns the part of a statement that announces the unclaimed ones of the rows in added.
+// announceSQL returns the part of a statement that announces the unclaimed ones of the rows in added.
 // There is one notification, which the commit sends. NULL as the origin's parameter announces
 // nothing. A payload must have less than 8,000 bytes: one without keys means all handlers.
 //
 // If some session does not read the server's notification queue and it runs full, commits that
 // notify fail. So nothing is announced once the queue is half full. The result is one row that the
 // statement must join, because PostgreSQL does not execute what is not read.
-func told(origin string) string {
+func announceSQL(origin string) string {
 	return `, unclaimed AS (
 	SELECT json_agg(DISTINCT handler_key) AS keys FROM added WHERE worker_id IS NULL AND ` + origin + `::text IS NOT NULL
-), told AS (
+), announced AS (
 	SELECT count(pg_notify({channel}, json_build_object('from', ` + origin + `::text, 'keys',
 		CASE WHEN octet_length(keys::text) < 7900 THEN keys END)::text))
 	FROM unclaimed WHERE keys IS NOT NULL AND pg_notification_queue_usage() < 0.5
@@ -154,13 +154,13 @@ func (p *Store) verify(ctx context.Context, l *listener) error {
 		return fmt.Errorf("send a notification to oneself: %w", err)
 	}
 	for {
-		heard, err := l.conn.WaitForNotification(ctx)
+		notification, err := l.conn.WaitForNotification(ctx)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return store.ErrNotHeard
+			return store.ErrNotReceived
 		case err != nil:
 			return err
-		case strings.Contains(heard.Payload, probe):
+		case strings.Contains(notification.Payload, probe):
 			return nil
 		}
 	}
@@ -184,7 +184,7 @@ func (p *Store) renew(ctx context.Context, err error) {
 	}
 }
 
-func (p *Store) withConn(ctx context.Context, look func(driverConn any) error) error {
+func (p *Store) withConn(ctx context.Context, use func(driverConn any) error) error {
 	pool, err := p.DB.DB()
 	if err != nil {
 		return fmt.Errorf("%w: %w", store.ErrCannotListen, err)
@@ -194,7 +194,7 @@ func (p *Store) withConn(ctx context.Context, look func(driverConn any) error) e
 		return err
 	}
 	defer conn.Close()
-	return conn.Raw(look)
+	return conn.Raw(use)
 }
 
 // settingsOf returns a connection's settings. It unwraps drivers that wrap another one, such as

@@ -45,8 +45,8 @@ func hearing(t *testing.T, s store.Store) store.Listener {
 	return l
 }
 
-// heard returns what a listener receives until another store announces the end.
-func heard(t *testing.T, l store.Listener, by store.Store) (all [][]string) {
+// notification returns what a listener receives until another store announces the end.
+func notification(t *testing.T, l store.Listener, by store.Store) (all [][]string) {
 	t.Helper()
 	require.NoError(t, by.Notify(t.Context(), "the end"))
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -109,7 +109,7 @@ func TestAcceptsAnnounceOnceWhatTheyAdd(t *testing.T) {
 		{"in a transaction that is rolled back", func() { inTx(elsewhere, errBoom, batch([]string{"a"}, "9")) }, nil},
 	} {
 		tc.act()
-		require.Equal(t, tc.want, heard(t, l, elsewhere), tc.name)
+		require.Equal(t, tc.want, notification(t, l, elsewhere), tc.name)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestAnnouncementOfMoreKeysThanFitIsForAll(t *testing.T) {
 	_, err := elsewhere.Accept(t.Context(), batch(keys, "1"))
 	require.NoError(t, err)
 	require.NoError(t, elsewhere.Notify(t.Context(), keys...))
-	require.Equal(t, [][]string{nil, nil}, heard(t, l, elsewhere))
+	require.Equal(t, [][]string{nil, nil}, notification(t, l, elsewhere))
 }
 
 // TestOnlyUsersOfTheSameTablesHearEachOther covers any schema that naming states for the tables,
@@ -141,8 +141,8 @@ func TestOnlyUsersOfTheSameTablesHearEachOther(t *testing.T) {
 		_, err := s.Accept(t.Context(), batch([]string{"a"}, "1"))
 		require.NoError(t, err)
 	}
-	require.Equal(t, [][]string{{"a"}}, heard(t, l, named))
-	require.Empty(t, heard(t, theirs, announcing(t, db, models.Naming{Prefix: "other_"})))
+	require.Equal(t, [][]string{{"a"}}, notification(t, l, named))
+	require.Empty(t, notification(t, theirs, announcing(t, db, models.Naming{Prefix: "other_"})))
 }
 
 func TestStoreThatDoesNotAnnounceTellsNobody(t *testing.T) {
@@ -153,7 +153,7 @@ func TestStoreThatDoesNotAnnounceTellsNobody(t *testing.T) {
 	_, err := silent.Accept(t.Context(), batch([]string{"a"}, "1"))
 	require.NoError(t, err)
 	require.NoError(t, silent.Notify(t.Context(), "a"))
-	require.Empty(t, heard(t, l, elsewhere))
+	require.Empty(t, notification(t, l, elsewhere))
 }
 
 func TestListenerLeavesThePoolAlone(t *testing.T) {
@@ -163,7 +163,7 @@ func TestListenerLeavesThePoolAlone(t *testing.T) {
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(1)
 	l := hearing(t, announcing(t, db, models.Naming{}))
-	require.Empty(t, heard(t, l, announcing(t, db, models.Naming{})))
+	require.Empty(t, notification(t, l, announcing(t, db, models.Naming{})))
 	require.Zero(t, pool.Stats().InUse)
 }
 

@@ -39,19 +39,19 @@ func (l *listener) inSession(ctx context.Context, statement string) (session str
 func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, error) {
 	for {
 		wait, cancel := context.WithTimeout(ctx, quiet)
-		heard, err := l.conn.WaitForNotification(wait)
+		notification, err := l.conn.WaitForNotification(wait)
 		if err != nil && ctx.Err() == nil && wait.Err() != nil && !l.conn.IsClosed() {
-			heard, err = nil, l.ping(ctx, quiet)
+			notification, err = nil, l.ping(ctx, quiet)
 		}
 		cancel()
 		if err != nil {
 			return nil, base.Doing("listen", store.WithContextError(ctx, err))
 		}
-		if heard == nil {
+		if notification == nil {
 			continue
 		}
 		var a announcement
-		if err := json.Unmarshal([]byte(heard.Payload), &a); err != nil {
+		if err := json.Unmarshal([]byte(notification.Payload), &a); err != nil {
 			return nil, nil // of another version or another sender: poll every handler
 		}
 		if a.From == "" || a.From != l.origin {

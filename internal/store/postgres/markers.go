@@ -68,5 +68,5 @@ func (p *Store) HasMarker(ctx context.Context, messageID, handlerKey, namespace 
 	if err == nil && len(found) > 0 {
 		found, err = confirmed(ctx, p, lockMarkerSQL, messageID, handlerKey, namespace)
 	}
-	return len(found) > 0, base.Doing("look for marker", err)
+	return len(found) > 0, base.Doing("find marker", err)
 }

@@ -185,7 +185,7 @@ func TestPostgresPlans(t *testing.T) {
 	})
 	require.Empty(t, unlisted, "statements without a plan in this test")
 
-	look := func(t *testing.T, mode string, analyzed bool) {
+	use := func(t *testing.T, mode string, analyzed bool) {
 		for _, each := range plans {
 			t.Run(each.name, func(t *testing.T) {
 				explained := x.explain(t, mode, each.statement, each.args...)
@@ -193,7 +193,7 @@ func TestPostgresPlans(t *testing.T) {
 				for _, table := range growing[:2] {
 					require.NotContains(t, scans, "Seq Scan inbox_"+table)
 				}
-				t.Logf("%.0f rows, %.0f pages by\n%s", explained.Looked(), explained.Hit+explained.Read, scans)
+				t.Logf("%.0f rows, %.0f pages by\n%s", explained.RowsRead(), explained.Hit+explained.Read, scans)
 				if !analyzed {
 					return
 				}
@@ -203,19 +203,19 @@ func TestPostgresPlans(t *testing.T) {
 				for _, expected := range each.expected {
 					require.Contains(t, scans, expected)
 				}
-				require.LessOrEqual(t, explained.Looked(), each.most, scans)
+				require.LessOrEqual(t, explained.RowsRead(), each.most, scans)
 			})
 		}
 	}
 	modes := []string{"force_custom_plan", "force_generic_plan"}
 	for _, mode := range modes {
-		t.Run("without statistics by "+mode, func(t *testing.T) { look(t, mode, false) })
+		t.Run("without statistics by "+mode, func(t *testing.T) { use(t, mode, false) })
 	}
 	for _, table := range growing {
 		require.NoError(t, db.Exec(`ANALYZE inbox_`+table).Error)
 	}
 	for _, mode := range modes {
-		t.Run("by "+mode, func(t *testing.T) { look(t, mode, true) })
+		t.Run("by "+mode, func(t *testing.T) { use(t, mode, true) })
 	}
 }
 

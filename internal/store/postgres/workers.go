@@ -86,7 +86,7 @@ func (p *Store) RecordDrain(ctx context.Context, w store.Worker, _ time.Time) er
 
 func (p *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
 	found, err := store.Query(ctx, p.Pool(ctx), p.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, base.Doing("look at worker", err)
+	return len(found) == 1, base.Doing("read worker", err)
 }
 
 func (p *Store) StopWorker(ctx context.Context, workerID string, _ time.Time) error {

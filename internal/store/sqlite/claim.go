@@ -88,7 +88,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 				}
 				claimed.Claims = append(claimed.Claims, claims...)
 				if marked {
-					claimed.Behind = append(claimed.Behind, limit.HandlerKey)
+					claimed.More = append(claimed.More, limit.HandlerKey)
 				}
 				continue
 			}

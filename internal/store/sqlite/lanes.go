@@ -147,7 +147,7 @@ RETURNING handler_key`
 
 // first is a row of firstsSQL.
 type first struct {
-	turn                                         int
+	request                                      int
 	id, handlerKey                               string
 	sequence                                     int64
 	poisoned, waiting, processing, due, laneHeld bool
@@ -155,27 +155,27 @@ type first struct {
 
 // AdvanceLanes reads first and writes in a separate transaction. If a released row is no longer
 // first by then, the claim judges it again.
-func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now time.Time) ([]string, error) {
-	if len(turns) == 0 {
+func (s *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
+	if len(requests) == 0 {
 		return nil, nil
 	}
-	list := make([][2]any, len(turns))
-	for i, turn := range turns {
-		list[i] = [2]any{append([]int64{}, turn.Handlers...), turn.Key}
+	list := make([][2]any, len(requests))
+	for i, request := range requests {
+		list[i] = [2]any{append([]int64{}, request.Handlers...), request.Key}
 	}
 	asked, err := jsonList(list)
 	if err != nil {
 		return nil, base.Doing("advance lanes", err)
 	}
 	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
-		return rows.Scan(&f.turn, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
+		return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
 			&f.laneHeld)
 	}, asked, store.SQLiteTime(now))
 	if err != nil {
 		return nil, base.Doing("advance lanes", err)
 	}
 	var keys, waiting []string
-	for _, f := range firstOf(rows, turns) {
+	for _, f := range firstOf(rows, requests) {
 		switch {
 		case f.poisoned || f.processing || f.laneHeld:
 		case f.waiting:
@@ -198,22 +198,22 @@ func (s *Store) AdvanceLanes(ctx context.Context, turns []store.LaneTurn, now ti
 	return base.Distinct(keys), nil
 }
 
-// firstOf returns the first row of each turn among the rows of all its names.
-func firstOf(rows []first, turns []store.LaneTurn) map[int]first {
+// firstOf returns the first row of each lane among the rows of all its names.
+func firstOf(rows []first, requests []store.LaneRequest) map[int]first {
 	firsts, held := map[int]first{}, map[int]bool{}
 	for _, row := range rows {
-		held[row.turn] = held[row.turn] || row.laneHeld
-		if row.poisoned && turns[row.turn].SkipPoisoned {
+		held[row.request] = held[row.request] || row.laneHeld
+		if row.poisoned && requests[row.request].SkipPoisoned {
 			continue
 		}
-		known, found := firsts[row.turn]
+		known, found := firsts[row.request]
 		if !found || cmp.Or(cmp.Compare(row.sequence, known.sequence), cmp.Compare(row.id, known.id)) < 0 {
-			firsts[row.turn] = row
+			firsts[row.request] = row
 		}
 	}
-	for turn, row := range firsts {
-		row.laneHeld = held[turn]
-		firsts[turn] = row
+	for request, row := range firsts {
+		row.laneHeld = held[request]
+		firsts[request] = row
 	}
 	return firsts
 }

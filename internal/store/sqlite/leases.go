@@ -38,7 +38,7 @@ func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.D
 
 func (s *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
 	owners, err := store.Query(ctx, s.Pool(ctx), s.Text(leaseOwnerSQL), store.Value[string], name)
-	return base.OnlyOwner(owners), base.Doing("look at lease "+name, err)
+	return base.OnlyOwner(owners), base.Doing("read lease "+name, err)
 }
 
 func (s *Store) ReleaseLease(ctx context.Context, name, owner string) error {

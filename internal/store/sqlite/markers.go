@@ -48,5 +48,5 @@ func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 
 func (s *Store) HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error) {
 	found, err := store.Query(ctx, s.Pool(ctx), s.Text(hasMarkerSQL), store.Value[int], messageID, handlerKey, namespace)
-	return len(found) > 0, base.Doing("look for marker", err)
+	return len(found) > 0, base.Doing("find marker", err)
 }

@@ -71,7 +71,7 @@ func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) 
 
 func (s *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) {
 	found, err := store.Query(ctx, s.Pool(ctx), s.Text(workerLivesSQL), store.Value[string], workerID)
-	return len(found) == 1, base.Doing("look at worker", err)
+	return len(found) == 1, base.Doing("read worker", err)
 }
 
 func (s *Store) StopWorker(ctx context.Context, workerID string, now time.Time) error {

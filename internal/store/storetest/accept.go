@@ -120,7 +120,7 @@ var acceptTests = []test{
 		require.Equal(s, []store.Accepted{{}, {Inserted: true, StatusesAdded: 1}, {}}, again)
 		require.Equal(s, []string{"m1/mail", "m2/mail", "m3/mail"}, pairs(s.statuses()))
 	}},
-	{"a duplicate with other content is told and not stored", func(s *suite) {
+	{"a duplicate with other content is reported and not stored", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		other := message("m1", "mail")
 		other.Content = []byte("other")

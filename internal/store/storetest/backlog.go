@@ -27,7 +27,7 @@ func (s *suite) backlogOf(now time.Time, limits ...store.KeyLimit) []store.Backl
 }
 
 var backlogTests = []test{
-	{"each key's statuses are told apart by what they are", func(s *suite) {
+	{"each key's statuses are counted by what they are", func(s *suite) {
 		for i := range 8 {
 			s.acceptAt(noon.Add(time.Duration(i)*time.Second), message(fmt.Sprint("m", i), "mail"))
 		}

@@ -70,7 +70,7 @@ func (r *laneRace) claimer() error {
 		limit := 1 + rand.N(3)
 		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon,
 			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
-		if err = errors.Join(err, got.Unlooked); err != nil {
+		if err = errors.Join(err, got.LanesErr); err != nil {
 			return err
 		}
 		for _, claim := range got.Claims {
@@ -84,7 +84,7 @@ func (r *laneRace) claimer() error {
 			}
 		}
 		switch {
-		case len(got.Claims) > 0 || len(got.Behind) > 0:
+		case len(got.Claims) > 0 || len(got.More) > 0:
 			last = false
 		case last:
 			return fmt.Errorf("rows are forgotten: %d left, waiting are %v", r.left, r.waiting())
@@ -138,7 +138,7 @@ func (r *laneRace) end(claim store.Claim) error {
 		back.Poisoned = true
 		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
 		if err == nil {
-			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
+			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
 				return err
 			}
 			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
@@ -156,7 +156,7 @@ func (r *laneRace) end(claim store.Claim) error {
 	if slices.Contains(applied, false) {
 		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
 	}
-	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneTurn{r.rule.Turn(*claim.Lane)}, noon); err != nil {
+	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -50,7 +50,7 @@ var laneNameTests = []test{
 			s.advance(dropped, claims...)
 		}
 	}},
-	{"lanes of a name that their handler has dropped are told", func(s *suite) {
+	{"lanes of a name that their handler has dropped are found", func(s *suite) {
 		lane := func(id, key, name string) store.NewMessage {
 			m := ordered(id, "k", key)
 			m.Handlers[0].Lane = store.LaneOf(name, m.OrderingKey)

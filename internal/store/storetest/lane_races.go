@@ -75,7 +75,7 @@ var laneRaceTests = []test{
 		done := <-marking
 		require.NoError(s, done.err)
 		require.Empty(s, done.got.Claims)
-		require.Equal(s, []string{"mail"}, done.got.Behind)
+		require.Equal(s, []string{"mail"}, done.got.More)
 		require.Equal(s, []string{"m3"}, s.waiting())
 		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
 	}},

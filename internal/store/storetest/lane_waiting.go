@@ -19,15 +19,15 @@ var laneWaitingTests = []test{
 		got := s.claimUnder(ruleOf("mail"), noon, 5, "mail")
 		require.Equal(s, []string{"m0/mail"}, claimed(got.Claims))
 		require.Empty(s, s.waiting(), "five may be passed over by a claim of five")
-		require.Empty(s, got.Behind)
+		require.Empty(s, got.More)
 		s.accept(ordered("m6", "k", "mail"), message("free", "mail"))
 		before := s.status("m5", "mail").Version
 		got = s.claimUnder(ruleOf("mail"), noon, 5, "mail")
 		require.Equal(s, []string{"free/mail"}, claimed(got.Claims))
 		require.Equal(s, []string{"m1", "m2", "m3", "m4", "m5", "m6"}, s.waiting())
-		require.Equal(s, []string{"mail"}, got.Behind)
+		require.Equal(s, []string{"mail"}, got.More)
 		require.Equal(s, before+1, s.status("m5", "mail").Version)
-		require.Empty(s, s.claimUnder(ruleOf("mail"), noon, 5, "mail").Behind)
+		require.Empty(s, s.claimUnder(ruleOf("mail"), noon, 5, "mail").More)
 	}},
 	{"what a full claim did not come to is not marked", func(s *suite) {
 		for i := range 4 {
@@ -45,7 +45,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"a0/mail", "b0/mail"}, claimed(s.heads(noon, 2)))
 		require.Equal(s, []string{"a1", "a2", "a3"}, s.waiting())
 	}},
-	{"AdvanceLanes lets nobody go before his turn", func(s *suite) {
+	{"AdvanceLanes frees no row out of order", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
 		claim := s.heads(noon, 1)[0]
 		require.Empty(s, s.heads(noon, 1))

@@ -40,7 +40,7 @@ func (s *suite) claimUnder(rule store.LaneRule, now time.Time, limit int, keys .
 	}
 	got, err := s.store.Claim(s.ctx, request)
 	require.NoError(s, err)
-	require.NoError(s, got.Unlooked)
+	require.NoError(s, got.LanesErr)
 	return got
 }
 
@@ -58,11 +58,11 @@ func (s *suite) advance(rule store.LaneRule, claims ...store.Claim) []string {
 
 func (s *suite) advanceAt(now time.Time, rule store.LaneRule, claims ...store.Claim) []string {
 	s.Helper()
-	var turns []store.LaneTurn
+	var requests []store.LaneRequest
 	for _, claim := range claims {
-		turns = append(turns, rule.Turn(*claim.Lane))
+		requests = append(requests, rule.Request(*claim.Lane))
 	}
-	keys, err := s.store.AdvanceLanes(s.ctx, turns, now)
+	keys, err := s.store.AdvanceLanes(s.ctx, requests, now)
 	require.NoError(s, err)
 	return keys
 }

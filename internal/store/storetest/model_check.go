@@ -86,9 +86,9 @@ func checkSteps(t require.TestingT, before, after map[string]models.HandlerStatu
 	}
 }
 
-// checkLanes checks what must hold for lanes, whatever was done. In unlooked lanes the first row
+// checkLanes checks what must hold for lanes, whatever was done. In unadvanced lanes the first row
 // may be marked as waiting. Rows are in the order of acceptance.
-func checkLanes(t require.TestingT, rows []models.HandlerStatus, unlooked map[store.Lane]bool) {
+func checkLanes(t require.TestingT, rows []models.HandlerStatus, unadvanced map[store.Lane]bool) {
 	holders, firsts := map[store.Lane]models.HandlerStatus{}, map[store.Lane]models.HandlerStatus{}
 	for _, row := range rows {
 		if row.HoldsLane {
@@ -112,7 +112,7 @@ func checkLanes(t require.TestingT, rows []models.HandlerStatus, unlooked map[st
 		}
 	}
 	for lane, row := range firsts {
-		if _, held := holders[lane]; !held && !unlooked[lane] {
+		if _, held := holders[lane]; !held && !unadvanced[lane] {
 			require.False(t, row.IsWaiting, "%s: first in its lane and forgotten (5.12)", inWords(row))
 		}
 	}

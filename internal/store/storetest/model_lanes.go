@@ -89,10 +89,10 @@ func (m *machine) adoptMarks(mayMark bool) (marked []models.HandlerStatus) {
 	return marked
 }
 
-// lookAfter advances the lanes of rows that ended, unless the caller that ended them died.
-func (m *machine) lookAfter(statusIDs []string, dies bool) {
+// advanceAfter advances the lanes of rows that ended, unless the caller that ended them died.
+func (m *machine) advanceAfter(statusIDs []string, dies bool) {
 	m.Helper()
-	var turns []store.LaneTurn
+	var requests []store.LaneRequest
 	for _, id := range statusIDs {
 		row := m.model.rows[id]
 		lane := laneOf(row)
@@ -100,33 +100,33 @@ func (m *machine) lookAfter(statusIDs []string, dies bool) {
 			continue
 		}
 		if dies {
-			m.unlooked[familyLane(row)] = true
+			m.unadvanced[familyLane(row)] = true
 			continue
 		}
-		turns = append(turns, rules[row.HandlerKey].Turn(*lane))
-		delete(m.unlooked, familyLane(row))
+		requests = append(requests, rules[row.HandlerKey].Request(*lane))
+		delete(m.unadvanced, familyLane(row))
 	}
 	before := m.waiting()
-	keys, err := m.store.AdvanceLanes(m.ctx, turns, m.model.now)
+	keys, err := m.store.AdvanceLanes(m.ctx, requests, m.model.now)
 	require.NoError(m, err)
 	m.adoptMarks(false)
 	m.freed(before, keys)
-	m.told(turns, keys)
+	m.notified(requests, keys)
 }
 
-// told checks that AdvanceLanes has returned the key of each lane's first row if that is due,
+// notified checks that AdvanceLanes has returned the key of each lane's first row if that is due,
 // whether or not it was marked.
-func (m *machine) told(turns []store.LaneTurn, keys []string) {
+func (m *machine) notified(requests []store.LaneRequest, keys []string) {
 	m.Helper()
 	for _, row := range m.model.rows {
 		if !pending(row) || row.ProcessingStartedAt != nil || row.LaneKey == nil || row.NextAttemptAt != nil &&
 			row.NextAttemptAt.After(m.model.now) {
 			continue
 		}
-		looked := slices.ContainsFunc(turns, func(turn store.LaneTurn) bool {
-			return turn.Key == *row.LaneKey && slices.Contains(turn.Handlers, *row.LaneHandler)
+		advanced := slices.ContainsFunc(requests, func(request store.LaneRequest) bool {
+			return request.Key == *row.LaneKey && slices.Contains(request.Handlers, *row.LaneHandler)
 		})
-		if looked && m.model.head(row, *rules[row.HandlerKey]) {
+		if advanced && m.model.head(row, *rules[row.HandlerKey]) {
 			require.Contains(m, keys, row.HandlerKey, "%s is first in its lane and due", inWords(row))
 		}
 	}
@@ -196,16 +196,16 @@ func (l lanesStep) run(m *machine) {
 		before := m.waiting()
 		m.adoptMarks(false)
 		m.freed(before, all)
-		for lane := range m.unlooked {
+		for lane := range m.unadvanced {
 			if lane.Handler == rule.Handlers[0] {
-				delete(m.unlooked, lane)
+				delete(m.unadvanced, lane)
 			}
 		}
 	}
 }
 
-// lookAtLanes checks that every name with waiting rows is found, including old ones.
-func (m *machine) lookAtLanes() {
+// checkLanes checks that every name with waiting rows is found, including old ones.
+func (m *machine) checkLanes() {
 	m.Helper()
 	names, err := m.store.WaitingLaneHandlers(m.ctx)
 	require.NoError(m, err)

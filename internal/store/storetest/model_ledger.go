@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ledger records what all callers were told: which version of which status they changed, and how
+// ledger records the results that all callers got: which version of which status they changed, and how
 // much was added and deleted.
 type ledger struct {
 	sync.Mutex
@@ -26,8 +26,8 @@ type ledger struct {
 	added, inserted                  int64
 	deletedStatuses, deletedMessages int64
 	collisions                       int
-	// unlooked means that a caller could not advance its lanes, as if it had died.
-	unlooked bool
+	// unadvanced means that a caller could not advance its lanes, as if it had died.
+	unadvanced bool
 }
 
 // transition records that a caller changed a status at a version. Two callers that report the same
@@ -86,10 +86,10 @@ func (l *ledger) some(random *rand.Rand) []store.Ref {
 	return refs
 }
 
-// check compares the tables with what the callers were told.
+// check compares the tables with the results that the callers got.
 func (l *ledger) check(s *suite) {
 	s.Helper()
-	if l.unlooked {
+	if l.unadvanced {
 		for _, rule := range []store.LaneRule{*rules["beta"], *renamed} {
 			next, _, err := s.store.CheckLanes(s.ctx, rule, nil, 1000, noon.Add(time.Hour))
 			require.NoError(s, err)
@@ -102,13 +102,13 @@ func (l *ledger) check(s *suite) {
 		for from := int64(1); from < int64(row.Version); from++ {
 			at := version{row.ID, from}
 			claim, changed := l.transitions[at]
-			// No caller is told of marking a row as waiting or of releasing it.
-			require.True(s, changed || l.open[at] || row.LaneKey != nil, "%s: nobody was told of the change of version %d",
+			// No caller gets a result for marking a row as waiting or of releasing it.
+			require.True(s, changed || l.open[at] || row.LaneKey != nil, "%s: no caller got the change of version %d",
 				inWords(row), from)
 			require.False(s, claim && l.transitions[version{row.ID, from - 1}], "%s: claimed while claimed, at version %d",
 				inWords(row), from)
 		}
-		require.NotContains(s, l.transitions, version{row.ID, int64(row.Version)}, "%s: a change that was told is gone",
+		require.NotContains(s, l.transitions, version{row.ID, int64(row.Version)}, "%s: a reported change is missing",
 			inWords(row))
 	}
 	checkLanes(s, rows, nil)
@@ -180,7 +180,7 @@ func (s *suite) drain(l *ledger) {
 		s.settle(store.Settlement{StatusID: ref.StatusID, Version: ref.Version})
 		require.NoError(s, l.transition(ref.StatusID, ref.Version, false))
 	}
-	s.lookAfterAll(refs)
+	s.advanceAll(refs)
 	for rounds := 0; ; rounds++ {
 		require.Less(s, rounds, 1000, "the rows of lanes come one after the other, but without end")
 		request := store.ClaimRequest{Now: later}
@@ -199,7 +199,7 @@ func (s *suite) drain(l *ledger) {
 			refs = append(refs, claim.Ref)
 		}
 		s.complete(later, claimed.Claims...)
-		s.lookAfterAll(refs)
+		s.advanceAll(refs)
 	}
 	parked := map[store.Lane]bool{}
 	for _, row := range s.statuses() {
@@ -211,14 +211,14 @@ func (s *suite) drain(l *ledger) {
 	}
 }
 
-func (s *suite) lookAfterAll(refs []store.Ref) {
+func (s *suite) advanceAll(refs []store.Ref) {
 	s.Helper()
-	var turns []store.LaneTurn
+	var requests []store.LaneRequest
 	for _, ref := range refs {
 		if ref.Lane != nil {
-			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
+			requests = append(requests, rules[ref.HandlerKey].Request(*ref.Lane))
 		}
 	}
-	_, err := s.store.AdvanceLanes(s.ctx, turns, noon.Add(time.Hour))
+	_, err := s.store.AdvanceLanes(s.ctx, requests, noon.Add(time.Hour))
 	require.NoError(s, err)
 }

@@ -97,9 +97,9 @@ type machine struct {
 	seen    map[string]models.HandlerStatus
 	cleaned bool
 	steps   int
-	// unlooked holds lanes in which a row ended and that were not advanced. Their first row may be
+	// unadvanced holds lanes in which a row ended and that were not advanced. Their first row may be
 	// marked as waiting until CheckLanes finds it.
-	unlooked map[store.Lane]bool
+	unadvanced map[store.Lane]bool
 }
 
 // version is a status at one of its versions.
@@ -115,7 +115,7 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 		// A year before noon: no sequence gets ahead of the database's clock.
 		model:     newModel(noon.AddDate(-1, 0, 0), !s.postgres()),
 		workerIDs: []string{"", uuid.NewString(), uuid.NewString()},
-		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{}, unlooked: map[store.Lane]bool{},
+		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{}, unadvanced: map[store.Lane]bool{},
 	}
 	for number := range m.workerIDs[1:] {
 		workerStep{Worker: number + 1, What: "heartbeat"}.run(m)
@@ -141,7 +141,7 @@ func (m *machine) check() {
 		byID[row.ID] = row
 	}
 	checkRows(m, rows)
-	checkLanes(m, rows, m.unlooked)
+	checkLanes(m, rows, m.unadvanced)
 	checkSteps(m, m.seen, byID, m.cleaned)
 	m.seen, m.cleaned = byID, false
 	for id, expected := range m.model.rows {

@@ -125,9 +125,9 @@ func (c *caller) claim(ctx context.Context) error {
 			Lanes: rules[handlerKeys[i]]})
 	}
 	claimed, err := c.store.Claim(ctx, request)
-	if claimed.Unlooked != nil {
+	if claimed.LanesErr != nil {
 		c.Lock()
-		c.unlooked = true
+		c.unadvanced = true
 		c.Unlock()
 	}
 	for _, claim := range claimed.Claims {
@@ -151,7 +151,7 @@ func (c *caller) complete(ctx context.Context) error {
 		locked = store.SkipLocked
 	}
 	applied, err := c.store.Complete(ctx, completions, noon, locked)
-	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+	return c.advanceAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
 func (c *caller) completeTx(ctx context.Context) error {
@@ -181,23 +181,23 @@ func (c *caller) completeTx(ctx context.Context) error {
 	if errors.Is(err, undone) {
 		return nil
 	}
-	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+	return c.advanceAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
-// lookAfter advances the lanes of rows that may have ended, including those for which this is
+// advanceAfter advances the lanes of rows that may have ended, including those for which this is
 // unknown.
-func (c *caller) lookAfter(ctx context.Context, refs []store.Ref, failed error) error {
-	var turns []store.LaneTurn
+func (c *caller) advanceAfter(ctx context.Context, refs []store.Ref, failed error) error {
+	var requests []store.LaneRequest
 	for _, ref := range refs {
 		if ref.Lane != nil {
-			turns = append(turns, rules[ref.HandlerKey].Turn(*ref.Lane))
+			requests = append(requests, rules[ref.HandlerKey].Request(*ref.Lane))
 		}
 	}
-	_, err := c.store.AdvanceLanes(ctx, turns, noon.Add(time.Hour))
+	_, err := c.store.AdvanceLanes(ctx, requests, noon.Add(time.Hour))
 	if err != nil {
 		c.Lock()
 		defer c.Unlock()
-		c.unlooked = true
+		c.unadvanced = true
 	}
 	return errors.Join(failed, err)
 }
@@ -223,7 +223,7 @@ func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 		locked = store.SkipLocked
 	}
 	applied, err := c.store.Settle(ctx, settlements, locked)
-	return c.lookAfter(ctx, refs, c.answered(changes, applied, err))
+	return c.advanceAfter(ctx, refs, c.answered(changes, applied, err))
 }
 
 // recover declares a worker dead, which may well be alive, and gives its claims back. Or it gives

@@ -69,7 +69,7 @@ func (m *machine) complete(completions []store.Completion, how string, dies bool
 		}
 	}
 	m.Logf("applied %v", applied)
-	m.lookAfter(ended, dies)
+	m.advanceAfter(ended, dies)
 }
 
 type settleStep struct {
@@ -128,5 +128,5 @@ func (m *machine) settle(settlements []store.Settlement, unlocked, dies bool) {
 	}
 	require.Equal(m, expected, applied)
 	m.Logf("applied %v", applied)
-	m.lookAfter(ended, dies)
+	m.advanceAfter(ended, dies)
 }

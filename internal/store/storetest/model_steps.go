@@ -29,7 +29,7 @@ var operations = rapid.Custom(func(t *rapid.T) drawn {
 	draw := rapid.SampledFrom([]func(*rapid.T) operation{
 		drawAdvance, drawAdvance, drawAccept, drawAccept, drawAccept, drawClaim, drawClaim, drawClaim, drawClaim, drawClaim,
 		drawComplete, drawComplete, drawComplete, drawSettle, drawSettle, drawSettle, drawSettle,
-		drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawLook, drawLanes,
+		drawRecover, drawOperator, drawWorker, drawPause, drawCleanup, drawRead, drawLanes,
 	}).Draw(t, "kind")
 	return drawn{draw(t)}
 })
@@ -182,7 +182,7 @@ func (c claimStep) run(m *machine) {
 	expected := m.model.claim(request)
 	answer, err := m.store.Claim(m.ctx, request)
 	require.NoError(m, err)
-	require.NoError(m, answer.Unlooked)
+	require.NoError(m, answer.LanesErr)
 	claims := answer.Claims
 	require.Equal(m, pairs(expected), claimed(claims), "what is claimed")
 	for i, claim := range claims {
@@ -197,7 +197,7 @@ func (c claimStep) run(m *machine) {
 	}
 	marked := m.adoptMarks(true)
 	for _, row := range marked {
-		require.Contains(m, answer.Behind, row.HandlerKey, "a claim says what it passed over")
+		require.Contains(m, answer.More, row.HandlerKey, "a claim says what it passed over")
 	}
 	m.Logf("claimed %v, marked %v", claimed(claims), pairs(marked))
 }

@@ -44,7 +44,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
-		{"Hand-off", handoffTests},
+		{"Hand-off", dispatchTests},
 		{"Rejected", rejectedTests},
 		{"Claim", slices.Concat(claimTests, claimBeatTests)},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
@@ -68,7 +68,7 @@ func RunAccepts(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
-		{"Hand-off", handoffTests},
+		{"Hand-off", dispatchTests},
 		{"Rejected", rejectedTests},
 		{"Gaps", gapTests},
 		{"Concurrent accepts", acceptRaceTests},

@@ -25,7 +25,7 @@ var workerTests = []test{
 		require.Empty(s, second[0].HandlerKeys)
 		require.Equal(s, first[0].StartedAt, second[0].StartedAt)
 	}},
-	{"silence is told by the right clock", func(s *suite) {
+	{"silence is measured by the right clock", func(s *suite) {
 		s.worker("mail")
 		if !s.postgres() {
 			require.Equal(s, time.Minute, s.workers(noon.Add(time.Minute))[0].SilentFor)
@@ -63,7 +63,7 @@ var workerTests = []test{
 		require.NoError(s, s.store.StopWorker(s.ctx, uuid.NewString(), noon), "an unknown one is nothing")
 		require.True(s, s.workers(noon)[0].Stopped)
 	}},
-	{"a drain's row is told from a worker's, and comes back", func(s *suite) {
+	{"a drain's row differs from a worker's, and comes back", func(s *suite) {
 		drain := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail"}, Health: "[]"}
 		require.NoError(s, s.store.RecordDrain(s.ctx, drain, noon))
 		first := s.workers(noon)

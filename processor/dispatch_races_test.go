@@ -41,7 +41,7 @@ func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (ove
 	return over, open
 }
 
-func TestStopWaitsForAnAcceptThatHandsOffAndGivesItsClaimsBack(t *testing.T) {
+func TestStopWaitsForAnAcceptThatDispatchesLocallyAndGivesItsClaimsBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -119,7 +119,7 @@ func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *tes
 	})
 }
 
-func TestStatusesHandedOffWhenTheLockIsLostAreGivenBack(t *testing.T) {
+func TestStatusesDispatchedWhenTheLockIsLostAreGivenBack(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -168,7 +168,7 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 	})
 }
 
-func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
+func TestDispatchedAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
 		pgproxy.ConnectionLost} {
 		t.Run(fault.String(), func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestHandedOffAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 	}
 }
 
-func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
+func TestResponsesThatGoOnBeingLostDoNotPostponeReconciling(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
@@ -220,7 +220,7 @@ func TestAnswersThatGoOnBeingLostDoNotPutTheLookForThemOff(t *testing.T) {
 	})
 }
 
-func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
+func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -238,7 +238,7 @@ func TestLookForLostClaimsWaitsForAcceptsUnderWay(t *testing.T) {
 		pause(t, timeout+300*time.Millisecond) // reconciling is due now
 		before := ib.Counters().HandedOff
 		inboxtest.Accept(t, ib, "meanwhile")
-		require.Equal(t, before, ib.Counters().HandedOff, "nothing is handed off until the look has taken place")
+		require.Equal(t, before, ib.Counters().HandedOff, "nothing is dispatched until claims are reconciled")
 		inboxtest.Eventually(t, func() bool {
 			return inboxtest.Status(t, ib, "meanwhile", "h").CompletedAt != nil
 		}, "it is claimed")

@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// handedOff asks for all of the message's statuses to be claimed.
-func handedOff(m store.NewMessage) store.NewMessage {
+// dispatched asks for all of the message's statuses to be claimed.
+func dispatched(m store.NewMessage) store.NewMessage {
 	for i := range m.Handlers {
 		m.Handlers[i].Claim = true
 	}
@@ -25,8 +25,8 @@ func (s *suite) acceptFor(worker string, messages ...store.NewMessage) []store.A
 	return accepted
 }
 
-var handoffTests = []test{
-	{"a status inserted claimed is told as a claim would tell it", func(s *suite) {
+var dispatchTests = []test{
+	{"a status inserted claimed is returned as a claim would return it", func(s *suite) {
 		worker := s.worker("claimed", "handed")
 		now := noon.Add(789 * time.Nanosecond) // finer than what is stored
 		plain := message("plain", "claimed")
@@ -35,7 +35,7 @@ var handoffTests = []test{
 		keyed := message("keyed", "claimed")
 		keyed.OrderingKey, keyed.Content = []byte{}, []byte{0, 255}
 		batch := []store.NewMessage{plain, empty, keyed}
-		handed := map[string]store.Claim{}
+		dispatched := map[string]store.Claim{}
 		for i, m := range batch {
 			m.Handlers = append(m.Handlers, store.NewStatus{HandlerKey: "handed", Claim: true})
 			batch[i] = m
@@ -45,10 +45,10 @@ var handoffTests = []test{
 		for i, a := range accepted {
 			require.Equal(s, 2, a.StatusesAdded)
 			require.Len(s, a.Claims, 1, batch[i].ID)
-			handed[batch[i].ID] = a.Claims[0]
+			dispatched[batch[i].ID] = a.Claims[0]
 		}
 		for _, claim := range s.claimAs(worker, noon.Add(time.Second), 10, "claimed") {
-			got := handed[claim.MessageID]
+			got := dispatched[claim.MessageID]
 			require.Equal(s, *claim.Message, *got.Message)
 			require.Equal(s, "handed", got.HandlerKey)
 			require.EqualValues(s, 1, got.Version)
@@ -69,10 +69,10 @@ var handoffTests = []test{
 		found, err := s.store.ClaimsOf(s.ctx, worker, 10)
 		require.NoError(s, err)
 		require.Len(s, found, 6)
-		s.complete(noon, handed["plain"], handed["empty"], handed["keyed"])
+		s.complete(noon, dispatched["plain"], dispatched["empty"], dispatched["keyed"])
 	}},
 	{"each claim has bytes of its own", func(s *suite) {
-		m := handedOff(message("m1", "mail", "stock"))
+		m := dispatched(message("m1", "mail", "stock"))
 		m.OrderingKey = []byte("key")
 		claims := s.acceptFor(s.worker("mail", "stock"), m)[0].Claims
 		require.Len(s, claims, 2)
@@ -85,11 +85,11 @@ var handoffTests = []test{
 	{"only what asks for it is claimed, and nothing without a worker", func(s *suite) {
 		m := message("m1", "mail", "stock")
 		m.Handlers[1].Claim = true
-		accepted := s.acceptFor(s.worker("mail", "stock"), m, message("m2", "mail"), handedOff(message("m3", "mail")))
+		accepted := s.acceptFor(s.worker("mail", "stock"), m, message("m2", "mail"), dispatched(message("m3", "mail")))
 		require.Equal(s, []string{"m1/stock"}, claimed(accepted[0].Claims))
 		require.Empty(s, accepted[1].Claims)
 		require.Equal(s, []string{"m3/mail"}, claimed(accepted[2].Claims))
-		require.Empty(s, s.acceptFor("", handedOff(message("m4", "mail")))[0].Claims)
+		require.Empty(s, s.acceptFor("", dispatched(message("m4", "mail")))[0].Claims)
 		require.Equal(s, []string{"m1/mail", "m2/mail", "m4/mail"}, claimed(s.claim(noon, 10, "mail", "stock")))
 	}},
 	{"nothing is claimed for a worker that is unknown, released or stopped", func(s *suite) {
@@ -97,7 +97,7 @@ var handoffTests = []test{
 		require.NoError(s, s.store.MarkReleased(s.ctx, released, noon))
 		require.NoError(s, s.store.StopWorker(s.ctx, stopped, noon))
 		for i, worker := range []string{uuid.NewString(), released, stopped} {
-			accepted := s.acceptFor(worker, handedOff(message(string(rune('a'+i)), "mail")))
+			accepted := s.acceptFor(worker, dispatched(message(string(rune('a'+i)), "mail")))
 			require.True(s, accepted[0].Inserted)
 			require.Equal(s, 1, accepted[0].StatusesAdded)
 			require.Empty(s, accepted[0].Claims)
@@ -108,15 +108,15 @@ var handoffTests = []test{
 		worker := s.worker("mail", "stock")
 		s.accept(message("m2", "mail"))
 		// m2 lacks a row, so the rows of m3, which comes after it, are inserted after that row.
-		accepted := s.acceptFor(worker, handedOff(message("m1", "mail")), handedOff(message("m2", "mail", "stock")),
-			handedOff(message("m3", "mail", "stock")))
+		accepted := s.acceptFor(worker, dispatched(message("m1", "mail")), dispatched(message("m2", "mail", "stock")),
+			dispatched(message("m3", "mail", "stock")))
 		require.Equal(s, []string{"m1/mail"}, claimed(accepted[0].Claims))
 		require.Equal(s, 1, accepted[1].StatusesAdded)
 		require.Empty(s, accepted[1].Claims)
 		require.Equal(s, 2, accepted[2].StatusesAdded)
 		refs, err := s.store.ClaimsOf(s.ctx, worker, 10)
 		require.NoError(s, err)
-		require.Len(s, refs, 1+len(accepted[2].Claims), "what is claimed is told")
+		require.Len(s, refs, 1+len(accepted[2].Claims), "what is claimed is returned")
 		require.Equal(s, []string{"m2/mail", "m1/mail", "m2/stock", "m3/mail", "m3/stock"}, pairs(s.statuses()),
 			"in the order of acceptance")
 	}},
@@ -136,7 +136,7 @@ var handoffTests = []test{
 		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
 		done := make(chan int, 1)
 		go func() {
-			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1",
+			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{dispatched(message("m1",
 				"mail"))}, Now: noon, Claimer: worker})
 			if err != nil {
 				done <- -1
@@ -171,7 +171,7 @@ var handoffTests = []test{
 			worker).Error)
 		done := make(chan int, 1)
 		go func() {
-			accepted, err := st.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{handedOff(message("m1", "mail"))},
+			accepted, err := st.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{dispatched(message("m1", "mail"))},
 				Now: noon, Claimer: worker})
 			if err != nil {
 				done <- -1

@@ -30,7 +30,7 @@ func acceptAlso(t *testing.T, ib *inbox.Inbox, i int) (id string) {
 	return id
 }
 
-func TestHandlersThatAClaimMustJudgeAreNotHandedOff(t *testing.T) {
+func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
 	for name, option := range map[string]handler.Option{"ordered": handler.Ordered(),
 		"with legacy keys": handler.LegacyKeys("before")} {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestHandlersThatAClaimMustJudgeAreNotHandedOff(t *testing.T) {
 	}
 }
 
-func TestPausedHandlerIsNotHandedOff(t *testing.T) {
+func TestPausedHandlerIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("paused", inboxtest.Nothing)))
@@ -75,7 +75,7 @@ func TestPausedHandlerIsNotHandedOff(t *testing.T) {
 	})
 }
 
-func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
+func TestHandlerThatIsToTryAProbeIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := make(chan bool, 1)
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
@@ -106,7 +106,7 @@ func TestHandlerThatIsToTryAProbeIsNotHandedOff(t *testing.T) {
 	})
 }
 
-func TestHandlerWithAnOpenCircuitIsNotHandedOff(t *testing.T) {
+func TestHandlerWithAnOpenCircuitIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error { return errBoom },
@@ -151,7 +151,7 @@ func TestAcceptTxHandsNothingOff(t *testing.T) {
 	})
 }
 
-func TestKnownMessageIsNotHandedOffAgain(t *testing.T) {
+func TestKnownMessageIsNotDispatchedLocallyAgain(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		older := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
@@ -172,7 +172,7 @@ func TestKnownMessageIsNotHandedOffAgain(t *testing.T) {
 	})
 }
 
-func TestNothingIsHandedOffWithoutTheLock(t *testing.T) {
+func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		handlers := inboxtest.Handlers(inboxtest.Do("h", ran.note))
@@ -197,7 +197,7 @@ func TestNothingIsHandedOffWithoutTheLock(t *testing.T) {
 	})
 }
 
-func TestNothingIsHandedOffUnlessStarted(t *testing.T) {
+func TestNothingIsDispatchedUnlessStarted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		pending := func(id string) {

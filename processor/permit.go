@@ -12,16 +12,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// turn is the right of a ProcessPending to run handlers.
-type turn struct {
+// permit is the right of a ProcessPending to run handlers.
+type permit struct {
 	term  context.Context
 	held  func() bool // whether the lock is held at this moment; nil in Competing mode
 	leave func()
 }
 
-// lost returns an error if the turn has ended early: the lock was lost, or the processor that
+// lost returns an error if the permit has ended early: the lock was lost, or the processor that
 // shared it was stopped.
-func (t *turn) lost() error {
+func (t *permit) lost() error {
 	if t.term.Err() == nil {
 		return nil
 	}
@@ -31,11 +31,11 @@ func (t *turn) lost() error {
 // longestTry is the longest pause between two tries for the lock.
 const longestTry = time.Second
 
-// takeTurn waits for the lock in Exclusive mode, for at most lockPatience. If this very processor
-// is started and holds the lock, the turn shares it.
-func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
+// acquirePermit waits for the lock in Exclusive mode, for at most lockPatience. If this very processor
+// is started and holds the lock, the permit shares it.
+func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 	if p.opts.Mode != ModeExclusive {
-		return &turn{term: context.Background(), leave: func() {}}, nil
+		return &permit{term: context.Background(), leave: func() {}}, nil
 	}
 	own := p.newLock(context.WithoutCancel(ctx), uuid.Must(uuid.NewV7()).String(), func() {})
 	deadline := time.NewTimer(p.opts.lockPatience())
@@ -48,7 +48,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 		}
 		err := own.hold.Try(ctx)
 		if err == nil && own.hold.Held() {
-			return p.ownTurn(ctx, own), nil
+			return p.ownPermit(ctx, own), nil
 		}
 		refused = refused || err == nil
 		if err == nil || p.awaits(err) {
@@ -70,7 +70,7 @@ func (p *Processor) takeTurn(ctx context.Context) (*turn, error) {
 	}
 }
 
-func (p *Processor) joinLock(ctx context.Context) *turn {
+func (p *Processor) joinLock(ctx context.Context) *permit {
 	p.mu.Lock()
 	a := p.now
 	p.mu.Unlock()
@@ -78,16 +78,16 @@ func (p *Processor) joinLock(ctx context.Context) *turn {
 		return nil
 	}
 	s := a.current()
-	if s == nil || s.lock == nil || !s.lock.join() {
+	if s == nil || s.lock == nil || !s.lock.acquireShared() {
 		return nil
 	}
-	return &turn{term: s.lock.hold.Term(), held: s.lock.hold.Held, leave: func() {
-		p.giveUpLock(ctx, func(ctx context.Context, _ bool) error { return s.lock.part(ctx) })
+	return &permit{term: s.lock.hold.Term(), held: s.lock.hold.Held, leave: func() {
+		p.giveUpLock(ctx, func(ctx context.Context, _ bool) error { return s.lock.releaseShared(ctx) })
 	}}
 }
 
-// ownTurn returns a turn that keeps renewing the lock until leave is called.
-func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
+// ownPermit returns a permit that keeps renewing the lock until leave is called.
+func (p *Processor) ownPermit(ctx context.Context, own *lock) *permit {
 	keep, end := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
 	go func() {
@@ -99,7 +99,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 			}
 		}
 	}()
-	return &turn{term: own.hold.Term(), held: own.hold.Held, leave: func() {
+	return &permit{term: own.hold.Term(), held: own.hold.Held, leave: func() {
 		end()
 		<-kept
 		p.giveUpLock(ctx, own.leave)
@@ -110,7 +110,7 @@ func (p *Processor) ownTurn(ctx context.Context, own *lock) *turn {
 // giveUpLock releases the lock, even if ctx has ended.
 func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
 	if err := leave(context.WithoutCancel(ctx), true); err != nil {
-		p.log.Warn("inbox: the lock could not be given up, it runs out by itself", zap.String(telemetry.FieldLock, lockName),
+		p.log.Warn("inbox: releasing the lock failed, it expires by itself", zap.String(telemetry.FieldLock, lockName),
 			zap.Error(err))
 	}
 }

@@ -8,53 +8,53 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 )
 
-// settling is what an accepted batch means for one of its partitions.
-type settling struct {
-	partition *partition
-	letters   []deadLetter
-	// next is the offset to continue at once the letters are published. halted is why the partition
+// batchOutcome is what an accepted batch means for one of its partitions.
+type batchOutcome struct {
+	partition   *partition
+	deadLetters []deadLetter
+	// next is the offset to continue at once the dead letters are published. halted is why the partition
 	// does not continue.
 	next   int64
 	halted error
 }
 
-// settle records how far the partitions of an accepted batch are accepted, after it has published
+// finishBatch records how far the partitions of an accepted batch are accepted, after it has published
 // the batch's dead letters. It reports false if ctx ended first, or if the session ended while
 // publishing failed. A record that halts stops its partition right before the record and until the
 // partition is assigned again. The other partitions continue.
-func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.Result) bool {
-	var all []*settling
-	known := map[*partition]*settling{}
+func (w *worker) finishBatch(ctx context.Context, batch []*chunk, results []envelope.Result) bool {
+	var all []*batchOutcome
+	known := map[*partition]*batchOutcome{}
 	for _, c := range batch {
 		s := known[c.partition]
 		if s == nil {
-			s = &settling{partition: c.partition}
+			s = &batchOutcome{partition: c.partition}
 			known[c.partition] = s
 			all = append(all, s)
 		}
-		s.take(c, results[:len(c.received)], w.letters != nil)
+		s.take(c, results[:len(c.received)], w.deadLetters != nil)
 		results = results[len(c.received):]
 	}
 	// Start with everything that needs no publishing. A dead-letter topic that is down then holds
 	// back, of this batch, only what comes after the first record that it should take. Later
 	// batches wait, and with them all partitions of this worker. Those of other workers continue.
 	for _, s := range all {
-		if len(s.letters) > 0 {
-			s.partition.accept(s.letters[0].record.Offset, w.clock.Now())
+		if len(s.deadLetters) > 0 {
+			s.partition.accept(s.deadLetters[0].record.Offset, w.clock.Now())
 			continue
 		}
 		w.finish(s)
 	}
 	for _, s := range all {
-		if len(s.letters) == 0 {
+		if len(s.deadLetters) == 0 {
 			continue
 		}
-		acknowledged, err := w.letters.publish(ctx, w.session, s.partition, s.letters)
+		acknowledged, err := w.deadLetters.publish(ctx, w.session, s.partition, s.deadLetters)
 		if err == nil {
 			w.finish(s)
 			continue
 		}
-		s.partition.accept(s.letters[acknowledged].record.Offset, w.clock.Now())
+		s.partition.accept(s.deadLetters[acknowledged].record.Offset, w.clock.Now())
 		if refused := (*DeadLetterError)(nil); !errors.As(err, &refused) {
 			return false
 		}
@@ -64,7 +64,7 @@ func (w *worker) settle(ctx context.Context, batch []*chunk, results []envelope.
 }
 
 // take adds a chunk of the partition, up to a record that halts.
-func (s *settling) take(c *chunk, results []envelope.Result, canPublish bool) {
+func (s *batchOutcome) take(c *chunk, results []envelope.Result, canPublish bool) {
 	if s.halted != nil {
 		return
 	}
@@ -74,7 +74,7 @@ func (s *settling) take(c *chunk, results []envelope.Result, canPublish bool) {
 		case r.Disposition == envelope.Durable:
 			continue
 		case r.Disposition == envelope.DeadLetter && canPublish:
-			s.letters = append(s.letters, deadLetter{c.received[i].Record, r.Err, r.Reason})
+			s.deadLetters = append(s.deadLetters, deadLetter{c.received[i].Record, r.Err, r.Reason})
 			continue
 		case r.Disposition == envelope.DeadLetter:
 			s.halted = fmt.Errorf("no DeadLetterTopic is configured for the bad record: %w", r.Err)
@@ -88,7 +88,7 @@ func (s *settling) take(c *chunk, results []envelope.Result, canPublish bool) {
 	}
 }
 
-func (w *worker) finish(s *settling) {
+func (w *worker) finish(s *batchOutcome) {
 	s.partition.accept(s.next, w.clock.Now())
 	if s.halted != nil {
 		w.stop(s.partition, s.halted)

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestAFewOlderStatusesDoNotStarveBehindWhatIsHandedOff(t *testing.T) {
+func TestAFewOlderStatusesDoNotStarveBehindWhatIsDispatched(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		tickets := make(chan struct{})
 		var finished atomic.Int64
@@ -111,7 +111,7 @@ func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
 		require.NoError(t, tx.Rollback().Error)
 		require.NoError(t, inboxtest.Receive(t, blocked, "the accept"))
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
-		require.Greater(t, ib.Counters().HandedOff, before, "what it was promised is kept")
+		require.Greater(t, ib.Counters().HandedOff, before, "its reservation is kept")
 		for range 3 {
 			settleDown(t, ib)
 		}

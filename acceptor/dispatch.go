@@ -18,16 +18,16 @@ type Reservation interface {
 	Abandon(lost bool)
 }
 
-// handoff is the local dispatch of one accept, nil if there is none.
-type handoff struct {
+// dispatch is the local dispatch of one accept, nil if there is none.
+type dispatch struct {
 	plan        *plan
 	reservation Reservation
 	ended       bool
 }
 
-// beginHandoff marks those statuses of the plan for which the processor has free slots, in the
+// beginDispatch marks those statuses of the plan for which the processor has free slots, in the
 // order of the messages.
-func (a *Acceptor) beginHandoff(p *plan) *handoff {
+func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	if a.reserve == nil || len(p.batch.Messages) == 0 {
 		return nil
 	}
@@ -53,12 +53,12 @@ func (a *Acceptor) beginHandoff(p *plan) *handoff {
 			}
 		}
 	}
-	return &handoff{plan: p, reservation: r}
+	return &dispatch{plan: p, reservation: r}
 }
 
 // committed delivers what was claimed. For messages that were known before, the store does not
 // report which handlers got a row, so each of them counts as unclaimed.
-func (h *handoff) committed(stored []store.Accepted) {
+func (h *dispatch) committed(stored []store.Accepted) {
 	if h == nil {
 		return
 	}
@@ -78,12 +78,12 @@ func (h *handoff) committed(stored []store.Accepted) {
 		}
 		claims = append(claims, s.Claims...)
 	}
-	h.ended, h.plan.told = true, true
+	h.ended, h.plan.notified = true, true
 	h.reservation.Deliver(claims, unclaimed)
 }
 
 // failed ends the reservation. Only an accept that failed at its commit may have been committed.
-func (h *handoff) failed(err error) {
+func (h *dispatch) failed(err error) {
 	if h == nil {
 		return
 	}
@@ -92,7 +92,7 @@ func (h *handoff) failed(err error) {
 }
 
 // end makes sure that the reservation ends, also after a panic.
-func (h *handoff) end() {
+func (h *dispatch) end() {
 	if h != nil && !h.ended {
 		h.ended = true
 		h.reservation.Abandon(true)

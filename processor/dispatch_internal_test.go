@@ -19,7 +19,7 @@ import (
 // Once reconciling is due, accepts must not reserve slots even if a round of claiming without
 // reconciling is running. Otherwise, under load, there would never be a round without running
 // accepts, and claims would never be reconciled (contract 5.9, 5.17).
-func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
+func TestNothingIsDispatchedOnceReconcilingIsDue(t *testing.T) {
 	registry, err := registry.New([]registry.Subscription{{Channel: "c", Type: "t",
 		Handler: handler.New("h", func(context.Context, handler.Message[[]byte]) error { return nil })}})
 	require.NoError(t, err)
@@ -41,10 +41,10 @@ func TestNothingIsHandedOffOnceALookForLostClaimsIsDue(t *testing.T) {
 		return r.Granted("h")
 	}
 	require.Equal(t, 1, granted(), "nothing is due")
-	l.act.claimer.doubt = time.Now().Add(-time.Second)
-	require.Zero(t, granted(), "the look is due")
+	l.act.claimer.reconcileAt = time.Now().Add(-time.Second)
+	require.Zero(t, granted(), "reconciling is due")
 	l.claiming = true
-	require.Zero(t, granted(), "a claim that does not look is under way")
-	l.claiming, l.act.claimer.doubt = false, time.Time{}
+	require.Zero(t, granted(), "a claim that does not reconcile is under way")
+	l.claiming, l.act.claimer.reconcileAt = false, time.Time{}
 	require.Equal(t, 1, granted(), "it has taken place")
 }

@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// causesFor is how long a slow grouping of failures is reused, as a multiple of the time it
-	// took. A grouping is slow if it took longer than causesQuick. Groupings read thousands of
+	// groupingReuse is how long a slow grouping of failures is reused, as a multiple of the time it
+	// took. A grouping is slow if it took longer than quickGrouping. Groupings read thousands of
 	// rows, and open pages request them every few seconds. Reuse limits them to a tenth of the
 	// time, however many people watch.
-	causesFor   = 10
-	causesQuick = 100 * time.Millisecond
-	// causesKept limits how many filters have a stored grouping.
-	causesKept = 32
+	groupingReuse = 10
+	quickGrouping = 100 * time.Millisecond
+	// maxGroupings limits how many filters have a stored grouping.
+	maxGroupings = 32
 )
 
-// causes stores the latest grouping of failures for each filter.
-type causes struct {
+// groupingCache stores the latest grouping of failures for each filter.
+type groupingCache struct {
 	mu   sync.Mutex
 	last map[string]grouping
 	// forgotten counts calls of forget. A grouping that began before the latest call is not stored.
 	forgotten int
-	// turn is a one-slot semaphore, like that of samples: one request groups while others wait.
-	turn chan struct{}
+	// sem is a one-slot semaphore, like that of samples: one request groups while others wait.
+	sem chan struct{}
 }
 
 type grouping struct {
@@ -38,10 +38,10 @@ type grouping struct {
 // failures groups the failures that match, or returns a stored grouping that is still valid. The
 // name identifies the filter.
 func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
-	c := &d.causes
+	c := &d.groupings
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.sem <- struct{}{}:
+		defer func() { <-c.sem }()
 	case <-ctx.Done():
 		return ops.Failures{}, fmt.Errorf("wait for the failures of another request: %w", ctx.Err())
 	}
@@ -60,21 +60,21 @@ func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter
 	took := time.Since(began)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if took < causesQuick || c.forgotten != forgotten {
+	if took < quickGrouping || c.forgotten != forgotten {
 		return found, nil
 	}
-	if len(c.last) >= causesKept {
+	if len(c.last) >= maxGroupings {
 		c.last = nil
 	}
 	if c.last == nil {
 		c.last = map[string]grouping{}
 	}
-	c.last[name] = grouping{found, began.Add(took + causesFor*took)}
+	c.last[name] = grouping{found, began.Add(took + groupingReuse*took)}
 	return found, nil
 }
 
 // forget drops all stored groupings, so that the next page shows the action that was just done.
-func (c *causes) forget() {
+func (c *groupingCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = nil

@@ -11,25 +11,25 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// lookStep runs all queries.
-type lookStep struct {
+// readStep runs all queries.
+type readStep struct {
 	Key      string
 	Keys     []string
 	Messages []string
 	Limit    int
 }
 
-func drawLook(t *rapid.T) operation {
-	return lookStep{
+func drawRead(t *rapid.T) operation {
+	return readStep{
 		Key: rapid.SampledFrom(handlerKeys).Draw(t, "key"), Keys: some(t, handlerKeys, 0, 3),
 		Messages: some(t, messageIDs, 0, 3), Limit: rapid.IntRange(1, 3).Draw(t, "limit"),
 	}
 }
 
-func (l lookStep) run(m *machine) {
-	l.lookAtPending(m)
-	l.lookAtRows(m)
-	m.lookAtLanes()
+func (l readStep) run(m *machine) {
+	l.readPending(m)
+	l.readRows(m)
+	m.checkLanes()
 
 	paused, err := m.store.Paused(m.ctx)
 	require.NoError(m, err)
@@ -47,7 +47,7 @@ func (l lookStep) run(m *machine) {
 	require.Equal(m, m.model.workers, stored)
 }
 
-func (l lookStep) lookAtPending(m *machine) {
+func (l readStep) readPending(m *machine) {
 	keys, err := m.store.PendingKeys(m.ctx)
 	require.NoError(m, err)
 	distinct := map[string]bool{}
@@ -93,7 +93,7 @@ func (l lookStep) lookAtPending(m *machine) {
 	}
 }
 
-func (l lookStep) lookAtRows(m *machine) {
+func (l readStep) readRows(m *machine) {
 	var numbers []int64
 	for _, id := range l.Messages {
 		if message, stored := m.model.messages[id]; stored {

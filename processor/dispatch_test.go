@@ -62,7 +62,7 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 // isProbe reports whether the message is one of settleDown's.
 func isProbe(m inboxtest.Bytes) bool { return strings.HasPrefix(m.ID, "probe ") }
 
-func TestHandedOffStatusRunsWithoutAClaim(t *testing.T) {
+func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(
@@ -102,7 +102,7 @@ func TestHandedOffStatusRunsWithoutAClaim(t *testing.T) {
 	})
 }
 
-func TestHandedOffAttemptGetsWhatAClaimedOneWould(t *testing.T) {
+func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		got := make(chan inboxtest.Bytes, 100)
 		handlers := inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -157,7 +157,7 @@ func TestHandedOffAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 	})
 }
 
-func TestHandOffTakesNoMoreThanTheFreeSlots(t *testing.T) {
+func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		begun, let := make(chan struct{}, 200), make(chan struct{})
@@ -195,7 +195,7 @@ func TestHandOffTakesNoMoreThanTheFreeSlots(t *testing.T) {
 	})
 }
 
-func TestHandOffNeverOvertakesABacklog(t *testing.T) {
+func TestLocalDispatchNeverOvertakesABacklog(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const old = 40
 		ran, let := make(chan string, 200), make(chan struct{})
@@ -219,7 +219,7 @@ func TestHandOffNeverOvertakesABacklog(t *testing.T) {
 	})
 }
 
-func TestHandOffOfOneHandlerLeavesOthersTheirShare(t *testing.T) {
+func TestLocalDispatchOfOneHandlerLeavesOthersTheirShare(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, let := make(chan string, 200), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {

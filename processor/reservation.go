@@ -46,11 +46,11 @@ func (p *Processor) Reserve(wanted map[string]int) *Reservation {
 func (l *loop) reserve(wanted map[string]int) *Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over || l.stopping.Err() != nil || l.session.attempts.Err() != nil {
+	if l.closed || l.stopping.Err() != nil || l.session.attempts.Err() != nil {
 		return nil
 	}
 	r := &Reservation{loop: l}
-	if !l.mayHandOff() {
+	if !l.mayDispatch() {
 		return r
 	}
 	byHandler := make(map[string]int, len(wanted))
@@ -62,17 +62,17 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 	r.grant = l.sched.Reserve(byHandler)
 	if !r.grant.Empty() {
 		r.until = time.Now().Add(reservationLife)
-		l.promised = append(l.promised, r)
+		l.reservations = append(l.reservations, r)
 	}
 	return r
 }
 
-// mayHandOff reports whether accepts may dispatch statuses locally. In Exclusive mode they may only
+// mayDispatch reports whether accepts may dispatch statuses locally. In Exclusive mode they may only
 // in a term of the lock that the loop works in. They may not while claims are reconciled or are
 // about to be, because reconciling requires that no claims are on their way.
-func (l *loop) mayHandOff() bool {
+func (l *loop) mayDispatch() bool {
 	term := l.session.work()
-	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && !l.lookDue()
+	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && !l.reconcileDue()
 }
 
 // Worker returns the ID of the worker that must claim the statuses.
@@ -115,7 +115,7 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.free()
-	if l.over {
+	if l.closed {
 		return false
 	}
 	l.act.claimer.held.add(claims)
@@ -139,7 +139,7 @@ func (r *Reservation) Abandon(lost bool) {
 	defer l.mu.Unlock()
 	lost = lost && !r.grant.Empty()
 	r.free()
-	if l.over {
+	if l.closed {
 		return
 	}
 	if lost {
@@ -158,13 +158,13 @@ func (r *Reservation) free() {
 	}
 	r.grant.End()
 	l := r.loop
-	l.promised = slices.DeleteFunc(l.promised, func(other *Reservation) bool { return other == r })
+	l.reservations = slices.DeleteFunc(l.reservations, func(other *Reservation) bool { return other == r })
 }
 
 // lapse lets claims use the slots of reservations that have expired.
 func (l *loop) lapse() {
 	now := time.Now()
-	for _, r := range l.promised {
+	for _, r := range l.reservations {
 		if !now.Before(r.until) {
 			r.grant.Expire()
 		}
@@ -173,7 +173,7 @@ func (l *loop) lapse() {
 
 // nextLapse returns when the next reservation expires; zero if there is none.
 func (l *loop) nextLapse() time.Time {
-	for _, r := range l.promised {
+	for _, r := range l.reservations {
 		if !r.grant.Expired() {
 			return r.until
 		}
@@ -186,9 +186,9 @@ func (l *loop) nextLapse() time.Time {
 func (l *loop) noteLost() {
 	if l.lost {
 		l.lost = false
-		l.act.claimer.doubtFromNow()
+		l.act.claimer.noteLostResponse()
 	}
-	l.doubt = l.act.claimer.nextLook()
+	l.reconcileAt = l.act.claimer.nextReconcile()
 }
 
 // giveBackLate releases claims that were delivered after their loop had ended. It writes them
@@ -206,11 +206,11 @@ func (l *loop) giveBackLate(attempts []*task) {
 	}
 	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)
 	if err != nil {
-		l.p.log.Warn("inbox: claims accepted for a worker that has ended could not be given back, they are recovered",
+		l.p.log.Warn("inbox: releasing claims of a worker that has ended failed, they are recovered",
 			zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
 		return
 	}
 	for i, r := range results {
-		l.p.settled(stmt, r, applied[i])
+		l.p.recordResult(stmt, r, applied[i])
 	}
 }

@@ -7,26 +7,26 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestCrewRunsEverythingAndLeavesNothingBehind(t *testing.T) {
+func TestExecutorRunsEverythingAndLeavesNoGoroutine(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	c := newCrew()
+	c := newExecutor()
 	var done sync.WaitGroup
 	for range 200 {
 		done.Add(1)
 		c.run(done.Done)
 	}
 	done.Wait()
-	c.dismiss()
-	c.dismiss()
+	c.close()
+	c.close()
 	late := make(chan struct{})
 	c.run(func() { close(late) })
 	<-late
 	goleak.VerifyNone(t, before)
 }
 
-func TestCrewIsNeverShortOfAGoroutine(t *testing.T) {
-	c := newCrew()
-	defer c.dismiss()
+func TestExecutorIsNeverShortOfAGoroutine(t *testing.T) {
+	c := newExecutor()
+	defer c.close()
 	release := make(chan struct{})
 	var begun, done sync.WaitGroup
 	for range 50 { // each job waits for all others, so none may queue behind another

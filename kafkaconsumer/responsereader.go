@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// delivery hands the records of one response to the worker, batch by batch, in chunks no larger
+// responseReader hands the records of one response to the worker, batch by batch, in chunks no larger
 // than an accept may be. A decompressed response is therefore never in memory as a whole.
-type delivery struct {
+type responseReader struct {
 	fetcher  *fetcher
 	held     *kafkawire.Hold
 	response *kafkawire.Response
@@ -29,7 +29,7 @@ type delivery struct {
 }
 
 // run delivers all batches. Batches before an error are delivered too.
-func (d *delivery) run() error {
+func (d *responseReader) run() error {
 	d.sent = d.wanted
 	d.aborted = kafkawire.NewAborted(d.response.Aborted)
 	d.note(d.wanted)
@@ -41,7 +41,7 @@ func (d *delivery) run() error {
 	return err
 }
 
-func (d *delivery) batches() error {
+func (d *responseReader) batches() error {
 	f := d.fetcher
 	if len(d.response.Records) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func (d *delivery) batches() error {
 			break
 		}
 		if err == nil && b.Base <= last {
-			err = fmt.Errorf("%w: the batch at offset %d comes behind offset %d", ErrUndecodable, b.Base, last)
+			err = fmt.Errorf("%w: the batch at offset %d follows offset %d", ErrUndecodable, b.Base, last)
 		}
 		if err == nil {
 			err = d.batch(b)
@@ -92,7 +92,7 @@ func (f *fetcher) askFor(need int, offset int64) error {
 }
 
 // batch adds the records of one batch: all of them, or none if one cannot be read.
-func (d *delivery) batch(b kafkawire.Batch) (err error) {
+func (d *responseReader) batch(b kafkawire.Batch) (err error) {
 	f := d.fetcher
 	ctx := f.partition.ctx
 	defer func() {
@@ -129,7 +129,7 @@ func (d *delivery) batch(b kafkawire.Batch) (err error) {
 }
 
 // add puts a record into the chunk.
-func (d *delivery) add(r envelope.Record) error {
+func (d *responseReader) add(r envelope.Record) error {
 	if r.Offset < d.wanted {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (d *delivery) add(r envelope.Record) error {
 }
 
 // flush sends the chunk to the worker, with next as the offset to continue at.
-func (d *delivery) flush(next int64) bool {
+func (d *responseReader) flush(next int64) bool {
 	d.note(next)
 	d.chunk.next = next
 	if !d.fetcher.send(d.fetcher.partition.ctx, d.chunk, d.held) {
@@ -175,6 +175,6 @@ func (d *delivery) flush(next int64) bool {
 }
 
 // note records the offset and the response's watermarks for the partition's health.
-func (d *delivery) note(next int64) {
+func (d *responseReader) note(next int64) {
 	d.fetcher.partition.fetched(next, d.response.HighWatermark, d.response.LastStable, d.response.LogStart)
 }

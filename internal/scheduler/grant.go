@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Grant is the number of messages that one accept may hand off (contract 5.17).
+// Grant is the number of messages that one accept may dispatch locally (contract 5.17).
 type Grant[T Task] struct {
 	scheduler *Scheduler[T]
 	messages  map[*Handler[T]]int
@@ -20,7 +20,7 @@ type Grant[T Task] struct {
 func (s *Scheduler[T]) Reserve(wanted map[string]int) *Grant[T] {
 	takers := make(map[*Handler[T]]int, len(wanted))
 	for key, n := range wanted {
-		if h := s.byKey[key]; h != nil && n > 0 && h.acceptsHandoff() && h.canRun() {
+		if h := s.byKey[key]; h != nil && n > 0 && h.acceptsDispatch() && h.canRun() {
 			takers[h] = n
 		}
 	}
@@ -46,7 +46,7 @@ func (g *Grant[T]) Messages(key string) int {
 func (g *Grant[T]) Expired() bool { return g.expired }
 
 // Expire frees the slots for claims, because the accept takes long. For other accepts they stay
-// reserved. If the accept hands off after that, its messages wait in the queue.
+// reserved. If the accept dispatches after that, its messages wait in the queue.
 func (g *Grant[T]) Expire() {
 	if g.expired {
 		return
@@ -82,10 +82,10 @@ func (s *Scheduler[T]) Accepted(key string, messages int) {
 	}
 }
 
-// acceptsHandoff reports whether new messages may skip the claim. They may only while the number
+// acceptsDispatch reports whether new messages may skip the claim. They may only while the number
 // of older due messages is known: not during a claim that was started without it, and not
 // after a notification, which has no number.
-func (h *Handler[T]) acceptsHandoff() bool {
+func (h *Handler[T]) acceptsDispatch() bool {
 	return h.rules.Counted && h.circuit() == Closed && !h.claimsUnknown && !(h.mayBeDue && h.knownDue == 0)
 }
 
@@ -105,7 +105,7 @@ func (h *Handler[T]) spare() int {
 	return 0
 }
 
-// offer returns how many messages of each handler may be handed off: the free slots are spread
+// offer returns how many messages of each handler may be dispatched locally: the free slots are spread
 // evenly, and a handler below its fair share gets the difference on top. While another handler
 // has a backlog of unknown size no handler gets more than its fair share, because the other
 // slots are needed for claims.

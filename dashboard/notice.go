@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// said is the result of the last action, shown on the page after it. It comes from that page's
+// notice is the result of the last action, shown on the page after it. It comes from that page's
 // address, which anybody can write, so it is one of the fixed texts, with numbers.
-type said struct {
+type notice struct {
 	Text string
 	Bad  bool
 	// Done and Left are how many statuses an action on several changed and skipped.
@@ -15,9 +15,9 @@ type said struct {
 	Counted    bool
 }
 
-var saidFields = []string{"said", "done", "left"}
+var noticeFields = []string{"said", "done", "left"}
 
-var saidTexts = map[string]said{
+var noticeTexts = map[string]notice{
 	"retried":         {Text: "Retried: due now."},
 	"discarded":       {Text: "Discarded: it will not run again."},
 	"retried-some":    {Text: "Retried.", Counted: true},
@@ -35,8 +35,8 @@ var saidTexts = map[string]said{
 	"already-stopped": {Text: "It had already ended."},
 }
 
-func saidIn(query url.Values) *said {
-	s, ok := saidTexts[query.Get("said")]
+func noticeIn(query url.Values) *notice {
+	s, ok := noticeTexts[query.Get("said")]
 	if !ok {
 		return nil
 	}
@@ -48,4 +48,4 @@ func saidIn(query url.Values) *said {
 	return &s
 }
 
-func saying(what string) url.Values { return url.Values{"said": {what}} }
+func noticeQuery(what string) url.Values { return url.Values{"said": {what}} }
