@@ -77,7 +77,8 @@ func problemOf(err error) *problem {
 		return is(http.StatusNotImplemented, "Available in the application only",
 			"This dashboard has access to the database only. Use the dashboard that the application serves.")
 	case errors.Is(err, ops.ErrReplayOff):
-		return is(http.StatusForbidden, "Replay is off", "The application has to allow it with the option AllowReplay of ops.Options.")
+		return is(http.StatusForbidden, "Replay is off",
+			"The application has to allow it with the option AllowReplay of ops.Options.")
 	case errors.Is(err, ops.ErrBadInput):
 		return is(http.StatusBadRequest, "Invalid input",
 			"A filter, an ID or a page's address is malformed, too long or out of range.")

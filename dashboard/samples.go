@@ -140,7 +140,8 @@ func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 			return navCounts{}
 		}
 	}
-	g := navCounts{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected, Gaps: seen.Gaps}
+	g := navCounts{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected,
+		Gaps: seen.Gaps}
 	for _, h := range seen.Handlers {
 		if h.Paused {
 			g.Paused++

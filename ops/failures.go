@@ -240,7 +240,8 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 	if err != nil {
 		return nil, err
 	}
-	counts, err := readRows(ctx, o, countGroups, o.scanGroupCount, append([]any{list, most}, o.groupArguments(g.filter)...)...)
+	counts, err := readRows(ctx, o, countGroups, o.scanGroupCount,
+		append([]any{list, most}, o.groupArguments(g.filter)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,8 @@ func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 	place := &LanePlace{HeadMessageID: r.MessageID, HeadNamespace: r.Namespace, HeadStatusID: r.ID, HeadState: r.State}
 	head := sequences[0]
 	for _, poisoned := range []bool{false, true} {
-		counts, err := readRows(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0], r.ID,
+		counts, err := readRows(ctx, o, laneAhead, store.Value[int64], r.lane.Handler, r.lane.Key, poisoned, sequences[0],
+			r.ID,
 			laneCap+1)
 		if err != nil {
 			return nil, err

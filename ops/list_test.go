@@ -390,7 +390,8 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 func TestTextsAreFoundInEveryLocale(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		if r.d.Dialect == "postgres" {
-			inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_handler_statuses ALTER last_error TYPE varchar(2000) COLLATE "tr-x-icu"`)
+			inboxtest.Exec(t, r.d.DB,
+				`ALTER TABLE inbox_handler_statuses ALTER last_error TYPE varchar(2000) COLLATE "tr-x-icu"`)
 			inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_rejected_messages ALTER reason TYPE varchar(2000) COLLATE "tr-x-icu"`)
 		}
 		r.poison("mail", "ORDER IS GONE", "1")

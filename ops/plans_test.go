@@ -275,10 +275,11 @@ func TestSQLitePlans(t *testing.T) {
 	require.NoError(t, err)
 	for _, each := range plansOf(o) {
 		t.Run(each.name, func(t *testing.T) {
-			steps, err := readRows(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement, func(rows *sql.Rows, step *string) error {
-				var ignored int
-				return rows.Scan(&ignored, &ignored, &ignored, step)
-			}, each.args...)
+			steps, err := readRows(t.Context(), o, `EXPLAIN QUERY PLAN `+each.statement,
+				func(rows *sql.Rows, step *string) error {
+					var ignored int
+					return rows.Scan(&ignored, &ignored, &ignored, step)
+				}, each.args...)
 			require.NoError(t, err)
 			plan := strings.Join(steps, "\n")
 			require.Contains(t, plan, each.sqlite)

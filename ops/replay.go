@@ -20,8 +20,8 @@ const propertyOriginalID = "inboxreplayof"
 
 // Edit is what a replay changes. Nil fields stay as they are stored.
 type Edit struct {
-	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that a
-	// repeat after an error makes no second copy.
+	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that
+	// a repeat after an error makes no second copy.
 	MessageID string
 	// Content is the whole new content. Do not take it from shown content if a redaction hook is
 	// set.
@@ -32,11 +32,11 @@ type Edit struct {
 	OrderingKey *[]byte
 }
 
-// Replay accepts an edited copy of a message as a new one, for all handlers that take its type now. Unlike Retry it also
-// runs handlers that had completed. The copy has its original's ID in the attribute inboxreplayof, and the audit row has
-// both IDs. It needs Options.AllowReplay (ErrReplayOff) and a Live. It returns ErrNotFound if there is no such message,
-// and ErrBadInput if the copy's ID is known already or the acceptor refuses the copy. With any error of the database the
-// result has the copy's ID: repeat with that ID, because the copy may have been accepted.
+// Replay accepts an edited copy of a message as a new one, for all handlers that take its type now. Unlike Retry it
+// also runs handlers that had completed. The copy has its original's ID in the attribute inboxreplayof, and the audit
+// row has both IDs. It needs Options.AllowReplay (ErrReplayOff) and a Live. It returns ErrNotFound if there is no such
+// message, and ErrBadInput if the copy's ID is known already or the acceptor refuses the copy. With any error of the
+// database the result has the copy's ID: repeat with that ID, because the copy may have been accepted.
 func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
 		if errors.Is(err, ErrReplayOff) {

@@ -41,8 +41,8 @@ type Worker struct {
 // HealthState is the health of a process: inbox.HealthHealthy, HealthDegraded or HealthUnhealthy.
 type HealthState string
 
-// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its process, and this
-// package those that workers have stored (contract 11.5).
+// HealthReason is one thing that keeps a process from being healthy. Inbox.Health returns those of its process, and
+// this package those that workers have stored (contract 11.5).
 type HealthReason struct {
 	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
 	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
@@ -53,8 +53,8 @@ type HealthReason struct {
 	// Channel or HandlerKey is what it concerns; empty if it concerns everything.
 	Channel    string `json:"channel,omitempty"`
 	HandlerKey string `json:"handler_key,omitempty"`
-	// MessageIDs are those of the messages whose calls do not return, the longest first, ten at most of each worker; nil
-	// except for long_running.
+	// MessageIDs are those of the messages whose calls do not return, the longest first, ten at most of each worker;
+	// nil except for long_running.
 	MessageIDs []string `json:"message_ids,omitempty"`
 	// Detail is a text for people. A Redact hook gets it as an error.
 	Detail string `json:"detail"`
