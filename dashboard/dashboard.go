@@ -13,15 +13,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/ops"
-
-	"go.uber.org/zap"
 )
 
 // Dashboard is an http.Handler for one inbox. It is safe for concurrent use.
@@ -124,4 +125,82 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := q.answer(); err != nil {
 		q.fail(err)
 	}
+}
+
+const minSecret = 32
+
+// Options configure a Dashboard. The functions that New gets may change them.
+type Options struct {
+	// Authorizer returns who sent a request and which role they have. It is called once for every
+	// request, including those for the style sheet, and must be safe for concurrent use. Look the
+	// user up in the session or the context that your own middleware has made. An error is answered
+	// with 401, the zero Role with 403. The error is logged and not shown. To redirect people to a
+	// login page, use middleware before the dashboard (contract 11.4).
+	Authorizer func(*http.Request) (Principal, error)
+	// Insecure gives everybody who reaches the handler the role Admin, as the actor "anonymous". It is
+	// for a listener on your own machine's loopback and for tests. Requests are refused unless their
+	// Host header is localhost, a loopback address or one of Origins, because names of other sites can
+	// resolve to this machine.
+	//
+	// Never use it where anybody else can reach the port: not in a cluster, not behind a proxy, not
+	// "only inside our network". Anybody who reaches it can read and discard what your customers sent,
+	// and the audit will not know who it was.
+	Insecure bool
+	// ShowPayloads shows operators and admins the payloads of messages and rejected records, after the
+	// redaction hook of ops. Leave it off where operators may not see what payloads hold. Default off:
+	// the dashboard shows payloads to no one.
+	ShowPayloads bool
+	// Origins names further origins, such as "https://ops.example.org", whose pages may send forms
+	// here. It is needed where a proxy changes the Host header. Don't name origins that serve other
+	// people's pages. Default none, only the request's own host.
+	Origins []string
+	// Secret is the key of the tokens that protect forms against forgery, 32 bytes or more. Where
+	// several processes serve one dashboard, give all of them the same key. Don't derive it from a
+	// password. Default nil, a random key of this process.
+	Secret []byte
+	// Deadline bounds the response to one request, including all of its queries and the rendering.
+	// Bulk actions and cleanups may take longer than it. 1 s to 5 m; default 15 s.
+	Deadline time.Duration
+	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor those of one actor.
+	// Further requests are refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the
+	// second no more than the first. Two requests of one actor are served at a time while the others
+	// wait for them. The option Connections of ops.Options sets how many database connections they share. Don't
+	// raise the limits for a script: use package ops there. Defaults 32 and 8.
+	MaxRequests, MaxRequestsPerActor int
+	// Refresh is how often an open page is updated. 1 s to 1 h; default 5 s.
+	Refresh time.Duration
+	// Logger gets the error details that pages do not show, and the actions of actors. Database errors
+	// in this log may name the database's host and user. Default nil, no logging.
+	Logger *zap.Logger
+	// Clock replaces the clock that ages are computed with, for tests. Default nil, the system's.
+	Clock clock.Clock
+}
+
+func defaults() Options {
+	return Options{Deadline: 15 * time.Second, MaxRequests: 32, MaxRequestsPerActor: 8, Refresh: 5 * time.Second}
+}
+
+func (o Options) check() error {
+	switch {
+	case o.Authorizer == nil && !o.Insecure:
+		return errors.New("no Authorizer: set Authorizer, or Insecure where no one else can reach the dashboard")
+	case o.Authorizer != nil && o.Insecure:
+		return errors.New("both Authorizer and Insecure: use one")
+	case o.Deadline < time.Second || o.Deadline > 5*time.Minute:
+		return fmt.Errorf("option Deadline = %s: must be 1s to 5m", o.Deadline)
+	case o.MaxRequestsPerActor < 1 || o.MaxRequests < o.MaxRequestsPerActor:
+		return fmt.Errorf("options MaxRequests = %d, MaxRequestsPerActor = %d: must be 1 or more, and 1 to MaxRequests",
+			o.MaxRequests, o.MaxRequestsPerActor)
+	case o.Refresh < time.Second || o.Refresh > time.Hour:
+		return fmt.Errorf("option Refresh = %s: must be 1s to 1h", o.Refresh)
+	case o.Secret != nil && len(o.Secret) < minSecret:
+		return fmt.Errorf("option Secret has %d bytes: must have %d or more", len(o.Secret), minSecret)
+	}
+	for _, origin := range o.Origins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != origin {
+			return fmt.Errorf("option Origins: %q is not an origin such as https://ops.example.org", origin)
+		}
+	}
+	return nil
 }

@@ -5,10 +5,15 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // policy lets a page load its own script, style and icon, and send forms and requests to its own
@@ -118,4 +123,80 @@ func (g guard) ownForm(r *http.Request, p Principal) bool {
 	nonce, ok := sentVisit(r)
 	sent := r.PostForm[tokenField]
 	return ok && len(sent) == 1 && hmac.Equal([]byte(sent[0]), []byte(g.token(nonce, p)))
+}
+
+var errForeignHost = errors.New("the Host header names another machine, which Insecure does not allow")
+
+// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding:
+// another site can have its own name resolve to this machine, and its pages then have the
+// dashboard's origin. Only the name in the Host header reveals it.
+func (o Options) anybody(r *http.Request) (Principal, error) {
+	named := slices.ContainsFunc(o.Origins, func(origin string) bool {
+		u, err := url.Parse(origin)
+		return err == nil && strings.EqualFold(u.Host, r.Host)
+	})
+	if !named && !isLoopback(r.Host) {
+		return Principal{}, errForeignHost
+	}
+	return Principal{Actor: "anonymous", Role: Admin}, nil
+}
+
+func isLoopback(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil { // no port
+		name = strings.Trim(host, "[]")
+	}
+	ip := net.ParseIP(name)
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// Role is what a user may do. Each role includes the ones before it. The zero Role may do nothing.
+type Role int
+
+// The roles, from least to most rights.
+const (
+	// Viewer sees everything but payloads, values of headers and attributes,
+	// keys, and the audit.
+	Viewer Role = iota + 1
+	// Operator sees those too (payloads with ShowPayloads), and may retry,
+	// discard, accept rejected messages again, pause and resume.
+	Operator
+	// Admin may also delete, replay, and run the cleanup.
+	Admin
+)
+
+func (r Role) String() string {
+	switch r {
+	case Viewer:
+		return "viewer"
+	case Operator:
+		return "operator"
+	case Admin:
+		return "admin"
+	}
+	return fmt.Sprintf("Role(%d)", int(r))
+}
+
+// Principal is the user who sent a request.
+type Principal struct {
+	// Actor is written to the audit: a user's name or address, 1 to 200 characters without control
+	// characters. It must not be a name that users choose freely.
+	Actor string
+	Role  Role
+}
+
+const maxActor = 200
+
+// known reports whether the principal has a role and a valid actor.
+func (p Principal) known() bool {
+	if p.Role < Viewer || p.Role > Admin || p.Actor == "" || !utf8.ValidString(p.Actor) ||
+		utf8.RuneCountInString(p.Actor) > maxActor {
+		return false
+	}
+	for _, c := range p.Actor {
+		if unicode.IsControl(c) {
+			return false
+		}
+	}
+	return true
 }

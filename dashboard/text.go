@@ -3,6 +3,8 @@ package dashboard
 import (
 	"encoding/hex"
 	"fmt"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -196,3 +198,93 @@ func previewOf(p ops.Preview) content {
 	c.Dump, c.Text = true, hex.Dump(raw)
 	return c
 }
+
+// count returns how many statuses match, in the cheapest way available, because lists are reloaded
+// often. It uses the page if the page has everything, then the overview if the overview counts
+// these statuses, then a query of at most the largest page. If the page itself already reached its
+// scan limit, only the page is counted, because a query would scan as much again.
+func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview) (ops.Count, error) {
+	onPage := ops.Count{N: int64(len(page.Items)), Capped: page.Next != "" || page.Partial}
+	if q.query.Get("after") == "" && !onPage.Capped {
+		return onPage, nil
+	}
+	if counted, ok := countedBy(seen, filter); ok {
+		return counted, nil
+	}
+	if page.Partial {
+		onPage.Capped = true
+		return onPage, nil
+	}
+	all, err := q.d.ops.List(q.r.Context(), filter, "", ops.MaxLimit)
+	return ops.Count{N: int64(len(all.Items)), Capped: all.Next != "" || all.Partial}, err
+}
+
+// countedBy takes a count from an overview, which has the counts of pending, processing and
+// poisoned statuses for each handler.
+func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
+	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
+		!f.From.IsZero() || !f.To.IsZero() {
+		return ops.Count{}, false
+	}
+	for _, h := range seen.Handlers {
+		if len(f.HandlerKeys) > 0 && !slices.Contains(f.HandlerKeys, h.HandlerKey) {
+			continue
+		}
+		for i, state := range f.States {
+			of, known := map[ops.State]ops.Count{ops.StatePending: h.Pending, ops.StateProcessing: h.Processing,
+				ops.StatePoisoned: h.Poisoned}[state]
+			if !known {
+				return ops.Count{}, false
+			}
+			if !slices.Contains(f.States[:i], state) { // the query may name a state twice
+				sum.N, sum.Capped = sum.N+of.N, sum.Capped || of.Capped
+			}
+		}
+	}
+	return sum, len(seen.Handlers) > 0
+}
+
+// notice is the result of the last action, shown on the page after it. It comes from that page's
+// address, which anybody can write, so it is one of the fixed texts, with numbers.
+type notice struct {
+	Text string
+	Bad  bool
+	// Done and Left are how many statuses an action on several changed and skipped.
+	Done, Left int
+	Counted    bool
+}
+
+var noticeFields = []string{"said", "done", "left"}
+
+var noticeTexts = map[string]notice{
+	"retried":         {Text: "Retried: due now."},
+	"discarded":       {Text: "Discarded: it will not run again."},
+	"retried-some":    {Text: "Retried.", Counted: true},
+	"discarded-some":  {Text: "Discarded.", Counted: true},
+	"paused":          {Text: "Paused: workers stop claiming within a heartbeat. Running handlers continue."},
+	"resumed":         {Text: "Resumed: workers claim again within a heartbeat."},
+	"not-paused":      {Text: "It was not paused: nothing was done."},
+	"accepted":        {Text: "Accepted: the record is now a message and no longer rejected."},
+	"known":           {Text: "Duplicate: the message had been accepted before. The record is no longer rejected."},
+	"unrouted":        {Text: "Accepted, but no handler subscribes to its type."},
+	"deleted":         {Text: "Deleted."},
+	"replayed":        {Text: "Replayed: this is the new message."},
+	"ended":           {Text: "Stopping: the current chunk is completed or rolled back as a whole."},
+	"nothing-chosen":  {Text: "Nothing was selected.", Bad: true},
+	"already-stopped": {Text: "It had already ended."},
+}
+
+func noticeIn(query url.Values) *notice {
+	s, ok := noticeTexts[query.Get("said")]
+	if !ok {
+		return nil
+	}
+	if s.Counted {
+		s.Done, _ = strconv.Atoi(query.Get("done"))
+		s.Left, _ = strconv.Atoi(query.Get("left"))
+		s.Bad = s.Done == 0
+	}
+	return &s
+}
+
+func noticeQuery(what string) url.Values { return url.Values{"said": {what}} }

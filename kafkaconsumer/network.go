@@ -1,21 +1,27 @@
 package kafkaconsumer
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
+	"io"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/sasl"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // network owns every connection of a consumer. kafka-go waits for some answers without a deadline
@@ -201,4 +207,142 @@ func (n *network) passed(key protocol.ApiKey) {
 		n.known.Store(true)
 		n.refreshing.End(nil)
 	}
+}
+
+// dialLeader connects to the leader of a partition as the cached metadata names it.
+func (n *network) dialLeader(ctx context.Context, topic string, partition int) (*kafkawire.FetchConn, error) {
+	address, err := n.leader(ctx, topic, partition)
+	if err != nil {
+		return nil, fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout+n.cfg.RequestTimeout)
+	defer cancel()
+	var conn net.Conn
+	ended := func() bool { return true }
+	defer func() { ended() }()
+	dialer := &kafka.Dialer{
+		ClientID: n.cfg.ClientID, Timeout: n.cfg.DialTimeout, SASLMechanism: n.dialer.SASLMechanism,
+		DialFunc: func(_ context.Context, network, address string) (_ net.Conn, err error) {
+			if conn, err = n.dial(ctx, network, address); err != nil {
+				return nil, err
+			}
+			// kafka-go authenticates without a context, so close the connection when ctx ends.
+			ended = context.AfterFunc(ctx, func() { kafkawire.HangUp(conn) })
+			return kafkawire.NewCheckedConn(conn, n.guard, address), nil
+		},
+	}
+	_, err = dialer.DialContext(ctx, "tcp", address)
+	var c *kafkawire.FetchConn
+	if err == nil {
+		c, err = kafkawire.NewFetchConn(ctx, conn, n.cfg.ClientID, n.cfg.RequestTimeout, n.cfg.MaxBatchBytes)
+	} else if conn != nil {
+		kafkawire.HangUp(conn)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s, the leader of %s/%d: %w", address, topic, partition, err)
+	}
+	return c, nil
+}
+
+// leader returns the leader's address. kafka-go caches it for metadataTTL at most.
+func (n *network) leader(ctx context.Context, topic string, partition int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.RequestTimeout)
+	defer cancel()
+	response, err := n.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		return "", err
+	}
+	for _, found := range response.Topics {
+		if found.Name != topic {
+			continue
+		}
+		if found.Error != nil {
+			return "", found.Error
+		}
+		for _, p := range found.Partitions {
+			switch {
+			case p.ID != partition:
+			case p.Leader.Host != "":
+				return net.JoinHostPort(p.Leader.Host, strconv.Itoa(p.Leader.Port)), nil
+			case p.Error != nil:
+				return "", p.Error
+			default:
+				return "", kafka.LeaderNotAvailable
+			}
+		}
+	}
+	return "", kafka.UnknownTopicOrPartition
+}
+
+// kafkaLog writes kafka-go's lines to zap at debug level. What matters of them is also returned as
+// errors, and logged once per change.
+type kafkaLog struct{ log *zap.Logger }
+
+// Printf implements kafka.Logger.
+func (l kafkaLog) Printf(format string, args ...any) {
+	if entry := l.log.Check(zap.DebugLevel, "inbox: kafka client"); entry != nil {
+		entry.Write(zap.String(telemetry.FieldText, fmt.Sprintf(format, args...)))
+	}
+}
+
+// mostIterations bounds what a broker may make a client compute before it logs in, to about a
+// second. Kafka stores at most 16,384 iterations.
+const mostIterations = 1 << 20
+
+// boundedSCRAM refuses a broker's challenge that would take hours to answer. Nothing can interrupt
+// that computation once it has begun.
+type boundedSCRAM struct{ sasl.Mechanism }
+
+func (m boundedSCRAM) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	session, first, err := m.Mechanism.Start(ctx)
+	return boundedSCRAMSession{session}, first, err
+}
+
+type boundedSCRAMSession struct{ sasl.StateMachine }
+
+func (s boundedSCRAMSession) Next(ctx context.Context, challenge []byte) (bool, []byte, error) {
+	for field := range bytes.SplitSeq(challenge, []byte(",")) {
+		count, found := bytes.CutPrefix(field, []byte("i="))
+		if !found {
+			continue
+		}
+		if n, err := strconv.Atoi(string(count)); err != nil || n > mostIterations {
+			const what = "authenticate: the broker asks for %.20q iterations of SCRAM, of %d at most"
+			return false, nil, fmt.Errorf(what, count, mostIterations)
+		}
+	}
+	return s.StateMachine.Next(ctx, challenge)
+}
+
+// String returns the mechanism and the user name, never the password.
+func (s SASL) String() string {
+	switch {
+	case s.Mechanism == "" && s.Custom == nil:
+		return "none"
+	case s.Mechanism == "":
+		return s.Custom.Name()
+	case s.Username == "":
+		return s.Mechanism
+	default:
+		return s.Mechanism + " as " + s.Username
+	}
+}
+
+// Format writes String whatever the verb. So printing a SASL, or a struct with one in an exported
+// field such as Config, does not show the password. For an unexported field package fmt does not
+// call Format and prints everything.
+func (s SASL) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself
+}
+
+// MarshalText returns String, for JSON, YAML and structured logs.
+func (s SASL) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// withoutSecrets returns what may stay in memory that could be printed: fmt does not call the
+// methods of unexported fields.
+func (s SASL) withoutSecrets() SASL {
+	if s.Custom != nil {
+		return SASL{Mechanism: s.Custom.Name(), AllowWithoutTLS: s.AllowWithoutTLS}
+	}
+	return SASL{Mechanism: s.Mechanism, Username: s.Username, AllowWithoutTLS: s.AllowWithoutTLS}
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // waitsToReport is how often a fetcher may find that its new group has not begun before that is
@@ -137,4 +140,122 @@ func (n *network) listOffset(
 			kafka.Unknown)
 	}
 	return found.Offset, nil
+}
+
+// committer is the only one that commits in its generation, with one request in flight. Commits
+// therefore neither overtake each other nor move back. The one exception, beginGroup, commits
+// before the committer has anything to commit.
+type committer struct {
+	gen        *kafka.Generation
+	partitions []*partition
+	interval   time.Duration
+	// another commits on another connection than the generation's own.
+	another func(offsets map[string]map[int]int64) error
+	// done receives the result of each commit.
+	done func(error)
+
+	failed bool
+}
+
+// run commits what is due every interval until ctx ends or a commit fails. It reports whether no
+// commit failed. A failed commit means that the generation is over or the coordinator is gone: the
+// member has to join again.
+func (c *committer) run(ctx context.Context) bool {
+	for routine.Sleep(ctx, c.interval) {
+		if !c.flush() {
+			return false
+		}
+	}
+	return true
+}
+
+// flush commits what is due and reports whether that succeeded. Commits of an ended generation fail
+// and change nothing on the broker.
+func (c *committer) flush() bool {
+	if c.failed {
+		return false
+	}
+	offsets := map[string]map[int]int64{}
+	taken := map[*partition]int64{}
+	for _, p := range c.partitions {
+		if offset, due := p.due(); due {
+			if offsets[p.topic] == nil {
+				offsets[p.topic] = map[int]int64{}
+			}
+			offsets[p.topic][p.id] = offset
+			taken[p] = offset
+		}
+	}
+	if len(taken) == 0 {
+		return true
+	}
+	err := c.gen.CommitOffsets(offsets)
+	if lost(err) {
+		// The connection is lost, for example because the broker closed it when its SASL session
+		// expired. The generation is still alive: this member joins again only after the session
+		// has returned. So the same offsets can be committed once more, whether or not the first
+		// try reached the broker.
+		if again := c.another(offsets); again != nil {
+			err = fmt.Errorf("%w, and once more: %w", err, again)
+		} else {
+			err = nil
+		}
+	}
+	if err != nil {
+		c.failed = true
+		c.done(fmt.Errorf("commit offsets of %d partitions: %w", len(taken), err))
+		return false
+	}
+	for p, offset := range taken {
+		p.commit(offset)
+	}
+	c.done(nil)
+	return true
+}
+
+// commitAgain commits on a fresh connection.
+func (s *session) commitAgain(offsets map[string]map[int]int64) error {
+	s.consumer.network.transport.CloseIdleConnections() // idle ones may be as old as the lost one
+	return s.commit(offsets)
+}
+
+// commit commits for the session's generation on another connection than the generation's own.
+// Brokers refuse it too once the generation is over.
+func (s *session) commit(offsets map[string]map[int]int64) error {
+	c := s.consumer
+	ctx, cancel := context.WithTimeout(c.hardCtx, c.cfg.RequestTimeout)
+	defer cancel()
+	asked, answered := 0, 0
+	request := &offsetcommit.Request{GroupID: c.cfg.GroupID, GenerationID: s.gen.ID, MemberID: s.gen.MemberID,
+		RetentionTimeMs: -1}
+	for topic, partitions := range offsets {
+		of := offsetcommit.RequestTopic{Name: topic}
+		for id, offset := range partitions {
+			of.Partitions = append(of.Partitions, offsetcommit.RequestPartition{
+				PartitionIndex: int32(id), CommittedOffset: offset, CommittedLeaderEpoch: -1,
+			})
+		}
+		request.Topics = append(request.Topics, of)
+		asked += len(partitions)
+	}
+	answer, err := c.network.transport.RoundTrip(ctx, c.network.client.Addr, request)
+	if err != nil {
+		return err
+	}
+	response, ok := answer.(*offsetcommit.Response)
+	if !ok {
+		return fmt.Errorf("the answer is %T: %w", answer, kafka.Unknown)
+	}
+	for _, topic := range response.Topics {
+		answered += len(topic.Partitions)
+		for _, p := range topic.Partitions {
+			if p.ErrorCode != 0 {
+				return fmt.Errorf("%s/%d: %w", topic.Name, p.PartitionIndex, kafka.Error(p.ErrorCode))
+			}
+		}
+	}
+	if answered != asked {
+		return fmt.Errorf("the answer is about %d of %d partitions: %w", answered, asked, kafka.Unknown)
+	}
+	return nil
 }

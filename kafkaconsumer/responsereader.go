@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
@@ -177,4 +180,15 @@ func (d *responseReader) flush(next int64) bool {
 // note records the offset and the response's watermarks for the partition's health.
 func (d *responseReader) note(next int64) {
 	d.fetcher.partition.fetched(next, d.response.HighWatermark, d.response.LastStable, d.response.LogStart)
+}
+
+// RecordOf converts a message that an application has read with kafka-go itself into the record
+// that ID strategies read. Pass it to idempotent.RecordBy. It shares the message's memory.
+func RecordOf(m kafka.Message) envelope.Record {
+	headers := make([]handler.Header, len(m.Headers))
+	for i, h := range m.Headers {
+		headers[i] = handler.Header{Key: h.Key, Value: h.Value}
+	}
+	return envelope.Record{Topic: m.Topic, Partition: m.Partition, Offset: m.Offset, Timestamp: m.Time, Key: m.Key,
+		Value: m.Value, Headers: headers}
 }

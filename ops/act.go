@@ -3,9 +3,17 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Retry makes a poisoned status pending again. It is due now, its error count and its abandoned
@@ -111,4 +119,184 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, id string, version int64)
 	default:
 		return ErrNotPoisoned
 	}
+}
+
+// Pause stops claiming for a handler key on every worker, within a heartbeat of each. Running
+// handlers continue. On an Inline or Direct channel each partition waits at the next message for
+// the handler. With a Live it pauses all keys of the handler, so that workers of a program from
+// before a rename are paused too; without one it pauses only this key. It returns ErrNotFound
+// unless a worker lists the key or statuses are open under it. Pausing a paused handler succeeds
+// (contract 5.13).
+func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {
+	return o.setPaused(ctx, actor, ActionPause, handlerKey)
+}
+
+// Resume undoes Pause. If the handler is not paused, it returns ErrNotPaused, does nothing and
+// leaves no audit row.
+func (o *Ops) Resume(ctx context.Context, actor Actor, handlerKey string) error {
+	return o.setPaused(ctx, actor, ActionResume, handlerKey)
+}
+
+// These use the primary key.
+const (
+	pause = `
+INSERT INTO {handlers} (handler_key, paused, updated_at) VALUES ($1, true, $2)
+ON CONFLICT (handler_key) DO UPDATE SET paused = true, updated_at = excluded.updated_at`
+
+	resume = `UPDATE {handlers} SET paused = false, updated_at = $2 WHERE handler_key = $1 AND paused`
+)
+
+func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handlerKey string) error {
+	keys, err := o.keysOf(ctx, handlerKey)
+	if err != nil {
+		return fmt.Errorf("%s: %w", action, err)
+	}
+	// Use all of its keys: a pause of any key pauses the handler, and workers of a program from
+	// before a rename know only the legacy keys.
+	statement := resume
+	if action == ActionPause {
+		statement = pause
+	}
+	err = o.audited(ctx, actor, action, "handler "+keys[0], func(ctx context.Context, tx *gorm.DB) (any, error) {
+		var changed int64
+		for _, key := range keys {
+			rows, err := o.exec(ctx, tx.Statement.ConnPool, statement, key, o.stamp(o.clock.Now()))
+			if err != nil {
+				return nil, err
+			}
+			changed += rows
+		}
+		if changed == 0 {
+			return nil, ErrNotPaused
+		}
+		return map[string]any{"keys": keys}, nil
+	})
+	if err == nil && o.live != nil {
+		// This only saves time: the next heartbeat applies it, too.
+		_ = o.live.TakePaused(context.WithoutCancel(ctx))
+	}
+	return err
+}
+
+// keysOf returns the keys of a handler that is known in some way.
+func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
+	if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
+		return nil, err
+	}
+	if o.live != nil {
+		if keys, err := o.live.HandlerKeys(key); !errors.Is(err, ErrNotFound) {
+			return keys, err
+		}
+	}
+	handlers, err := o.Handlers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(handlers, func(h Handler) bool { return h.HandlerKey == key }) {
+		return nil, fmt.Errorf("handler key %q: %w: no worker lists it and nothing is open under it", key, ErrNotFound)
+	}
+	return []string{key}, nil
+}
+
+// Delete deletes a message and all of its statuses in any state, or returns ErrProcessing while one
+// is being processed. Nothing is remembered: a redelivery is a new message. confirmation must
+// repeat the message ID, otherwise it returns ErrBadInput. To end a poisoned status, use Discard.
+func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
+	err := ref.check()
+	if err == nil && confirmation != ref.ID {
+		err = badInput("confirmation", "it is not the message ID")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", ActionDelete, err)
+	}
+	var gone []changed
+	err = o.audited(ctx, actor, ActionDelete, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		pool := tx.Statement.ConnPool
+		// Lock the message first, as accepts and cleanup do. An accept that adds statuses waits,
+		// and then finds no message.
+		number, err := o.numberOf(ctx, pool, ref)
+		if err != nil {
+			return nil, err
+		}
+		messages, err := query(ctx, o, pool, lockMessage, scanMessage, number)
+		if err != nil {
+			return nil, err
+		}
+		if len(messages) == 0 {
+			return nil, ErrNotFound
+		}
+		// This waits for a claim that is being committed, and then sees it.
+		if gone, err = query(ctx, o, pool, deleteStatuses, scanChanged, number); err != nil {
+			return nil, err
+		}
+		left, err := query(ctx, o, pool, statusesLeft, store.Value[int64], number)
+		if err == nil && left[0] > 0 {
+			err = fmt.Errorf("%w by %d of its handlers: wait, or stop the worker", ErrProcessing, left[0])
+		}
+		if err == nil {
+			_, err = o.exec(ctx, pool, deleteMessage, number)
+		}
+		detail := map[string]any{"namespace": messages[0].namespace, "type": messages[0].typ,
+			"received_at": messages[0].receivedAt, "handlers": handlerKeys(gone)}
+		return detail, err
+	})
+	if err != nil {
+		return err
+	}
+	o.announce(ctx, false, gone)
+	return nil
+}
+
+// message is a message without its content.
+type message struct {
+	id, namespace, typ string
+	receivedAt         time.Time
+}
+
+func scanMessage(rows *sql.Rows, m *message) error {
+	var received store.Stamp
+	err := rows.Scan(&m.id, &m.namespace, &m.typ, &received)
+	m.receivedAt = received.Time
+	return err
+}
+
+// These use the messages' number, and the unique index on (message_number, handler_key) of
+// statuses.
+const (
+	lockMessage = `
+SELECT id, namespace, type, received_at FROM {messages} WHERE number = $1 {for update}`
+
+	deleteStatuses = `
+DELETE FROM {statuses} AS s WHERE s.message_number = $1 AND s.processing_started_at IS NULL RETURNING {changed}`
+
+	statusesLeft = `SELECT count(*) FROM {statuses} WHERE message_number = $1`
+
+	deleteMessage = `DELETE FROM {messages} WHERE number = $1`
+)
+
+func handlerKeys(rows []changed) []string {
+	keys := make([]string, len(rows))
+	for i, c := range rows {
+		keys[i] = c.handlerKey
+	}
+	return distinct(keys)
+}
+
+// Cleanup deletes now what the retentions allow, see Inbox.Cleanup. It runs many transactions. One audit row is written
+// before the first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option
+// Cleanup. It may take long; ctx ends it.
+func (o *Ops) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
+	if err := o.Can(ActionCleanup); err != nil {
+		return handler.Deleted{}, err
+	}
+	if err := o.note(ctx, actor, ActionCleanup, "inbox", map[string]string{"event": "begun"}); err != nil {
+		return handler.Deleted{}, err
+	}
+	deleted, err := o.opts.Cleanup(ctx)
+	end := map[string]any{"event": "ended", "deleted": deleted}
+	if err != nil {
+		end["error"] = o.redactor.Error(redact.Value{}, err.Error()) // an archive function may quote data
+		err = fmt.Errorf("%s: %w", ActionCleanup, err)
+	}
+	return deleted, errors.Join(err, o.noteAnyway(ctx, actor, ActionCleanup, "inbox", end))
 }

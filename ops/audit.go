@@ -3,11 +3,14 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -223,4 +226,149 @@ func (o *Ops) entry(actor Actor, action Action, target string, detail any) (mode
 	}
 	return models.Audit{ID: id, Actor: string(actor), Action: string(action), Target: target, Detail: string(text),
 		OccurredAt: now}, nil
+}
+
+// auditIDs makes the IDs of audit rows. They are UUIDs of version 7 from the same clock as the
+// rows' times, so a time corresponds to a place among the IDs. Each ID is later than the one before
+// it, even if the clock goes back.
+type auditIDs struct {
+	mu   sync.Mutex
+	last int64
+}
+
+func (a *auditIDs) next(now time.Time) (string, error) {
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return "", fmt.Errorf("make an ID: %w", err)
+	}
+	a.mu.Lock()
+	a.last = max(a.last+1, placeInTime(now))
+	at := a.last
+	a.mu.Unlock()
+	putTime(&id, at)
+	return id.String(), nil
+}
+
+// placeInTime returns t in 4,096ths of a millisecond since 1970, limited to what a UUID of version
+// 7 can hold: the year 10889.
+func placeInTime(t time.Time) int64 {
+	if t.Before(time.UnixMilli(0)) {
+		return 0
+	}
+	return t.UnixMilli()<<12 | int64(t.Nanosecond()%int(time.Millisecond))<<12/int64(time.Millisecond)
+}
+
+func putTime(id *uuid.UUID, at int64) {
+	binary.BigEndian.PutUint64(id[:8], uint64(at>>12)<<16|7<<12|uint64(at&0xfff))
+	id[8] = id[8]&0x3f | 0x80
+}
+
+// auditMargin is how far an audit row's ID may be from its time. IDs ascend even if the clock goes
+// back, and other programs may use another clock.
+const auditMargin = time.Hour
+
+// auditFrom returns an ID before those of all audit rows since t.
+func auditFrom(t time.Time) string {
+	id := uuid.Nil
+	if !t.IsZero() {
+		putTime(&id, placeInTime(t.Add(-auditMargin)))
+	}
+	return id.String()
+}
+
+// auditBefore returns an ID after those of all audit rows until t.
+func auditBefore(t time.Time) string {
+	if t.IsZero() {
+		return lastID
+	}
+	id := uuid.Max
+	putTime(&id, placeInTime(t.Add(auditMargin)))
+	return id.String()
+}
+
+// unknown is the actor in audit rows of requests without a signed-in user.
+const unknown Actor = "(unknown)"
+
+// Denied adds an audit row for a request that was refused because its actor may not make it (contract 11.3). Target is
+// what the request was for, such as "POST delete": 1 to 500 characters, and never text that the request chose. An
+// invalid actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
+//
+// A flood of such requests writes few rows. For one actor and one target within 10 minutes it
+// writes the first, the 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs
+// of actor and target at once, all others count as one pair. The row is written even if ctx has
+// ended.
+func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
+	if actor.check() != nil {
+		actor = unknown
+	}
+	if err := checkText("target", target, 1, maxTarget); err != nil {
+		return fmt.Errorf("%s: %w", ActionDenied, err)
+	}
+	of, count := o.denials.count(denial{actor, target}, o.clock.Now())
+	if !powerOfTen(count.Requests) {
+		return nil
+	}
+	return o.noteAnyway(ctx, of.actor, ActionDenied, of.target, count)
+}
+
+// maxTarget is the length to which the audit shortens a target.
+const maxTarget = 500
+
+const (
+	// denialsFor is how long denials of one actor and target are counted together.
+	denialsFor = 10 * time.Minute
+	// mostDenials is how many pairs are counted separately.
+	mostDenials = 1000
+)
+
+// denials counts refused requests.
+type denials struct {
+	mu sync.Mutex
+	of map[denial]denialCount
+}
+
+type denial struct {
+	actor  Actor
+	target string
+}
+
+// denialCount is the audit's detail of a denial.
+type denialCount struct {
+	Requests int64     `json:"requests"`
+	Since    time.Time `json:"since"`
+}
+
+// count counts one more denial and returns the pair and the count that it belongs to.
+func (d *denials) count(of denial, now time.Time) (denial, denialCount) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.of == nil {
+		d.of = map[denial]denialCount{}
+	}
+	if _, known := d.of[of]; !known && len(d.of) >= mostDenials {
+		for each, count := range d.of {
+			if count.over(now) {
+				delete(d.of, each)
+			}
+		}
+		if len(d.of) >= mostDenials {
+			of = denial{unknown, "more actors and targets than are told apart"}
+		}
+	}
+	count := d.of[of]
+	if count.over(now) {
+		count = denialCount{Since: now}
+	}
+	count.Requests++
+	d.of[of] = count
+	return of, count
+}
+
+func (c denialCount) over(now time.Time) bool { return now.Sub(c.Since) >= denialsFor }
+
+func powerOfTen(n int64) bool {
+	for n > 1 && n%10 == 0 {
+		n /= 10
+	}
+	return n == 1
 }

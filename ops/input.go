@@ -1,11 +1,13 @@
 package ops
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -169,4 +171,121 @@ func placeOf(list string, filter any, c Cursor) (*place, error) {
 		}
 	}
 	return &l.place, nil
+}
+
+// Filter selects the statuses to list, count or act on. A status must match every field. The zero
+// Filter matches every status. Audit rows store it as JSON.
+type Filter struct {
+	// States matches any of these states. Empty matches all; with ErrorText or Fingerprint it means
+	// StatePoisoned and StateFailing, which indexes find quickly.
+	States []State `json:"states,omitempty"`
+	// HandlerKeys matches any of these keys, at most 1,000.
+	HandlerKeys []string `json:"handler_keys,omitempty"`
+	// MessageID matches exactly, in Namespace or, if that is empty, in all namespaces.
+	MessageID string `json:"message_id,omitempty"`
+	// Namespace is that of MessageID. Without a MessageID it is ErrBadInput.
+	Namespace string `json:"namespace,omitempty"`
+	// Type matches the message type exactly.
+	Type string `json:"type,omitempty"`
+	// From and To limit when the message was received: not before From, and before To. Zero is no
+	// limit.
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
+	// ErrorText is a substring of the last error, ignoring case.
+	ErrorText string `json:"error_text,omitempty"`
+	// Fingerprint matches the statuses of one failure group, see Failures.
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// Cursor is a place in a list, from which List and similar methods continue. It is opaque, does not
+// expire and belongs to the list and the filter that it came from; with any other it is
+// ErrBadInput. The empty Cursor is the beginning.
+type Cursor string
+
+// These limit what one call does.
+const (
+	// defaultLimit is the page size if the caller gives 0.
+	defaultLimit = 50
+	// MaxLimit is the largest page size; a larger one is ErrBadInput.
+	MaxLimit = 1000
+	// lookLimit is how many rows a page, a count or a failure overview reads.
+	lookLimit = 10_000
+)
+
+// Count is a capped count: N of the rows that were read matched.
+type Count struct {
+	N int64
+	// Capped means that there may be more rows, which were not read.
+	Capped bool
+}
+
+// These use the index on poisoned rows, the due index and the one on waiting rows, with one step
+// per key (a loose index scan), however many rows each key has.
+const (
+	poisonedKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_poisoned AND completed_at IS NULL ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_poisoned AND s.completed_at IS NULL AND s.handler_key > k.handler_key
+		ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+
+	dueKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isOpen + ` ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
+		AND s.handler_key > k.handler_key ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+
+	waitingKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE is_waiting ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE s.is_waiting AND s.handler_key > k.handler_key
+		ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+)
+
+// failingKeys uses the index on failures in the same way.
+const failingKeys = `
+WITH RECURSIVE keys(handler_key, number) AS (
+	SELECT (SELECT handler_key FROM {statuses} WHERE ` + isGrouped + ` ORDER BY handler_key LIMIT 1), 1
+	UNION ALL
+	SELECT (SELECT s.handler_key FROM {statuses} s WHERE ` + isGrouped + ` AND s.handler_key > k.handler_key
+		ORDER BY s.handler_key LIMIT 1), k.number + 1
+	FROM keys k WHERE k.handler_key IS NOT NULL AND k.number < $1
+)
+SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
+
+// openKeys returns the handler keys that have rows of a stage.
+func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
+	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys,
+		byGroup: failingKeys}[st]
+	return readRows(ctx, o, statement, store.Value[string], mostKeys)
+}
+
+// allOpenKeys returns the handler keys that have rows of any stage.
+func (o *Ops) allOpenKeys(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, st := range []stage{byPoisoned, byDue, byWaiting} {
+		keys, err := o.openKeys(ctx, st)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, keys...)
+	}
+	return distinct(all), nil
+}
+
+// distinct returns the keys sorted and without duplicates. It does not change its argument.
+func distinct(keys []string) []string {
+	sorted := slices.Sorted(slices.Values(keys))
+	return slices.Compact(sorted)
 }

@@ -14,14 +14,18 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
@@ -101,4 +105,237 @@ func (o *Ops) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, o.opts.StatementTimeout)
 	defer cancel()
 	return models.CheckTables(ctx, o.db, o.opts.Naming)
+}
+
+// texts fills in the dialect's texts and the tables' names.
+func texts(dialect string, opts Options) *strings.Replacer {
+	names := append(tables(opts.Naming), dialectTexts[dialect]...)
+	if dialect == "postgres" {
+		names = append(names, "{at}", at(opts.Clock))
+	} else {
+		statuses := columns.Quote(opts.Naming.HandlerStatuses())
+		names = append(names, "{each}", `CROSS JOIN `+statuses+` s ON s.id IN (SELECT id`)
+	}
+	return strings.NewReplacer(names...)
+}
+
+// at returns the SQL of the second parameter, a time. On PostgreSQL the database's clock limits a
+// machine's time, but not a test's (contract 3.5).
+func at(c clock.Clock) string {
+	if clock.IsTest(c) {
+		return `$2::timestamptz`
+	}
+	return `LEAST($2::timestamptz, clock_timestamp())`
+}
+
+func tables(naming models.Naming) []string {
+	return []string{
+		"{messages}", columns.Quote(naming.Messages()),
+		"{statuses}", columns.Quote(naming.HandlerStatuses()),
+		"{rejected}", columns.Quote(naming.RejectedMessages()),
+		"{gaps}", columns.Quote(naming.Gaps()),
+		"{locks}", columns.Quote(naming.Locks()),
+		"{handlers}", columns.Quote(naming.Handlers()),
+		"{audit}", columns.Quote(naming.Audit()),
+		"{meta}", columns.Quote(naming.Meta()),
+	}
+}
+
+// dialectTexts are the parts of this package's statements that differ by dialect. Lists are passed
+// as JSON.
+var dialectTexts = map[string][]string{
+	"postgres": {
+		// The first parameter, a list of numbers.
+		"{= any}", `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
+		// The first parameter, a list of IDs.
+		"{= any ID}", `= ANY (ARRAY(SELECT value::uuid FROM json_array_elements_text($1::text::json) AS e(value)))`,
+		// The first parameter, a list of IDs with versions.
+		"{refs}", `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
+		// The first parameter, a list of texts or of lists: a row of each, its value.
+		"{list}", `json_array_elements_text($1::text::json) AS e(value)`,
+		"{0}", `(value::json->>0)`, "{1}", `(value::json->>1)`, "{2 as ID}", `(value::json->>2)::uuid`,
+		"{as ID}", `::uuid`,
+		// What a statement has as s for each row before it: as many statuses as stand between
+		// the two.
+		"{each}", `CROSS JOIN LATERAL (SELECT *`, "{/each}", `) s`,
+		"{index of}", `strpos(`,
+		// Behind a text, so that no locale of the database decides on its order and its lower case.
+		"{bytewise}", ` COLLATE "C"`,
+		"{due as stored}", due,
+		"{received as stored}", `received_at`,
+		"{in another form}", `false`, // received_at than store.SQLiteTime's
+		"{rejected as stored}", `rejected_at`,
+		// By ID, however few poisoned rows there were when statistics were made.
+		"{by id}", `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
+		"{changed}", `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
+		"{clock}", `clock_timestamp()`,
+		"{for update}", `FOR UPDATE`,
+		// How many bytes a text has.
+		"{octets}", `octet_length(`, "{/octets}", `)`,
+	},
+	"sqlite": {
+		"{= any}", `IN (SELECT value FROM json_each(?1))`,
+		"{= any ID}", `IN (SELECT value FROM json_each(?1))`,
+		"{refs}", `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
+		"{list}", `json_each(?1) AS e`,
+		"{0}", `json_extract(value, '$[0]')`, "{1}", `json_extract(value, '$[1]')`, "{2 as ID}",
+		`json_extract(value, '$[2]')`,
+		"{as ID}", ``,
+		// No join knows the tables to its left, but the subquery of a condition does.
+		"{/each}", `)`,
+		"{index of}", `instr(`,
+		"{bytewise}", ``, // as all are, and lower knows ASCII alone
+		"{due as stored}", `CAST(` + due + ` AS text)`,
+		"{received as stored}", `CAST(received_at AS text)`,
+		"{in another form}", `length(received_at) <> 32`,
+		"{rejected as stored}", `CAST(rejected_at AS text)`,
+		"{by id}", ``,
+		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
+		"{clock}", `NULL`,
+		"{at}", `?2`, // as at is
+		"{for update}", ``,
+		"{octets}", `length(CAST(`, "{/octets}", ` AS BLOB))`, // octet_length is of 3.43
+	},
+}
+
+// Options configure an Ops. The functions that New and Inbox.Ops get may change them.
+type Options struct {
+	// Naming says where the tables live. Inbox.Ops sets it. Default: the connection's schema and the
+	// prefix "inbox_".
+	Naming models.Naming
+	// StatementTimeout bounds each transaction of an action and each statement of a query. Must be
+	// more than 0. Default 10 s; that of Inbox.Ops is the inbox's own.
+	StatementTimeout time.Duration
+	// Connections bounds how many of the pool's connections this Ops uses at once. Further calls wait
+	// for one until their context ends. Handlers need the rest of the pool: don't set it near the
+	// pool's size. Replay, ReAccept and Cleanup also use the application's own connections. Default 0:
+	// a quarter of the pool's MaxOpenConns, between 1 and 4, and 4 for a pool without a limit.
+	Connections int
+	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a
+	// message can: leave it off where operators are not trusted with that. Default off (contract 11.1).
+	AllowReplay bool
+	// Redact replaces each value before anybody sees it or searches in it. It does not change what is
+	// stored, nor what Replay and ReAccept work with. Failure groups are made of errors as they are
+	// stored, without what redact.Common hides. In Inbox.Ops it gets what inbox.Options.Redact has
+	// left, and cannot replace that hook. Message IDs, types, sources, handler keys and topics are
+	// shown as they are: keep secrets out of them. Default nil, no hook (contract 11.4, 11.6).
+	Redact redact.Hook
+	// Cleanup replaces the running application's cleanup. It is for programs beside the application
+	// that know its retentions. Don't set it in the application, whose own cleanup obeys the
+	// retentions of single handlers and archives. Concurrent calls of Ops.Cleanup call it concurrently.
+	// Default nil: the application's, and without one Ops.Cleanup returns ErrNeedsApplication.
+	Cleanup func(ctx context.Context) (handler.Deleted, error)
+	// Live is the running application. Inbox.Ops sets it. Default nil, none.
+	Live Live
+	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for
+	// tests. On PostgreSQL the database's clock judges the silence of workers whatever this is
+	// (contract 3.5). Default nil, the system's.
+	Clock clock.Clock
+}
+
+func defaults() Options { return Options{StatementTimeout: 10 * time.Second} }
+
+func (o Options) check() error {
+	switch {
+	case o.StatementTimeout <= 0:
+		return fmt.Errorf("option StatementTimeout = %s: must be more than 0", o.StatementTimeout)
+	case o.Connections < 0:
+		return fmt.Errorf("option Connections = %d: must be 0 (a quarter of the pool) or more", o.Connections)
+	}
+	return nil
+}
+
+// These are the errors that callers can distinguish. Each is wrapped with details.
+var (
+	// ErrNotFound means that nothing has that ID or handler key, or no longer.
+	ErrNotFound = errors.New("not found")
+	// ErrAmbiguous means that several namespaces have a message with that ID, see MessageRef.
+	ErrAmbiguous = errors.New("in several namespaces")
+	// ErrStale means that the status has another version than the caller saw, or changed during the
+	// action. Read it again.
+	ErrStale = errors.New("changed meanwhile")
+	// ErrNotPoisoned means that only a poisoned status can be retried or discarded.
+	ErrNotPoisoned = errors.New("not poisoned")
+	// ErrNotPaused means that only a paused handler key can be resumed.
+	ErrNotPaused = errors.New("not paused")
+	// ErrProcessing means that a message cannot be deleted while a handler runs on it.
+	ErrProcessing = errors.New("being processed")
+	// ErrBadInput means that an argument is missing, malformed or out of range.
+	ErrBadInput = errors.New("bad input")
+	// ErrNeedsApplication means that only the running application can do this, because it knows the
+	// channels and handlers. Use Inbox.Ops in its process, or its dashboard.
+	ErrNeedsApplication = errors.New("only the running application can do this")
+	// ErrReplayOff means that Replay needs the option AllowReplay.
+	ErrReplayOff = errors.New("replay is off")
+	// ErrNotAudited means that the audit row could not be written, so nothing was done or shown.
+	ErrNotAudited = store.ErrNotAudited
+)
+
+// Can reports whether this Ops supports an action, regardless of the actor and the target. It
+// returns nil, or the error that the action's method always returns: ErrNeedsApplication or, with
+// the application, ErrReplayOff. All actions but Replay, ReAccept and Cleanup need only the tables.
+// Can is for user interfaces, so that they offer only what works; the methods check for themselves
+// (contract 11.1).
+func (o *Ops) Can(action Action) error {
+	able := true
+	switch action {
+	case ActionReplay:
+		able = o.live != nil
+		if able && !o.opts.AllowReplay {
+			return fmt.Errorf("%s: %w: it needs the option AllowReplay", action, ErrReplayOff)
+		}
+	case ActionReAccept:
+		able = o.live != nil
+	case ActionCleanup:
+		able = o.opts.Cleanup != nil
+	}
+	if !able {
+		return fmt.Errorf("%s: %w: act through Inbox.Ops in its process, or through its dashboard", action,
+			ErrNeedsApplication)
+	}
+	return nil
+}
+
+// Live is what only a running application can do, because it knows the channels and handlers. Inbox.Ops gets one from
+// *inbox.Inbox. Without it Replay, ReAccept and Cleanup (but see Options.Cleanup) fail with ErrNeedsApplication.
+// Implementations are safe for concurrent use.
+type Live interface {
+	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls
+	// wake after the commit.
+	AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (result Accepted, wake func(), err error)
+	// AcceptRejected accepts the content of a rejected message, deletes its row and adds the audit
+	// row, all in one transaction. If the record is still bad, it stores the new reason with the
+	// audit row.
+	AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]Accepted, error)
+	// Cleanup is Inbox.Cleanup.
+	Cleanup(ctx context.Context) (handler.Deleted, error)
+	// HandlerKeys returns all keys of the handler that has this one, its current key first. It
+	// returns ErrNotFound if no handler of this process has it.
+	HandlerKeys(key string) ([]string, error)
+	// Ordered reports whether the handler that has this key is ordered, and whether its lanes skip
+	// poisoned rows. Both are false if no handler of this process has it.
+	Ordered(key string) (ordered, skipsPoisoned bool)
+	// Wake notifies this process's processor that handlers have due statuses.
+	Wake(handlerKeys ...string)
+	// Ended returns, by handler key, the attempts that ended in this process within about the last
+	// hour, and since when they are counted; zero if the process does not run.
+	Ended() (since time.Time, of map[string]Ended)
+	// TakePaused makes this process apply the current pauses now and not with its next heartbeat.
+	TakePaused(ctx context.Context) error
+}
+
+// Ended counts attempts that have ended.
+type Ended struct {
+	Completed int64
+	// Failed includes the attempts that poisoned.
+	Failed   int64
+	Poisoned int64
+}
+
+// Accepted is the result for a message that an operator accepted.
+type Accepted struct {
+	MessageID string
+	Outcome   handler.AcceptOutcome
+	// Handlers is the number of statuses added.
+	Handlers int
 }

@@ -5,11 +5,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/scheduler"
-	"github.com/gorm-inbox/inbox/internal/telemetry"
-
 	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the
@@ -206,4 +210,155 @@ func (l *loop) untilNextPoll() time.Duration {
 		return pause
 	}
 	return wait
+}
+
+// event is what other goroutines send to the owner of a pool. Exactly one field is set.
+type event struct {
+	finished *group
+	overdue  *group
+	returned *handler.Handler // whose call, given up as stuck, has returned
+	claimed  *claimed
+}
+
+// reports is the queue of events that the owner has not handled yet. Senders never wait. The owner
+// takes all events at once, because handlers that need microseconds finish by the dozen.
+type reports struct {
+	arrived routine.Signal // set while there may be events
+
+	mu     sync.Mutex
+	events []event
+	spare  []event // the events last taken; their memory is reused
+	closed bool
+}
+
+func newReports() reports { return reports{arrived: routine.NewSignal()} }
+
+// add queues an event and reports whether it was taken. It is not taken after close.
+func (r *reports) add(e event) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.events = append(r.events, e)
+	if len(r.events) == 1 {
+		r.arrived.Notify()
+	}
+	return true
+}
+
+// take returns the queued events in order. The slice is valid until the next take.
+func (r *reports) take() []event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.spare)
+	taken := r.events
+	r.events, r.spare = r.spare[:0], taken
+	return taken
+}
+
+// close returns the queued events and makes add refuse further ones.
+func (r *reports) close() []event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	left := r.events
+	r.events = nil
+	return left
+}
+
+// wakeup collects reasons to claim. Signals coalesce and never block the sender.
+type wakeup struct {
+	signal routine.Signal
+
+	mu   sync.Mutex
+	keys map[string]bool
+	all  bool
+	due  time.Time
+}
+
+func newWakeup() *wakeup { return &wakeup{signal: routine.NewSignal(), keys: map[string]bool{}} }
+
+// wake says that these handlers may have new due statuses; without keys, that any handler may.
+func (w *wakeup) wake(keys ...string) {
+	w.mu.Lock()
+	w.all = w.all || len(keys) == 0
+	for _, key := range keys {
+		w.keys[key] = true
+	}
+	w.mu.Unlock()
+	w.notify()
+}
+
+// at says that a status comes due at that time.
+func (w *wakeup) at(due time.Time) {
+	w.mu.Lock()
+	if w.due.IsZero() || due.Before(w.due) {
+		w.due = due
+	}
+	w.mu.Unlock()
+	w.signal.Notify()
+}
+
+// notify makes the loop run another round, without news about due statuses.
+func (w *wakeup) notify() { w.signal.Notify() }
+
+func (w *wakeup) take() (keys map[string]bool, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys, all = w.keys, w.all
+	w.keys, w.all = map[string]bool{}, false
+	return keys, all
+}
+
+func (w *wakeup) takeDue() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	due := w.due
+	w.due = time.Time{}
+	return due
+}
+
+// policy is how one handler's attempts run and are retried: by the handler's own options, or else
+// by the inbox's.
+type policy struct {
+	attempt.Policy
+	breaker *breaker // nil if it has none
+	// groupSize is how many messages may share a call or a transaction.
+	groupSize int
+	// lanes is the rule for the handler's lanes; nil if it is not ordered.
+	lanes *store.LaneRule
+	// redactor redacts error texts. It is the inbox's.
+	redactor redaction.Redactor
+}
+
+func newPolicy(
+	h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string),
+) *policy {
+	p := &policy{
+		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
+		groupSize: max(h.BatchSize(), h.TxGroup()),
+	}
+	if settings, own := h.CircuitBreaker(); own {
+		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
+	}
+	if h.Ordered() {
+		p.lanes = &store.LaneRule{SkipPoisoned: h.SkipsPoisoned()}
+		for _, key := range h.Keys() {
+			p.lanes.Handlers = append(p.lanes.Handlers, store.LaneHandler(key))
+		}
+	}
+	return p
+}
+
+// rules returns what the scheduler knows of the handler. The due messages of ordered handlers
+// cannot be counted, because rows of a lane may wait for each other. Nor can those of handlers with
+// legacy keys, because each key is claimed with a quota of its own.
+func (p *policy) rules(h *handler.Handler) scheduler.Rules {
+	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
+		len(h.LegacyKeys()) == 0}
+	if p.breaker != nil {
+		r.Circuit = p.breaker.state
+	}
+	return r
 }
