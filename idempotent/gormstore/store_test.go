@@ -149,7 +149,7 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 		"schema": func(o *gormstore.Options) {
 			o.Schema = "billing"
 		},
-		`table prefix "a b"`: func(o *gormstore.Options) {
+		`table prefix = "a b"`: func(o *gormstore.Options) {
 			o.TablePrefix = "a b"
 		},
 		"option LockTimeout = 0s": func(o *gormstore.Options) {

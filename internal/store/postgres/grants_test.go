@@ -23,7 +23,7 @@ func TestGrantsAreToRolesOfTheirOwn(t *testing.T) {
 		require.Error(t, err, "%+v", roles)
 	}
 	_, err := postgres.Grants(models.Naming{Schema: "a b"}, postgres.Roles{Application: "app"})
-	require.ErrorContains(t, err, `schema "a b"`)
+	require.ErrorContains(t, err, `schema = "a b"`)
 	script, err := postgres.Grants(models.Naming{}, postgres.Roles{Reader: `a"; DROP TABLE x; --`})
 	require.NoError(t, err)
 	require.Contains(t, script, `TO "a""; DROP TABLE x; --";`)
