@@ -61,7 +61,7 @@ soak: ## MINUTES=5 SEED=n: load, crashes and outages, then the ledger
 	go run -C integration ./soak -minutes $(MINUTES) -seed $(SEED)
 
 .PHONY: bench
-bench: ## the module beside its peers, and docs/benchmarks.md anew
+bench: ## the module beside its peers, and docs/benchmarks.md written again
 	go run -C bench . -docs
 
 .PHONY: lint
@@ -94,7 +94,7 @@ modules: ## names the modules that the other targets cover
 clean:
 	rm -rf $(BIN)
 
-# Programs are built anew each time; Go's cache makes that cheap.
+# Programs are built each time; Go's cache makes that cheap.
 .PHONY: programs
 programs: $(WITH_SERVERS) $(BIN)/testreport $(BIN)/mutants
 

@@ -56,7 +56,7 @@ func (t *tables) ready(ctx context.Context) error {
 	return t.check(ctx)
 }
 
-// checkAtStart checks the tables anew, as each Start does.
+// checkAtStart checks the tables again, as each Start does.
 func (t *tables) checkAtStart(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

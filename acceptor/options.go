@@ -53,7 +53,7 @@ type GapPolicy string
 const (
 	// GapHalt stops the partition before the gap. If the topic was created again, the halt does not
 	// survive a restart or a rebalance: brokers forget a group's offsets when its topic is deleted,
-	// and reading then begins anew at StartOffset.
+	// and reading then begins at StartOffset.
 	GapHalt GapPolicy = "halt"
 	// GapContinue stores a row that says what is missing and continues after the gap.
 	GapContinue GapPolicy = "continue"
@@ -74,7 +74,7 @@ type Options struct {
 	// known with other content: DifferingContentLog, which takes it for a duplicate, or
 	// DifferingContentReject, which makes its record bad, to be treated by BadRecords.
 	// The content stored first counts in either case, and each is counted and logged
-	// with its ID. Do not use Reject where a producer may build a message anew when it
+	// with its ID. Do not use Reject where a producer may build a message again when it
 	// sends it again, with a time of sending in it, say: each would be kept. Default
 	// DifferingContentLog (contract 4.3).
 	DifferingContent DifferingContentPolicy `yaml:"differing_content" env:"DIFFERING_CONTENT"`
@@ -106,7 +106,7 @@ type Options struct {
 	//
 	// A halt at a topic that was created again does not survive a restart or a
 	// rebalance: brokers forget a group's offsets when its topic is deleted, and
-	// reading then begins anew at StartOffset.
+	// reading then begins at StartOffset.
 	OnGap GapPolicy `yaml:"on_gap" env:"ON_GAP"`
 }
 

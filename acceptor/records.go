@@ -2,19 +2,15 @@ package acceptor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
-	"github.com/gorm-inbox/inbox/redact"
 )
 
 // AcceptRecords persists what a channel received: messages with their statuses, and bad records as
@@ -175,26 +171,6 @@ func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []en
 	return results
 }
 
-// disposition applies the policy for a bad record. Unrouted ones have their own policy.
-func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition {
-	policy := in.policyOf(r)
-	switch {
-	case isUnrouted(err) && in.opts.Unrouted == UnroutedHalt:
-		return envelope.Halt
-	case isUnrouted(err), policy == BadRecordStore:
-		return envelope.Durable
-	case policy == BadRecordDeadLetter:
-		return envelope.DeadLetter
-	default:
-		return envelope.Halt
-	}
-}
-
-func isUnrouted(err error) bool {
-	var reason *InvalidError
-	return errors.As(err, &reason) && reason.Reason == reasonUnrouted
-}
-
 // afterHaltError is why a good record halts.
 type afterHaltError struct{ offset int64 }
 
@@ -218,58 +194,6 @@ func haltedRecords(received []envelope.Received, results []envelope.Result) map[
 		}
 	}
 	return skip
-}
-
-// reason returns why a record is bad, as it is stored and published. It redacts the text before
-// cutting it, so that no part of a secret is left.
-func (a *Acceptor) reason(channel, rejectedID string, err error) string {
-	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
-}
-
-// rejection returns the row that keeps a bad record.
-func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
-	text := ""
-	if reason != nil {
-		text = a.reason(channel, "", reason)
-	}
-	headers := ""
-	if r.RawHeaders != nil {
-		headers = properties.SerializeRawHeaders(r.RawHeaders)
-	} else {
-		headers = properties.SerializeHeaders(r.Headers)
-	}
-	return models.RejectedMessage{
-		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition),
-		Offset:    r.Offset,
-		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: headers, Reason: text,
-		RejectedAt: a.clock.Now(),
-	}
-}
-
-// reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for
-// as long as an outage lasts. Dead letters are counted and logged when they are acknowledged.
-func (in *intake) reportBad(received []envelope.Received, results []envelope.Result) {
-	for at, bad := range in.mostlyBad {
-		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
-			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic),
-			zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad),
-			zap.Int(telemetry.FieldRecords, bad.total))
-	}
-	in.countEmpty(received, results)
-	for i, r := range results {
-		if after := (*afterHaltError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &after) {
-			continue
-		}
-		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)
-		what := "inbox: bad record kept as rejected"
-		if r.Disposition == envelope.Halt {
-			what = "inbox: partition halts before a bad record"
-		}
-		record := received[i].Record
-		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
-			zap.Int(telemetry.FieldPartition, record.Partition),
-			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
-	}
 }
 
 // countEmpty counts the records that hold no message, such as an empty batch of CloudEvents, which

@@ -40,7 +40,12 @@ type Options struct {
 
 // DefaultOptions returns the defaults of contract 9 for an inbox.
 func DefaultOptions() Options {
-	return Options{CleanupInterval: time.Hour, CleanupBatchSize: 10_000, ArchiveTimeout: time.Minute}
+	return Options{
+		Retention:        0, // everything is kept
+		CleanupInterval:  time.Hour,
+		CleanupBatchSize: 10_000,
+		ArchiveTimeout:   time.Minute,
+	}
 }
 
 // lockName is the lease that lets one worker clean at a time.

@@ -18,9 +18,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// ErrUndecodable is why a partition halts when its records cannot be read: their checksum,
-// compression or format is wrong, or a batch is larger than MaxBatchBytes. Find it with errors.Is
-// in PartitionHealth.Halted.
+// ErrUndecodable is why a partition halts when its records cannot be read: their checksum, compression or format is
+// wrong, or a batch is larger than MaxBatchBytes. Find it with errors.Is in PartitionHealth.Halted. A record that can
+// be read and is no message is a bad record instead (acceptor.BadRecordPolicy).
 var ErrUndecodable = kafkawire.ErrUndecodable
 
 // ErrStopped is returned by Start after Stop. Make a new Consumer then.

@@ -110,7 +110,7 @@ type Gap struct {
 	Topic     string `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_gaps_coordinates,priority:2"`
 	Partition int32  `gorm:"column:partition;not null;uniqueIndex:inbox_gaps_coordinates,priority:3"`
 	// FromOffset should have been read next. ToOffset is the first offset that is read: above
-	// FromOffset if records were removed, below it if the log began anew.
+	// FromOffset if records were removed, below it if the log began again.
 	FromOffset int64     `gorm:"column:from_offset;not null;uniqueIndex:inbox_gaps_coordinates,priority:4"`
 	ToOffset   int64     `gorm:"column:to_offset;not null;uniqueIndex:inbox_gaps_coordinates,priority:5"`
 	Reason     string    `gorm:"column:reason;type:varchar(2000);not null"`

@@ -356,7 +356,7 @@ func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 		require.NoError(t, r.d.DB.Raw(`SELECT handler_key || '/' || message_id FROM inbox_handler_statuses
 			WHERE last_error = 'needle' ORDER BY id DESC`).Scan(&expected).Error)
 		require.Greater(t, len(expected), 20)
-		hook, err := ops.New(r.d.DB, redactBy(func(v redact.Value) []byte {
+		hook, err := ops.New(r.d.DB, patient, redactBy(func(v redact.Value) []byte {
 			return bytes.ReplaceAll(v.Bytes, []byte("needle"), []byte("NEEDLE!"))
 		}))
 		require.NoError(t, err)

@@ -47,6 +47,9 @@ func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 // lookLimit is how many rows a page, a count or a failure overview looks at.
 const lookLimit = 10_000
 
+// patient lets a statement take as long as any wait of a test: with the race detector SQLite is slow.
+func patient(o *ops.Options) { o.StatementTimeout = inboxtest.Patience }
+
 func allowReplay(o *ops.Options) { o.AllowReplay = true }
 
 func redactBy(hook redact.Hook) func(*ops.Options) {
@@ -75,7 +78,7 @@ func newRig(t testing.TB, d *inboxtest.Database, configure func(*ops.Options), o
 	}),
 		inbox.Channel("c", inbox.On("t", mail, ship), inbox.On("alone", alone)))
 	var err error
-	r.ops, err = r.ib.Ops(configure)
+	r.ops, err = r.ib.Ops(patient, configure)
 	require.NoError(t, err)
 	return r
 }

@@ -30,7 +30,7 @@ func main() {
 		inbox.Module("orders",
 			inbox.Configure(func(o *inbox.Options) {
 				o.Migrate = true
-				o.Processor.MaxRetries = 5
+				o.Processor.MaxRetries = 12
 			}),
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{Brokers: brokers, Topics: []string{"orders.events"}, GroupID: "fulfilment"}),

@@ -56,9 +56,25 @@ func main() {
 	if !demo.IsWorker() {
 		command.Main()
 	}
-	demo.Work(func(_ context.Context, cfg Config) error {
-		Service(cfg).Run() // until a signal ends it
-		return nil
+	demo.Work(func(ctx context.Context, cfg Config) error {
+		// As app.Run, which would not notice a signal that comes before it has started.
+		app := Service(cfg)
+		starting, cancel := context.WithTimeout(ctx, app.StartTimeout())
+		defer cancel()
+		if err := app.Start(starting); err != nil {
+			return err
+		}
+		var failed error
+		select {
+		case <-ctx.Done():
+		case s := <-app.Wait():
+			if s.ExitCode != 0 {
+				failed = fmt.Errorf("the service shut down with exit code %d", s.ExitCode)
+			}
+		}
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
+		defer cancel()
+		return errors.Join(failed, app.Stop(stopping))
 	})
 }
 

@@ -50,9 +50,9 @@ func guarded(own, fallback func(int) time.Duration) func(int) time.Duration {
 	}
 }
 
-// Backoff returns the wait before attempt number count+1: half of min(2^count seconds, limit), plus
-// a random part of up to the same length, so that messages which failed together drift apart
-// (contract 5.6). It cannot overflow.
+// Backoff returns the wait before attempt number count+1: half of min(2^count seconds, limit), plus a random part of
+// up to the same length, so that messages which failed together drift apart (contract 5.6). The processor uses it as
+// well for statuses that vanished workers or database failures have released. It cannot overflow.
 func Backoff(count int, limit time.Duration) time.Duration {
 	base := limit
 	if count < 33 { // 2^33 s is 272 years: beyond that limit is smaller

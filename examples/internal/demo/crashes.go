@@ -102,7 +102,7 @@ func (c *Crashes) kill(ctx context.Context, items int) error {
 func (c *Crashes) moment(items int) func(Tally) (bool, error) {
 	random := c.Env.Random
 	settled := c.last.Settled() + random.Int64N(int64(items)*8/10+1)
-	at := time.Now().Add(time.Hour)
+	at := time.Now().Add(patience / 3) // a part may hold only duplicates and bad records, which settle nothing
 	if random.IntN(2) == 0 {
 		at = time.Now().Add(time.Duration(random.Int64N(int64(c.Window))))
 	}

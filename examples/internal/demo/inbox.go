@@ -96,7 +96,7 @@ func ReadStored(ctx context.Context, db *gorm.DB) (s Stored, err error) {
 		return map[string]*gorm.DB{
 			"messages": db.Model(&models.Message{}).Select("id, type").Find(&s.Messages),
 			"statuses": db.Model(&models.HandlerStatus{}).Select("message_id, handler_key, " +
-				"completed_at IS NOT NULL AS completed, is_poisoned AND completed_at IS NULL AS poisoned, " +
+				"completed_at IS NOT NULL AS completed, is_poisoned AS poisoned, " +
 				"processing_started_at IS NOT NULL AS claimed, error_count, outcome").Find(&s.Statuses),
 			"rejected records": db.Model(&models.RejectedMessage{}).
 				Select(`partition, record_offset AS "offset"`).Find(&s.Rejected),

@@ -9,7 +9,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// claimSQL reads the due index, per key from its oldest due row. It never reads another key's
+// claimSQL is the claim of a worker without ordered handlers. claimLanesSQL is that with ordered handlers, and
+// claimManualSQL that without a worker: keep them alike.
+//
+// It reads the due index, per key from its oldest due row. It never reads another key's
 // backlog nor rows that are due in the future. It updates the rows by their place (a TID scan),
 // whatever number of rows the planner expects: this very statement has locked them, so they cannot
 // move. A row that changed between this statement's snapshot and its lock has moved to another
@@ -54,6 +57,7 @@ const dueOfKeySQL = `
 		LIMIT k.quota
 		FOR NO KEY UPDATE SKIP LOCKED`
 
+// isDueSQL is the condition of a due row. unclaimedSQL says why part of it is in a CASE.
 const isDueSQL = `handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 			AND COALESCE(next_attempt_at, created_at) <= GREATEST($3::timestamptz, statement_timestamp())
 			AND CASE WHEN processing_started_at IS NOT NULL OR next_attempt_at > $3::timestamptz THEN false ELSE true END`

@@ -20,7 +20,7 @@ import (
 // modelBudget is how long the model test takes, unless -rapid.checks or RAPID_CHECKS sets the
 // number of sequences, as in
 //
-//	go test ./internal/store -run 'TestSQLite$/^Model' -rapid.checks=5000 -rapid.steps=60
+//	go test ./internal/store/sqlite -run 'TestSQLite$/^Model' -rapid.checks=5000 -rapid.steps=60
 //
 // A failing sequence is shortened for -rapid.shrinktime (30 s). It can be run again with the
 // -rapid.failfile or -rapid.seed that the failure names.

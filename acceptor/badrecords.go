@@ -1,0 +1,150 @@
+package acceptor
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
+)
+
+// badCount counts a partition's records in a batch, and how many of them are bad.
+type badCount struct{ bad, total int }
+
+// policyOf returns the inbox's policy for bad records, but BadRecordHalt for a partition that is
+// mostly bad.
+func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
+	if _, halts := in.mostlyBad[partitionOf(r)]; halts {
+		return BadRecordHalt
+	}
+	return in.opts.BadRecords
+}
+
+// findMostlyBad finds, once for the whole batch, partitions of which more than half of the records
+// are bad, and reports whether there are any. Each partition counts by itself: partitions that
+// share an accept may be of other topics and other producers.
+//
+// At least HaltAtBadRecords must be bad: on a quiet topic each record is a batch by itself, and one
+// bad record is no sign of a wrong schema. Unrouted records do not count as bad, and it finds none
+// if bad records halt in any case.
+func (in *intake) findMostlyBad(received []envelope.Received, results []envelope.Result) bool {
+	if in.judged || in.opts.BadRecords == BadRecordHalt || in.opts.HaltAtBadRecords == 0 {
+		return false
+	}
+	in.judged = true
+	counts := map[partition]badCount{}
+	for i, r := range results {
+		if record := received[i].Record; r.Err == nil || !bareTombstone(record) {
+			s := counts[partitionOf(record)]
+			s.total++
+			if r.Err != nil && !isUnrouted(r.Err) {
+				s.bad++
+			}
+			counts[partitionOf(record)] = s
+		}
+	}
+	in.mostlyBad = map[partition]badCount{}
+	for at, s := range counts {
+		if s.bad >= in.opts.HaltAtBadRecords && s.bad > s.total/2 {
+			in.mostlyBad[at] = s
+		}
+	}
+	return len(in.mostlyBad) > 0
+}
+
+// bareTombstone reports whether a record has no more than a key. A producer that deletes on a
+// compacted topic writes any number of these (Debezium: one per deletion), whatever the schema. If
+// no message can be made of one, it counts neither as a bad record nor as a good one.
+func bareTombstone(r envelope.Record) bool {
+	return r.Value == nil && len(r.Headers) == 0 && r.RawHeaders == nil
+}
+
+// explain adds to the errors of these partitions' bad records why they halt.
+func (in *intake) explain(received []envelope.Received, results []envelope.Result) []envelope.Result {
+	for i, r := range results {
+		if s, halts := in.mostlyBad[partitionOf(received[i].Record)]; halts && r.Err != nil && !isUnrouted(r.Err) {
+			results[i].Err = fmt.Errorf("%d of %d records of the partition in one batch are bad, this one because: %w", s.bad,
+				s.total, r.Err)
+		}
+	}
+	return results
+}
+
+// disposition applies the policy for a bad record. Unrouted ones have their own policy.
+func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition {
+	policy := in.policyOf(r)
+	switch {
+	case isUnrouted(err) && in.opts.Unrouted == UnroutedHalt:
+		return envelope.Halt
+	case isUnrouted(err), policy == BadRecordStore:
+		return envelope.Durable
+	case policy == BadRecordDeadLetter:
+		return envelope.DeadLetter
+	default:
+		return envelope.Halt
+	}
+}
+
+func isUnrouted(err error) bool {
+	var reason *InvalidError
+	return errors.As(err, &reason) && reason.Reason == reasonUnrouted
+}
+
+// reason returns why a record is bad, as it is stored and published. It redacts the text before
+// cutting it, so that no part of a secret is left.
+func (a *Acceptor) reason(channel, rejectedID string, err error) string {
+	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
+}
+
+// rejection returns the row that keeps a bad record.
+func (a *Acceptor) rejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
+	text := ""
+	if reason != nil {
+		text = a.reason(channel, "", reason)
+	}
+	headers := ""
+	if r.RawHeaders != nil {
+		headers = properties.SerializeRawHeaders(r.RawHeaders)
+	} else {
+		headers = properties.SerializeHeaders(r.Headers)
+	}
+	return models.RejectedMessage{
+		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: r.Topic, Partition: int32(r.Partition),
+		Offset:    r.Offset,
+		Timestamp: r.Timestamp.UTC(), Key: r.Key, Value: r.Value, Headers: headers, Reason: text,
+		RejectedAt: a.clock.Now(),
+	}
+}
+
+// reportBad counts and logs bad records, after the accept has succeeded: a failing accept is retried for
+// as long as an outage lasts. Dead letters are counted and logged when they are acknowledged.
+func (in *intake) reportBad(received []envelope.Received, results []envelope.Result) {
+	for at, bad := range in.mostlyBad {
+		in.log.Error("inbox: most records of a partition are bad, halting it instead of treating them one by one",
+			zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, at.topic),
+			zap.Int(telemetry.FieldPartition, at.id), zap.Int(telemetry.FieldBad, bad.bad),
+			zap.Int(telemetry.FieldRecords, bad.total))
+	}
+	in.countEmpty(received, results)
+	for i, r := range results {
+		if after := (*afterHaltError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &after) {
+			continue
+		}
+		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)
+		what := "inbox: bad record kept as rejected"
+		if r.Disposition == envelope.Halt {
+			what = "inbox: partition halts before a bad record"
+		}
+		record := received[i].Record
+		in.log.Error(what, zap.String(telemetry.FieldChannel, in.channel), zap.String(telemetry.FieldTopic, record.Topic),
+			zap.Int(telemetry.FieldPartition, record.Partition),
+			zap.Int64(telemetry.FieldOffset, record.Offset), zap.Error(r.Err))
+	}
+}
