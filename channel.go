@@ -1,12 +1,10 @@
 package inbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
 	"go.uber.org/zap"
-	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
@@ -326,90 +324,6 @@ func (ib *Inbox) pausedSynchronous(channel string) []string {
 		}
 	}
 	return keys
-}
-
-// HandlerSpec declares one handler. Func, Tx, Batch and TxBatch make it; for a value of the Fx graph From, FromTx,
-// FromBatch and FromTxBatch do.
-type HandlerSpec struct {
-	key string
-	// handler is the declared handler. With graph it only has options and kind; the graph's value has the function.
-	handler *handler.Handler
-	graph   *fromGraph // nil unless the Fx graph provides the value
-}
-
-// Func declares a plain handler: a function or a method value, safe for concurrent use. Its effects happen at least
-// once; use Tx for writes to the inbox's own database. Do not change the key, which stored statuses belong to, without
-// handler.LegacyKeys.
-func Func[T any](
-	key string, fn func(ctx context.Context, m handler.Message[T]) error, opts ...handler.Option,
-) *HandlerSpec {
-	return &HandlerSpec{key: key, handler: handler.New(key, fn, opts...)}
-}
-
-// Tx declares a transactional handler: what it writes through tx happens exactly once. Do not use it for calls to other
-// services: the transaction stays open as long as they take (contract 5.11).
-func Tx[T any](
-	key string, fn func(ctx context.Context, tx *gorm.DB, m handler.Message[T]) error, opts ...handler.Option,
-) *HandlerSpec {
-	return &HandlerSpec{key: key, handler: handler.NewTx(key, fn, opts...)}
-}
-
-// From declares a plain handler whose value of type H comes from the Fx graph. Without Fx use Func with a method value.
-func From[H interface {
-	Handle(context.Context, handler.Message[T]) error
-}, T any](key string, opts ...handler.Option) *HandlerSpec {
-	return graphSpec(func(h H) *handler.Handler { return handler.New(key, h.Handle, opts...) },
-		handler.New(key, func(context.Context, handler.Message[T]) error { return nil }, opts...))
-}
-
-// FromTx declares a transactional handler whose value of type H comes from the Fx graph. Without Fx use Tx with a
-// method value.
-func FromTx[H interface {
-	Handle(context.Context, *gorm.DB, handler.Message[T]) error
-}, T any](key string, opts ...handler.Option) *HandlerSpec {
-	return graphSpec(func(h H) *handler.Handler { return handler.NewTx(key, h.Handle, opts...) },
-		handler.NewTx(key, func(context.Context, *gorm.DB, handler.Message[T]) error { return nil }, opts...))
-}
-
-// Batch declares a plain handler that takes up to size messages in one call, see handler.NewBatch. Do not use it where
-// messages have no work in common: it only makes failures affect more messages.
-func Batch[T any](
-	key string, size int, fn func(ctx context.Context, batch []handler.Message[T]) error, opts ...handler.Option,
-) *HandlerSpec {
-	return &HandlerSpec{key: key, handler: handler.NewBatch(key, size, fn, opts...)}
-}
-
-// TxBatch declares a transactional handler that takes up to size messages in one call, see handler.NewTxBatch. Do not
-// use it for calls to other services.
-func TxBatch[T any](key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []handler.Message[T]) error,
-	opts ...handler.Option,
-) *HandlerSpec {
-	return &HandlerSpec{key: key, handler: handler.NewTxBatch(key, size, fn, opts...)}
-}
-
-// FromBatch declares a plain batch handler whose value of type H comes from the Fx graph. Without Fx use Batch with a
-// method value.
-func FromBatch[H interface {
-	HandleBatch(context.Context, []handler.Message[T]) error
-}, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
-	return graphSpec(func(h H) *handler.Handler { return handler.NewBatch(key, size, h.HandleBatch, opts...) },
-		handler.NewBatch(key, size, func(context.Context, []handler.Message[T]) error { return nil }, opts...))
-}
-
-// FromTxBatch declares a transactional batch handler whose value of type H comes from the Fx graph. Without Fx use
-// TxBatch with a method value.
-func FromTxBatch[H interface {
-	HandleBatch(context.Context, *gorm.DB, []handler.Message[T]) error
-}, T any](key string, size int, opts ...handler.Option) *HandlerSpec {
-	return graphSpec(func(h H) *handler.Handler { return handler.NewTxBatch(key, size, h.HandleBatch, opts...) },
-		handler.NewTxBatch(key, size, func(context.Context, *gorm.DB, []handler.Message[T]) error { return nil }, opts...))
-}
-
-// graphSpec declares a handler whose value the Fx graph provides. declared is the same handler without that value.
-func graphSpec[H any](build func(H) *handler.Handler, declared *handler.Handler) *HandlerSpec {
-	spec := &HandlerSpec{key: declared.Key(), handler: declared}
-	spec.graph = newFromGraph(spec, build)
-	return spec
 }
 
 // validateChannels returns what is wrong with the channels themselves. The registry checks the handlers, and

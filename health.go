@@ -17,23 +17,22 @@ import (
 
 // The states of an inbox (contract 11.5).
 const (
-	// HealthHealthy: nothing is wrong that the inbox knows of.
+	// HealthHealthy means that the inbox knows of nothing wrong.
 	HealthHealthy ops.HealthState = "healthy"
-	// HealthDegraded: something is, and work goes on or will by itself.
+	// HealthDegraded means that something is wrong, and that work continues or will continue by itself.
 	HealthDegraded ops.HealthState = "degraded"
-	// HealthUnhealthy: work stands still, and somebody should look.
+	// HealthUnhealthy means that work has stopped and that an operator should act.
 	HealthUnhealthy ops.HealthState = "unhealthy"
 )
 
-// rank orders the states, as the gauge inbox.health does.
+// rank orders the states as the gauge inbox.health does.
 func rank(s ops.HealthState) int {
 	return slices.Index([]ops.HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
 }
 
 // Health is the state of an inbox at one moment.
 type Health struct {
-	// State is that of the worst of the Reasons, of which there are none if it
-	// is healthy.
+	// State is that of the worst reason. A healthy inbox has no Reasons.
 	State   ops.HealthState
 	Reasons []ops.HealthReason
 	// Running is true between Start and Stop.
@@ -42,33 +41,29 @@ type Health struct {
 	Processor processor.Health
 	Consumers []kafkaconsumer.Health
 	Cleanup   cleanup.Health
-	// Backlog is what there was to do for each handler at SampledAt, and Workers
-	// how many workers lived then; nil and zero before the database was asked
-	// first, which is right after Start. SampleErr is why it could not be asked
-	// since.
+	// Backlog is each handler's work at SampledAt, and Workers the number of live workers then. They are nil and zero
+	// until the first sample, which is taken right after Start. SampleErr is why later samples failed.
 	Backlog   []processor.Backlog
 	Workers   int
 	SampledAt time.Time
 	SampleErr error
-	// InPlaceStuck counts, by handler key, calls for channels in Inline or Direct
-	// mode that ignore their cancelled context. They go on after a rebalance and
-	// after Stop, until the handler returns.
+	// InPlaceStuck counts, by handler key, calls for Inline and Direct channels that ignore their cancelled context.
+	// They outlast a rebalance and Stop, until the handler returns.
 	InPlaceStuck map[string]int
-	// InPlaceOutages says, by channel in Inline or Direct mode, why attempts
-	// cannot be made or finished: the database, or the store of markers.
+	// InPlaceOutages has, by Inline or Direct channel, why attempts cannot be made or finished: an error of the
+	// database or of the store of markers.
 	InPlaceOutages map[string]error
 
 	longRunning []longRunning // calls that have not returned for LongRunning
 }
 
-// Ready reports whether the process should be counted on: it runs, it is not
-// unhealthy, and none of its partitions is halted.
+// Ready reports whether the process can do its work: it runs, it is not unhealthy, and none of its partitions is
+// halted.
 func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
 
-// Live reports false only where a restart of the process is the remedy: work is
-// due, nothing has ended for HealthUnhealthyAfter, nothing runs, and nothing that
-// it knows of is in the way; or the database's pool is closed. While the database or a broker is away, while handlers
-// hang, and while a partition is halted, it is live.
+// Live reports false only where a restart of the process helps. That is so if work is due, no attempt has ended for
+// HealthUnhealthyAfter, nothing runs and no known error explains it, and also if the database's pool is closed. The
+// process is live while the database or a broker is away, while handlers hang, and while a partition is halted.
 func (h Health) Live() bool {
 	if slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool { return r.Code == health.ClosedPool }) {
 		return false
@@ -81,8 +76,7 @@ func (h Health) Live() bool {
 	})
 }
 
-// Degraded says what is wrong, nil if nothing is: the reasons that the processor,
-// the consumers and cleanup give.
+// Degraded joins what the processor, the consumers and cleanup report as wrong. It returns nil if nothing is.
 func (h Health) Degraded() error {
 	var problems []error
 	for what, err := range h.Processor.Conditions {
@@ -123,8 +117,8 @@ func (h Health) Degraded() error {
 	return errors.Join(problems...)
 }
 
-// Health tells how the inbox is, from what is known already: it asks neither the
-// database nor a broker (contract 11.5).
+// Health returns the inbox's health from what the process knows already. It asks neither the database nor a broker
+// (contract 11.5).
 func (ib *Inbox) Health() Health {
 	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{},
 		InPlaceOutages: map[string]error{}}
@@ -145,15 +139,14 @@ func (ib *Inbox) Health() Health {
 	return h
 }
 
-// What a heartbeat stores of the health is bounded: the row is written every few
-// seconds, and an error's text may be long.
+// These bound the health that a heartbeat stores: the row is written every few seconds, and an error's text may be
+// long.
 const (
 	mostStoredReasons = 50
 	mostStoredDetail  = 500 // characters
 )
 
-// healthJSON returns the reasons, the worst first, as workers store them for
-// operators (contract 11.5).
+// healthJSON returns the reasons, the worst first, as workers store them for operators.
 func (ib *Inbox) healthJSON() string {
 	reasons := append([]ops.HealthReason{}, ib.Health().Reasons...)
 	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })

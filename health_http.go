@@ -7,7 +7,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// healthBody is what the handlers answer.
+// healthBody is the response of the handlers.
 type healthBody struct {
 	Inbox   string             `json:"inbox"`
 	State   ops.HealthState    `json:"state"`
@@ -16,17 +16,14 @@ type healthBody struct {
 	Reasons []ops.HealthReason `json:"reasons"`
 }
 
-// LiveHandler answers 200 while Health().Live() and 503 else, with the state and
-// its reasons as JSON. It is for what restarts the process, such as a liveness
-// probe. Use ReadyHandler for everything that does not. It never waits for the database. Details may
-// name hosts, topics and handler keys, so do not serve it to the public
-// (contract 11.5).
+// LiveHandler responds with 200 while Health().Live() and with 503 otherwise, with the state and its reasons as JSON.
+// Use it for probes that restart the process, and ReadyHandler for all others. It never waits for the database. Do not
+// serve it to the public: details may name hosts, topics and handler keys (contract 11.5).
 func (ib *Inbox) LiveHandler() http.Handler { return ib.healthHandler(Health.Live) }
 
-// ReadyHandler answers 200 while Health().Ready() and 503 else: before Start, from
-// Stop on, while work stands still, and while a partition is halted. Do not have
-// it restart the process: what makes it unready is mostly not mended by that. See
-// LiveHandler (contract 11.5).
+// ReadyHandler responds with 200 while Health().Ready() and with 503 otherwise: before Start, from Stop on, while work
+// has stopped, and while a partition is halted. Do not use it for probes that restart the process, which rarely helps.
+// See LiveHandler (contract 11.5).
 func (ib *Inbox) ReadyHandler() http.Handler { return ib.healthHandler(Health.Ready) }
 
 func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
@@ -35,7 +32,7 @@ func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
 		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(),
 			Reasons: append([]ops.HealthReason{}, h.Reasons...)}
 		text, err := json.Marshal(body)
-		if err != nil { // there is nothing in it that json cannot write
+		if err != nil { // json can encode all of it
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -44,6 +41,6 @@ func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
 		if !good(h) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = w.Write(append(text, '\n')) // whoever asked may be gone
+		_, _ = w.Write(append(text, '\n')) // the client may be gone
 	})
 }

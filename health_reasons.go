@@ -15,11 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// fewPoisoned is how many poisoned statuses are no rate: single bad messages are
-// what poisoning is for.
+// fewPoisoned is how many poisoned statuses it takes to judge their rate: poisoning is meant for single bad messages.
 const fewPoisoned = 10
 
-// judge finds the reasons, and the state (contract 11.5).
+// judge sets the reasons and the state.
 func (h *Health) judge(s *sampler, o Options) {
 	h.State = HealthHealthy
 	s.mu.Lock()
@@ -43,7 +42,7 @@ func (h *Health) judge(s *sampler, o Options) {
 	if err := h.Cleanup.Err; err != nil {
 		h.because(ops.HealthReason{Code: health.Cleanup, State: HealthDegraded, Detail: err.Error()})
 	}
-	for i, r := range h.Reasons { // errors may quote data, and how something was connected to
+	for i, r := range h.Reasons { // errors may quote data and connection strings
 		h.Reasons[i].Detail = s.ib.cfg.redactor.Error(redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}, r.Detail)
 	}
 }
@@ -55,10 +54,9 @@ func (h *Health) because(r ops.HealthReason) {
 	}
 }
 
-// judgeSamples looks at what was due at the last sample, as of then: what has
-// become of it since nobody knows. A processor that has just started owes nothing
-// yet, and one that stands by, in Exclusive mode, owes nothing at all (contract
-// 5.3). The sampler's lock is held.
+// judgeSamples judges the last sample as of its own time: what has changed since is unknown. A processor that has just
+// started has had no time to make progress, and one that stands by in Exclusive mode is responsible for nothing. The
+// sampler's lock is held.
 func (h *Health) judgeSamples(s *sampler, o Options) {
 	if s.err != nil {
 		h.because(ops.HealthReason{Code: health.Database, State: HealthDegraded,
@@ -106,14 +104,14 @@ func skewed(ahead time.Duration) string {
 	return fmt.Sprintf("this machine's clock is %s %s the database's: retries come too early or too late; synchronize the clocks", ahead.Round(time.Second), how)
 }
 
-// barred describes roles whose sessions a worker's own cannot end.
+// barred describes the roles whose sessions this worker's role cannot end.
 func barred(h processor.Health) string {
 	return fmt.Sprintf("workers use the database role %s, whose sessions this one's can neither see nor end: what they leave open when they are "+
 		"frozen or cut off stays locked; GRANT pg_read_all_stats, pg_signal_backend TO %s", strings.Join(h.BarredRoles, ", "),
 		h.DatabaseRole)
 }
 
-// judgePool looks for the pool's end in what the others report.
+// judgePool reports a closed pool if any of the services has met one.
 func (h *Health) judgePool() {
 	problems := append(slices.Collect(maps.Values(h.Processor.Conditions)), h.SampleErr)
 	for _, c := range h.Consumers {
@@ -144,8 +142,7 @@ func (h *Health) judgeProcessor() {
 		}
 	}
 	for _, o := range h.longRunning {
-		// Degraded, and ready all the same: the process does its other work, and
-		// would meet the same message after a restart.
+		// The process stays ready: it does its other work, and would run the same message after a restart.
 		h.because(ops.HealthReason{Code: health.LongRunning, State: HealthDegraded, HandlerKey: o.handlerKey,
 			MessageIDs: o.messageIDs, Detail: o.detail})
 	}
@@ -162,8 +159,8 @@ func (h *Health) judgeProcessor() {
 // haltReasons bounds how many halted partitions of a channel have a reason of their own.
 const haltReasons = 20
 
-// judgeConsumer: a halted partition stands until somebody acts, and so, for all
-// that is known, does one that has made no progress for long. All else may pass.
+// judgeConsumer judges a consumer. It is unhealthy if a partition is halted, which lasts until an operator acts, or has
+// made no progress for long, which may last as well. Everything else may pass by itself.
 func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o Options) {
 	halted := c.Halted()
 	for _, p := range halted[:min(len(halted), haltReasons)] {
@@ -192,10 +189,9 @@ func (h *Health) judgeConsumer(c kafkaconsumer.Health, s *sampler, o Options) {
 	}
 }
 
-// stalledSince is since when the consumer's longest stalled partition makes no
-// progress that nothing excuses; zero if none does. What keeps accepting from its
-// end excuses it already (contract 7.8); in an Inline or Direct channel an outage
-// and a paused handler do, and right after them progress gets its time.
+// stalledSince returns since when the longest stalled partition has made no progress without an excuse, and zero if
+// there is none. The consumer itself excuses what keeps accepts from ending. In an Inline or Direct channel an outage
+// and a paused handler are excuses, too; after their end the partition gets time to make progress.
 func (h *Health) stalledSince(c kafkaconsumer.Health, s *sampler) (since time.Time) {
 	var excused time.Time
 	if r := s.ib.runners[c.Channel]; r != nil {

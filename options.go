@@ -145,7 +145,7 @@ type Options struct {
 	// cannot read begins a new one. Default propagation.TraceContext{} (traceparent and tracestate), whatever
 	// OpenTelemetry's global one is. Set it for producers that send their context in another format. It gets no value
 	// of more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
-	// has) unless you trust every producer: whoever may write to the topic then decides what handlers, and the services
+	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the services
 	// they call, find in their context, such as a role or a tenant (contract 12).
 	Propagator propagation.TextMapPropagator `yaml:"-" env:"-"`
 }

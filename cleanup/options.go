@@ -24,7 +24,7 @@ type Options struct {
 	// store is swept by other means, or where redeliveries may come later than the
 	// handlers' retention. Default off (contract 6.5, 6.6, 8.4).
 	SweepMarkers bool `yaml:"sweep_markers" env:"SWEEP_MARKERS"`
-	// AuditRetention deletes audit rows that are older. Do not set it where somebody
+	// AuditRetention deletes audit rows that are older. Do not set it where someone
 	// must be able to tell later who did what. Default 0, which keeps them forever
 	// (contract 6.6).
 	AuditRetention time.Duration `yaml:"audit_retention" env:"AUDIT_RETENTION"`

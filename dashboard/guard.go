@@ -87,7 +87,7 @@ const (
 // The cookie has no Path: browsers then use the directory of the page, which is the prefix, even if
 // a proxy rewrites it. It is SameSite=Lax, so forms of other sites do not carry it. Strict would
 // not be safer here. It would also replace the cookie, and so invalidate the forms of other tabs,
-// whenever somebody follows a link to a page.
+// whenever someone follows a link to a page.
 func (g guard) visit(w http.ResponseWriter, r *http.Request) (nonce string) {
 	if nonce, ok := sentVisit(r); ok {
 		return nonce

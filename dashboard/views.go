@@ -79,7 +79,7 @@ func (q *request) render(name, title, section string, body any) error {
 		block = "update"
 	}
 	if j, ok := body.(jobView); ok && !j.Ended {
-		v.Refresh = min(v.Refresh, time.Second.Milliseconds()) // somebody waits for the result
+		v.Refresh = min(v.Refresh, time.Second.Milliseconds()) // an operator waits for the result
 	}
 	v.Nav = q.d.navCounts(q.r.Context())
 	if t := q.d.views[name]; t.Lookup("live") != nil {

@@ -74,7 +74,7 @@ func (e *TopicRecreatedError) Error() string {
 
 // EpochError is why a partition halts when the leader epoch of its log falls. The halt does not
 // survive a restart or a rebalance, because the epoch that was read is known only while the
-// partition is assigned. Reading then begins anew where the brokers forgot the group's offsets
+// partition is assigned. Reading then begins again where the brokers forgot the group's offsets
 // together with the deleted topic, and goes on at the committed offset where they did not.
 type EpochError struct {
 	From, To int32

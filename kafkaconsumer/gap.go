@@ -149,7 +149,7 @@ func (f *fetcher) askAgain(offset int64, reason error) (now, err error) {
 	return nil, err
 }
 
-// restart begins anew at offset, after a gap that is stored. The current end of the log becomes the
+// restart begins again at offset, after a gap that is stored. The current end of the log becomes the
 // watermark to catch up with.
 func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
@@ -192,7 +192,7 @@ func (f *fetcher) describeGap(offset int64, reason error) (envelope.Gap, error) 
 	case errors.As(reason, &recreated):
 		gap.To = recreated.First
 	case errors.As(reason, &fall):
-		// A log that begins anew does so once. If the epoch falls at the same place again, reading
+		// A log that begins again does so once. If the epoch falls at the same place again, reading
 		// the log again does not fix it.
 		if f.fell == *fall {
 			return gap, fmt.Errorf("it falls each time the log is read: %w", reason)
@@ -214,7 +214,7 @@ func (p *partition) isCommitted(offset int64) bool {
 	return p.accepted == offset
 }
 
-// restart begins anew at offset, which is to be committed even if it is below the committed one.
+// restart begins again at offset, which is to be committed even if it is below the committed one.
 // The caller has waited until everything is committed.
 func (p *partition) restart(offset, highWatermark int64) {
 	p.mu.Lock()

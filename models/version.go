@@ -19,7 +19,7 @@ import (
 //
 // A statement with conditions and without a status that was read, such as
 // db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare. It raises the
-// version, so a write by whoever has read the row before changes nothing. Unscoped leaves the
+// version, so a write by a caller that has read the row before changes nothing. Unscoped leaves the
 // comparison out.
 type Version int64
 

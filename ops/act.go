@@ -95,7 +95,7 @@ func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs [][2]
 	if action == ActionRetry {
 		statement = retry
 	}
-	return query(ctx, o, tx.Statement.ConnPool, statement, scanChanged, list, o.stamp(o.clock.Now()))
+	return query(ctx, o, tx.Statement.ConnPool, statement, scanChanged, list, o.stamp(o.opts.Clock.Now()))
 }
 
 // whyNot returns the error for a status that was not changed.
@@ -160,7 +160,7 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 	err = o.audited(ctx, actor, action, "handler "+keys[0], func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var changed int64
 		for _, key := range keys {
-			rows, err := o.exec(ctx, tx.Statement.ConnPool, statement, key, o.stamp(o.clock.Now()))
+			rows, err := o.exec(ctx, tx.Statement.ConnPool, statement, key, o.stamp(o.opts.Clock.Now()))
 			if err != nil {
 				return nil, err
 			}
@@ -171,9 +171,9 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 		}
 		return map[string]any{"keys": keys}, nil
 	})
-	if err == nil && o.live != nil {
+	if err == nil && o.opts.Live != nil {
 		// This only saves time: the next heartbeat applies it, too.
-		_ = o.live.TakePaused(context.WithoutCancel(ctx))
+		_ = o.opts.Live.TakePaused(context.WithoutCancel(ctx))
 	}
 	return err
 }
@@ -183,8 +183,8 @@ func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
 	if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
 		return nil, err
 	}
-	if o.live != nil {
-		if keys, err := o.live.HandlerKeys(key); !errors.Is(err, ErrNotFound) {
+	if o.opts.Live != nil {
+		if keys, err := o.opts.Live.HandlerKeys(key); !errors.Is(err, ErrNotFound) {
 			return keys, err
 		}
 	}

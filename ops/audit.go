@@ -213,7 +213,7 @@ func (o *Ops) noteAnyway(ctx context.Context, actor Actor, action Action, target
 
 // entry returns a new audit row. Its ID is later than those of all earlier rows of this process.
 func (o *Ops) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
-	now := o.clock.Now()
+	now := o.opts.Clock.Now()
 	id, err := o.auditIDs.next(now)
 	if err != nil {
 		return models.Audit{}, fmt.Errorf("%w: %w", ErrNotAudited, err)
@@ -304,7 +304,7 @@ func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
 	if err := checkText("target", target, 1, maxTarget); err != nil {
 		return fmt.Errorf("%s: %w", ActionDenied, err)
 	}
-	of, count := o.denials.count(denial{actor, target}, o.clock.Now())
+	of, count := o.denials.count(denial{actor, target}, o.opts.Clock.Now())
 	if !powerOfTen(count.Requests) {
 		return nil
 	}

@@ -123,14 +123,14 @@ func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
 			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Request(*c.lane))
 		}
 	}
-	if freed, err := o.store.AdvanceLanes(ctx, turns, o.clock.Now()); err == nil {
+	if freed, err := o.store.AdvanceLanes(ctx, turns, o.opts.Clock.Now()); err == nil {
 		keys = append(keys, freed...)
 	}
 	if keys = distinct(keys); len(keys) == 0 {
 		return
 	}
-	if o.live != nil {
-		o.live.Wake(keys...)
+	if o.opts.Live != nil {
+		o.opts.Live.Wake(keys...)
 	}
 	_ = o.store.Notify(ctx, keys...)
 }

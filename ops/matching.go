@@ -46,7 +46,7 @@ type BulkResult struct {
 // The end of ctx stops the action between two chunks, or rolls back the current one. The result is
 // what was done, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count, and pass it as Most, because nobody has
+// Do a DryRun first, have the operator confirm its count, and pass it as Most, because no one has
 // seen what was poisoned since then. Set the filter's To for the same reason.
 func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)

@@ -32,9 +32,7 @@ import (
 // All methods except RetryMatching, DiscardMatching and Cleanup end within a few statement
 // timeouts. All errors can be distinguished by the Err values of this package.
 type Ops struct {
-	opts     Options
-	clock    clock.Clock
-	live     Live // nil if there is none
+	opts     Options // with the defaults filled in
 	redactor redaction.Redactor
 	db       *gorm.DB
 	store    store.Store
@@ -80,7 +78,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if opts.Cleanup == nil && opts.Live != nil {
 		opts.Cleanup = opts.Live.Cleanup
 	}
-	return &Ops{opts: opts, clock: opts.Clock, live: opts.Live, redactor: redaction.New(opts.Redact),
+	return &Ops{opts: opts, redactor: redaction.New(opts.Redact),
 		db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite",
 		names: texts(dialect, opts), inUse: make(chan struct{}, opts.Connections)}, nil
 }
@@ -280,12 +278,12 @@ func (o *Ops) Can(action Action) error {
 	able := true
 	switch action {
 	case ActionReplay:
-		able = o.live != nil
+		able = o.opts.Live != nil
 		if able && !o.opts.AllowReplay {
 			return fmt.Errorf("%s: %w: it needs the option AllowReplay", action, ErrReplayOff)
 		}
 	case ActionReAccept:
-		able = o.live != nil
+		able = o.opts.Live != nil
 	case ActionCleanup:
 		able = o.opts.Cleanup != nil
 	}

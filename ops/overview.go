@@ -64,7 +64,7 @@ type HandlerOverview struct {
 func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	out := Overview{At: o.clock.Now()}
+	out := Overview{At: o.opts.Clock.Now()}
 	fail := func(err error) (Overview, error) { return Overview{}, fmt.Errorf("overview: %w", err) }
 	handlers, workers, err := o.handlers(ctx)
 	if err != nil {
@@ -84,8 +84,8 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		out.Inbox = names[0]
 	}
 	var ended map[string]Ended
-	if o.live != nil {
-		out.EndedSince, ended = o.live.Ended()
+	if o.opts.Live != nil {
+		out.EndedSince, ended = o.opts.Live.Ended()
 	}
 	for _, h := range handlers {
 		one, err := o.overviewOf(ctx, h, out.At)
@@ -173,10 +173,10 @@ const lanesMost = 1000
 // laneRule returns how the lanes of a handler key run. Only the application knows that. Without it
 // we assume that each lane has one name and waits for poisoned rows, which is the default.
 func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, err error) {
-	if o.live == nil {
+	if o.opts.Live == nil {
 		return rule, true, nil
 	}
-	keys, err := o.live.HandlerKeys(handlerKey)
+	keys, err := o.opts.Live.HandlerKeys(handlerKey)
 	if errors.Is(err, ErrNotFound) { // another process's
 		return rule, true, nil
 	}
@@ -186,7 +186,7 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 	for _, key := range keys {
 		rule.Handlers = append(rule.Handlers, store.LaneHandler(key))
 	}
-	ordered, rule.SkipPoisoned = o.live.Ordered(handlerKey)
+	ordered, rule.SkipPoisoned = o.opts.Live.Ordered(handlerKey)
 	return rule, ordered, nil
 }
 

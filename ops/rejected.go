@@ -210,7 +210,7 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
-	accepted, err := o.live.AcceptRejected(ctx, id, entry)
+	accepted, err := o.opts.Live.AcceptRejected(ctx, id, entry)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, o.redactStillBad(err))
 	}

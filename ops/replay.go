@@ -65,7 +65,7 @@ func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit
 		if err != nil {
 			return nil, err
 		}
-		accepted, awaken, err := o.live.AcceptTx(ctx, tx, copied)
+		accepted, awaken, err := o.opts.Live.AcceptTx(ctx, tx, copied)
 		if err != nil {
 			return nil, err
 		}

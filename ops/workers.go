@@ -131,7 +131,7 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
-	stored, err := o.store.Workers(ctx, o.clock.Now())
+	stored, err := o.store.Workers(ctx, o.opts.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +254,7 @@ func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
 		var expires, now store.Stamp
 		err := rows.Scan(&l.Name, &l.OwnerID, &expires, &now)
 		if o.sqlite {
-			now.Time = o.clock.Now()
+			now.Time = o.opts.Clock.Now()
 		}
 		l.ExpiresIn = expires.Sub(now.Time)
 		return err

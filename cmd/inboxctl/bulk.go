@@ -46,7 +46,7 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 		return misuse("--chunk = %d: must be 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
 	filter.States = []ops.State{ops.StatePoisoned}
-	// Exclude messages received after this moment, because nobody has counted or seen them.
+	// Exclude messages received after this moment, because they were neither counted nor seen.
 	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
 		filter.To = now
 	}

@@ -107,7 +107,7 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 		Busy: func(ctx context.Context) (string, error) { return ReadLastWorker(ctx, bank.DB) },
 		Done: func(_ context.Context, t demo.Tally) (bool, error) {
 			if t.Poisoned > 0 { // no transfer fails often enough for that
-				return false, errors.New("a transfer is poisoned: its lane waits until somebody retries or discards it")
+				return false, errors.New("a transfer is poisoned: its lane waits until an operator retries or discards it")
 			}
 			return t.Completed >= int64(len(transfers)), nil
 		}}

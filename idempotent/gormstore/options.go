@@ -30,7 +30,7 @@ type Options struct {
 	// cut short has to be looked up. At most 24 h; default 10 s.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 	// BatchSize is how many markers one statement of Cleanup deletes. Do not raise it far: SQLite
-	// lets nobody write meanwhile. Default 1,000.
+	// lets no one write meanwhile. Default 1,000.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 	// Isolation is the level of the store's own transactions, which the body runs in:
 	// sql.LevelDefault, LevelReadCommitted, LevelRepeatableRead or LevelSerializable.

@@ -84,8 +84,8 @@ func (c *Condition) Forget(source any) {
 	delete(c.sources, source)
 }
 
-// Clear forgets a condition whose sources are all gone: whoever comes next says
-// anew how things are.
+// Clear forgets a condition whose sources are all gone. The next source reports
+// its own state.
 func (c *Condition) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (c *Condition) leave(how string) {
 	c.lasts, c.err, c.since = false, nil, time.Time{}
 }
 
-// now is the application's clock, whose panic must not end whoever notes a failure.
+// now is the application's clock, whose panic must not end the caller.
 func (c *Condition) now() (t time.Time) {
 	defer func() {
 		if recover() != nil {

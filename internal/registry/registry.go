@@ -58,7 +58,7 @@ func New(subscriptions []Subscription) (*Registry, error) {
 func CheckKey(key string) error {
 	switch {
 	case key == "":
-		return errors.New("handler key is empty, a handler needs one that stays the same for ever")
+		return errors.New("handler key is empty: give the handler one that never changes")
 	case !utf8.ValidString(key) || slices.Contains([]byte(key), 0):
 		return fmt.Errorf("handler key %q is not valid UTF-8 without NUL", key)
 	case utf8.RuneCountInString(key) > columns.MaxHandlerKey:
