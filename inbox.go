@@ -124,7 +124,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		return fail(err)
 	}
 	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup,
-		Handlers: registry.Handlers(), Archive: cfg.options.Archive,
+		Handlers: slices.Collect(registry.Handlers()), Archive: cfg.options.Archive,
 		Waiting: ib.waiting, StatementTimeout: cfg.options.Processor.StatementTimeout,
 		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock,
 		Logger: ib.log, Instruments: ib.instruments})
@@ -142,7 +142,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 // countersOf makes counters with a series for each declared channel and handler.
 func countersOf(cfg *config, registry *registry.Registry) *telemetry.Counters {
 	var keys [][]string
-	for _, h := range registry.Handlers() {
+	for h := range registry.Handlers() {
 		keys = append(keys, h.Keys())
 	}
 	return telemetry.NewCounters(channelNames(cfg.channels), keys)

@@ -101,21 +101,10 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 	defer cancel()
 	problems := make([]error, len(consumers)+3)
 	var stopping sync.WaitGroup
-	stopping.Add(2)
-	go func() {
-		defer stopping.Done()
-		problems[len(consumers)] = ib.cleaner.Stop(short)
-	}()
-	go func() {
-		defer stopping.Done()
-		problems[len(consumers)+2] = ib.sampler.stop(short)
-	}()
+	stopping.Go(func() { problems[len(consumers)] = ib.cleaner.Stop(short) })
+	stopping.Go(func() { problems[len(consumers)+2] = ib.sampler.stop(short) })
 	for i, c := range consumers {
-		stopping.Add(1)
-		go func() {
-			defer stopping.Done()
-			problems[i] = c.Stop(short)
-		}()
+		stopping.Go(func() { problems[i] = c.Stop(short) })
 	}
 	stopping.Wait()
 	// Clear the consumers only after cleanup has ended: without them it would delete what their redeliveries need.
@@ -271,7 +260,7 @@ func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
 	defer cancel()
 	rules := map[string]store.LaneRule{}
-	for _, h := range ib.registry.Handlers() {
+	for h := range ib.registry.Handlers() {
 		if !h.Ordered() {
 			continue
 		}

@@ -89,7 +89,7 @@ func (ib *Inbox) timeoutOf(h *handler.Handler) time.Duration {
 // oldestRunning returns the start of each handler's oldest running call, zero if none runs.
 func (ib *Inbox) oldestRunning() map[string]time.Time {
 	oldest := map[string]time.Time{}
-	for _, h := range ib.registry.Handlers() {
+	for h := range ib.registry.Handlers() {
 		oldest[h.Key()] = time.Time{}
 	}
 	for _, c := range slices.Backward(ib.running.Calls()) {

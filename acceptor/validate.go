@@ -9,6 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -78,12 +79,11 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 // orderingKey asks the handler for the message's ordering key. A panic of the user's function makes
 // only this message invalid, not the others in its batch.
 func orderingKey(h *handler.Handler, m handler.RawMessage) (key []byte, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("its ordering key: panic: %v", cause)
-		}
-	}()
-	return h.OrderingKey(m), nil
+	err = routine.Protect("its ordering key", func() error {
+		key = h.OrderingKey(m)
+		return nil
+	})
+	return key, err
 }
 
 // reasonOfID classifies what is wrong with an ID.

@@ -124,8 +124,8 @@ type Config struct {
 	// Default 10 s. Brokers allow 6 s to 30 m unless configured otherwise. After a crash, the
 	// partitions stand still for as long.
 	SessionTimeout time.Duration `yaml:"session_timeout" env:"SESSION_TIMEOUT"`
-	// HeartbeatInterval is how often the member sends a heartbeat and learns of rebalances. Default
-	// 1 s. It must be less than a third of SessionTimeout.
+	// HeartbeatInterval is how often the member sends a heartbeat and learns of rebalances, and the
+	// pause after a failed join. Default 1 s. It must be less than a third of SessionTimeout.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
 	// RebalanceTimeout is how long the broker waits for members to rejoin. Default 30 s.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout" env:"REBALANCE_TIMEOUT"`
@@ -133,8 +133,6 @@ type Config struct {
 	// channels it bounds a record's handlers. After it the work is abandoned and its records are
 	// redelivered. Default half of RebalanceTimeout, 15 s at most.
 	DrainTimeout time.Duration `yaml:"drain_timeout" env:"DRAIN_TIMEOUT"`
-	// JoinBackoff is the pause after a failed join. Default 1 s.
-	JoinBackoff time.Duration `yaml:"join_backoff" env:"JOIN_BACKOFF"`
 	// WatchInterval is how often topics are checked for added partitions and for missing topics
 	// that appeared. Default 10 s. It is also how often the lag of partitions is asked for that are
 	// not being fetched.
@@ -199,7 +197,6 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.HeartbeatInterval, time.Second)
 	orNumber(&c.RebalanceTimeout, 30*time.Second)
 	orNumber(&c.DrainTimeout, min(c.RebalanceTimeout/2, 15*time.Second))
-	orNumber(&c.JoinBackoff, time.Second)
 	orNumber(&c.WatchInterval, 10*time.Second)
 	orNumber(&c.ProgressTimeout, 2*time.Minute)
 	orNumber(&c.FetchMaxWait, 500*time.Millisecond)

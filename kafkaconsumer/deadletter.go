@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -210,12 +211,10 @@ func (d *deadLetterPublisher) report(l deadLetter) {
 	if d.cfg.OnDeadLetter == nil {
 		return
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			d.log.Error("inbox: OnDeadLetter panicked", zap.NamedError(telemetry.FieldPanic, fmt.Errorf("%v", r)))
-		}
-	}()
-	d.cfg.OnDeadLetter(l.record, l.reason)
+	err := routine.Protect("OnDeadLetter", func() error { d.cfg.OnDeadLetter(l.record, l.reason); return nil })
+	if err != nil {
+		d.log.Error("inbox: OnDeadLetter failed", zap.Error(err))
+	}
 }
 
 // refusedForGood reports whether a broker's refusal is permanent. Errors that may pass, such as a

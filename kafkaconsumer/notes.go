@@ -1,13 +1,13 @@
 package kafkaconsumer
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -100,12 +100,9 @@ func (c *Consumer) halt(p *partition, reason error) {
 	if c.cfg.OnHalt == nil {
 		return
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			c.log.Error("inbox: OnHalt panicked", zap.NamedError(telemetry.FieldPanic, fmt.Errorf("%v", r)))
-		}
-	}()
-	c.cfg.OnHalt(p.topic, p.id, reason)
+	if err := routine.Protect("OnHalt", func() error { c.cfg.OnHalt(p.topic, p.id, reason); return nil }); err != nil {
+		c.log.Error("inbox: OnHalt failed", zap.Error(err))
+	}
 }
 
 // committed records a commit's result.

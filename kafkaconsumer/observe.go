@@ -18,8 +18,7 @@ import (
 // observe refreshes what fetching does not report and logs stalls, until ctx ends.
 func (s *session) observe(ctx context.Context) {
 	var first sync.WaitGroup
-	first.Add(1)
-	go func() { defer first.Done(); s.awaitAssignedWatermarks(ctx) }()
+	first.Go(func() { s.awaitAssignedWatermarks(ctx) })
 	defer first.Wait()
 	defer s.consumer.stalling.Clear()
 	defer func() {

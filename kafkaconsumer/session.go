@@ -68,35 +68,30 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	var fetchers, workers, helpers sync.WaitGroup
 	consuming := s.makeWorkers()
 	for i, w := range consuming {
-		workers.Add(1)
-		go func() { defer workers.Done(); w.run(s.ctx, s.acceptCtx) }()
+		workers.Go(func() { w.run(s.ctx, s.acceptCtx) })
 		for j := i; j < len(s.partitions); j += len(consuming) {
 			f := s.makeFetcher(s.partitions[j], w.queue())
-			fetchers.Add(1)
-			go func() { defer fetchers.Done(); f.run(f.partition.committed) }()
+			fetchers.Go(func() { f.run(f.partition.committed) })
 		}
 	}
 	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain,
 		done: c.committed}
 	stopCommitting, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	helpers.Add(4)
-	go func() {
-		defer helpers.Done()
+	helpers.Go(func() {
 		if !committer.run(stopCommitting) {
 			s.end()
 		}
-	}()
-	go func() { defer helpers.Done(); watch(s.ctx, s.end) }()
-	go func() { defer helpers.Done(); s.observe(s.ctx) }()
-	go func() { defer helpers.Done(); s.beginGroup(s.ctx) }()
+	})
+	helpers.Go(func() { watch(s.ctx, s.end) })
+	helpers.Go(func() { s.observe(s.ctx) })
+	helpers.Go(func() { s.beginGroup(s.ctx) })
 
 	<-s.ctx.Done()
 	abandon := time.AfterFunc(c.cfg.DrainTimeout, s.cancelAccept)
 	defer abandon.Stop()
 	drained, drainedNow := context.WithCancel(context.Background())
-	helpers.Add(1)
-	go func() { defer helpers.Done(); s.stayMember(drained) }()
+	helpers.Go(func() { s.stayMember(drained) })
 	fetchers.Wait()
 	workers.Wait()
 	drainedNow()

@@ -180,7 +180,6 @@ func (c Config) validateRanges() error {
 		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond},
 		{"RebalanceTimeout", c.RebalanceTimeout, time.Millisecond},
 		{"DrainTimeout", c.DrainTimeout, time.Millisecond},
-		{"JoinBackoff", c.JoinBackoff, time.Millisecond},
 		{"WatchInterval", c.WatchInterval, time.Millisecond},
 		{"ProgressTimeout", c.ProgressTimeout, time.Millisecond},
 		{"FetchMaxWait", c.FetchMaxWait, time.Millisecond},

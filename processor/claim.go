@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/registry"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -66,7 +67,7 @@ func (c *claimer) claim(
 	defer cancel()
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
 	asked := map[*handler.Handler][]int{} // the limit of each key
-	for _, h := range c.registry.Handlers() {
+	for h := range c.registry.Handlers() {
 		if n := quotas[h.Key()].Messages; n > 0 {
 			asked[h] = split(n, h.Keys())
 			for i, key := range h.Keys() {
@@ -344,7 +345,8 @@ func (l *loop) reconcileDue() bool {
 // status that comes due between them cannot be missed by both.
 func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	var c claimed
-	if err := protect(func() { l.reconcileAndClaim(&c, quotas, reconcile) }); err != nil {
+	err := routine.Protect("claiming", func() error { l.reconcileAndClaim(&c, quotas, reconcile); return nil })
+	if err != nil {
 		c.err = err
 	}
 	switch {

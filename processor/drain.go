@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 )
 
@@ -181,11 +182,7 @@ func (d *drain) round(ctx context.Context) error {
 	// Each result is stored as it comes, not when the slowest handler ends.
 	storing, endStoring := context.WithCancel(context.WithoutCancel(ctx))
 	defer endStoring()
-	stored := make(chan struct{})
-	go func() {
-		defer close(stored)
-		d.completer.run(storing, context.WithoutCancel(ctx))
-	}()
+	stored := routine.Go(func() { d.completer.run(storing, context.WithoutCancel(ctx)) })
 	d.sched.Refresh()
 	var interrupted, failed error
 	for {

@@ -305,16 +305,15 @@ func (p *Processor) joinLock(ctx context.Context) *permit {
 // ownPermit returns a permit that keeps renewing the lock until leave is called.
 func (p *Processor) ownPermit(ctx context.Context, own *lock) *permit {
 	keep, end := context.WithCancel(context.WithoutCancel(ctx))
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
+	kept := routine.Go(func() {
 		for keep.Err() == nil {
-			if err := protect(func() { p.keepLock(keep, keep, own, nil) }); err != nil {
+			err := routine.Protect("the lock's renewal", func() error { p.keepLock(keep, keep, own, nil); return nil })
+			if err != nil {
 				p.locking.Begin(nil, err)
 				routine.Sleep(keep, p.opts.restartDelay())
 			}
 		}
-	}()
+	})
 	return &permit{term: own.hold.Term(), held: own.hold.Held, leave: func() {
 		end()
 		<-kept

@@ -92,7 +92,7 @@ func (p *Processor) Health() Health {
 			h.Conditions[c.Name()] = err
 		}
 	}
-	for _, registered := range p.registry.Handlers() {
+	for registered := range p.registry.Handlers() {
 		if p.policies[registered].breaker.state().Shut() {
 			h.OpenCircuits = append(h.OpenCircuits, registered.Key())
 		}
@@ -135,7 +135,7 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()
 	var keys []store.KeyLimit
-	for _, h := range p.registry.Handlers() {
+	for h := range p.registry.Handlers() {
 		for _, key := range h.Keys() {
 			limit := store.KeyLimit{HandlerKey: key, Limit: backlogMost, Lanes: p.policies[h].lanes}
 			if limit.Lanes != nil {
@@ -160,7 +160,7 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 		byKey[b.HandlerKey] = b
 	}
 	var backlogs []Backlog
-	for _, h := range p.registry.Handlers() {
+	for h := range p.registry.Handlers() {
 		its := Backlog{HandlerKey: h.Key(), Paused: p.Paused(h), Broken: p.policies[h].breaker.state().Shut()}
 		for _, key := range h.Keys() {
 			its.add(byKey[key])

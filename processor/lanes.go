@@ -120,7 +120,7 @@ func (l *lanes) checkAll(ctx context.Context) error {
 	var problems []error
 	known := map[int64]bool{}
 	var unordered []string
-	for _, h := range l.registry.Handlers() {
+	for h := range l.registry.Handlers() {
 		rule := l.policies[h].lanes
 		if rule == nil {
 			unordered = append(unordered, h.Keys()...)

@@ -24,12 +24,12 @@ type activity struct {
 
 	stop   context.CancelFunc // ends claiming; running handlers continue
 	giveUp chan struct{}      // closed when the loop must not wait for running handlers any longer
-	done   chan struct{}      // closed when the supervisor has returned
+	done   <-chan struct{}    // closed when the supervisor has returned
 	// left are the groups that outlived their loop, at a stop or when an earlier session ended.
 	left leftover
 
 	endStoring context.CancelFunc // ends storing of results as they come; flushLast stores the rest
-	storing    chan struct{}      // closed when that has ended
+	storing    <-chan struct{}    // closed when that has ended
 	hard       context.Context    // bounds all statements of the completer
 	endHard    context.CancelFunc
 
@@ -65,33 +65,28 @@ func (p *Processor) Start(context.Context) error {
 	completer := p.newCompleter(h)
 	executor := newExecutor()
 	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), executor: executor,
-		giveUp: make(chan struct{}), done: make(chan struct{}), storing: make(chan struct{})}
+		giveUp: make(chan struct{})}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
 	alive, a.endServices = context.WithCancel(context.Background())
 	storing, a.endStoring = context.WithCancel(context.Background())
 	a.hard, a.endHard = context.WithCancel(context.Background())
-	go func() {
-		defer close(a.storing)
+	a.storing = routine.Go(func() {
 		for storing.Err() == nil {
-			if err := protect(func() { completer.run(storing, a.hard) }); err != nil {
+			err := routine.Protect("storing", func() error { completer.run(storing, a.hard); return nil })
+			if err != nil {
 				p.storing.Begin(nil, err)
 				routine.Sleep(storing, p.opts.restartDelay())
 				completer.arrived.Notify() // the signal for the queued results may have been consumed
 			}
 		}
-	}()
-	go func() {
-		defer close(a.done)
+	})
+	a.done = routine.Go(func() {
 		defer executor.close()
 		p.supervise(work, alive, a)
-	}()
+	})
 	if p.opts.Listen {
-		a.services.Add(1)
-		go func() {
-			defer a.services.Done()
-			p.listen(work)
-		}()
+		a.services.Go(func() { p.listen(work) })
 	}
 	p.mu.Lock()
 	p.now = a
@@ -117,25 +112,26 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 		a.completer.hurry()
 		p.looping.End(nil)
 		services, end := context.WithCancel(alive)
-		a.services.Add(2)
-		var ended sync.WaitGroup
-		ended.Add(2)
-		service := func(run func()) {
-			defer a.services.Done()
-			defer ended.Done()
-			if err := protect(run); err != nil {
-				p.looping.Begin(nil, err)
-				s.end(errFenced)
-			}
+		var running sync.WaitGroup
+		service := func(what string, run func()) {
+			running.Go(func() {
+				if err := routine.Protect(what, func() error { run(); return nil }); err != nil {
+					p.looping.Begin(nil, err)
+					s.end(errFenced)
+				}
+			})
 		}
-		go service(func() { h.keep(services, s) })
-		go service(func() { p.sweep(services, h, s) })
+		service("the heartbeat", func() { h.keep(services, s) })
+		service("the sweep", func() { p.sweep(services, h, s) })
 		if s.lock != nil {
-			a.services.Add(1)
-			ended.Add(1)
-			go service(func() { p.tryLock(services, s.lock); p.keepLock(services, s.attempts, s.lock, p.lockFreed) })
+			service("the lock's renewal", func() {
+				p.tryLock(services, s.lock)
+				p.keepLock(services, s.attempts, s.lock, p.lockFreed)
+			})
 		}
-		err := protect(func() { newLoop(p, a, s).run(work, a.giveUp) })
+		ended := routine.Go(running.Wait)
+		a.services.Go(func() { <-ended })
+		err := routine.Protect("the processor's loop", func() error { newLoop(p, a, s).run(work, a.giveUp); return nil })
 		if err != nil {
 			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
 			s.end(errFenced)
@@ -146,10 +142,8 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 			return // heartbeats continue while Stop stores the last results
 		}
 		end()
-		done := make(chan struct{})
-		go func() { ended.Wait(); close(done) }()
 		select {
-		case <-done:
+		case <-ended:
 		case <-a.giveUp: // for the case that a hook ignores its context
 		}
 		s.end(errFenced)
@@ -161,10 +155,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity) {
 // work ends before that.
 func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 	for {
-		var err error
-		if crash := protect(func() { err = h.beat(work, s) }); crash != nil {
-			err = crash
-		}
+		err := routine.Protect("the heartbeat", func() error { return h.beat(work, s) })
 		if err == nil {
 			p.beating.End(nil)
 			return true
@@ -262,9 +253,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	a.endHard()
 	a.endServices()
 	// A hook that ignores its context must not delay the stop.
-	ended := make(chan struct{})
-	go func() { a.services.Wait(); close(ended) }()
-	waitFor(ended, time.Now().Add(max(time.Until(budget.flush), time.Second)))
+	waitFor(routine.Go(a.services.Wait), time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	var problems []error
 	if left := a.left.count(); left > 0 {
 		problems = append(problems,

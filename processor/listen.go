@@ -19,10 +19,7 @@ func (p *Processor) listen(ctx context.Context) {
 	pause := first
 	for ctx.Err() == nil {
 		began := time.Now()
-		var err error
-		if crash := protect(func() { err = p.listenOnce(ctx) }); crash != nil {
-			err = crash
-		}
+		err := routine.Protect("listening", func() error { return p.listenOnce(ctx) })
 		if ctx.Err() != nil {
 			return
 		}

@@ -201,7 +201,7 @@ func (l *loop) untilNextPoll() time.Duration {
 	if !l.reconcileAt.IsZero() && len(l.reservations) == 0 {
 		wait = min(wait, max(time.Until(l.reconcileAt), time.Millisecond))
 	}
-	for _, h := range l.p.registry.Handlers() {
+	for h := range l.p.registry.Handlers() {
 		if l.slotsOf(h).CircuitOpen() {
 			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
 		}

@@ -255,7 +255,7 @@ func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 				}, byContent)))
 		results, err := ib.Accept(context.Background(), inboxtest.Message("x1"), inboxtest.Message("bad"),
 			inboxtest.Message("x2"), inboxtest.Message("y1"))
-		require.ErrorContains(t, err, `handler "h": its ordering key: panic: no key`)
+		require.ErrorContains(t, err, `handler "h": its ordering key panicked: no key`)
 		require.Equal(t, handler.OutcomeInvalid, results[1].Outcome, "and the others are stored")
 		inboxtest.Process(t, ib)
 		require.Equal(t, "", through.of("x"))

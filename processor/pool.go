@@ -35,7 +35,7 @@ type pool struct {
 
 func (p *Processor) newPool(limits scheduler.Limits, completer *completer, executor *executor) pool {
 	var rules []scheduler.Rules
-	for _, h := range p.registry.Handlers() {
+	for h := range p.registry.Handlers() {
 		rules = append(rules, p.policies[h].rules(h))
 	}
 	return pool{p: p, sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), completer: completer,
@@ -144,7 +144,7 @@ func (w *pool) noteOverdue(g *group) {
 
 // applyPauses releases the queues of handlers that operators have paused.
 func (w *pool) applyPauses() {
-	for _, h := range w.p.registry.Handlers() {
+	for h := range w.p.registry.Handlers() {
 		w.giveBack(w.slotsOf(h).Pause(w.p.Paused(h)), errPaused)
 	}
 }
@@ -152,7 +152,7 @@ func (w *pool) applyPauses() {
 // applyBreakers releases the queues of handlers whose circuit breaker is open, and returns those
 // whose breaker has opened since the last call.
 func (w *pool) applyBreakers() (opened []*handler.Handler) {
-	for _, h := range w.p.registry.Handlers() {
+	for h := range w.p.registry.Handlers() {
 		dropped, justOpened := w.slotsOf(h).ApplyCircuit()
 		w.giveBack(dropped, errCircuit)
 		if justOpened {

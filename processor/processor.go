@@ -6,7 +6,6 @@
 package processor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +104,7 @@ func New(cfg Config) (*Processor, error) {
 	if problems := cfg.Options.Validate(); len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
-	for _, h := range cfg.Registry.Handlers() {
+	for h := range cfg.Registry.Handlers() {
 		if h.Timeout() >= cfg.Options.StuckMessageThreshold {
 			return nil, fmt.Errorf("handler %q: its option Timeout = %s: must be less than StuckMessageThreshold (%s)", h.Key(),
 				h.Timeout(), cfg.Options.StuckMessageThreshold)
@@ -136,7 +135,7 @@ func New(cfg Config) (*Processor, error) {
 	if p.opts.Mode == "" {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
 	}
-	for _, h := range cfg.Registry.Handlers() {
+	for h := range cfg.Registry.Handlers() {
 		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
@@ -299,21 +298,4 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 		p.setPaused(keys)
 	}
 	return err
-}
-
-// maxFrames is the number of functions that an error of protect names.
-const maxFrames = 8
-
-// protect runs f and turns a panic into an error of one line. The error names where the panic
-// happened, the innermost function first.
-func protect(f func()) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			lines := bytes.Split(bytes.TrimSpace(attempt.Recovered(v).Stack), []byte("\n"))
-			place := bytes.ReplaceAll(bytes.Join(lines[:min(len(lines), 2*maxFrames)], []byte(" ")), []byte("\t"), nil)
-			err = fmt.Errorf("panic: %v in %s", v, place)
-		}
-	}()
-	f()
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -208,11 +209,7 @@ func (h *heart) keep(ctx context.Context, s *session) {
 			if !beating {
 				beating = true
 				go func() {
-					var err error
-					if crash := protect(func() { err = h.beat(ctx, s) }); crash != nil {
-						err = crash
-					}
-					beaten <- err
+					beaten <- routine.Protect("the heartbeat", func() error { return h.beat(ctx, s) })
 				}()
 				continue
 			}

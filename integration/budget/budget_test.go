@@ -269,5 +269,5 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 		processing)
 	require.Less(t, accepting, 13.0)
 	require.Less(t, bytes, 6500.0) // 4,700 in a usual build; the race detector drops buffers at random
-	require.Less(t, processing, 25.0)
+	require.Less(t, processing, 24.5)
 }

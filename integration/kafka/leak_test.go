@@ -16,7 +16,7 @@ import (
 func TestHundredsOfRebalancesLeakNeitherGoroutinesNorConnections(t *testing.T) {
 	r := newRig(t, 3)
 	c := r.start(func(c *kafkaconsumer.Config) {
-		c.HeartbeatInterval, c.JoinBackoff = 5*time.Millisecond, 5*time.Millisecond
+		c.HeartbeatInterval = 5 * time.Millisecond
 	})
 	generations := func(n int) {
 		for i := range n {

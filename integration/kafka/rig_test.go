@@ -54,7 +54,7 @@ func config(brokers []string, topics ...string) kafkaconsumer.Config {
 		Brokers: brokers, Topics: topics, GroupID: group,
 		Decoder:        envelope.DecoderConfig{Type: "order.placed", ID: envelope.KafkaCoordinates()},
 		CommitInterval: 10 * time.Millisecond, SessionTimeout: 30 * time.Second, HeartbeatInterval: 50 * time.Millisecond,
-		RebalanceTimeout: time.Minute, DrainTimeout: 5 * time.Second, JoinBackoff: 50 * time.Millisecond,
+		RebalanceTimeout: time.Minute, DrainTimeout: 5 * time.Second,
 		WatchInterval: 100 * time.Millisecond,
 		FetchMaxWait:  100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second,
 	}

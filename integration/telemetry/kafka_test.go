@@ -30,8 +30,8 @@ func consuming(kafka *kafkatest.Kafka) inbox.ChannelOption {
 	return inbox.Kafka(kafkaconsumer.Config{Brokers: kafka.Brokers(), Topics: []string{"orders"}, GroupID: "g",
 		Decoder:        decoder,
 		SessionTimeout: 30 * time.Second, RebalanceTimeout: time.Minute, HeartbeatInterval: 50 * time.Millisecond,
-		JoinBackoff: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond,
-		FetchMaxWait: 100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second})
+		WatchInterval: 50 * time.Millisecond,
+		FetchMaxWait:  100 * time.Millisecond, RequestTimeout: 10 * time.Second, DialTimeout: 10 * time.Second})
 }
 
 func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // Tx is a transaction that handlers run in. It is used by one goroutine.
@@ -104,11 +106,7 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 		return
 	}
 	t.ended = true
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = t.DB.Rollback().Error
-	}()
+	done := routine.Go(func() { _ = t.DB.Rollback().Error })
 	patience := time.NewTimer(t.timeout)
 	defer patience.Stop()
 	select {

@@ -4,6 +4,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"unicode/utf8"
 
@@ -85,9 +86,8 @@ func (r *Registry) Lookup(key string) (*handler.Handler, bool) {
 	return h, ok
 }
 
-// Handlers returns all handlers in order of declaration. The slice is the
-// caller's.
-func (r *Registry) Handlers() []*handler.Handler { return slices.Clone(r.all) }
+// Handlers returns all handlers in order of declaration.
+func (r *Registry) Handlers() iter.Seq[*handler.Handler] { return slices.Values(r.all) }
 
 // Keys returns every primary and legacy key, sorted.
 func (r *Registry) Keys() []string {

@@ -79,7 +79,7 @@ func write(db *gorm.DB, id string) error {
 func remember(t *testing.T, c *synchronous.Config, s idempotent.Store, opts ...idempotent.Option) {
 	t.Helper()
 	c.Memories = map[*handler.Handler]*synchronous.Memory{}
-	for _, h := range c.Registry.Handlers() {
+	for h := range c.Registry.Handlers() {
 		m, err := synchronous.NewMemory(c.DB, s, h,
 			append([]idempotent.Option{idempotent.Configure(func(o *idempotent.Options) {
 				o.Logger = c.Logger

@@ -93,7 +93,7 @@ func New(cfg Config) *Runner {
 	for _, m := range cfg.Memories {
 		r.lateIDs = r.lateIDs || m.id.FindsIDs()
 	}
-	for _, h := range cfg.Registry.Handlers() {
+	for h := range cfg.Registry.Handlers() {
 		r.policies[h] = attempt.NewPolicy(h, cfg.HandlerTimeout, cfg.MaxRetries, cfg.MaxRetryDelay, cfg.Backoff)
 	}
 	return r

@@ -117,7 +117,7 @@ func (s Settings) consumer() kafkaconsumer.Config {
 		Decoder:        envelope.DecoderConfig{Type: JobType, Source: "endtoend"},
 		CommitInterval: s.CommitInterval,
 		SessionTimeout: s.SessionTimeout, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 10 * time.Second,
-		JoinBackoff: 200 * time.Millisecond, WatchInterval: time.Second, FetchMaxWait: 200 * time.Millisecond,
+		WatchInterval: time.Second, FetchMaxWait: 200 * time.Millisecond,
 		DialTimeout: 2 * time.Second, RequestTimeout: 3 * time.Second,
 	}
 }
