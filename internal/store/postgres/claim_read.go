@@ -6,18 +6,15 @@ import (
 	"errors"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 )
-
-// errNotPgx means that a pool's connections are not plain connections of pgx.
-var errNotPgx = errors.New("not a connection of pgx")
 
 // readClaims runs a claim. Claims read more rows than anything else, and database/sql copies each
 // of their columns twice and allocates for nearly every one. So pgx itself reads them if the
@@ -37,7 +34,7 @@ func readClaims(
 func readOn(ctx context.Context, pool gorm.ConnPool, statement string, args []any) ([]store.Claim, error) {
 	if db, ok := pool.(*sql.DB); ok {
 		claims, err := readNative(ctx, db, statement, args)
-		if !errors.Is(err, errNotPgx) && !pgconn.SafeToRetry(err) {
+		if !errors.Is(err, pgxtx.ErrUnavailable) {
 			return claims, store.WithContextError(ctx, err)
 		}
 	}
@@ -45,30 +42,14 @@ func readOn(ctx context.Context, pool gorm.ConnPool, statement string, args []an
 }
 
 func readNative(ctx context.Context, db *sql.DB, statement string, args []any) (claims []store.Claim, err error) {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	err = conn.Raw(func(driverConn any) error {
-		c, ok := driverConn.(*stdlib.Conn)
-		if !ok {
-			return errNotPgx
-		}
-		rows, err := c.Conn().Query(ctx, statement, args...)
-		if err != nil {
+	var row claimRow
+	targets := row.targets()
+	err = pgxtx.Query(ctx, db, statement, args, func(rows pgx.Rows) error {
+		if err := rows.Scan(targets...); err != nil {
 			return err
 		}
-		defer rows.Close()
-		var row claimRow
-		targets := row.targets()
-		for rows.Next() {
-			if err := rows.Scan(targets...); err != nil {
-				return err
-			}
-			claims = append(claims, row.claim())
-		}
-		return rows.Err()
+		claims = append(claims, row.claim())
+		return nil
 	})
 	return claims, err
 }
