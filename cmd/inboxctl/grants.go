@@ -22,7 +22,7 @@ database. The roles and the tables must exist.
 
 Run the script as the owner of the tables, which is the role that ran "migrate up",
 and again after each migration. No role may change or delete audit rows.
-docs/hardening.md says how to create the roles.
+docs/security.md says how to create the roles.
 
 JSON: {"SQL"}.`,
 		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders

@@ -94,7 +94,6 @@ func shared(openDB database, handle func(context.Context, handler.Message[OrderP
 func plain(
 	ctx context.Context, ordersDB, billingDB *gorm.DB, orderOptions, billingOptions []inbox.Option,
 ) (stop func(context.Context) error, err error) {
-	//page:begin plain
 	orders, err := inbox.New("orders", ordersDB, orderOptions...)
 	if err != nil {
 		return nil, err
@@ -112,7 +111,6 @@ func plain(
 	if err := billing.Start(ctx); err != nil {
 		return nil, errors.Join(err, orders.Stop(ctx))
 	}
-	//page:end
 	return func(ctx context.Context) error { return errors.Join(billing.Stop(ctx), orders.Stop(ctx)) }, nil
 }
 

@@ -1,4 +1,4 @@
-// Package exclusive is the code of docs/exclusive.md.
+// Package exclusive is the code of docs/ordering.md.
 package exclusive
 
 import (

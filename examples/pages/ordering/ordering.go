@@ -43,15 +43,12 @@ func bySource(apply handle) inbox.Option {
 
 func skipping(apply handle) inbox.Option {
 	return inbox.Channel("accounts.events", inbox.On("account.changed",
-		//page:begin skip
 		inbox.Func("apply-change", apply, handler.Ordered(), handler.SkipPoisoned()),
-		//page:end
 	))
 }
 
 // keyed gives a channel's records an ordering key that is not their Kafka key.
 func keyed(brokers []string) inbox.ChannelOption {
-	//page:begin decoder
 	return inbox.Kafka(kafkaconsumer.Config{
 		Brokers: brokers, Topics: []string{"accounts.events"}, GroupID: "accounts",
 		Decoder: envelope.DecoderConfig{OrderingKey: func(r envelope.Record) []byte {
@@ -59,5 +56,4 @@ func keyed(brokers []string) inbox.ChannelOption {
 			return []byte(account)
 		}},
 	})
-	//page:end
 }

@@ -25,7 +25,7 @@ func ship(ask carrier) func(context.Context, handler.Message[ShipmentWanted]) er
 	//page:begin steer
 	return func(ctx context.Context, m handler.Message[ShipmentWanted]) error {
 		if m.Payload.Address == "" {
-			return handler.Poison(errors.New("no address")) // no retry mends that
+			return handler.Poison(errors.New("no address")) // no retry fixes that
 		}
 		status, err := ask(ctx, m.Payload.OrderID)
 		switch {

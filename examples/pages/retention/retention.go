@@ -35,8 +35,6 @@ func options(fulfilOrder, reportTax handle, archive *gorm.DB) []inbox.Option {
 	}
 }
 
-//page:begin archive
-
 // ArchivedMessage and ArchivedStatus are the application's own tables, in
 // whichever database has room.
 type ArchivedMessage struct {
@@ -79,8 +77,6 @@ func intoTables(archive *gorm.DB) func(ctx context.Context, messages []cleanup.A
 		})
 	}
 }
-
-//page:end
 
 // nightly runs a cleanup when the application says so.
 func nightly(ctx context.Context, ib *inbox.Inbox) (handler.Deleted, error) {

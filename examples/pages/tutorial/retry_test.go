@@ -25,3 +25,13 @@ func TestAnOrderThatCannotBeServedIsTriedAgain(t *testing.T) {
 	kit.Process()
 	kit.RequireCompleted("o-2", "reserve-stock")
 }
+
+func TestAnOrderThatNeverWorksIsParked(t *testing.T) {
+	kit := fxtest.New(t, orders())
+	require.NoError(t, kit.DB.AutoMigrate(&Stock{}))
+
+	kit.Accept(fxtest.JSON("orders.events", "order.placed", "o-3", OrderPlaced{SKU: "coffee", Quantity: 1}))
+	kit.ProcessAll() // moves the clock from attempt to attempt
+	status := kit.RequirePoisoned("o-3", "reserve-stock")
+	require.Equal(t, 5, status.ErrorCount)
+}
