@@ -24,10 +24,7 @@ type Result struct {
 func ReadResult(
 	ctx context.Context, db *gorm.DB, store idempotent.Store, payments []Payment, calls string,
 ) (r Result, err error) {
-	err = demo.Read(ctx, db, func(db *gorm.DB) map[string]*gorm.DB {
-		return map[string]*gorm.DB{"accounts": db.Find(&r.Accounts), "entries": db.Find(&r.Entries)}
-	})
-	if err != nil {
+	if err := demo.Read(ctx, db, &r.Accounts, &r.Entries); err != nil {
 		return r, err
 	}
 	for _, p := range payments {
@@ -76,8 +73,8 @@ func Balance(payments []Payment, result Result, seen Seen, redis bool) *demo.Led
 	again := demo.AtLeastOnce(l, "calls", sent, result.Calls)
 
 	l.Figure("payments", len(payments))
-	l.Figure("applied", len(payments)-lost)
-	l.Zero("lost", lost)
+	l.Figure("applied", len(payments)-len(lost))
+	l.Zero("lost", len(lost))
 	l.Zero("doubled", doubled)
 	l.Figure("duplicates", seen.Sent-len(payments))
 	l.Figure("kills", len(seen.Killed))

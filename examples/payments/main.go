@@ -30,23 +30,15 @@
 //
 //	reruns  entries beyond the first, of payments whose worker was killed meanwhile
 //
-// It runs on Linux and macOS. Flags:
-//
-//	-messages 1000  payments
-//	-workers 3      processes that handle them
-//	-crash 8        how often one of them kills itself
-//	-seed 0         makes payments, deliveries and kills repeatable; 0 takes one from the clock
-//	-postgres DSN   PostgreSQL instead of SQLite, in a schema of its own
-//	-redis ADDRESS  markers in Redis, host:port or a URL, under a prefix of their own
-//	-keep           leave schema, markers and files behind
+// It runs on Linux and macOS; -h lists its flags.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,20 +61,18 @@ type Settings struct {
 	Redis                    string // a URL
 }
 
-func declare(flags *flag.FlagSet, s *Settings) {
-	flags.IntVar(&s.Messages, "messages", 1000, "payments")
-	flags.IntVar(&s.Workers, "workers", 3, "processes that handle them")
+func declare(flags *demo.Flags, s *Settings) {
+	flags.IntWithin(&s.Messages, "messages", 1000, 1, 100_000, "payments")
+	flags.IntWithin(&s.Workers, "workers", 3, 1, 20, "processes that handle them")
 	flags.IntVar(&s.Kills, "crash", 8, "how often one of them kills itself")
-	flags.StringVar(&s.Redis, "redis", "", "`address` of a Redis for the markers")
+	flags.StringVar(&s.Redis, "redis", "", "`address` of a Redis for the markers, host:port or a URL: a prefix of its own")
 }
 
 func check(s *Settings) error {
-	s.Redis = RedisURL(s.Redis)
-	return errors.Join(
-		demo.Within("-messages", s.Messages, 1, 100_000),
-		demo.Within("-workers", s.Workers, 1, 20),
-		demo.Within("-crash", s.Kills, 0, min(demo.MaxKills, s.Messages/4)),
-	)
+	if s.Redis != "" && !strings.Contains(s.Redis, "://") {
+		s.Redis = "redis://" + s.Redis
+	}
+	return demo.Within("-crash", s.Kills, 0, min(demo.MaxKills, s.Messages/4))
 }
 
 // Demonstrate delivers payments to workers that kill themselves, and judges what is left.
@@ -95,49 +85,35 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 		return nil, err
 	}
 	prefix, calls := env.Name+"_"+env.Run, env.File("calls.log")
-	markers, err := OpenMarkers(database.DB, s.Redis, prefix)
+	markers, err := new(Handler).OpenMarkers(database.DB, s.Redis, prefix)
 	if err != nil {
 		return nil, err
 	}
-	env.Cleanup(func(ctx context.Context, keep bool) error {
-		err := markers.Close()
-		if s.Redis != "" && !keep {
-			err = errors.Join(err, RemoveMarkers(ctx, s.Redis, prefix))
-		}
-		return err
-	})
-	workers, err := env.Workers(demo.WorkerNames(s.Workers), func(name string) any {
-		return Config{Name: name, Database: database.DSN, Calls: calls, Redis: s.Redis, Prefix: prefix}
+	env.Cleanup(func(ctx context.Context, keep bool) error { return markers.Remove(ctx, s.Redis, prefix, keep) })
+	workers, err := env.Workers(s.Workers, func(string) any {
+		return Config{Database: database.DSN, Calls: calls, Redis: s.Redis, Prefix: prefix}
 	})
 	if err != nil {
 		return nil, err
 	}
 	payments := MakePayments(s.Messages, env.Random)
-	deliveries := MakeDeliveries(payments, s.Kills, env.Random)
+	transport := NewTransport(MakeDeliveries(payments, s.Kills, env.Random))
 	where := "the database"
 	if s.Redis != "" {
 		where = "Redis under " + prefix + ":*"
 	}
-	env.Screen.Say("%d payments in %d deliveries (seed %d), %d workers with %d requests at once each; markers in %s; %s",
-		len(payments), len(deliveries), env.Seed, s.Workers, requests, where, env)
-	transport := NewTransport(deliveries)
-	began := time.Now()
-	runErr := deliver(ctx, env, transport, workers)
-	took := time.Since(began)
-	lasting := context.WithoutCancel(ctx)
-	runErr = errors.Join(runErr, workers.Stop(lasting))
-	if ctx.Err() != nil {
-		return nil, demo.ErrInterrupted
-	}
+	env.Say("%d payments in %d deliveries (seed %d), %d workers with %d requests at once each; markers in %s; %s",
+		len(payments), transport.Deliveries, env.Seed, s.Workers, requests, where, env)
+	took, runErr := deliver(ctx, env, transport, workers)
 	// The result is read even if the run failed: it shows how far things went.
-	result, err := ReadResult(lasting, database.DB, markers, payments, calls)
+	result, err := ReadResult(ctx, database.DB, markers, payments, calls)
 	if err != nil {
 		return nil, errors.Join(runErr, err)
 	}
-	seen := transport.Seen()
-	env.Screen.Say("%.1f seconds; %d of %d deliveries were refused and came again", took.Seconds(), seen.Refused, seen.Sent)
+	seen := transport.seen // no delivery is under way any more
+	env.Say("%.1f seconds; %d of %d deliveries were refused and came again", took.Seconds(), seen.Refused, seen.Sent)
 	if s.Redis != "" {
-		env.Screen.Say("Redis is effectively once: the effects and the marker are in two places. A payment counts under " +
+		env.Say("Redis is effectively once: the effects and the marker are in two places. A payment counts under " +
 			"reruns, not doubled,\nwhere its worker was killed, or lost its claim, while its effects may have been " +
 			"committed and its marker was not.")
 	}
@@ -145,33 +121,36 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 }
 
 // deliver runs the workers, starting those again that kill themselves, until all deliveries are acknowledged.
-func deliver(ctx context.Context, env *demo.Environment, transport *Transport, workers demo.Workers) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var delivering sync.WaitGroup
-	defer delivering.Wait()
-	defer cancel()
-	for _, w := range workers {
-		address, err := listen(env, w)
-		if err != nil {
-			return err
-		}
-		for range requests {
-			delivering.Go(func() { transport.Deliver(ctx, address) })
+func deliver(
+	ctx context.Context, env *demo.Environment, transport *Transport, workers demo.Workers,
+) (took time.Duration, err error) {
+	addresses := make([]string, len(workers))
+	for i, w := range workers {
+		if addresses[i], err = listen(env, w); err != nil {
+			return 0, err
 		}
 	}
-	if err := workers.Start(); err != nil {
-		return err
-	}
-	read := func(context.Context) (int, error) { return transport.Seen().Total, nil }
-	return demo.Watch(ctx, read, func(total int) (bool, error) {
-		env.Screen.Show("acknowledged %d of %d", total, transport.Deliveries)
-		err := workers.RestartKilled(func(w *demo.Process) {
-			if killed := transport.Restarted(); len(killed) > 0 {
-				env.Screen.Say("%s killed itself (%d): %s", w.Name, len(killed), killed[len(killed)-1])
+	return workers.During(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		var delivering sync.WaitGroup
+		defer delivering.Wait()
+		defer cancel()
+		for _, address := range addresses {
+			for range requests {
+				delivering.Go(func() { transport.Deliver(ctx, address) })
 			}
+		}
+		read := func(context.Context) (Progress, error) { return transport.Progress(), nil }
+		return demo.Watch(ctx, read, func(p Progress) (bool, error) {
+			env.Show("acknowledged %d of %d", p.Acknowledged, transport.Deliveries)
+			err := workers.RestartKilled(func(w *demo.Process) {
+				if killed := transport.Restarted(); len(killed) > 0 {
+					env.Say("%s killed itself (%d): %s", w.Name, len(killed), killed[len(killed)-1])
+				}
+			})
+			// Others may handle what a killed worker had before it has exited. To stop it meanwhile would fail.
+			return p.Acknowledged == transport.Deliveries && !p.Killing, err
 		})
-		// Others may handle what a killed worker had before it has exited. To stop it meanwhile would fail.
-		return total == transport.Deliveries && !transport.Seen().Killing, err
 	})
 }
 

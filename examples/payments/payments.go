@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"io"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/idempotent/redisstore"
@@ -45,21 +44,19 @@ type Entry struct {
 	PaymentID string `gorm:"not null"`
 	Account   int    `gorm:"not null"`
 	Cents     int64  `gorm:"not null"`
-	Worker    string `gorm:"not null"`
 }
 
-// Handler is what the handler needs.
+// Handler applies payments. It does not check whether it has run before: that is the store's part.
 type Handler struct {
-	worker string
-	calls  *demo.LineFile // for the demonstration: a line for each call of the handler
+	calls io.Writer // for the demonstration: a line for each call of the handler
 }
 
-// Apply applies a payment. It does not check whether it has run before: that is the store's part.
-func (h *Handler) Apply(ctx context.Context, tx *gorm.DB, p Payment) error {
-	if err := h.calls.Append(p.ID); err != nil {
+// Apply applies a payment.
+func (h *Handler) Apply(_ context.Context, tx *gorm.DB, p Payment) error {
+	if _, err := fmt.Fprintln(h.calls, p.ID); err != nil {
 		return err
 	}
-	if err := tx.Create(&Entry{PaymentID: p.ID, Account: p.Account, Cents: p.Cents, Worker: h.worker}).Error; err != nil {
+	if err := tx.Create(&Entry{PaymentID: p.ID, Account: p.Account, Cents: p.Cents}).Error; err != nil {
 		return fmt.Errorf("enter payment %s: %w", p.ID, err)
 	}
 	p.reach(inHandler)
@@ -76,21 +73,51 @@ func (h *Handler) Apply(ctx context.Context, tx *gorm.DB, p Payment) error {
 // handleFunc is what a transport calls. It may acknowledge if the error is nil.
 type handleFunc = func(ctx context.Context, p Payment) error
 
-// InDatabase stores the marker and the effects in one transaction: they happen exactly once.
-func (h *Handler) InDatabase(store *gormstore.Store) (handleFunc, error) {
-	return gormstore.Wrap(store, applyPayment, func(ctx context.Context, tx *gorm.DB, p Payment) error {
+// Markers remember which payments were processed.
+type Markers struct {
+	idempotent.Store
+	Handle handleFunc // the wrapped handler
+}
+
+// OpenMarkers uses Redis if there is an address, otherwise the database. Only the timing differs from production:
+// a killed worker's payment is taken over in seconds.
+func (h *Handler) OpenMarkers(db *gorm.DB, address, prefix string) (Markers, error) {
+	if address == "" {
+		return h.inDatabase(db)
+	}
+	return h.inRedis(db, address, prefix)
+}
+
+// inDatabase stores the marker and the effects in one transaction: they happen exactly once.
+func (h *Handler) inDatabase(db *gorm.DB) (m Markers, err error) {
+	store, err := gormstore.New(db, func(o *gormstore.Options) { o.LockTimeout = 5 * time.Second })
+	if err != nil {
+		return m, err
+	}
+	m.Store = store
+	m.Handle, err = gormstore.Wrap(store, applyPayment, func(ctx context.Context, tx *gorm.DB, p Payment) error {
 		if err := h.Apply(ctx, tx, p); err != nil {
 			return err
 		}
 		p.reach(afterHandler) // nothing is committed yet
 		return nil
 	})
+	return m, err
 }
 
-// InRedis stores the marker in Redis, and the effects in a database. A process that is killed between the
+// inRedis stores the marker in Redis, and the effects in a database. A process that is killed between the
 // two leaves the effects without a marker, and they happen again: effectively once.
-func (h *Handler) InRedis(store *redisstore.Store, db *gorm.DB) (handleFunc, error) {
-	return idempotent.Wrap(store, applyPayment, func(ctx context.Context, p Payment) error {
+func (h *Handler) inRedis(db *gorm.DB, address, prefix string) (m Markers, err error) {
+	store, err := redisstore.Open(address, func(o *redisstore.Options) {
+		o.KeyPrefix = prefix
+		o.Lease = 2 * time.Second
+		o.WaitTimeout = 5 * time.Second
+	})
+	if err != nil {
+		return m, err
+	}
+	m.Store = store
+	m.Handle, err = idempotent.Wrap(store, applyPayment, func(ctx context.Context, p Payment) error {
 		err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error { return h.Apply(ctx, tx, p) })
 		if err != nil {
 			return err
@@ -98,53 +125,23 @@ func (h *Handler) InRedis(store *redisstore.Store, db *gorm.DB) (handleFunc, err
 		p.reach(afterHandler) // the effects are committed, without a marker
 		return nil
 	})
+	return m, err
 }
 
-// Markers remember which payments were processed, in the database or in Redis.
-type Markers struct {
-	idempotent.Store
-	// Wrap wraps the handler.
-	Wrap func(*Handler) (handleFunc, error)
-	// Close closes what OpenMarkers opened.
-	Close func() error
-}
-
-// OpenMarkers uses Redis if there is an address. Only the timing differs from production: a killed worker's
-// payment is taken over in seconds.
-func OpenMarkers(db *gorm.DB, address, prefix string) (*Markers, error) {
-	if address == "" {
-		store, err := gormstore.New(db, func(o *gormstore.Options) { o.LockTimeout = 5 * time.Second })
-		if err != nil {
-			return nil, err
-		}
-		return &Markers{store, func(h *Handler) (handleFunc, error) { return h.InDatabase(store) },
-			func() error { return nil }}, nil
+// Remove closes Redis, and removes a run's keys from it unless keep is true.
+func (m Markers) Remove(ctx context.Context, address, prefix string, keep bool) error {
+	store, ok := m.Store.(*redisstore.Store)
+	if !ok {
+		return nil // they are in the database
 	}
-	store, err := redisstore.Open(address, func(o *redisstore.Options) {
-		o.KeyPrefix = prefix
-		o.Lease = 2 * time.Second
-		o.WaitTimeout = 5 * time.Second
-	})
-	if err != nil {
-		return nil, err
+	err := store.Close()
+	if keep {
+		return err
 	}
-	return &Markers{store, func(h *Handler) (handleFunc, error) { return h.InRedis(store, db) }, store.Close}, nil
-}
-
-// RedisURL makes a URL of host:port.
-func RedisURL(address string) string {
-	if address == "" || strings.Contains(address, "://") {
-		return address
-	}
-	return "redis://" + address
-}
-
-// RemoveMarkers removes a run's keys from Redis.
-func RemoveMarkers(ctx context.Context, address, prefix string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	options, err := redis.ParseURL(address)
-	if err != nil {
+	options, parseErr := redis.ParseURL(address)
+	if parseErr != nil {
 		return errors.New("the address of Redis is not a URL") // the address may hold a password
 	}
 	client := redis.NewClient(options)

@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"maps"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,8 +14,49 @@ import (
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-// redeliverAfter is how long a refused delivery waits.
-const redeliverAfter = 50 * time.Millisecond
+const (
+	accounts       = 50                    // that payments go to
+	mostCopies     = 5                     // how often a payment is sent at most
+	redeliverAfter = 50 * time.Millisecond // how long a refused delivery waits
+)
+
+// MakePayments makes n payments.
+func MakePayments(n int, random *rand.Rand) []Payment {
+	payments := make([]Payment, n)
+	for i := range payments {
+		payments[i] = Payment{ID: fmt.Sprintf("payment-%06d", i+1), Account: 1 + random.IntN(accounts),
+			Cents: 1 + random.Int64N(10_000)}
+	}
+	return payments
+}
+
+// MakeDeliveries sends each payment one to five times: some copies right after each other, so that several
+// workers have them at the same moment, others any time later. Some payments kill their worker, at each
+// point in turn, and are sent again only because of that: a copy must not be handled first. They are among
+// the first three quarters, so that the last kill is recovered from, too.
+func MakeDeliveries(payments []Payment, kills int, random *rand.Rand) (deliveries []Payment) {
+	killAt, first := map[int]Point{}, random.IntN(len(points))
+	for i, payment := range random.Perm(max(kills, len(payments)*3/4))[:kills] {
+		killAt[payment] = points[(first+i)%len(points)]
+	}
+	later := make([][]Payment, len(payments)) // copies by the payment that they come after
+	for i, p := range payments {
+		p.KillAt = killAt[i]
+		deliveries = append(deliveries, p)
+		for range random.IntN(mostCopies) {
+			switch {
+			case p.KillAt != "":
+			case random.IntN(3) > 0:
+				deliveries = append(deliveries, p)
+			default:
+				after := i + random.IntN(len(payments)-i)
+				later[after] = append(later[after], p)
+			}
+		}
+		deliveries = append(deliveries, later[i]...)
+	}
+	return deliveries
+}
 
 // Transport is a queue that owns its retries, as senders of webhooks do: it posts each delivery to a
 // worker, again until one acknowledges it. It is safe for concurrent use.
@@ -24,19 +66,24 @@ type Transport struct {
 	queue  chan Payment
 	client *http.Client
 
-	mu   sync.Mutex
-	seen Seen
+	mu       sync.Mutex
+	seen     Seen
+	progress Progress
 }
 
-// Seen is what a transport has seen so far.
+// Seen is what a transport has seen. It is complete when all deliveries are acknowledged.
 type Seen struct {
 	Sent, Refused int
 	Acknowledged  map[string]int // by payment
-	Total         int            // sum of Acknowledged
 	// Unsure counts, by payment, deliveries whose handler may have run without storing its marker: the
 	// process was killed, or the claim was lost.
 	Unsure map[string]int
 	Killed []Point // in the order of the kills
+}
+
+// Progress is how far a transport has come.
+type Progress struct {
+	Acknowledged int // deliveries
 	// Killing reports that a delivery that kills is under way, or its worker has not been restarted yet.
 	Killing bool
 }
@@ -59,18 +106,18 @@ func (t *Transport) Deliver(ctx context.Context, address string) {
 		case <-ctx.Done():
 			return
 		case p := <-t.queue:
+			again := p
 			if t.begin(p) {
 				status := t.post(ctx, address, p)
 				if ctx.Err() != nil {
 					return
 				}
-				p = t.end(p, status)
-				if status == http.StatusOK {
+				if again = t.end(p, status); status == http.StatusOK {
 					continue
 				}
 			}
 			if demo.Pause(ctx, redeliverAfter) == nil {
-				t.queue <- p // never full: it has room for all deliveries
+				t.queue <- again // never full: it has room for all deliveries
 			}
 		}
 	}
@@ -81,10 +128,10 @@ func (t *Transport) Deliver(ctx context.Context, address string) {
 func (t *Transport) begin(p Payment) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p.KillAt != "" && t.seen.Killing {
+	if p.KillAt != "" && t.progress.Killing {
 		return false
 	}
-	t.seen.Killing = t.seen.Killing || p.KillAt != ""
+	t.progress.Killing = t.progress.Killing || p.KillAt != ""
 	t.seen.Sent++
 	return true
 }
@@ -114,7 +161,7 @@ func (t *Transport) end(p Payment, status int) Payment {
 	switch status {
 	case http.StatusOK:
 		t.seen.Acknowledged[p.ID]++
-		t.seen.Total++
+		t.progress.Acknowledged++
 	case 0, http.StatusConflict:
 		t.seen.Unsure[p.ID]++
 	default:
@@ -126,7 +173,7 @@ func (t *Transport) end(p Payment, status int) Payment {
 		t.seen.Killed = append(t.seen.Killed, p.KillAt) // Restarted allows the next kill
 		p.KillAt = ""
 	default: // refused before it reached that point
-		t.seen.Killing = false
+		t.progress.Killing = false
 	}
 	return p
 }
@@ -135,16 +182,13 @@ func (t *Transport) end(p Payment, status int) Payment {
 func (t *Transport) Restarted() []Point {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen.Killing = false
+	t.progress.Killing = false
 	return slices.Clone(t.seen.Killed)
 }
 
-// Seen returns what the transport has seen so far.
-func (t *Transport) Seen() Seen {
+// Progress returns how far the transport has come.
+func (t *Transport) Progress() Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	seen := t.seen
-	seen.Acknowledged, seen.Unsure = maps.Clone(seen.Acknowledged), maps.Clone(seen.Unsure)
-	seen.Killed = slices.Clone(seen.Killed)
-	return seen
+	return t.progress
 }

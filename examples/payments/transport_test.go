@@ -26,10 +26,11 @@ func deliverHere(t *testing.T, payments []Payment, worker http.Handler, meanwhil
 	var delivering sync.WaitGroup
 	delivering.Go(func() { transport.Deliver(ctx, server.URL) })
 	meanwhile(transport)
-	require.Eventually(t, func() bool { return transport.Seen().Total == len(payments) }, 2*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return transport.Progress().Acknowledged == len(payments) }, 2*time.Minute,
+		time.Millisecond)
 	cancel()
 	delivering.Wait()
-	return transport.Seen()
+	return transport.seen
 }
 
 func TestWhatIsRefusedComesAgain(t *testing.T) {
@@ -46,8 +47,14 @@ func TestWhatIsRefusedComesAgain(t *testing.T) {
 	})
 	seen := deliverHere(t, []Payment{{ID: "a"}, {ID: "b"}}, worker, func(*Transport) {})
 	require.Equal(t, map[string]int{"a": 3, "b": 1}, calls)
-	require.Equal(t, Seen{Sent: 4, Refused: 1, Acknowledged: map[string]int{"a": 1, "b": 1}, Total: 2,
+	require.Equal(t, Seen{Sent: 4, Refused: 1, Acknowledged: map[string]int{"a": 1, "b": 1},
 		Unsure: map[string]int{"a": 1}}, seen, "a lost claim may have had its effects")
+}
+
+func killed(t *Transport) []Point {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seen.Killed
 }
 
 func TestWhatAKilledWorkerHadComesAgain(t *testing.T) {
@@ -63,13 +70,12 @@ func TestWhatAKilledWorkerHadComesAgain(t *testing.T) {
 	seen := deliverHere(t, []Payment{{ID: "a", KillAt: inHandler}, {ID: "b", KillAt: afterMarker}, {ID: "c"}},
 		http.HandlerFunc(worker), func(transport *Transport) {
 			for i, point := range []Point{inHandler, afterMarker} {
-				require.Eventually(t, func() bool { return len(transport.Seen().Killed) == i+1 }, 2*time.Minute,
-					time.Millisecond)
-				require.True(t, transport.Seen().Killing)
+				require.Eventually(t, func() bool { return len(killed(transport)) == i+1 }, 2*time.Minute, time.Millisecond)
+				require.True(t, transport.Progress().Killing)
 				require.Equal(t, point, transport.Restarted()[i], "the next kill waits for the restart")
 			}
 		})
-	require.Equal(t, Seen{Sent: 5, Acknowledged: map[string]int{"a": 1, "b": 1, "c": 1}, Total: 3,
+	require.Equal(t, Seen{Sent: 5, Acknowledged: map[string]int{"a": 1, "b": 1, "c": 1},
 		Unsure: map[string]int{"a": 1, "b": 1}, Killed: []Point{inHandler, afterMarker}}, seen)
 }
 
@@ -80,10 +86,10 @@ func TestRefusedDeliveryKillsLater(t *testing.T) {
 	require.False(t, transport.begin(Payment{ID: "b", KillAt: inHandler}), "one at a time")
 	require.True(t, transport.begin(Payment{ID: "c"}))
 	require.Equal(t, kill, transport.end(kill, http.StatusInternalServerError), "it has not killed yet")
-	require.False(t, transport.Seen().Killing)
+	require.False(t, transport.Progress().Killing)
 	require.True(t, transport.begin(kill))
 	require.Equal(t, Payment{ID: "a"}, transport.end(kill, 0), "it kills once")
-	require.True(t, transport.Seen().Killing)
+	require.True(t, transport.Progress().Killing)
 	require.Equal(t, []Point{inHandler}, transport.Restarted())
-	require.False(t, transport.Seen().Killing)
+	require.False(t, transport.Progress().Killing)
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// requests is how many deliveries each worker handles at once.
-const requests = 4
-
-// handleTimeout is how long a delivery may take.
-const handleTimeout = 30 * time.Second
+// requests is how many deliveries each worker handles at once, handleTimeout how long one may take.
+const (
+	requests      = 4
+	handleTimeout = 30 * time.Second
+)
 
 // Point is where a delivery kills its worker, for the demonstration.
 type Point string
@@ -41,15 +41,15 @@ func (p Payment) reach(at Point) {
 
 // Config is what a worker gets at its start.
 type Config struct {
-	Name     string
 	Database string // a DSN, see demo.Open
 	Calls    string // the file in which the handler notes its calls
 	Redis    string // the URL of the markers; empty: they are in the database
 	Prefix   string // of the run's keys in Redis
 }
 
-// RunWorker handles the deliveries that are posted to the inherited listener, until ctx ends.
-func RunWorker(ctx context.Context, cfg Config) (err error) {
+// RunWorker handles the deliveries that are posted to the inherited listener, until ctx ends. The end of the
+// process closes what it opens.
+func RunWorker(ctx context.Context, cfg Config) error {
 	connections := requests
 	if demo.OnSQLite(cfg.Database) {
 		// Requests queue for the one connection in order. For the file's lock they would wait by chance.
@@ -59,18 +59,11 @@ func RunWorker(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, demo.Close(db)) }()
 	calls, err := demo.OpenLines(cfg.Calls)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, calls.Close()) }()
-	markers, err := OpenMarkers(db, cfg.Redis, cfg.Prefix)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, markers.Close()) }()
-	handle, err := markers.Wrap(&Handler{worker: cfg.Name, calls: calls})
+	markers, err := (&Handler{calls}).OpenMarkers(db, cfg.Redis, cfg.Prefix)
 	if err != nil {
 		return err
 	}
@@ -78,14 +71,13 @@ func RunWorker(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: Receiver(handle), ReadHeaderTimeout: handleTimeout}
+	server := &http.Server{Handler: Receiver(markers.Handle), ReadHeaderTimeout: handleTimeout}
 	stopped := make(chan error, 1)
-	go func() {
-		<-ctx.Done()
+	context.AfterFunc(ctx, func() {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		defer cancel()
 		stopped <- server.Shutdown(stopping)
-	}()
+	})
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
-	"go.uber.org/fx"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
@@ -87,21 +87,17 @@ func BookRevenue(_ context.Context, tx *gorm.DB, m handler.Message[OrderPlaced])
 }
 
 // Mailer stands for a mail server: a file with a line for each mail.
-type Mailer struct{ sent *demo.LineFile }
+type Mailer struct{ sent io.Writer }
 
-// NewMailer opens the file; Fx calls it.
-func NewMailer(cfg Config, lc fx.Lifecycle) (*Mailer, error) {
+// NewMailer opens the file; Fx calls it. The end of the process closes it.
+func NewMailer(cfg Config) (*Mailer, error) {
 	sent, err := demo.OpenLines(cfg.Outgoing)
-	if err != nil {
-		return nil, fmt.Errorf("outgoing mail: %w", err)
-	}
-	lc.Append(fx.StopHook(sent.Close))
-	return &Mailer{sent: sent}, nil
+	return &Mailer{sent}, err
 }
 
 // Send sends the mail about one order.
 func (m *Mailer) Send(about string) error {
-	if err := m.sent.Append(about); err != nil {
+	if _, err := fmt.Fprintln(m.sent, about); err != nil {
 		return fmt.Errorf("send mail: %w", err)
 	}
 	return nil

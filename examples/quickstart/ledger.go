@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Result is everything the service left behind, read when it has stopped. Nothing in it comes from a
@@ -23,136 +23,102 @@ func ReadResult(ctx context.Context, db *gorm.DB, mailFile string) (r Result, er
 	if r.Stored, err = demo.ReadStored(ctx, db); err != nil {
 		return r, err
 	}
-	if err := db.WithContext(ctx).Find(&r.Revenue).Error; err != nil {
-		return r, fmt.Errorf("read revenue: %w", err)
+	if err := demo.Read(ctx, db, &r.Revenue); err != nil {
+		return r, err
 	}
 	r.Mails, err = demo.ReadLines(mailFile)
 	return r, err
 }
 
-// balance compares the producer's journal with the result.
-type balance struct {
-	*demo.Ledger
-	Journal
-	Result
-	kills int
-}
-
-// Balance makes the ledger. The program's doc comment says what each figure means. kills is how often
-// the service was killed on the way.
-func Balance(journal Journal, result Result, kills int) *demo.Ledger {
-	l := balance{new(demo.Ledger), journal, result, kills}
-	lost, _ := demo.Once(l.Ledger, "messages", l.Orders, l.IDs())
-	lost += l.rejected()
-	doubled := l.revenue()
-	reruns := demo.AtLeastOnce(l.Ledger, "mails", l.notified(), l.Mails)
+// Balance compares the producer's journal with the result. The program's doc comment says what each figure
+// means. kills is how often the service was killed on the way.
+func Balance(journal Journal, r Result, kills int) *demo.Ledger {
+	l := new(demo.Ledger)
+	var orders []demo.Message
+	for id := range journal.Orders {
+		orders = append(orders, demo.Message{ID: id})
+	}
+	lostOrders, _ := demo.Same(l, "messages", orders, r.Messages)
+	lostRecords, _ := demo.Same(l, "rejected rows", journal.Malformed, r.Rejected)
 	// Each record became a message, a rejected row, or nothing because it is a duplicate.
-	duplicates := l.Records - int(l.Unread) - len(l.Messages) - len(l.Rejected)
-	l.Expect("records that were not read, or whose offset was not committed", int(l.Unread), 0)
-	l.Expect("duplicates recognised", duplicates, l.Duplicates)
+	duplicates := journal.Records - int(r.Unread) - len(r.Messages) - len(r.Rejected)
+	l.Expect("records that were not read, or whose offset was not committed", int(r.Unread), 0)
+	l.Expect("duplicates recognised", duplicates, journal.Duplicates)
 
-	l.Figure("produced", l.Records)
-	l.Figure("duplicates_sent", l.Duplicates)
-	l.Figure("accepted", len(l.Messages))
+	l.Figure("produced", journal.Records)
+	l.Figure("duplicates_sent", journal.Duplicates)
+	l.Figure("accepted", len(r.Messages))
 	l.Figure("duplicates", duplicates)
-	l.Figure("rejected", len(l.Rejected))
-	l.statuses()
+	l.Figure("rejected", len(r.Rejected))
+	completed := statuses(l, journal, r, kills)
+	doubled := revenue(l, journal, r, completed[bookRevenue])
 	l.Figure("kills", kills)
-	l.Figure("reruns", reruns)
-	l.Zero("lost", lost)
+	l.Figure("reruns", demo.AtLeastOnce(l, "mails", completed[notifyCustomer], r.Mails))
+	l.Zero("lost", len(lostOrders)+len(lostRecords))
 	l.Zero("doubled", doubled)
-	return l.Ledger
+	return l
 }
 
-// rejected requires that each malformed record is stored once as rejected, and no other record is.
-func (l balance) rejected() (lost int) {
-	name := func(r demo.Record) string { return fmt.Sprintf("record %d/%d", r.Partition, r.Offset) }
-	malformed, found := map[string]bool{}, []string{}
-	for _, r := range l.Malformed {
-		malformed[name(r)] = true
-	}
-	for _, r := range l.Rejected {
-		found = append(found, name(r))
-	}
-	lost, _ = demo.Once(l.Ledger, "rejected rows", malformed, found)
-	return lost
-}
-
-// statuses requires a status of each handler for each order: poisoned where the handler always fails,
-// completed everywhere else. It adds the figures of the statuses.
-func (l balance) statuses() {
-	expected, found := map[string]bool{}, []string{}
-	name := func(id, key string) string { return id + ", " + key }
-	for id := range l.Orders {
-		for _, key := range HandlerKeys() {
-			expected[name(id, key)] = true
+// statuses requires a status of each handler for each order: poisoned where the handler always fails, completed
+// everywhere else. It adds the figures of the statuses, and returns the messages that each handler has completed.
+func statuses(l *demo.Ledger, journal Journal, r Result, kills int) (completed map[string]map[string]bool) {
+	var expected []demo.Status
+	failing := 0 // orders whose first attempt was to fail
+	for id, order := range journal.Orders {
+		for _, key := range handlerKeys {
+			s := demo.Status{MessageID: id, HandlerKey: key, Completed: true, Outcome: models.OutcomeProcessed}
+			switch order.Faults[key] {
+			case always:
+				s = demo.Status{MessageID: id, HandlerKey: key, Poisoned: true}
+			case once:
+				failing++
+			}
+			expected = append(expected, s)
 		}
 	}
-	completed, retried, poisoned, failing := map[string]int{}, 0, 0, 0
-	for _, s := range l.Statuses {
-		name := name(s.MessageID, s.HandlerKey)
-		found = append(found, name)
-		if l.Orders[s.MessageID] == nil {
-			continue // its message is reported
+	demo.Same(l, "statuses", expected, r.Statuses)
+
+	completed = map[string]map[string]bool{bookRevenue: {}, notifyCustomer: {}}
+	retried, poisoned := 0, 0
+	for _, s := range r.Statuses {
+		order := journal.Orders[s.MessageID]
+		if order == nil || completed[s.HandlerKey] == nil {
+			continue // it is reported as unknown
 		}
 		switch {
-		case s.Processed() && !s.Poisoned:
-			completed[s.HandlerKey]++
+		case s.Poisoned:
+			poisoned++
+		case s.Completed:
+			completed[s.HandlerKey][s.MessageID] = true
 			if s.ErrorCount > 0 {
 				retried++
 			}
-		case s.Poisoned:
-			poisoned++
 		}
-		if s.Claimed {
-			l.Problem("%s: still claimed although the service has stopped", name)
-		}
-		switch fault := l.Orders[s.MessageID].Faults[s.HandlerKey]; {
-		case fault == always && !s.Poisoned:
-			l.Problem("%s: always fails but is not poisoned", name)
-		case fault != always && (!s.Processed() || s.Poisoned):
-			l.Problem("%s: not completed", name)
-		case fault == once:
-			failing++ // its first attempt was to fail
-		case fault == "" && s.ErrorCount > 0:
-			l.Problem("%s: failed %d times without reason", name, s.ErrorCount)
+		if s.ErrorCount > 0 && order.Faults[s.HandlerKey] == "" {
+			l.Problem("%s: failed %d times without reason", s, s.ErrorCount)
 		}
 	}
-	demo.Once(l.Ledger, "statuses", expected, found)
 	// A killed first attempt counts as one (contract 5.9): the second does not fail any more.
-	if retried > failing || (l.kills == 0 && retried < failing) {
+	if retried > failing || (kills == 0 && retried < failing) {
 		l.Problem("retried: %d, should be %d", retried, failing)
 	}
-	for _, key := range HandlerKeys() {
-		l.Figure("completed_"+key, completed[key])
+	for _, key := range handlerKeys {
+		l.Figure("completed_"+key, len(completed[key]))
 	}
 	l.Figure("retried", retried)
 	l.Figure("poisoned", poisoned)
+	return completed
 }
 
 // revenue requires exactly one entry of the right amount for each order whose booking is completed.
-func (l balance) revenue() (doubled int) {
-	var booked []string
-	for _, entry := range l.Revenue {
-		booked = append(booked, entry.OrderID)
-		if order := l.Orders[entry.OrderID]; order != nil && order.Cents != entry.Cents {
+func revenue(l *demo.Ledger, journal Journal, r Result, completed map[string]bool) (doubled int) {
+	booked := make([]string, len(r.Revenue))
+	for i, entry := range r.Revenue {
+		booked[i] = entry.OrderID
+		if order := journal.Orders[entry.OrderID]; order != nil && order.Cents != entry.Cents {
 			l.Problem("%s: booked %d cents, should be %d", order.OrderID, entry.Cents, order.Cents)
 		}
 	}
-	_, doubled = demo.Once(l.Ledger, "revenue entries", l.completed(bookRevenue), booked)
+	_, doubled = demo.Once(l, "revenue entries", completed, booked)
 	return doubled
-}
-
-// notified are the orders whose customers were sent a mail, according to the inbox.
-func (l balance) notified() map[string]bool { return l.completed(notifyCustomer) }
-
-// completed are the messages that a handler has completed.
-func (l balance) completed(key string) map[string]bool {
-	ids := map[string]bool{}
-	for _, s := range l.Statuses {
-		if s.HandlerKey == key && s.Completed {
-			ids[s.MessageID] = true
-		}
-	}
-	return ids
 }

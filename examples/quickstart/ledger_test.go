@@ -27,7 +27,7 @@ func perfect(n int) (Journal, Result) {
 		default:
 			journal.Orders[e.Order.OrderID] = e.Order
 			result.Messages = append(result.Messages, demo.Message{ID: e.Order.OrderID})
-			for _, key := range HandlerKeys() {
+			for _, key := range handlerKeys {
 				s := demo.Status{MessageID: e.Order.OrderID, HandlerKey: key, Completed: true, Outcome: models.OutcomeProcessed}
 				switch e.Order.Faults[key] {
 				case once:
@@ -115,18 +115,18 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 		}, `mails of unknown "order-x"`, []int{0, 0}},
 		"a status is pending": {func(j Journal, r *Result) {
 			pending(statusOf(j, *r, bookRevenue, ""))
-		}, "not completed", []int{0, 0}},
+		}, ": pending", []int{0, 0}},
 		"a status is still claimed": {func(j Journal, r *Result) {
 			statusOf(j, *r, bookRevenue, "").Claimed = true
 		}, "still claimed", []int{0, 0}},
 		"a status was discarded": {func(j Journal, r *Result) {
 			statusOf(j, *r, bookRevenue, "").Outcome = models.OutcomeDiscarded
-		}, "not completed", []int{0, 0}},
+		}, ": discarded", []int{0, 0}},
 		"an order without faults is poisoned": {func(j Journal, r *Result) {
 			s := statusOf(j, *r, notifyCustomer, "")
 			pending(s)
 			s.Poisoned = true
-		}, "not completed", []int{0, 0}},
+		}, ": poisoned", []int{0, 0}},
 		"an order without faults was retried": {func(j Journal, r *Result) {
 			statusOf(j, *r, notifyCustomer, "").ErrorCount = 1
 		}, "failed 1 times without reason", []int{0, 0}},
@@ -135,7 +135,7 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 		}, "retried: 11, should be 12", []int{0, 0}},
 		"what always fails is not poisoned": {func(j Journal, r *Result) {
 			statusOf(j, *r, bookRevenue, always).Poisoned = false
-		}, "not poisoned", []int{0, 0}},
+		}, ": poisoned: statuses: 0", []int{0, 0}},
 		"what always fails had effects": {func(j Journal, r *Result) {
 			r.Mails = append(r.Mails, statusOf(j, *r, notifyCustomer, always).MessageID)
 		}, "mails of unknown", []int{0, 0}},

@@ -29,53 +29,41 @@
 // for reruns, from the file that stands for the mail server: a plain handler's effects are outside the
 // database, so they happen at least once. The exit status is 0 only if everything balances.
 //
-// It runs on Linux and macOS. Flags:
-//
-//	-n 5000           records to produce
-//	-crash 0          how often to kill the service
-//	-seed 0           makes events and kills repeatable; 0 takes one from the clock
-//	-postgres DSN     PostgreSQL instead of SQLite, in a schema of its own
-//	-kafka h:p,h:p    real brokers, with a topic and a group of their own
-//	-keep             leave schema, files and topic behind
+// It runs on Linux and macOS; -h lists its flags.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"time"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-var command = demo.Command[Settings]{Name: "quickstart", Seeded: true, Flags: declare, Check: check,
-	Demonstrate: Demonstrate}
+var command = demo.Command[Settings]{Name: "quickstart", Seeded: true, Flags: declare, Demonstrate: Demonstrate}
 
 func main() {
 	if !demo.IsWorker() {
 		command.Main()
 	}
-	demo.Work(func(ctx context.Context, cfg Config) error {
-		// As app.Run, which would not notice a signal that comes before it has started.
-		app := Service(cfg)
-		starting, cancel := context.WithTimeout(ctx, app.StartTimeout())
-		defer cancel()
-		if err := app.Start(starting); err != nil {
-			return err
-		}
-		var failed error
-		select {
-		case <-ctx.Done():
-		case s := <-app.Wait():
-			if s.ExitCode != 0 {
-				failed = fmt.Errorf("the service shut down with exit code %d", s.ExitCode)
-			}
-		}
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
-		defer cancel()
-		return errors.Join(failed, app.Stop(stopping))
-	})
+	demo.Work(runService)
+}
+
+// runService does as app.Run, which would not notice a signal that comes before it has started.
+func runService(ctx context.Context, cfg Config) error {
+	app := Service(cfg)
+	starting, cancel := context.WithTimeout(ctx, app.StartTimeout())
+	defer cancel()
+	if err := app.Start(starting); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-app.Wait(): // the parent notices that the service ends by itself
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
+	defer cancel()
+	return app.Stop(stopping)
 }
 
 // Settings are the flags.
@@ -84,17 +72,10 @@ type Settings struct {
 	Kafka          string
 }
 
-func declare(flags *flag.FlagSet, s *Settings) {
-	flags.IntVar(&s.Records, "n", 5000, "records to produce")
-	flags.IntVar(&s.Kills, "crash", 0, "how often to kill the service")
-	flags.StringVar(&s.Kafka, "kafka", "", "`brokers` (host:port,…) instead of an in-process one")
-}
-
-func check(s *Settings) error {
-	if s.Records < 1 {
-		return fmt.Errorf("-n = %d: must be 1 or more", s.Records)
-	}
-	return demo.Within("-crash", s.Kills, 0, demo.MaxKills)
+func declare(flags *demo.Flags, s *Settings) {
+	flags.IntWithin(&s.Records, "n", 5000, 1, 1_000_000, "records to produce")
+	flags.IntWithin(&s.Kills, "crash", 0, 0, demo.MaxKills, "how often to kill the service")
+	flags.StringVar(&s.Kafka, "kafka", "", "`brokers` (host:port,…) instead of an in-process one: a topic of its own")
 }
 
 // Demonstrate produces events, has the service consume them, and judges what is left.
@@ -108,42 +89,39 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 	if err != nil {
 		return nil, err
 	}
-	workers, err := env.Workers([]string{"the service"}, func(string) any {
+	workers, err := env.Workers(1, func(string) any {
 		return Config{Database: database.DSN, Brokers: broker.Addresses, Topic: topic, Group: group, Outgoing: mails,
 			Session: broker.Session}
 	})
 	if err != nil {
 		return nil, err
 	}
-	env.Screen.Say("%d records (seed %d) through %s; %s", s.Records, env.Seed, broker, env)
-	events := MakeEvents(s.Records, env.Random)
-	producer := NewProducer(broker.Client, topic)
+	env.Say("%d records (seed %d) through %s; %s", s.Records, env.Seed, broker, env)
+	journal := Journal{Orders: map[string]*OrderPlaced{}}
 	crashes := &demo.Crashes{Env: env, Database: database, Workers: workers, Kills: s.Kills,
 		Window: broker.Session * 3 / 2,
 		Done: func(ctx context.Context, t demo.Tally) (bool, error) {
-			if t.Settled() < int64(len(producer.Journal().Orders)*len(HandlerKeys())) {
+			if t.Settled() < int64(len(journal.Orders)*len(handlerKeys)) {
 				return false, nil
 			}
 			unread, err := broker.Unread(ctx, topic)
 			return unread == 0, err
 		}}
-	began := time.Now()
-	runErr := demo.RunCrashes(ctx, crashes, events, producer.Send)
-	took := time.Since(began)
-	lasting := context.WithoutCancel(ctx)
-	runErr = errors.Join(runErr, workers.Stop(lasting))
-	if ctx.Err() != nil {
-		return nil, demo.ErrInterrupted
-	}
+	took, runErr := workers.During(ctx, func(ctx context.Context) error {
+		return demo.RunCrashes(ctx, crashes, MakeEvents(s.Records, env.Random),
+			func(ctx context.Context, events []Event) error {
+				return journal.Produce(ctx, broker.Client, topic, events)
+			})
+	})
 	// The result is read even if the run failed: it shows how far things went.
-	result, err := ReadResult(lasting, database.DB, mails)
+	result, err := ReadResult(ctx, database.DB, mails)
 	if err == nil {
-		result.Unread, err = broker.Unread(lasting, topic)
+		result.Unread, err = broker.Unread(ctx, topic)
 	}
 	if err != nil {
 		return nil, errors.Join(runErr, err)
 	}
-	ledger := Balance(producer.Journal(), result, crashes.Killed)
+	ledger := Balance(journal, result, crashes.Killed)
 	ledger.Figure("seconds", fmt.Sprintf("%.1f", took.Seconds()))
 	return ledger, runErr
 }

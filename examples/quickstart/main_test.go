@@ -60,7 +60,7 @@ func TestCommandNeedsNothingButGo(t *testing.T) {
 }
 
 func TestServiceThatEndsByItselfFailsTheRun(t *testing.T) {
-	demotest.RequireExitNoticed(t, command.Run, "the service", "-n", "20")
+	demotest.RequireExitNoticed(t, command.Run, "worker-1", "-n", "20")
 }
 
 func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
@@ -71,7 +71,7 @@ func TestInterruptedRunLeavesNothingBehind(t *testing.T) {
 
 func TestBadFlagsAreRefused(t *testing.T) {
 	demotest.RequireRefused(t, command.Run, map[string][]string{
-		"-n = 0: must be 1 or more":           {"-n", "0"},
+		"-n = 0: must be 1 to 1000000":        {"-n", "0"},
 		"-crash = -1: must be 0 to 50":        {"-crash", "-1"},
 		"-crash = 51: must be 0 to 50":        {"-crash", "51"},
 		`unknown argument "please"`:           {"please"},

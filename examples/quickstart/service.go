@@ -1,11 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"go.uber.org/fx"
-	"go.uber.org/fx/fxevent"
 	"go.uber.org/zap"
 	"gorm.io/gorm"
 
@@ -36,11 +34,7 @@ func Service(cfg Config) *fx.App {
 			NewMailer,
 			NewNotifyCustomer,
 		),
-		fx.WithLogger(func(log *zap.Logger) fxevent.Logger {
-			own := &fxevent.ZapLogger{Logger: log}
-			own.UseLogLevel(zap.DebugLevel)
-			return own
-		}),
+		fx.NopLogger, // Start returns what goes wrong
 
 		inbox.Module("orders",
 			inbox.Configure(func(o *inbox.Options) {
@@ -67,16 +61,7 @@ func Service(cfg Config) *fx.App {
 	)
 }
 
-// OpenDatabase opens a pool large enough for the service's handlers, which is closed when the
-// application has stopped, and creates the application's own table.
+// OpenDatabase opens the database, with the application's own table; Fx calls it.
 func OpenDatabase(cfg Config, lc fx.Lifecycle) (*gorm.DB, error) {
-	db, err := demo.Open(cfg.Database, 20)
-	if err != nil {
-		return nil, err
-	}
-	lc.Append(fx.StopHook(func() error { return demo.Close(db) }))
-	if err := db.AutoMigrate(&RevenueEntry{}); err != nil {
-		return nil, fmt.Errorf("create the application's table: %w", err)
-	}
-	return db, nil
+	return demo.OpenIn(lc, cfg.Database, &RevenueEntry{})
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
@@ -27,29 +25,18 @@ type Journal struct {
 	Twice, Garbled int
 }
 
-// Customers place orders. They have nothing from the application but its topic.
+// Customers place orders. They have nothing from the application but its topic, and one user at a time.
 type Customers struct {
 	publisher *events.Publisher
 	rate      int // per second
-
-	mu      sync.Mutex
-	journal Journal
-}
-
-// NewCustomers makes customers that do nothing yet. Close them.
-func NewCustomers(brokers []string, rate int) (*Customers, error) {
-	publisher, err := events.NewPublisher(brokers...)
-	if err != nil {
-		return nil, err
-	}
-	return &Customers{publisher: publisher, rate: rate}, nil
+	journal   Journal
 }
 
 // Order places orders until ctx ends, which is no error.
 func (c *Customers) Order(ctx context.Context) error {
 	// What was begun is finished, so that the journal has all that is written.
 	lasting := context.WithoutCancel(ctx)
-	for n := len(c.Journal().Orders) + 1; ; n++ {
+	for n := len(c.journal.Orders) + 1; ; n++ {
 		if err := c.place(lasting, n); err != nil {
 			return fmt.Errorf("place an order: %w", err)
 		}
@@ -65,18 +52,18 @@ func (c *Customers) place(ctx context.Context, n int) error {
 	if err := c.send(ctx, order.ID, order); err != nil {
 		return err
 	}
-	c.note(func(j *Journal) { j.Orders = append(j.Orders, order) })
+	c.journal.Orders = append(c.journal.Orders, order)
 	if n%onePlacedTwiceIn == 0 { // as when the answer did not come
 		if err := c.send(ctx, order.ID, order); err != nil {
 			return err
 		}
-		c.note(func(j *Journal) { j.Twice++ })
+		c.journal.Twice++
 	}
 	if n%oneGarbledIn == 2 {
 		if err := c.send(ctx, "", order); err != nil { // without an ID
 			return err
 		}
-		c.note(func(j *Journal) { j.Garbled++ })
+		c.journal.Garbled++
 	}
 	return nil
 }
@@ -95,21 +82,3 @@ func (c *Customers) send(ctx context.Context, id string, order orders.Order) err
 	return c.publisher.Publish(ctx, orders.PlacedTopic,
 		events.Event{ID: id, Type: orders.Placed, Source: "/shop/customers", Key: order.Customer, Data: order})
 }
-
-func (c *Customers) note(change func(*Journal)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	change(&c.journal)
-}
-
-// Journal is what has been written so far.
-func (c *Customers) Journal() Journal {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	j := c.journal
-	j.Orders = slices.Clone(j.Orders)
-	return j
-}
-
-// Close closes the connection.
-func (c *Customers) Close() { c.publisher.Close() }

@@ -2,208 +2,165 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
-
-	"gorm.io/gorm"
+	"time"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
 
-// Inbox is what one inbox has stored.
-type Inbox struct {
-	Messages map[string]string                 // types by ID
-	Statuses map[string]map[string]demo.Status // by handler key and message ID
-	Rejected int
-}
-
 // Result is what is left when the application has stopped.
 type Result struct {
-	Orders, Shipping                Inbox
-	Reserved, Paid, Parcelled       map[string]int // how often, by order ID
-	Completed, Poisoned, Unfinished int            // statuses of both
-	Unread                          int            // announcements that the broker has and shipping has not
-	Mails                           int            // that were sent
+	Orders, Shipping          demo.Stored
+	Reserved, Paid, Parcelled []string // an order's ID for each row
+	Unread                    int      // announcements that the broker has and shipping has not
+	Mails                     int      // that were sent
 }
 
 // ReadResult reads both databases, the broker and the mailer.
 func (r *Running) ReadResult(ctx context.Context) (result Result, err error) {
-	if result.Orders, err = result.readInbox(ctx, r.Orders.DB); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if result.Orders, err = demo.ReadStored(ctx, r.Orders.DB); err != nil {
 		return result, err
 	}
-	if result.Shipping, err = result.readInbox(ctx, r.Shipping.DB); err != nil {
+	if result.Shipping, err = demo.ReadStored(ctx, r.Shipping.DB); err != nil {
 		return result, err
 	}
-	var reserved, paid, parcelled []string
-	pluck := func(db *gorm.DB, table any, ids *[]string) *gorm.DB { return db.Model(table).Pluck("order_id", ids) }
-	if err := demo.Read(ctx, r.Orders.DB, func(db *gorm.DB) map[string]*gorm.DB {
-		return map[string]*gorm.DB{"reservations": pluck(db, &orders.Reservation{}, &reserved),
-			"payments": pluck(db, &orders.Payment{}, &paid)}
-	}); err != nil {
+	ordersDB, shippingDB := r.Orders.DB.WithContext(ctx), r.Shipping.DB.WithContext(ctx)
+	if err := errors.Join(
+		ordersDB.Model(&orders.Reservation{}).Pluck("order_id", &result.Reserved).Error,
+		ordersDB.Model(&orders.Payment{}).Pluck("order_id", &result.Paid).Error,
+		shippingDB.Model(&shipping.Parcel{}).Pluck("order_id", &result.Parcelled).Error); err != nil {
 		return result, err
 	}
-	if err := demo.Read(ctx, r.Shipping.DB, func(db *gorm.DB) map[string]*gorm.DB {
-		return map[string]*gorm.DB{"parcels": pluck(db, &shipping.Parcel{}, &parcelled)}
-	}); err != nil {
-		return result, err
-	}
-	result.Reserved, result.Paid, result.Parcelled = count(reserved), count(paid), count(parcelled)
 	unread, err := r.broker.Unread(ctx, shipping.ConfirmedTopic)
 	result.Unread, result.Mails = int(unread), int(r.Mailer.Sent())
 	return result, err
 }
 
-// readInbox reads an inbox and counts its statuses.
-func (r *Result) readInbox(ctx context.Context, db *gorm.DB) (in Inbox, err error) {
-	stored, err := demo.ReadStored(ctx, db)
-	in = Inbox{Messages: map[string]string{}, Statuses: map[string]map[string]demo.Status{},
-		Rejected: len(stored.Rejected)}
-	for _, m := range stored.Messages {
-		in.Messages[m.ID] = m.Type
-	}
-	for _, s := range stored.Statuses {
-		if in.Statuses[s.HandlerKey] == nil {
-			in.Statuses[s.HandlerKey] = map[string]demo.Status{}
-		}
-		in.Statuses[s.HandlerKey][s.MessageID] = s
-		switch {
-		case s.Completed:
-			r.Completed++
-		case s.Poisoned:
-			r.Poisoned++
-		default:
-			r.Unfinished++
-		}
-	}
-	return in, err
+// orderOf returns the order that a message is about.
+func orderOf(messageID string) string {
+	order, _, _ := strings.Cut(messageID, "/")
+	return order
 }
 
-func count(ids []string) map[string]int {
-	times := map[string]int{}
-	for _, id := range ids {
-		times[id]++
+// processed returns the orders that a handler has completed.
+func processed(in demo.Stored, key string) map[string]bool {
+	done := map[string]bool{}
+	for _, s := range in.Statuses {
+		if s.HandlerKey == key && s.Processed() {
+			done[orderOf(s.MessageID)] = true
+		}
 	}
-	return times
-}
-
-// balance compares what customers ordered with what the databases hold.
-type balance struct {
-	*demo.Ledger
-	Journal
-	Result
-	missing map[string]bool // what is lost
-	unread  []string        // orders that are announced and not in shipping's inbox
-	doubled int
+	return done
 }
 
 // Balance makes the ledger. It holds wherever the application was stopped, if all orders have been accepted.
 // With done it balances only if nothing was left to do, and nothing failed for good but mails to customers
 // whose mail server is broken.
-func Balance(journal Journal, result Result, done bool) *demo.Ledger {
-	l := &balance{Ledger: &demo.Ledger{OneLine: true}, Journal: journal, Result: result, missing: map[string]bool{}}
-	ordered := map[string]bool{}
-	for _, o := range journal.Orders {
-		ordered[o.ID] = true
-		l.follow(o.ID)
+func Balance(journal Journal, r Result, done bool) *demo.Ledger {
+	l, missing, doubled := &demo.Ledger{OneLine: true}, map[string]bool{}, 0
+	once := func(what string, expected map[string]bool, found []string) {
+		lost, again := demo.Once(l, what, expected, found)
+		for _, id := range lost {
+			missing[orderOf(id)] = true // counts once, in whatever ways it shows
+		}
+		doubled += again
 	}
-	for _, in := range []Inbox{result.Orders, result.Shipping} {
-		for id := range in.Messages {
-			if order, _, _ := strings.Cut(id, "/"); !ordered[order] {
-				l.Problem("message %s is of an order that was never placed", id)
+	ids := func(in demo.Stored) (ids []string) {
+		for _, m := range in.Messages {
+			ids = append(ids, m.ID)
+		}
+		return ids
+	}
+
+	// What customers placed is in the inbox of orders; so is the confirmation of what is paid.
+	inOrders, placed := map[string]bool{}, map[string]bool{}
+	for _, o := range journal.Orders {
+		inOrders[o.ID], placed[o.ID] = true, true
+	}
+	for _, id := range r.Paid {
+		inOrders[orders.ConfirmationOf(id)] = true
+	}
+	once("messages in orders", inOrders, ids(r.Orders))
+	// Each effect is there once if its handler has completed, and else is not.
+	once("reservations", processed(r.Orders, orders.ReserveStock), r.Reserved)
+	once("payments", processed(r.Orders, orders.TakePayment), r.Paid)
+	once("parcels", processed(r.Shipping, shipping.CreateParcel), r.Parcelled)
+	once("messages in shipping", expectedInShipping(placed, r), ids(r.Shipping))
+
+	if lost := journal.Garbled - len(r.Orders.Rejected); lost != 0 {
+		l.Problem("%d of %d garbled records are rejected", len(r.Orders.Rejected), journal.Garbled)
+		if lost > 0 {
+			missing["garbled"] = true
+		}
+	}
+	// At least once: more mails are no error.
+	if notified := len(processed(r.Shipping, shipping.NotifyCustomer)); r.Mails < notified {
+		l.Problem("%d customers count as notified, and only %d mails were sent", notified, r.Mails)
+		missing["mails"] = true
+	}
+
+	unreachable, parcelled := map[string]bool{}, map[string]bool{}
+	for _, id := range r.Parcelled {
+		parcelled[id] = true
+	}
+	for _, o := range journal.Orders {
+		unreachable[orders.ConfirmationOf(o.ID)] = strings.HasSuffix(o.Customer, "@"+shipping.BrokenDomain)
+		if done && !parcelled[o.ID] {
+			l.Problem("order %s has no parcel", o.ID)
+			missing[o.ID] = true
+		}
+	}
+	completed, poisoned, unfinished := 0, 0, 0
+	for _, in := range []demo.Stored{r.Orders, r.Shipping} {
+		for _, s := range in.Statuses {
+			switch {
+			case s.Completed:
+				completed++
+			case s.Poisoned:
+				poisoned++
+				if done && (s.HandlerKey != shipping.NotifyCustomer || !unreachable[s.MessageID]) {
+					l.Problem("%s", s)
+				}
+			default:
+				unfinished++
 			}
 		}
 	}
-	if missing := journal.Garbled - result.Orders.Rejected; missing > 0 {
-		l.lost("garbled", "%d of %d garbled records are not among the rejected", missing, journal.Garbled)
-	} else if missing < 0 {
-		l.Problem("%d records are rejected, and only %d are garbled", result.Orders.Rejected, journal.Garbled)
+	if done && unfinished+r.Unread > 0 {
+		l.Problem("%d statuses and %d records are left", unfinished, r.Unread)
 	}
-	// What was announced while shipping stopped is still in the broker.
-	for _, id := range l.unread[min(result.Unread, len(l.unread)):] {
-		l.lost(id, "order %s is announced, and neither in the inbox of shipping nor unread", id)
-	}
-	notified := 0
-	for _, s := range result.Shipping.Statuses[shipping.NotifyCustomer] {
-		if s.Processed() {
-			notified++
-		}
-	}
-	if result.Mails < notified { // at least once: more is no error
-		l.lost("mails", "%d customers count as notified, and only %d mails were sent", notified, result.Mails)
-	}
-	if done {
-		l.requireDone()
-	}
-	l.Figure("lost", len(l.missing))
-	l.Figure("doubled", l.doubled)
-	l.Figure("poisoned", result.Poisoned)
-	l.Figure("completed", result.Completed)
-	return l.Ledger
-}
-
-// follow follows an order through both contexts, as far as it has come.
-func (l *balance) follow(id string) {
-	of, sh := l.Result.Orders, l.Shipping
-	if of.Messages[id] == "" {
-		l.lost(id, "order %s was acknowledged and is not in the inbox of orders", id)
-		return
-	}
-	confirmation := orders.ConfirmationOf(id)
-	l.effect("reservations", id, l.Reserved[id], of.Statuses[orders.ReserveStock][id])
-	l.effect("payments", id, l.Paid[id], of.Statuses[orders.TakePayment][id])
-	if paid, announced := l.Paid[id] > 0, of.Messages[confirmation] != ""; paid && !announced {
-		l.lost(id, "order %s is paid and not confirmed", id)
-	} else if announced && !paid {
-		l.Problem("order %s is confirmed and not paid", id)
-	}
-	if of.Statuses[orders.Announce][confirmation].Processed() && sh.Messages[confirmation] == "" {
-		l.unread = append(l.unread, id)
-	}
-	l.effect("parcels", id, l.Parcelled[id], sh.Statuses[shipping.CreateParcel][confirmation])
-}
-
-// effect compares a handler's status with what it has written.
-func (l *balance) effect(what, id string, times int, s demo.Status) {
-	switch {
-	case times > 1:
-		l.doubled += times - 1
-		l.Problem("order %s has %d %s", id, times, what)
-	case times == 0 && s.Processed():
-		l.lost(id, "order %s has no %s, and its handler has completed", id, what)
-	case times == 1 && !s.Processed():
-		l.Problem("order %s has %s, and its handler has not completed", id, what)
-	}
-}
-
-// lost counts what is lost once, in whatever ways that shows.
-func (l *balance) lost(what, format string, args ...any) {
-	l.missing[what] = true
-	l.Problem(format, args...)
-}
-
-// requireDone requires that nothing was left to do.
-func (l *balance) requireDone() {
-	if l.Completed == 0 || len(l.Journal.Orders) == 0 {
+	if done && (completed == 0 || len(journal.Orders) == 0) {
 		l.Problem("nothing was ordered, or nothing done")
 	}
-	if l.Unfinished+l.Unread > 0 {
-		l.Problem("%d statuses and %d records are left", l.Unfinished, l.Unread)
+	l.Figure("lost", len(missing))
+	l.Figure("doubled", doubled)
+	l.Figure("poisoned", poisoned)
+	l.Figure("completed", completed)
+	return l
+}
+
+// expectedInShipping returns the confirmations that shipping must have: those that are announced, but for as many
+// as the broker still has. One may be there that is not announced yet: its announcer was stopped in between.
+func expectedInShipping(placed map[string]bool, r Result) map[string]bool {
+	expected, there := map[string]bool{}, map[string]bool{}
+	for _, m := range r.Shipping.Messages {
+		there[orderOf(m.ID)] = true
 	}
-	unreachable := map[string]bool{}
-	for _, o := range l.Journal.Orders {
-		unreachable[orders.ConfirmationOf(o.ID)] = strings.HasSuffix(o.Customer, "@"+shipping.BrokenDomain)
-		if l.Parcelled[o.ID] == 0 {
-			l.lost(o.ID, "order %s has no parcel", o.ID)
+	announced, unread := processed(r.Orders, orders.Announce), r.Unread
+	for id := range placed {
+		switch {
+		case there[id]:
+			expected[orders.ConfirmationOf(id)] = true
+		case announced[id] && unread > 0:
+			unread--
+		case announced[id]:
+			expected[orders.ConfirmationOf(id)] = true
 		}
 	}
-	for _, in := range []Inbox{l.Result.Orders, l.Shipping} {
-		for key, statuses := range in.Statuses {
-			for id, s := range statuses {
-				if s.Poisoned && (key != shipping.NotifyCustomer || !unreachable[id]) {
-					l.Problem("message %s is poisoned for %s", id, key)
-				}
-			}
-		}
-	}
+	return expected
 }

@@ -29,17 +29,7 @@
 //
 // With -smoke it uses the shop like an operator, prints a line for each thing it has checked, and ends. The
 // exit status is 0 only if all of them are ok.
-//
-// Flags:
-//
-//	-addr :8080             where to serve; only this machine has access
-//	-rate 4                 orders per second
-//	-postgres DSN           PostgreSQL instead of SQLite, in two schemas of its own
-//	-operator-password …    else random
-//	-viewer-password …      else random
-//	-smoke                  check everything, at a free port
-//	-for 10s                how long customers order then, before the last checks
-//	-keep                   leave schemas and files behind
+// -h lists the flags.
 package main
 
 import (
@@ -48,7 +38,6 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/fx"
-	"go.uber.org/fx/fxevent"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox"
@@ -74,11 +63,7 @@ func Shop(cfg Config, more ...fx.Option) *fx.App {
 	common := inboxOptions(cfg.Metrics.Provider)
 	return fx.New(
 		fx.Supply(cfg, cfg.Log),
-		fx.WithLogger(func(log *zap.Logger) fxevent.Logger {
-			own := &fxevent.ZapLogger{Logger: log}
-			own.UseLogLevel(zap.DebugLevel)
-			return own
-		}),
+		fx.NopLogger, // Start returns what goes wrong
 		fx.Provide(newPublisher),
 
 		orders.Module(orders.Config{Database: cfg.Orders, Brokers: cfg.Brokers}, common...),

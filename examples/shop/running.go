@@ -13,9 +13,61 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
+	"github.com/gorm-inbox/inbox/examples/shop/events"
 	"github.com/gorm-inbox/inbox/examples/shop/orders"
 	"github.com/gorm-inbox/inbox/examples/shop/shipping"
 )
+
+// Demonstrate opens the shop, lets customers order, closes it again, and judges what is left.
+func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (ledger *demo.Ledger, err error) {
+	defer func() {
+		if err != nil && s.Smoke {
+			env.Say("FAILED to run: %v", err)
+		}
+	}()
+	r, err := Open(ctx, env, s)
+	if err != nil {
+		return nil, err
+	}
+	failed := 0
+	if s.Smoke {
+		failed, err = smoke(ctx, s, r, env.Out)
+	} else {
+		err = play(ctx, env, s, r)
+	}
+	lasting := context.WithoutCancel(ctx) // Ctrl-C ends the orders
+	if err := errors.Join(err, r.Stop(lasting)); err != nil {
+		return nil, err
+	}
+	result, err := r.ReadResult(lasting)
+	if err != nil {
+		return nil, err
+	}
+	ledger = Balance(r.Customers.journal, result, s.Smoke)
+	if s.Smoke {
+		var problem error
+		if !ledger.Balanced() {
+			problem = fmt.Errorf("%d problems, the first: %s", len(ledger.Problems), ledger.Problems[0])
+		}
+		failed += report(env.Out, "the databases hold what customers ordered, once", problem)
+	}
+	if failed > 0 {
+		ledger.Problem("%d checks have failed", failed)
+	}
+	return ledger, nil
+}
+
+// play says where everything is, and lets customers order until ctx ends.
+func play(ctx context.Context, env *demo.Environment, s Settings, r *Running) error {
+	env.Say("\nthe shop is open: %s\n", r.Site)
+	env.Say("  account %-8s  password %s  may see and act", operator, s.Accounts.OperatorPassword)
+	env.Say("  account %-8s  password %s  may see\n", viewer, s.Accounts.ViewerPassword)
+	env.Say("Ctrl-C ends it")
+	if err := r.Order(ctx); err != nil {
+		return err
+	}
+	return r.Drain(context.WithoutCancel(ctx))
+}
 
 // Running is the application, with its databases, the broker and the customers.
 type Running struct {
@@ -43,7 +95,7 @@ func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, e
 		return nil, err
 	}
 	env.Cleanup(func(context.Context, bool) error { return logFile.Close() })
-	env.Screen.Say("data: %s\nlog: %s", env, logFile.Name())
+	env.Say("data: %s\nlog: %s", env, logFile.Name())
 	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), logFile, zap.InfoLevel))
 	r.broker, err = env.Broker(ctx, "", map[string]string{orders.PlacedTopic: orders.Name,
 		shipping.ConfirmedTopic: shipping.Name})
@@ -55,13 +107,15 @@ func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, e
 		return nil, err
 	}
 	env.Cleanup(func(ctx context.Context, _ bool) error { return metrics.Provider.Shutdown(ctx) })
-	if r.Customers, err = NewCustomers(r.broker.Addresses, s.Rate); err != nil {
+	publisher, err := events.NewPublisher(r.broker.Addresses...)
+	if err != nil {
 		return nil, err
 	}
 	env.Cleanup(func(context.Context, bool) error {
-		r.Customers.Close()
+		publisher.Close()
 		return nil
 	})
+	r.Customers = &Customers{publisher: publisher, rate: s.Rate}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
 		return nil, err
@@ -80,53 +134,41 @@ func Open(ctx context.Context, env *demo.Environment, s Settings) (r *Running, e
 
 // Order lets customers order until ctx ends, or the application does, which is an error.
 func (r *Running) Order(ctx context.Context) error {
-	err := demo.Concurrently(ctx, r.Customers.Order, func(ctx context.Context) error {
+	return demo.Concurrently(ctx, r.Customers.Order, func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
-			return nil
 		case signal := <-r.ended:
-			if signal.ExitCode == 0 { // of Ctrl-C, which ends ctx, too
-				return nil
+			if signal.ExitCode != 0 { // it is 0 after Ctrl-C, which ends ctx, too
+				return fmt.Errorf("the application has ended by itself (exit code %d), see the log", signal.ExitCode)
 			}
-			return fmt.Errorf("the application has ended by itself (exit code %d), see the log", signal.ExitCode)
 		}
-	})
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
-	}
-	return err
-}
-
-// progress is what there is to do, and what is done.
-type progress struct {
-	unread           int64
-	orders, shipping demo.Tally
-}
-
-// progress is read along the way that an order takes: what one count sees as done is there for the next.
-func (r *Running) progress(ctx context.Context) (p progress, err error) {
-	ordered, err := r.broker.Unread(ctx, orders.PlacedTopic)
-	if err != nil {
-		return p, err
-	}
-	if p.orders, err = demo.ReadTally(ctx, r.Orders.DB); err != nil {
-		return p, err
-	}
-	confirmed, err := r.broker.Unread(ctx, shipping.ConfirmedTopic)
-	if err != nil {
-		return p, err
-	}
-	p.unread = ordered + confirmed
-	p.shipping, err = demo.ReadTally(ctx, r.Shipping.DB)
-	return p, err
+	})
 }
 
 // Settle waits until nothing is left to do: every record is accepted, every status completed or poisoned.
-// It returns how many are which.
+// It returns how many are which. What one count sees as done is there for the next, since they are read along the
+// way that an order takes.
 func (r *Running) Settle(ctx context.Context) (completed, poisoned int64, err error) {
-	err = demo.Watch(ctx, r.progress, func(p progress) (bool, error) {
+	type progress struct {
+		ordered, confirmed int64 // that are unread
+		orders, shipping   demo.Tally
+	}
+	err = demo.Watch(ctx, func(ctx context.Context) (p progress, err error) {
+		if p.ordered, err = r.broker.Unread(ctx, orders.PlacedTopic); err != nil {
+			return p, err
+		}
+		if p.orders, err = demo.ReadTally(ctx, r.Orders.DB); err != nil {
+			return p, err
+		}
+		if p.confirmed, err = r.broker.Unread(ctx, shipping.ConfirmedTopic); err != nil {
+			return p, err
+		}
+		p.shipping, err = demo.ReadTally(ctx, r.Shipping.DB)
+		return p, err
+	}, func(p progress) (bool, error) {
 		completed, poisoned = p.orders.Completed+p.shipping.Completed, p.orders.Poisoned+p.shipping.Poisoned
-		return p.unread+p.orders.Waiting+p.orders.Claimed+p.shipping.Waiting+p.shipping.Claimed == 0, nil
+		return p.ordered+p.confirmed+p.orders.Waiting+p.orders.Claimed+p.shipping.Waiting+p.shipping.Claimed == 0, nil
 	})
 	return completed, poisoned, err
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -24,9 +23,9 @@ type Settings struct {
 	patience time.Duration // of the checks
 }
 
-func declare(flags *flag.FlagSet, s *Settings) {
+func declare(flags *demo.Flags, s *Settings) {
 	flags.StringVar(&s.Address, "addr", ":8080", "`address` to serve at, of this machine's loopback")
-	flags.IntVar(&s.Rate, "rate", 4, "orders per second")
+	flags.IntWithin(&s.Rate, "rate", 4, 1, 100, "orders per second")
 	flags.StringVar(&s.Accounts.OperatorPassword, "operator-password", "",
 		"`password` of the account operator; random by default")
 	flags.StringVar(&s.Accounts.ViewerPassword, "viewer-password", "",
@@ -49,7 +48,7 @@ func check(s *Settings) (err error) {
 	if s.For < time.Second || s.For > time.Hour {
 		err = errors.Join(err, fmt.Errorf("-for = %s: must be 1s to 1h", s.For))
 	}
-	return errors.Join(err, demo.Within("-rate", s.Rate, 1, 100))
+	return err
 }
 
 // onLoopback completes an address. Passwords are sent as plain text, so other machines must not reach it.

@@ -51,20 +51,15 @@ func serveWeb(n webNeeds) error {
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		IdleTimeout: time.Minute, ErrorLog: zap.NewStdLog(n.Config.Log)}
 	n.Lifecycle.Append(fx.StartStopHook(func() { go n.serve(server) }, func(ctx context.Context) error {
-		return endServing(ctx, server)
+		// A request that took all the time for stopping would leave the inboxes none to give their claims back.
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) == nil {
+			return nil
+		}
+		return server.Close()
 	}))
 	return nil
-}
-
-// endServing gives the requests under way a part of the time there is for stopping.
-// One that takes all of it would leave the inboxes none to give their claims back.
-func endServing(ctx context.Context, server *http.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	if server.Shutdown(ctx) == nil {
-		return nil
-	}
-	return server.Close()
 }
 
 // dashboardOf makes an inbox's dashboard.

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/examples/internal/demo"
 	"github.com/gorm-inbox/inbox/handler"
 )
 
@@ -61,7 +61,7 @@ type Posting struct {
 // Bank is what the handler needs.
 type Bank struct {
 	worker string
-	calls  *demo.LineFile // for the demonstration: a line for each call of the handler
+	calls  io.Writer // for the demonstration: a line for each call of the handler
 }
 
 // ApplyTransfer is a transactional handler: what it writes through tx is committed together with the
@@ -71,7 +71,7 @@ type Bank struct {
 // which one runs at a time across all workers.
 func (b *Bank) ApplyTransfer(_ context.Context, tx *gorm.DB, m handler.Message[Transfer]) error {
 	t := m.Payload
-	if err := b.calls.Append(t.ID); err != nil {
+	if _, err := fmt.Fprintln(b.calls, t.ID); err != nil {
 		return err
 	}
 	var payer Account

@@ -15,38 +15,47 @@ import (
 
 const accounts = 10
 
-// perfect returns the result of workers that did everything right.
-func perfect(n int) (transfers []Transfer, opening int64, r Result) {
+// perfect returns transfers, and the result of workers that did everything right.
+func perfect(n int) (transfers []Transfer, r Result) {
 	transfers = MakeTransfers(n, accounts, rand.New(rand.NewPCG(1, 1)))
-	opening = OpeningBalance(n, accounts)
-	replay := NewReplay(transfers, accounts, opening)
-	for id := 1; id <= accounts; id++ {
-		r.Accounts = append(r.Accounts, replay.Accounts[id])
-	}
+	r = Replay(transfers, accounts, OpeningBalance(n, accounts))
 	for _, t := range transfers {
-		r.Messages, r.Calls = append(r.Messages, demo.Message{ID: t.ID}), append(r.Calls, t.ID)
-		r.Statuses = append(r.Statuses, demo.Status{MessageID: t.ID, HandlerKey: applyTransfer, Completed: true,
-			ErrorCount: t.Failures, Outcome: models.OutcomeProcessed})
-		r.Journal = append(r.Journal, JournalEntry{TransferID: t.ID, Account: t.From, Position: t.Number,
-			Refused: replay.Refused[t.ID]})
-		if !replay.Refused[t.ID] {
-			r.Postings = append(r.Postings, Posting{TransferID: t.ID, Account: t.From, Cents: -t.Cents},
-				Posting{TransferID: t.ID, Account: t.To, Cents: t.Cents})
-		}
+		r.Calls = append(r.Calls, t.ID)
 	}
-	return transfers, opening, r
+	return transfers, r
+}
+
+func judge(transfers []Transfer, result Result, kills int) *demo.Ledger {
+	return Balance(transfers, Replay(transfers, accounts, OpeningBalance(len(transfers), accounts)), result, kills)
 }
 
 func TestPerfectResultBalances(t *testing.T) {
-	transfers, opening, result := perfect(500)
-	ledger := Balance(transfers, accounts, opening, result, 3)
+	transfers, result := perfect(500)
+	ledger := judge(transfers, result, 3)
 	require.Empty(t, ledger.Problems)
-	require.Positive(t, result.refused())
-	require.Positive(t, result.retried())
 	var out bytes.Buffer
 	ledger.Print(&out)
 	require.Equal(t, "expected: 500\neffects: 500\nlost: 0\ndoubled: 0\nout_of_order: 0\nkills: 3\nreruns: 0\n",
 		out.String())
+}
+
+func TestReplayRefusesSomeAndKeepsTheTotal(t *testing.T) {
+	_, r := perfect(500)
+	refused, total := 0, int64(0)
+	for _, entry := range r.Journal {
+		if entry.Refused {
+			refused++
+		}
+	}
+	for _, p := range r.Postings {
+		total += p.Cents
+	}
+	for _, a := range r.Accounts {
+		require.GreaterOrEqual(t, a.Available, int64(0), "overdrawn")
+	}
+	require.Positive(t, refused)
+	require.Less(t, refused, 500)
+	require.Zero(t, total)
 }
 
 // sameAccount finds the second journal entry of the first one's account.
@@ -78,12 +87,12 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 		"a status is there twice": {func(r *Result) {
 			r.Statuses = append(r.Statuses, r.Statuses[0])
 		}, "statuses: 2", []int{0, 0, 0}},
-		"a status of another handler": {func(r *Result) { r.Statuses[0].HandlerKey = "x" }, `handler "x"`, []int{0, 0, 0}},
-		"a status is pending":         {func(r *Result) { r.Statuses[0].Completed = false }, "not completed", []int{0, 0, 0}},
+		"a status of another handler": {func(r *Result) { r.Statuses[0].HandlerKey = "x" }, `x: completed"`, []int{0, 0, 0}},
+		"a status is pending":         {func(r *Result) { r.Statuses[0].Completed = false }, ": pending", []int{0, 0, 0}},
 		"a status is still claimed":   {func(r *Result) { r.Statuses[0].Claimed = true }, "still claimed", []int{0, 0, 0}},
 		"a status was discarded": {func(r *Result) {
 			r.Statuses[0].Outcome = models.OutcomeDiscarded
-		}, "not completed", []int{0, 0, 0}},
+		}, ": discarded", []int{0, 0, 0}},
 		"a transfer is not booked": {func(r *Result) { r.Journal = r.Journal[1:] }, "lost: 1", []int{1, 0, 0}},
 		"a transfer is booked twice": {func(r *Result) {
 			r.Journal = append(r.Journal, r.Journal[0])
@@ -92,40 +101,40 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 		"an unknown transfer is booked": {func(r *Result) {
 			r.Journal[0].TransferID = "x"
 		}, `journal entries of unknown "x"`, []int{1, 0, 0}},
-		"a transfer at a wrong place": {func(r *Result) { r.Journal[0].Position = 9 }, "booked as number 9", []int{0, 0, 0}},
+		"a transfer at a wrong place": {func(r *Result) { r.Journal[0].Position = 9 }, "number 9 of account", []int{0, 0, 0}},
 		"a transfer on a wrong lane": {func(r *Result) {
 			r.Journal[0].Account++
-		}, "booked as number 1 of account", []int{0, 0, 0}},
+		}, `bookings of unknown "transfer-000001`, []int{0, 0, 0}},
 		"a transfer is refused wrongly": {func(r *Result) {
 			r.Journal[0].Refused = true
-		}, "refused is true, should be false", []int{0, 0, 0}},
-		"a posting is missing": {func(r *Result) { r.Postings = r.Postings[1:] }, "has 0 postings", []int{0, 0, 0}},
+		}, "refused: true", []int{0, 0, 0}},
+		"a posting is missing": {func(r *Result) { r.Postings = r.Postings[1:] }, "postings: 0", []int{0, 0, 0}},
 		"a posting is there twice": {func(r *Result) {
 			r.Postings = append(r.Postings, r.Postings[0])
-		}, "has 2 postings", []int{0, 0, 0}},
-		"a wrong amount is posted": {func(r *Result) { r.Postings[0].Cents-- }, "that it does not say", []int{0, 0, 0}},
+		}, "postings: 2", []int{0, 0, 0}},
+		"a wrong amount is posted": {func(r *Result) { r.Postings[0].Cents-- }, `postings of unknown "transfer-000001`, []int{0, 0, 0}},
 		"the total grows": {func(r *Result) {
 			r.Postings[1].Cents++
-		}, "1 cents more than at the start", []int{0, 0, 0}},
+		}, `postings of unknown "transfer-000001`, []int{0, 0, 0}},
 		"a posting of no transfer": {func(r *Result) {
 			r.Postings = append(r.Postings, Posting{TransferID: "x"})
-		}, "x: a posting", []int{0, 0, 0}},
+		}, `postings of unknown "x`, []int{0, 0, 0}},
 		"an account has too much":      {func(r *Result) { r.Accounts[0].Available++ }, "account 1: ", []int{0, 0, 0}},
 		"an account missed a transfer": {func(r *Result) { r.Accounts[0].Transfers-- }, "account 1: ", []int{0, 0, 0}},
-		"an account is overdrawn":      {func(r *Result) { r.Accounts[0].Available = -1 }, "overdrawn by 1 cents", []int{0, 0, 0}},
+		"an account is overdrawn":      {func(r *Result) { r.Accounts[0].Available = -1 }, "account 1: -1 cents", []int{0, 0, 0}},
 		"an account is missing": {func(r *Result) {
 			r.Accounts = r.Accounts[1:]
-		}, "accounts: 9, should be 10", []int{0, 0, 0}},
-		"an account that was never opened": {func(r *Result) { r.Accounts[0].ID = 99 }, "account 99: was never opened", []int{0, 0, 0}},
+		}, "accounts: 0", []int{0, 0, 0}},
+		"an account that was never opened": {func(r *Result) { r.Accounts[0].ID = 99 }, `accounts of unknown "account 99`, []int{0, 0, 0}},
 		"a booking without a call":         {func(r *Result) { r.Calls = r.Calls[1:] }, "no calls", []int{0, 0, 0}},
 		"a call for no transfer": {func(r *Result) {
 			r.Calls = append(r.Calls, "x")
 		}, `calls of unknown "x"`, []int{0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			transfers, opening, result := perfect(500)
+			transfers, result := perfect(500)
 			broken.breaks(&result)
-			ledger := Balance(transfers, accounts, opening, result, 0)
+			ledger := judge(transfers, result, 0)
 			require.Contains(t, strings.Join(ledger.Problems, "\n"), broken.says)
 			require.Equal(t, broken.counts, demotest.Counts(ledger, "lost", "doubled", "out_of_order"))
 		})
@@ -133,9 +142,9 @@ func TestBrokenResultsAreNoticed(t *testing.T) {
 }
 
 func TestRepeatedCallsAreCountedAndAllowed(t *testing.T) {
-	transfers, opening, result := perfect(100)
+	transfers, result := perfect(100)
 	result.Calls = append(result.Calls, result.Calls[0], result.Calls[0])
-	ledger := Balance(transfers, accounts, opening, result, 1)
+	ledger := judge(transfers, result, 1)
 	require.Equal(t, 2, ledger.Count("reruns"))
 	require.True(t, ledger.Balanced())
 }
@@ -145,8 +154,14 @@ func TestRepeatedCallsAreCountedAndAllowed(t *testing.T) {
 func TestReplayDependsOnTheOrder(t *testing.T) {
 	transfers := []Transfer{{ID: "a", From: 1, To: 2, Cents: 70, Number: 1},
 		{ID: "b", From: 1, To: 2, Cents: 60, Number: 2}}
-	require.Equal(t, map[string]bool{"b": true}, NewReplay(transfers, 2, 100).Refused)
-	require.Equal(t, map[int]int64{1: 30, 2: 170}, NewReplay(transfers, 2, 100).Balances)
+	paid := func(r Result) (all []string) {
+		for _, p := range r.Postings {
+			all = append(all, p.String())
+		}
+		return all
+	}
+	require.Equal(t, []string{"a: -70 cents for account 1", "a: 70 cents for account 2"}, paid(Replay(transfers, 2, 100)))
+	require.Equal(t, Account{ID: 1, Available: 30, Transfers: 2}, Replay(transfers, 2, 100).Accounts[0])
 	transfers[0], transfers[1] = transfers[1], transfers[0]
-	require.Equal(t, map[string]bool{"a": true}, NewReplay(transfers, 2, 100).Refused)
+	require.Equal(t, []string{"b: -60 cents for account 1", "b: 60 cents for account 2"}, paid(Replay(transfers, 2, 100)))
 }

@@ -22,35 +22,23 @@
 //	kills         how often a worker was killed
 //	reruns        calls of the handler beyond the first of a transfer: after a failure, a kill, or a repeated group
 //
-// Besides, each account must have what a replay of all transfers in their order gives it, the accounts
-// together must have what they had at the start, and nothing may be left in the inbox. The exit status is
-// 0 only then. All figures but kills are read back from the database or, for reruns, from a file in which
-// the handler notes each call.
+// Besides, accounts and postings must be those of a replay of all transfers in their order, so no money comes or
+// goes, and nothing may be left in the inbox. The exit status is 0 only then. All figures but kills are read back
+// from the database or, for reruns, from a file in which the handler notes each call.
 //
-// It runs on Linux and macOS. Flags:
-//
-//	-transfers 10000  how many
-//	-accounts 100     between how many accounts
-//	-workers 3        processes that book them
-//	-kills 5          how often one of them is killed
-//	-group 10         transfers that share a commit; 1 commits each by itself
-//	-seed 0           makes transfers and kills repeatable; 0 takes one from the clock
-//	-postgres DSN     PostgreSQL instead of SQLite, in a schema of its own
-//	-keep             leave schema and files behind
+// It runs on Linux and macOS; -h lists its flags.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"math/rand/v2"
 	"time"
 
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
-var command = demo.Command[Settings]{Name: "transfers", Seeded: true, Flags: declare, Check: check,
-	Demonstrate: Demonstrate}
+var command = demo.Command[Settings]{Name: "transfers", Seeded: true, Flags: declare, Demonstrate: Demonstrate}
 
 func main() {
 	if !demo.IsWorker() {
@@ -62,22 +50,12 @@ func main() {
 // Settings are the flags.
 type Settings struct{ Transfers, Accounts, Workers, Kills, Group int }
 
-func declare(flags *flag.FlagSet, s *Settings) {
-	flags.IntVar(&s.Transfers, "transfers", 10_000, "how many transfers")
-	flags.IntVar(&s.Accounts, "accounts", 100, "between how many accounts")
-	flags.IntVar(&s.Workers, "workers", 3, "processes that book them")
-	flags.IntVar(&s.Kills, "kills", 5, "how often one of them is killed")
-	flags.IntVar(&s.Group, "group", 10, "transfers that share a commit; 1 commits each by itself")
-}
-
-func check(s *Settings) error {
-	return errors.Join(
-		demo.Within("-transfers", s.Transfers, 1, 1_000_000),
-		demo.Within("-accounts", s.Accounts, 2, 100_000),
-		demo.Within("-workers", s.Workers, 1, 20),
-		demo.Within("-kills", s.Kills, 0, demo.MaxKills),
-		demo.Within("-group", s.Group, 1, 100),
-	)
+func declare(flags *demo.Flags, s *Settings) {
+	flags.IntWithin(&s.Transfers, "transfers", 10_000, 1, 1_000_000, "how many transfers")
+	flags.IntWithin(&s.Accounts, "accounts", 100, 2, 100_000, "between how many accounts")
+	flags.IntWithin(&s.Workers, "workers", 3, 1, 20, "processes that book them")
+	flags.IntWithin(&s.Kills, "kills", 5, 0, demo.MaxKills, "how often one of them is killed")
+	flags.IntWithin(&s.Group, "group", 10, 1, 100, "transfers that share a commit")
 }
 
 // Demonstrate accepts transfers, has workers book them, and judges what is left.
@@ -95,13 +73,13 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 		return nil, err
 	}
 	calls := env.File("calls.log")
-	workers, err := env.Workers(demo.WorkerNames(s.Workers), func(name string) any {
+	workers, err := env.Workers(s.Workers, func(name string) any {
 		return Config{Name: name, Database: bank.DSN, Calls: calls, Group: s.Group}
 	})
 	if err != nil {
 		return nil, err
 	}
-	env.Screen.Say("%d transfers between %d accounts (seed %d), %d workers; %s", s.Transfers, s.Accounts, env.Seed,
+	env.Say("%d transfers between %d accounts (seed %d), %d workers; %s", s.Transfers, s.Accounts, env.Seed,
 		s.Workers, env)
 	crashes := &demo.Crashes{Env: env, Database: bank, Workers: workers, Kills: s.Kills, Window: 3 * time.Second,
 		Busy: func(ctx context.Context) (string, error) { return ReadLastWorker(ctx, bank.DB) },
@@ -111,20 +89,14 @@ func Demonstrate(ctx context.Context, env *demo.Environment, s Settings) (*demo.
 			}
 			return t.Completed >= int64(len(transfers)), nil
 		}}
-	began := time.Now()
-	runErr := demo.RunCrashes(ctx, crashes, transfers, producer.Send)
-	took := time.Since(began)
-	lasting := context.WithoutCancel(ctx)
-	runErr = errors.Join(runErr, workers.Stop(lasting))
-	if ctx.Err() != nil {
-		return nil, demo.ErrInterrupted
-	}
+	took, runErr := workers.During(ctx, func(ctx context.Context) error {
+		return demo.RunCrashes(ctx, crashes, transfers, producer.Send)
+	})
 	// The result is read even if the run failed: it shows how far things went.
-	result, err := ReadResult(lasting, bank.DB, calls)
+	result, err := ReadResult(ctx, bank.DB, calls)
 	if err != nil {
 		return nil, errors.Join(runErr, err)
 	}
-	env.Screen.Say("%.1f seconds; %d transfers were accepted again, %d failed before they succeeded, %d were refused",
-		took.Seconds(), producer.repeated, result.retried(), result.refused())
-	return Balance(transfers, s.Accounts, opening, result, crashes.Killed), runErr
+	env.Say("%.1f seconds; %d transfers were accepted again", took.Seconds(), producer.repeated)
+	return Balance(transfers, Replay(transfers, s.Accounts, opening), result, crashes.Killed), runErr
 }

@@ -17,6 +17,41 @@ import (
 	"github.com/gorm-inbox/inbox/examples/internal/demo"
 )
 
+const (
+	mostCents    = 10_000 // the largest amount of a transfer
+	oneFailsIn   = 50     // one transfer in so many fails its first attempts,
+	mostFailures = 3      // and this often at most
+	mostInBatch  = 100    // are accepted at once
+	oneRepeatIn  = 8      // one batch in so many is followed by one that was accepted before
+	mostAccepts  = 5      // how often a batch is tried
+)
+
+// OpeningBalance is what each account has at first: nine tenths of what its transfers are likely to
+// add up to, so that the last ones are refused unless the amount is small enough for what is left. Which
+// ones depends on the order in which the transfers are booked.
+func OpeningBalance(transfers, accounts int) int64 {
+	return int64(transfers) * mostCents / 2 * 9 / 10 / int64(accounts)
+}
+
+// MakeTransfers makes n transfers between accounts in the order in which they are to be accepted.
+func MakeTransfers(n, accounts int, random *rand.Rand) []Transfer {
+	transfers := make([]Transfer, n)
+	numbers := make([]int, accounts+1)
+	for i := range transfers {
+		from, to := 1+random.IntN(accounts), 1+random.IntN(accounts-1)
+		if to >= from {
+			to++
+		}
+		numbers[from]++
+		transfers[i] = Transfer{ID: fmt.Sprintf("transfer-%06d", i+1), From: from, To: to,
+			Cents: 1 + random.Int64N(mostCents), Number: numbers[from]}
+		if random.IntN(oneFailsIn) == 0 {
+			transfers[i].Failures = 1 + random.IntN(mostFailures)
+		}
+	}
+	return transfers
+}
+
 // Producer accepts transfers one batch after the other, which defines their order. It runs in the parent
 // process, which is never killed: what the workers do is judged by it. It is not safe for concurrent use.
 type Producer struct {
@@ -34,17 +69,8 @@ func NewProducer(ctx context.Context, db *gorm.DB, random *rand.Rand) (*Producer
 	if err != nil {
 		return nil, err
 	}
-	if err := ib.Migrate(ctx); err != nil {
-		return nil, err
-	}
-	return &Producer{inbox: ib, random: random}, nil
+	return &Producer{inbox: ib, random: random}, ib.Migrate(ctx)
 }
-
-// mostInBatch are accepted at once.
-const mostInBatch = 100
-
-// One batch in so many is followed by one that was accepted before.
-const oneRepeatIn = 8
 
 // Send accepts transfers in batches of any size, and repeats some batches: the last one, as after a lost
 // response, or any before.
@@ -52,10 +78,7 @@ func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 	for len(transfers) > 0 {
 		batch := make([]handler.RawMessage, min(1+p.random.IntN(mostInBatch), len(transfers)))
 		for i := range batch {
-			var err error
-			if batch[i], err = message(transfers[i]); err != nil {
-				return err
-			}
+			batch[i] = message(transfers[i])
 		}
 		transfers = transfers[len(batch):]
 		if err := p.accept(ctx, batch); err != nil {
@@ -65,7 +88,7 @@ func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 		if p.random.IntN(oneRepeatIn) > 0 {
 			continue
 		}
-		again := p.sent[len(p.sent)-1]
+		again := batch
 		if p.random.IntN(2) == 0 {
 			again = p.sent[p.random.IntN(len(p.sent))]
 		}
@@ -78,20 +101,14 @@ func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 }
 
 // message returns a transfer's message. Its ordering key, the paying account, names its lane.
-func message(t Transfer) (handler.RawMessage, error) {
+func message(t Transfer) handler.RawMessage {
 	content, err := json.Marshal(t)
 	if err != nil {
-		return handler.RawMessage{}, fmt.Errorf("encode transfer %s: %w", t.ID, err)
+		panic(err) // strings and numbers only
 	}
-	return handler.RawMessage{
-		Channel: payments, ID: t.ID, Type: transferRequested, Source: "/bank", ContentType: "application/json",
-		Content:     content,
-		OrderingKey: []byte(strconv.Itoa(t.From)),
-	}, nil
+	return handler.RawMessage{Channel: payments, ID: t.ID, Type: transferRequested, Source: "/bank",
+		ContentType: "application/json", Content: content, OrderingKey: []byte(strconv.Itoa(t.From))}
 }
-
-// mostAccepts is how often a batch is tried.
-const mostAccepts = 5
 
 // accept accepts a batch. After an error it is unknown whether the batch was stored, so it is accepted
 // again, before any later one: known transfers are recognised, and the order stays.
@@ -106,10 +123,7 @@ func (p *Producer) accept(ctx context.Context, batch []handler.RawMessage) error
 			}
 			return nil
 		}
-		if try == mostAccepts {
-			return err
-		}
-		if demo.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
+		if try == mostAccepts || demo.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
 			return err
 		}
 	}

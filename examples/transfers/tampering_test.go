@@ -39,7 +39,7 @@ func book(t *testing.T, server string) (db *gorm.DB, judge func() *demo.Ledger) 
 	return bank.DB, func() *demo.Ledger {
 		result, err := ReadResult(t.Context(), bank.DB, file)
 		require.NoError(t, err)
-		return Balance(transfers, accounts, opening, result, 0)
+		return Balance(transfers, Replay(transfers, accounts, opening), result, 0)
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -56,8 +55,8 @@ type Config struct {
 // connections are enough for the inbox's default Concurrency of 10, and what it needs beside its handlers.
 const connections = 15
 
-// RunWorker books until ctx ends.
-func RunWorker(ctx context.Context, cfg Config) (err error) {
+// RunWorker books until ctx ends. The end of the process closes the file and the database.
+func RunWorker(ctx context.Context, cfg Config) error {
 	log, err := zap.NewProduction()
 	if err != nil {
 		return err
@@ -66,13 +65,10 @@ func RunWorker(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, demo.Close(db)) }()
 	calls, err := demo.OpenLines(cfg.Calls)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, calls.Close()) }()
-
 	ib, err := NewInbox(db, &Bank{worker: cfg.Name, calls: calls}, cfg.Group, log)
 	if err != nil {
 		return err

@@ -22,9 +22,6 @@ const (
 	Misused           // the flags are wrong, and nothing was done
 )
 
-// ErrInterrupted is returned by a run that was interrupted before it could be judged.
-var ErrInterrupted = errors.New("interrupted")
-
 // Command is a program that is judged by a ledger. S holds the settings that its own flags set. Every
 // Command also has the flags -postgres and -keep.
 type Command[S any] struct {
@@ -33,8 +30,8 @@ type Command[S any] struct {
 	// Seeded adds the flag -seed, which makes Environment.Random repeatable.
 	Seeded bool
 	// Flags declares the flags, which set s.
-	Flags func(flags *flag.FlagSet, s *S)
-	// Check validates or completes the settings after the flags are parsed.
+	Flags func(flags *Flags, s *S)
+	// Check validates or completes the settings after the flags are parsed. It may be nil.
 	Check func(s *S) error
 	// Demonstrate runs until it is done or ctx ends. The ledger is nil if there is nothing to judge;
 	// otherwise it is printed even if there is an error.
@@ -59,7 +56,7 @@ func (c Command[S]) Run(ctx context.Context, args []string, stdout, stderr io.Wr
 		fmt.Fprintf(stderr, "%s: %v\n", c.Name, err)
 		return Misused
 	}
-	o.Name, o.Out = c.Name, stdout
+	o.Out = stdout
 	ledger, err := c.demonstrate(ctx, o, s)
 	if ledger != nil {
 		ledger.Print(stdout)
@@ -73,29 +70,35 @@ func (c Command[S]) Run(ctx context.Context, args []string, stdout, stderr io.Wr
 	return Balanced
 }
 
-func (c Command[S]) demonstrate(ctx context.Context, o Options, s S) (ledger *Ledger, err error) {
+func (c Command[S]) demonstrate(ctx context.Context, o Options, s S) (*Ledger, error) {
 	env, err := NewEnvironment(o)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		keep := o.Keep || (err != nil || !ledger.Balanced()) && ctx.Err() == nil
-		// Cleaning up goes on after an interrupt.
-		err = errors.Join(err, env.Close(context.WithoutCancel(ctx), keep))
-	}()
-	return c.Demonstrate(ctx, env, s)
+	ledger, err := c.Demonstrate(ctx, env, s)
+	interrupted := ctx.Err() != nil
+	if err != nil && interrupted {
+		ledger, err = nil, fmt.Errorf("interrupted: %w", err) // before it could be judged
+	}
+	keep := o.Keep || (err != nil || !ledger.Balanced()) && !interrupted
+	// Cleaning up goes on after an interrupt.
+	return ledger, errors.Join(err, env.Close(context.WithoutCancel(ctx), keep))
 }
 
 // Parse parses the arguments.
 func (c Command[S]) Parse(args []string, stderr io.Writer) (s S, o Options, err error) {
-	flags := flag.NewFlagSet(c.Name, flag.ContinueOnError)
+	o.Name = c.Name
+	flags := &Flags{FlagSet: flag.NewFlagSet(c.Name, flag.ContinueOnError)}
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite")
+	flags.StringVar(&o.Postgres, "postgres", "", "`DSN` of a PostgreSQL instead of SQLite: schemas of its own")
 	flags.BoolVar(&o.Keep, "keep", false, "leave everything behind that the run has created")
 	if c.Seeded {
-		flags.Uint64Var(&o.Seed, "seed", 0, "makes the run repeatable; 0 takes one from the clock")
+		flags.Uint64Var(&o.Seed, "seed", 0, "makes the run's choices repeatable; 0 takes one from the clock")
 	}
 	c.Flags(flags, &s)
+	if c.Check != nil {
+		flags.checks = append(flags.checks, func() error { return c.Check(&s) })
+	}
 	if err := flags.Parse(args); err != nil {
 		return s, o, err
 	}
@@ -105,7 +108,22 @@ func (c Command[S]) Parse(args []string, stderr io.Writer) (s S, o Options, err 
 	if o.Seed == 0 {
 		o.Seed = uint64(time.Now().UnixNano()) % 1_000_000 // short enough to type again
 	}
-	return s, o, c.Check(&s)
+	for _, check := range flags.checks {
+		err = errors.Join(err, check())
+	}
+	return s, o, err
+}
+
+// Flags are the flags of a Command.
+type Flags struct {
+	*flag.FlagSet
+	checks []func() error
+}
+
+// IntWithin declares a flag whose value must be at least least and at most most.
+func (f *Flags) IntWithin(p *int, name string, value, least, most int, usage string) {
+	f.IntVar(p, name, value, fmt.Sprintf("%s; %d to %d", usage, least, most))
+	f.checks = append(f.checks, func() error { return Within("-"+name, *p, least, most) })
 }
 
 // Within returns an error unless a flag's value is at least least and at most most.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -22,15 +21,13 @@ type settings struct{ first, second int }
 func adder(err error) Command[settings] {
 	return Command[settings]{
 		Name: "adder",
-		Flags: func(flags *flag.FlagSet, s *settings) {
-			flags.IntVar(&s.first, "first", 2, "to be added")
-			flags.IntVar(&s.second, "second", 2, "to be added")
-		},
-		Check: func(s *settings) error {
-			return errors.Join(Within("-first", s.first, 0, 9), Within("-second", s.second, 0, 9))
+		Flags: func(flags *Flags, s *settings) {
+			flags.IntWithin(&s.first, "first", 2, 0, 9, "to be added")
+			flags.IntWithin(&s.second, "second", 2, 0, 9, "to be added")
 		},
 		Demonstrate: func(_ context.Context, env *Environment, s settings) (*Ledger, error) {
-			env.Screen.Say("adding")
+			env.Show("adding")
+			env.Show("adding") // too soon
 			if err != errEarly {
 				env.Cleanup(func(context.Context, bool) error { return nil })
 			}
@@ -111,12 +108,14 @@ func TestLedgerCountsWhatIsLostAndDoubled(t *testing.T) {
 	expected := map[string]bool{"a": true, "b": true, "c": true}
 	var l Ledger
 	lost, doubled := Once(&l, "rows", expected, []string{"c", "b", "a"})
-	require.Equal(t, []int{0, 0}, []int{lost, doubled})
+	require.Empty(t, lost)
+	require.Zero(t, doubled)
 	require.Zero(t, AtLeastOnce(&l, "calls", expected, []string{"c", "b", "a"}))
 	require.True(t, l.Balanced())
 
 	lost, doubled = Once(&l, "rows", expected, []string{"a", "c", "c", "c", "x"})
-	require.Equal(t, []int{1, 2}, []int{lost, doubled})
+	require.Equal(t, []string{"b"}, lost)
+	require.Equal(t, 2, doubled)
 	require.Equal(t, []string{`rows of unknown "x"`, "b: rows: 0, should be 1", "c: rows: 3, should be 1"}, l.Problems)
 
 	l.Problems = nil

@@ -29,15 +29,11 @@ type Crashes struct {
 	last Tally // at the last kill
 }
 
-// RunCrashes starts the workers, sends the items, and kills workers meanwhile. It returns when nothing is
-// left to do. A part of the items is sent for each kill, so that no kill comes when the work is done
-// already, and one after the last.
+// RunCrashes sends the items and kills workers meanwhile. It returns when nothing is left to do. A part of the
+// items is sent for each kill, so that no kill comes when the work is done already, and one after the last.
 func RunCrashes[T any](
 	ctx context.Context, c *Crashes, items []T, send func(ctx context.Context, items []T) error,
 ) error {
-	if err := c.Workers.Start(); err != nil {
-		return err
-	}
 	for i := range c.Kills + 1 {
 		part := items[len(items)*i/(c.Kills+1) : len(items)*(i+1)/(c.Kills+1)]
 		var sent atomic.Bool
@@ -66,7 +62,7 @@ func RunCrashes[T any](
 // until shows the progress until enough reports true. It fails if a worker exits by itself.
 func (c *Crashes) until(ctx context.Context, enough func(Tally) (bool, error)) error {
 	return Watch(ctx, c.read, func(t Tally) (bool, error) {
-		c.Env.Screen.Show("%s", t)
+		c.Env.Show("%s", t)
 		if done, err := enough(t); done || err != nil {
 			return done, err
 		}
@@ -92,7 +88,7 @@ func (c *Crashes) kill(ctx context.Context, items int) error {
 	if c.last, err = c.read(ctx); err != nil {
 		return err
 	}
-	c.Env.Screen.Say("killed %s (%d of %d): %s", victim.Name, c.Killed, c.Kills, c.last)
+	c.Env.Say("killed %s (%d of %d): %s", victim.Name, c.Killed, c.Kills, c.last)
 	return victim.Start()
 }
 

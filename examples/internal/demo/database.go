@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"go.uber.org/fx"
 	"gorm.io/driver/postgres"
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
@@ -102,9 +101,6 @@ func OnSQLite(dsn string) bool { return strings.HasPrefix(dsn, sqlitePrefix) }
 func Open(dsn string, connections int) (*gorm.DB, error) {
 	dialector := postgres.Open(dsn)
 	if OnSQLite(dsn) {
-		if err := createPrivate(dsn); err != nil {
-			return nil, err
-		}
 		dialector = sqlite.Dialector{DriverName: "sqlite", DSN: dsn}
 	}
 	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
@@ -120,25 +116,18 @@ func Open(dsn string, connections int) (*gorm.DB, error) {
 	return db, nil
 }
 
-// createPrivate creates the file of a SQLite DSN readable by this user alone: SQLite would let
-// everybody read it. An existing file is left as it is.
-func createPrivate(dsn string) error {
-	path, _, _ := strings.Cut(strings.TrimPrefix(dsn, sqlitePrefix), "?")
-	file, err := url.PathUnescape(path)
+// OpenIn opens the database of an Fx application, which closes it when it has stopped, and creates the
+// application's own tables. The pool is large enough for an inbox's default Concurrency of 10.
+func OpenIn(lc fx.Lifecycle, dsn string, tables ...any) (*gorm.DB, error) {
+	db, err := Open(dsn, 20)
 	if err != nil {
-		return fmt.Errorf("open database: %w", err)
+		return nil, err
 	}
-	created, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	lc.Append(fx.StopHook(func() error { return Close(db) }))
+	if err := db.AutoMigrate(tables...); err != nil {
+		return nil, fmt.Errorf("create the application's tables: %w", err)
 	}
-	if err == nil {
-		err = created.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("create database: %w", err)
-	}
-	return nil
+	return db, nil
 }
 
 // Close closes a database's pool.

@@ -30,8 +30,8 @@ type Environment struct {
 	Run    string
 	Dir    string
 	Random *rand.Rand // repeatable by the seed
-	Screen *Screen
 
+	shown   time.Time // the last progress
 	schemas []string
 	cleanup []func(ctx context.Context, keep bool) error
 }
@@ -43,7 +43,7 @@ func NewEnvironment(o Options) (*Environment, error) {
 		return nil, err
 	}
 	return &Environment{Options: o, Run: fmt.Sprintf("%x", time.Now().UnixNano()), Dir: dir,
-		Random: rand.New(rand.NewPCG(o.Seed, o.Seed)), Screen: NewScreen(o.Out)}, nil
+		Random: rand.New(rand.NewPCG(o.Seed, o.Seed))}, nil
 }
 
 // File returns the path of a file in the directory.
@@ -60,7 +60,7 @@ func (e *Environment) Close(ctx context.Context, keep bool) error {
 		keep = false // nothing was created, so there is nothing to keep
 	}
 	if keep {
-		fmt.Fprintln(e.Out, "kept:", e)
+		e.Say("kept: %s", e)
 	}
 	var problems []error
 	for _, f := range slices.Backward(e.cleanup) {
@@ -70,6 +70,17 @@ func (e *Environment) Close(ctx context.Context, keep bool) error {
 		problems = append(problems, os.RemoveAll(e.Dir))
 	}
 	return errors.Join(problems...)
+}
+
+// Say prints a line.
+func (e *Environment) Say(format string, args ...any) { fmt.Fprintf(e.Out, format+"\n", args...) }
+
+// Show prints progress, at most a line per second.
+func (e *Environment) Show(format string, args ...any) {
+	if time.Since(e.shown) >= time.Second {
+		e.shown = time.Now()
+		e.Say(format, args...)
+	}
 }
 
 // String says where the data is.

@@ -57,6 +57,14 @@ func TestDataIsRemovedUnlessItIsKept(t *testing.T) {
 	})
 }
 
+func TestDataIsForThisUserAlone(t *testing.T) {
+	e, _ := environment(t, "")
+	defer func() { require.NoError(t, e.Close(t.Context(), false)) }()
+	info, err := os.Stat(e.Dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+}
+
 func TestSQLiteIsDurableAndLetsReadersPass(t *testing.T) {
 	e, d := environment(t, "")
 	defer func() { require.NoError(t, e.Close(t.Context(), false)) }()
@@ -78,8 +86,6 @@ func TestSQLiteFileMayBeAnywhere(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, db.Exec("CREATE TABLE t (n int)").Error, directory)
 		require.NoError(t, Close(db))
-		info, err := os.Stat(file)
-		require.NoError(t, err)
-		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "for this user alone")
+		require.FileExists(t, file)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
 
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -64,6 +65,9 @@ type Stored struct {
 // Message identifies a stored message.
 type Message struct{ ID, Type string }
 
+// String returns the ID.
+func (m Message) String() string { return m.ID }
+
 // Status is what is stored about one handler and one message.
 type Status struct {
 	MessageID, HandlerKey        string
@@ -75,43 +79,59 @@ type Status struct {
 // Processed reports whether the handler has completed: not an operator who discarded the message.
 func (s Status) Processed() bool { return s.Completed && s.Outcome == models.OutcomeProcessed }
 
+// String identifies the status and says what state it is in.
+func (s Status) String() string {
+	state := "pending"
+	switch {
+	case s.Claimed:
+		state = "still claimed although the workers have stopped"
+	case s.Processed() && !s.Poisoned:
+		state = "completed"
+	case s.Completed:
+		state = string(s.Outcome)
+	case s.Poisoned:
+		state = "poisoned"
+	}
+	return s.MessageID + ", " + s.HandlerKey + ": " + state
+}
+
 // Record is the position of a record in its topic.
 type Record struct {
 	Partition int32
 	Offset    int64
 }
 
-// IDs returns the IDs of the messages.
-func (s Stored) IDs() []string {
-	ids := make([]string, len(s.Messages))
-	for i, m := range s.Messages {
-		ids[i] = m.ID
-	}
-	return ids
-}
+// String returns the position.
+func (r Record) String() string { return fmt.Sprintf("record %d/%d", r.Partition, r.Offset) }
 
 // ReadStored reads an inbox's tables.
 func ReadStored(ctx context.Context, db *gorm.DB) (s Stored, err error) {
-	err = Read(ctx, db, func(db *gorm.DB) map[string]*gorm.DB {
-		return map[string]*gorm.DB{
-			"messages": db.Model(&models.Message{}).Select("id, type").Find(&s.Messages),
-			"statuses": db.Model(&models.HandlerStatus{}).Select("message_id, handler_key, " +
-				"completed_at IS NOT NULL AS completed, is_poisoned AS poisoned, " +
-				"processing_started_at IS NOT NULL AS claimed, error_count, outcome").Find(&s.Statuses),
-			"rejected records": db.Model(&models.RejectedMessage{}).
-				Select(`partition, record_offset AS "offset"`).Find(&s.Rejected),
-		}
-	})
-	return s, err
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	db = db.WithContext(ctx)
+	err = errors.Join(
+		db.Model(&models.Message{}).Select("id, type").Find(&s.Messages).Error,
+		db.Model(&models.HandlerStatus{}).Select("message_id, handler_key, completed_at IS NOT NULL AS completed, "+
+			"is_poisoned AS poisoned, processing_started_at IS NOT NULL AS claimed, error_count, outcome").
+			Find(&s.Statuses).Error,
+		db.Model(&models.RejectedMessage{}).Select(`partition, record_offset AS "offset"`).Find(&s.Rejected).Error)
+	if err != nil {
+		return s, fmt.Errorf("read what the inbox has stored: %w", err)
+	}
+	return s, nil
 }
 
-// Read runs queries within two minutes. An error names its query.
-func Read(ctx context.Context, db *gorm.DB, queries func(db *gorm.DB) map[string]*gorm.DB) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+// readTimeout is how long whole tables may take.
+const readTimeout = 2 * time.Minute
+
+// Read reads whole tables into slices of rows, in the order of their keys.
+func Read(ctx context.Context, db *gorm.DB, tables ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	for what, query := range queries(db.WithContext(ctx)) {
-		if query.Error != nil {
-			return fmt.Errorf("read %s: %w", what, query.Error)
+	key := clause.OrderByColumn{Column: clause.Column{Table: clause.CurrentTable, Name: clause.PrimaryKey}}
+	for _, rows := range tables {
+		if err := db.WithContext(ctx).Order(key).Find(rows).Error; err != nil {
+			return fmt.Errorf("read %T: %w", rows, err)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 )
@@ -16,17 +17,16 @@ type Ledger struct {
 	// OneLine prints all figures in one line.
 	OneLine bool
 
-	names  []string
-	values map[string]any
+	figures []figure
+}
+
+type figure struct {
+	name  string
+	value any
 }
 
 // Figure adds a figure.
-func (l *Ledger) Figure(name string, value any) {
-	if l.values == nil {
-		l.values = map[string]any{}
-	}
-	l.names, l.values[name] = append(l.names, name), value
-}
+func (l *Ledger) Figure(name string, value any) { l.figures = append(l.figures, figure{name, value}) }
 
 // Zero adds a figure that must be 0.
 func (l *Ledger) Zero(name string, value int) {
@@ -36,8 +36,12 @@ func (l *Ledger) Zero(name string, value int) {
 
 // Count returns a figure that is an int.
 func (l *Ledger) Count(name string) int {
-	n, _ := l.values[name].(int)
-	return n
+	for _, f := range l.figures {
+		if n, ok := f.value.(int); ok && f.name == name {
+			return n
+		}
+	}
+	return 0
 }
 
 // Problem adds a problem.
@@ -71,27 +75,38 @@ func (l *Ledger) Print(out io.Writer) {
 	if l.OneLine {
 		format, separator = "%s %v", ", "
 	}
-	figures := make([]string, len(l.names))
-	for i, name := range l.names {
-		figures[i] = fmt.Sprintf(format, name, l.values[name])
+	figures := make([]string, len(l.figures))
+	for i, f := range l.figures {
+		figures[i] = fmt.Sprintf(format, f.name, f.value)
 	}
 	fmt.Fprintln(out, strings.Join(figures, separator))
 }
 
-// Once requires that each expected ID is found exactly once, and no other. It counts the IDs that are
-// not found, and what is found beyond the first of each.
-func Once[T any](l *Ledger, what string, expected map[string]T, found []string) (lost, doubled int) {
+// Once requires that each expected ID is found exactly once, and no other. It returns the IDs that are
+// not found, and counts what is found beyond the first of each.
+func Once[T any](l *Ledger, what string, expected map[string]T, found []string) (lost []string, doubled int) {
 	times := count(l, what, expected, found)
 	for _, id := range slices.Sorted(maps.Keys(expected)) {
-		switch n := times[id]; {
-		case n == 0:
-			lost++
-		case n > 1:
-			doubled += n - 1
+		if times[id] == 0 {
+			lost = append(lost, id)
 		}
+		doubled += max(0, times[id]-1)
 		l.Expect(id+": "+what, times[id], 1)
 	}
 	return lost, doubled
+}
+
+// Same requires that the rows found are the expected ones, each once and in any order. Rows are the same if their
+// strings are.
+func Same[R fmt.Stringer](l *Ledger, what string, expected, found []R) (lost []string, doubled int) {
+	rows, texts := map[string]bool{}, make([]string, len(found))
+	for _, row := range expected {
+		rows[row.String()] = true
+	}
+	for i, row := range found {
+		texts[i] = row.String()
+	}
+	return Once(l, what, rows, texts)
 }
 
 // AtLeastOnce requires that each expected ID is found, and no other. It counts what is found beyond
@@ -117,4 +132,19 @@ func count[T any](l *Ledger, what string, expected map[string]T, found []string)
 		times[id]++
 	}
 	return times
+}
+
+// OpenLines opens a file that several processes append lines to, each in one write, so that a kill cannot tear
+// it. Handlers note their calls in one, outside their transactions: it shows how often they ran.
+func OpenLines(file string) (*os.File, error) {
+	return os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+// ReadLines returns the lines, which must not contain spaces.
+func ReadLines(file string) ([]string, error) {
+	lines, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read lines: %w", err)
+	}
+	return strings.Fields(string(lines)), nil
 }

@@ -2,15 +2,51 @@ package demo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
 )
+
+// workerVariable makes the program a worker and holds its configuration.
+const workerVariable = "INBOX_EXAMPLE_WORKER"
+
+// IsWorker reports whether this process was started by Process.Start.
+func IsWorker() bool { return os.Getenv(workerVariable) != "" }
+
+// Work is a worker's main function: it works until SIGTERM ends ctx, and exits. It also exits when
+// its parent does.
+func Work[C any](work func(ctx context.Context, config C) error) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The parent holds the other end of standard input and never writes.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	var config C
+	err := json.Unmarshal([]byte(os.Getenv(workerVariable)), &config)
+	if err == nil {
+		err = work(ctx, config)
+	}
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// KillSelf ends this process as a crash would: nothing in it runs after that.
+func KillSelf() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // until the signal arrives
+}
 
 // Process is this program in a process of its own, where IsWorker holds. It has one owner.
 type Process struct {
@@ -24,26 +60,25 @@ type Process struct {
 	stdin  io.Closer
 	exited chan struct{} // closed when the process has exited; err is set then
 	err    error
-	killed bool // by Kill
 }
 
 // Start starts the process, also again.
 func (p *Process) Start() error {
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("start %s: %w", p.Name, err)
+		return err
 	}
 	p.cmd = exec.Command(program)
 	p.cmd.Env = append(os.Environ(), workerVariable+"="+p.config)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.ExtraFiles = p.Files
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+	if p.stdin, err = p.cmd.StdinPipe(); err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", p.Name, err)
-	}
-	p.exited, p.killed = make(chan struct{}), false
+	p.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
 		p.err = cmd.Wait()
 		close(exited)
@@ -51,13 +86,16 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// Exited reports whether the process has exited.
-func (p *Process) Exited() bool {
+// running reports whether the process was started and has not exited.
+func (p *Process) running() bool {
+	if p.exited == nil {
+		return false
+	}
 	select {
 	case <-p.exited:
-		return true
-	default:
 		return false
+	default:
+		return true
 	}
 }
 
@@ -69,7 +107,7 @@ func (p *Process) endedBy(signal syscall.Signal) bool {
 
 // Unexpected returns an error if the process has exited by itself.
 func (p *Process) Unexpected() error {
-	if !p.Exited() {
+	if p.running() {
 		return nil
 	}
 	return fmt.Errorf("%s has ended by itself (%v), its log is %s", p.Name, p.err, p.log.Name())
@@ -80,7 +118,6 @@ func (p *Process) Kill() error {
 	if err := p.Unexpected(); err != nil {
 		return err
 	}
-	p.killed = true
 	err := p.cmd.Process.Kill()
 	<-p.exited
 	return err
@@ -88,7 +125,7 @@ func (p *Process) Kill() error {
 
 // Stop ends the process as a deployment would, by SIGTERM. An exit status other than 0 is an error; a
 // process that does not exit in time is killed. A process that was never started is left alone.
-func (p *Process) Stop(ctx context.Context) error {
+func (p *Process) Stop() error {
 	if p.exited == nil {
 		return nil
 	}
@@ -98,11 +135,9 @@ func (p *Process) Stop(ctx context.Context) error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return errors.Join(fmt.Errorf("stop %s: %w", p.Name, err), p.Kill())
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
 	select {
 	case <-p.exited:
-	case <-ctx.Done():
+	case <-time.After(30 * time.Second):
 		return errors.Join(fmt.Errorf("%s did not stop after SIGTERM", p.Name), p.Kill())
 	}
 	// One that was just started again may not handle signals yet, and has nothing to stop.
@@ -112,23 +147,16 @@ func (p *Process) Stop(ctx context.Context) error {
 	return nil
 }
 
-// close kills the process if it still runs, and closes its log.
-func (p *Process) close() error {
-	if p.exited != nil && !p.Exited() {
-		_ = p.Kill()
-	}
-	return p.log.Close()
-}
-
 // Workers are processes that are alike but for their names. They have one owner.
 type Workers []*Process
 
-// Workers prepares a process for each name, which logs to a file of the environment. config returns
-// the argument of Work in that process.
-func (e *Environment) Workers(names []string, config func(name string) any) (Workers, error) {
+// Workers prepares the processes worker-1 to worker-n, each of which logs to a file of the environment.
+// config returns the argument of Work in that process.
+func (e *Environment) Workers(n int, config func(name string) any) (Workers, error) {
 	var workers Workers
-	for _, name := range names {
-		text, err := encode(config(name))
+	for i := range n {
+		name := fmt.Sprintf("worker-%d", i+1)
+		text, err := json.Marshal(config(name))
 		if err != nil {
 			return nil, err
 		}
@@ -136,30 +164,37 @@ func (e *Environment) Workers(names []string, config func(name string) any) (Wor
 		if err != nil {
 			return nil, err
 		}
-		p := &Process{Name: name, config: text, log: log}
-		e.Cleanup(func(context.Context, bool) error { return p.close() })
+		p := &Process{Name: name, config: string(text), log: log}
+		e.Cleanup(func(context.Context, bool) error {
+			if p.running() {
+				_ = p.Kill()
+			}
+			return log.Close()
+		})
 		workers = append(workers, p)
 	}
 	return workers, nil
 }
 
-// WorkerNames returns worker-1 to worker-n.
-func WorkerNames(n int) []string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("worker-%d", i+1)
-	}
-	return names
-}
-
-// Start starts all.
-func (w Workers) Start() error {
+// During starts all workers, stops them when work has returned, and returns how long work took. Stopping is
+// not cut short when ctx ends.
+func (w Workers) During(ctx context.Context, work func(ctx context.Context) error) (time.Duration, error) {
+	began := time.Now()
+	var err error
 	for _, p := range w {
-		if err := p.Start(); err != nil {
-			return err
-		}
+		err = errors.Join(err, p.Start())
 	}
-	return nil
+	if err == nil {
+		err = work(ctx)
+	}
+	took := time.Since(began)
+	problems := make([]error, len(w))
+	var stopping sync.WaitGroup
+	for i, p := range w {
+		stopping.Go(func() { problems[i] = p.Stop() })
+	}
+	stopping.Wait()
+	return took, errors.Join(append(problems, err)...)
 }
 
 // RestartKilled starts those again that have killed themselves, and calls restarted for each. Any
@@ -167,9 +202,9 @@ func (w Workers) Start() error {
 func (w Workers) RestartKilled(restarted func(p *Process)) error {
 	for _, p := range w {
 		switch {
-		case !p.Exited():
+		case p.running():
 			continue
-		case p.killed || !p.endedBy(syscall.SIGKILL):
+		case !p.endedBy(syscall.SIGKILL):
 			return p.Unexpected()
 		}
 		if err := p.Start(); err != nil {
@@ -188,15 +223,4 @@ func (w Workers) Unexpected() error {
 		}
 	}
 	return nil
-}
-
-// Stop stops all at once and waits for them, as Process.Stop does.
-func (w Workers) Stop(ctx context.Context) error {
-	problems := make([]error, len(w))
-	var stopping sync.WaitGroup
-	for i, p := range w {
-		stopping.Go(func() { problems[i] = p.Stop(ctx) })
-	}
-	stopping.Wait()
-	return errors.Join(problems...)
 }

@@ -95,7 +95,7 @@ func RequireInterruptible(t *testing.T, run Run, now func(line string) bool, arg
 		}
 	}), &stderr)
 	require.Equal(t, demo.Unbalanced, status)
-	require.Contains(t, stderr.String(), demo.ErrInterrupted.Error())
+	require.Contains(t, stderr.String(), "interrupted")
 	RequireEmpty(t, temporary)
 }
 

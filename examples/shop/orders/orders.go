@@ -3,8 +3,6 @@
 package orders
 
 import (
-	"fmt"
-
 	"go.uber.org/fx"
 	"gorm.io/gorm"
 
@@ -73,13 +71,5 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 
 // open opens the database, with the context's own tables.
 func (cfg Config) open(lc fx.Lifecycle) (*gorm.DB, error) {
-	db, err := demo.Open(cfg.Database, 20)
-	if err != nil {
-		return nil, fmt.Errorf("orders: %w", err)
-	}
-	lc.Append(fx.StopHook(func() error { return demo.Close(db) }))
-	if err := db.AutoMigrate(&Reservation{}, &Payment{}); err != nil {
-		return nil, fmt.Errorf("orders: create the tables: %w", err)
-	}
-	return db, nil
+	return demo.OpenIn(lc, cfg.Database, &Reservation{}, &Payment{})
 }

@@ -53,17 +53,9 @@ func Module(cfg Config, more ...inbox.Option) fx.Option {
 	)
 }
 
-// open opens the database, with the context's own table.
+// open opens the database, with the context's own tables.
 func (cfg Config) open(lc fx.Lifecycle) (*gorm.DB, error) {
-	db, err := demo.Open(cfg.Database, 20)
-	if err != nil {
-		return nil, fmt.Errorf("shipping: %w", err)
-	}
-	lc.Append(fx.StopHook(func() error { return demo.Close(db) }))
-	if err := db.AutoMigrate(&Parcel{}); err != nil {
-		return nil, fmt.Errorf("shipping: create the table: %w", err)
-	}
-	return db, nil
+	return demo.OpenIn(lc, cfg.Database, &Parcel{})
 }
 
 // Order is what shipping reads of a confirmed order.
