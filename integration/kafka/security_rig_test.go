@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -13,26 +14,11 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/gorm-inbox/inbox/integration/servers"
-	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 // password is the password of all SCRAM users in these tests.
 const password = "correct-horse"
-
-// secured is a real broker with TLS, SASL and ACLs. Its plain listener allows tests everything.
-type secured struct{ *servers.Kafka }
-
-func startSecured(t *testing.T) secured {
-	t.Helper()
-	began := time.Now()
-	k, err := servers.StartKafka(servers.KafkaOptions{Secured: true})
-	testenv.LeaveOutIf(t, err)
-	t.Logf("the broker started within %s", time.Since(began).Round(time.Millisecond))
-	t.Cleanup(func() { require.NoError(t, k.Close()) })
-	return secured{k}
-}
 
 // bench makes a topic of two partitions, and a user with the topic's name for all SCRAM mechanisms.
 // The user has no rights yet.
@@ -64,7 +50,7 @@ func groupRight(b *bench) *kadm.ACLBuilder { return rights(b, kadm.OpRead).Group
 
 func rights(b *bench, operation kadm.ACLOperation) *kadm.ACLBuilder {
 	return kadm.NewACLs().ResourcePatternType(kadm.ACLPatternLiteral).Operations(operation).
-		Allow("User:"+b.topic, "User:CN="+b.topic, "User:"+servers.PlainUser).AllowHosts()
+		Allow("User:"+b.topic, "User:CN="+b.topic, "User:"+plainUser).AllowHosts()
 }
 
 func grant(b *bench, all ...*kadm.ACLBuilder) {
@@ -91,7 +77,7 @@ func revoke(b *bench, right *kadm.ACLBuilder) {
 type way func(b *bench, c *kafkaconsumer.Config)
 
 // to connects to a listener without authentication.
-func (s secured) to(listener servers.Listener) way {
+func (s secured) to(listener string) way {
 	return func(_ *bench, c *kafkaconsumer.Config) { c.Brokers = s.Listener(listener) }
 }
 
@@ -106,10 +92,8 @@ func (w way) trusting(cfg *tls.Config) way {
 func (w way) certified(s secured) way {
 	return func(b *bench, c *kafkaconsumer.Config) {
 		w(b, c)
-		certificate, err := s.Authority().Client(b.topic)
-		require.NoError(b.t, err)
-		c.TLS = s.Authority().Trust()
-		c.TLS.Certificates = []tls.Certificate{certificate}
+		c.TLS = s.authority.trust()
+		c.TLS.Certificates = []tls.Certificate{s.authority.pair(b.t, b.topic, x509.ExtKeyUsageClientAuth)}
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -41,15 +40,15 @@ func TestSecuredBroker(t *testing.T) {
 // waysIn makes a consumer send all of its requests: metadata, joining, start offsets, fetching,
 // committing, a second member, and heartbeats while an accept delays the rebalance.
 func (s secured) waysIn(t *testing.T) {
-	trust := s.Authority().Trust()
-	overTLS := s.to(servers.SASLTLSListener).trusting(trust)
+	trust := s.authority.trust()
+	overTLS := s.to(saslTLSListener).trusting(trust)
 	for name, w := range map[string]way{
-		"TLS":                           s.to(servers.TLSListener).trusting(trust),
-		"TLS with a client certificate": s.to(servers.MutualTLSListener).certified(s),
-		"PLAIN over TLS":                overTLS.as("PLAIN", servers.PlainUser, servers.PlainPassword),
+		"TLS":                           s.to(tlsListener).trusting(trust),
+		"TLS with a client certificate": s.to(mutualTLSListener).certified(s),
+		"PLAIN over TLS":                overTLS.as("PLAIN", plainUser, plainPassword),
 		"SCRAM-SHA-256 over TLS":        overTLS.as("SCRAM-SHA-256", "", password),
 		"SCRAM-SHA-512 over TLS":        overTLS.as("SCRAM-SHA-512", "", password),
-		"SCRAM-SHA-512 without TLS":     s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password),
+		"SCRAM-SHA-512 without TLS":     s.to(saslListener).as("SCRAM-SHA-512", "", password),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,11 +96,11 @@ func (s secured) refusals(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
 	b.fill(2)
-	trust := s.Authority().Trust()
+	trust := s.authority.trust()
 	late, other := trust.Clone(), trust.Clone()
 	late.Time = func() time.Time { return time.Now().AddDate(1, 0, 0) }
 	other.ServerName = "kafka.example"
-	overTLS, scram := s.to(servers.SASLTLSListener).trusting(trust), s.to(servers.SASLListener)
+	overTLS, scram := s.to(saslTLSListener).trusting(trust), s.to(saslListener)
 	type refusal struct {
 		way      way
 		says     []string
@@ -114,32 +113,32 @@ func (s secured) refusals(t *testing.T) {
 			says: []string{"SASL Authentication Failed", "(SCRAM-SHA-512) is refused"}},
 		"a wrong password over TLS": {way: overTLS.as("SCRAM-SHA-256", "", "wrong-horse"),
 			says: []string{"SASL Authentication Failed", "(SCRAM-SHA-256) is refused"}},
-		"a wrong password of PLAIN": {way: overTLS.as("PLAIN", servers.PlainUser, "wrong-horse"),
+		"a wrong password of PLAIN": {way: overTLS.as("PLAIN", plainUser, "wrong-horse"),
 			says: []string{"Invalid username or password", `user "plain-user" (PLAIN) is refused`}},
 		"an unknown user": {way: scram.as("SCRAM-SHA-256", "nobody", password),
 			says: []string{"SASL Authentication Failed", `user "nobody" (SCRAM-SHA-256) is refused: unknown`}},
-		"a mechanism that is not offered": {way: scram.as("PLAIN", servers.PlainUser, servers.PlainPassword),
+		"a mechanism that is not offered": {way: scram.as("PLAIN", plainUser, plainPassword),
 			says: []string{"Unsupported SASL Mechanism", "does not offer PLAIN"}},
-		"SASL to a listener without": {way: s.to(servers.TLSListener).trusting(trust).as("SCRAM-SHA-512", "",
+		"SASL to a listener without": {way: s.to(tlsListener).trusting(trust).as("SCRAM-SHA-512", "",
 			password), says: []string{"does not use SASL"}},
 		"no SASL to a listener with": {way: scram,
 			says: []string{"the broker closed the connection", "may require TLS or SASL"}},
-		"an authority that is not trusted": {way: s.to(servers.TLSListener).trusting(&tls.Config{}),
-			says: []string{"TLS handshake with " + s.Listener(servers.TLSListener)[0], "certificate signed by unknown authority",
+		"an authority that is not trusted": {way: s.to(tlsListener).trusting(&tls.Config{}),
+			says: []string{"TLS handshake with " + s.Listener(tlsListener)[0], "certificate signed by unknown authority",
 				"TLS.RootCAs"}},
-		"a certificate that has expired": {way: s.to(servers.TLSListener).trusting(late),
+		"a certificate that has expired": {way: s.to(tlsListener).trusting(late),
 			says: []string{"TLS handshake with", "certificate has expired"}},
-		"a certificate of another host": {way: s.to(servers.TLSListener).trusting(other),
+		"a certificate of another host": {way: s.to(tlsListener).trusting(other),
 			says: []string{"TLS handshake with", "not kafka.example"}},
-		"no client certificate": {way: s.to(servers.MutualTLSListener).trusting(trust),
+		"no client certificate": {way: s.to(mutualTLSListener).trusting(trust),
 			says: []string{"client certificate"}},
-		"no TLS to a listener with": {way: s.to(servers.TLSListener),
+		"no TLS to a listener with": {way: s.to(tlsListener),
 			says: []string{"broker appears to be expecting TLS"}},
-		"no TLS to a listener with, logging in": {way: s.to(servers.SASLTLSListener).as("SCRAM-SHA-512", "", password),
+		"no TLS to a listener with, logging in": {way: s.to(saslTLSListener).as("SCRAM-SHA-512", "", password),
 			says: []string{"broker appears to be expecting TLS"}},
-		"TLS to a listener without": {way: s.to(servers.SASLListener).trusting(trust),
+		"TLS to a listener without": {way: s.to(saslListener).trusting(trust),
 			says: []string{"TLS handshake with", "may not use TLS"}},
-		"TLS to a listener without, logging in": {way: s.to(servers.SASLListener).trusting(trust).as("SCRAM-SHA-512", "",
+		"TLS to a listener without, logging in": {way: s.to(saslListener).trusting(trust).as("SCRAM-SHA-512", "",
 			password), says: []string{"TLS handshake with", "may not use TLS"}},
 	} {
 		c.consumer, c.logs = c.way.start(b)
@@ -167,7 +166,7 @@ func (s secured) repairedPassword(t *testing.T) {
 	b := s.bench(t)
 	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
 	b.fill(10)
-	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", "battery-staple").start(b)
+	c, logs := s.to(saslListener).as("SCRAM-SHA-512", "", "battery-staple").start(b)
 	says(t, c, "is refused")
 	s.setPassword(b, "battery-staple")
 	b.awaitEnd()
@@ -181,7 +180,7 @@ func (s secured) passwordChanged(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
 	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
-	c, logs := s.to(servers.ShortSessionListener).as("SCRAM-SHA-256", "", password).start(b, soonForgotten)
+	c, logs := s.to(shortListener).as("SCRAM-SHA-256", "", password).start(b, soonForgotten)
 	b.fill(10)
 	b.awaitEnd()
 	s.setPassword(b, "battery-staple")
@@ -229,7 +228,7 @@ func (s secured) rightTaken(b *bench, right *kadm.ACLBuilder, words ...string) {
 		return ctx.Err()
 	}
 	b.fill(10)
-	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b, soonForgotten)
+	c, logs := s.to(saslListener).as("SCRAM-SHA-512", "", password).start(b, soonForgotten)
 	b.awaitEnd()
 	holding.Store(true)
 	b.fill(10)
@@ -278,7 +277,7 @@ func (s secured) oneTopicTaken(t *testing.T) {
 		}
 		return ctx.Err()
 	}
-	c, _ := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) {
+	c, _ := s.to(saslListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) {
 		c.Topics, c.WatchInterval = append(c.Topics, other), 2*time.Second
 	})
 	eventually(t, "assigned", func() bool { return len(c.Health().Partitions) == 4 })
@@ -303,7 +302,7 @@ func (s secured) describeOnly(t *testing.T) {
 	b := s.bench(t)
 	grant(b, topicRight(b, kadm.OpDescribe), groupRight(b))
 	b.fill(10)
-	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b)
+	c, logs := s.to(saslListener).as("SCRAM-SHA-512", "", password).start(b)
 	says(t, c, b.topic+"/0: fetching fails", "Topic Authorization Failed",
 		fmt.Sprintf("user %q (SCRAM-SHA-512) needs the right READ on the topics [%q]", b.topic, b.topic))
 	await(t.Context(), time.Second)
@@ -320,7 +319,7 @@ func (s secured) unseenTopic(t *testing.T) {
 	unseen := b.topic + "-unseen"
 	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
 	b.fill(10)
-	c, logs := s.to(servers.SASLListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) {
+	c, logs := s.to(saslListener).as("SCRAM-SHA-512", "", password).start(b, func(c *kafkaconsumer.Config) {
 		c.Topics = append(c.Topics, unseen)
 	})
 	b.awaitEnd()
@@ -336,9 +335,9 @@ func (s secured) shortSession(t *testing.T) {
 	t.Parallel()
 	b := s.bench(t)
 	grant(b, topicRight(b, kadm.OpRead), groupRight(b))
-	c, logs := s.to(servers.ShortSessionListener).as("SCRAM-SHA-512", "", password).start(b)
+	c, logs := s.to(shortListener).as("SCRAM-SHA-512", "", password).start(b)
 	produced := 0
-	for began := time.Now(); time.Since(began) < 5*servers.ShortSession*time.Millisecond/2; {
+	for began := time.Now(); time.Since(began) < 5*shortSession/2; {
 		b.fill(10)
 		produced += 10
 		await(t.Context(), 20*time.Millisecond)

@@ -10,7 +10,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
@@ -19,7 +18,7 @@ import (
 // through the pooler, but no notification arrives.
 func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 	t.Parallel()
-	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: 3})
+	_, through := pooled(t, 3, nil)
 	dsn := through + "&default_query_exec_mode=exec"
 	observe, logs := inboxtest.Observe()
 	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn), observe,
@@ -42,7 +41,7 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	const size = 3
-	_, through := pooled(t, servers.PgBouncerOptions{PoolSize: size})
+	_, through := pooled(t, size, nil)
 	dsn := through + "&default_query_exec_mode=exec"
 	worker, other, got := pair(t, testenv.OpenPostgres(t, dsn), testenv.OpenPostgres(t, dsn),
 		inbox.Configure(func(o *inbox.Options) {
@@ -66,7 +65,7 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 func TestListenThroughAPoolerInSessionModeLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	const size = 20
-	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: size, Unreset: true})
+	_, through := pooled(t, size, map[string]string{"pool_mode": "session", "server_reset_query": ""})
 	db := testenv.OpenPostgres(t, through)
 	worker, other, got := pair(t, db, db, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.PollingInterval = time.Hour
@@ -105,7 +104,7 @@ func requireNobodyListens(t *testing.T, dsn string, size int) {
 // notifications.
 func TestListenThroughAPoolerInSessionMode(t *testing.T) {
 	t.Parallel()
-	_, through := pooled(t, servers.PgBouncerOptions{Mode: "session", PoolSize: 40})
+	_, through := pooled(t, 40, map[string]string{"pool_mode": "session"})
 	worker, other, got := pair(t, testenv.OpenPostgres(t, through), testenv.OpenPostgres(t, through),
 		inbox.Configure(func(o *inbox.Options) { o.Processor.PollingInterval = time.Hour }))
 	for _, id := range []string{"at the start", "heard", "heard again"} {

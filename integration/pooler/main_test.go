@@ -3,6 +3,8 @@
 package pooler
 
 import (
+	"maps"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,13 +15,14 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// pooled makes a new database and a pooler of its own. It returns the DSN of the database and the
-// DSN through the pooler.
-func pooled(t *testing.T, options servers.PgBouncerOptions) (direct, through string) {
+// pooled makes a new database and a pooler of its own, with this many connections to the database
+// and further settings. It returns the DSN of the database and the DSN through the pooler.
+func pooled(t *testing.T, connections int, further map[string]string) (direct, through string) {
 	t.Helper()
 	direct = testenv.PostgresDSN(t)
-	options.Server = direct
-	pooler, err := servers.StartPgBouncer(options)
+	settings := map[string]string{"default_pool_size": strconv.Itoa(connections)}
+	maps.Copy(settings, further)
+	pooler, err := servers.StartPgBouncer(servers.PgBouncerOptions{Server: direct, Settings: settings})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, pooler.Close()) })
 	return direct, pooler.DSN(direct)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/integration/servers"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -68,7 +67,7 @@ func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 	for mode, size := range map[string]int{"exec": 2, "simple_protocol": 5, "cache_describe": 20} {
 		t.Run(fmt.Sprintf("%s with %d connections", mode, size), func(t *testing.T) {
 			t.Parallel()
-			direct, through := pooled(t, servers.PgBouncerOptions{PoolSize: size})
+			direct, through := pooled(t, size, nil)
 			db := testenv.OpenPostgres(t, through+"&default_query_exec_mode="+mode)
 			work(t, testenv.OpenPostgres(t, direct), db)
 		})

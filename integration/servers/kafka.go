@@ -2,291 +2,167 @@ package servers
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"os/exec"
-	"sync"
-	"syscall"
+	"slices"
+	"strings"
 )
-
-// KafkaVersion is the version of Apache Kafka that StartKafka starts.
-const KafkaVersion = "4.1.0"
 
 // KafkaOptions configures StartKafka. The zero value is right for most tests.
 type KafkaOptions struct {
-	// Heap is the broker's maximum heap in megabytes. The default is 384.
-	Heap int
 	// Settings are added to the broker's settings (server.properties), or replace them. Don't set
 	// listeners, process.roles or log.dirs.
 	Settings map[string]string
-	// Secured adds listeners with TLS and SASL, and ACLs (kafka_secured.go). See Kafka.Listener and
-	// Kafka.Authority.
-	Secured bool
+	// Listeners are the names of further listeners for clients, with their security protocols. See
+	// Kafka.Listener.
+	Listeners map[string]string
 }
 
-// Kafka is a broker with a cluster of its own in one process (KRaft, combined mode). Its Admin
-// methods are usable while it runs.
+// Kafka is a broker with a cluster of its own in one process (KRaft, combined mode), or a node of a
+// Cluster. Its Admin methods are usable while it runs. After Kill, the next Start recovers from the
+// log.
 type Kafka struct {
+	*server
 	*Admin
-	launcher  launcher
-	port      int
-	control   int
-	heap      int
-	settings  map[string]string
-	secured   *secured // nil if the broker is not secured
-	directory *directory
-	probe     func(context.Context) error // fails until the broker is ready
-	clustered bool                        // one of several nodes
-
-	mu      sync.Mutex
-	process *process // nil when not running
-	frozen  bool
-	closed  bool
-}
-
-// launcher runs Kafka's programs, either from its jars or in a container.
-type launcher interface {
-	// format and serve return commands that read the properties file at settingsPath inside the
-	// broker's directory.
-	format(k *Kafka, clusterID string) *exec.Cmd
-	serve(k *Kafka) (*exec.Cmd, error)
-	// dataPath returns the log directory as the broker sees it.
-	dataPath(k *Kafka) string
-	// bind returns the address that listeners bind to where the broker runs.
-	bind() string
-	// signal sends SIGTERM, SIGKILL, SIGSTOP or SIGCONT to the broker itself.
-	signal(k *Kafka, sig syscall.Signal) error
+	java     java
+	heap     int            // in megabytes
+	ports    map[string]int // of the listeners by their names
+	settings map[string]string
 }
 
 // StartKafka makes a new broker and waits until it serves requests and groups. If Kafka is missing,
 // the error is one line that says where it was looked for and how to install it.
 func StartKafka(options KafkaOptions) (*Kafka, error) {
-	launcher, err := findKafka()
+	java, err := findKafka()
 	if err != nil {
 		return nil, err
 	}
-	k, err := newKafka(launcher, options)
+	k, err := newKafka(java, 384)
 	if err != nil {
 		return nil, err
 	}
-	if options.Secured {
-		if k.secured, err = newSecured(); err != nil {
-			return nil, errors.Join(fmt.Errorf("Kafka: %w", err), k.Close())
+	protocols := map[string]string{"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+	maps.Copy(protocols, options.Listeners)
+	err = k.startNew(func() error {
+		if err := k.takePorts(slices.Collect(maps.Keys(protocols))...); err != nil {
+			return err
 		}
-	}
-	for range 3 {
-		if err = k.startNew(); !portTaken(err) {
-			break
+		var listeners, mapping []string
+		for name, protocol := range protocols {
+			listeners = append(listeners, k.listener(name))
+			mapping = append(mapping, name+":"+protocol)
 		}
-	}
+		k.settings = map[string]string{
+			"process.roles": "broker,controller", "node.id": "1",
+			"controller.quorum.voters":       "1@" + address(k.ports["CONTROLLER"]),
+			"listeners":                      strings.Join(listeners, ","),
+			"listener.security.protocol.map": strings.Join(mapping, ","),
+		}
+		maps.Copy(k.settings, options.Settings)
+		return k.format(newClusterID())
+	})
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
 	return k, nil
 }
 
-func newKafka(launcher launcher, options KafkaOptions) (*Kafka, error) {
-	directory, err := newDirectory("kafka", nil)
+// newKafka returns a node without ports and data that does not run.
+func newKafka(java java, heap int) (*Kafka, error) {
+	server, err := newServer("Kafka", nil)
 	if err != nil {
-		return nil, fmt.Errorf("Kafka: %w", err)
+		return nil, err
 	}
-	k := &Kafka{launcher: launcher, heap: options.Heap, settings: options.Settings, directory: directory}
-	k.probe = k.ready
-	if k.heap == 0 {
-		k.heap = 384
+	k := &Kafka{server: server, java: java, heap: heap}
+	k.command = func() *exec.Cmd { return k.program("kafka.Kafka", k.settingsFile()) }
+	k.ready = func(ctx context.Context) error {
+		if err := k.Ping(ctx); err != nil {
+			return err
+		}
+		return k.findCoordinator(ctx) // groups can be joined a moment later
 	}
 	return k, nil
 }
 
-// startNew assigns new ports and an empty data directory to the broker.
-func (k *Kafka) startNew() error {
-	var err error
-	if k.port, err = freePort(); err != nil {
-		return fmt.Errorf("Kafka: %w", err)
+// takePorts assigns new ports to the listeners.
+func (k *Kafka) takePorts(listeners ...string) (err error) {
+	k.ports = map[string]int{}
+	for _, name := range listeners {
+		if k.ports[name], err = freePort(); err != nil {
+			return err
+		}
 	}
-	if k.control, err = freePort(); err != nil {
-		return fmt.Errorf("Kafka: %w", err)
-	}
-	if err = k.secured.takePorts(); err != nil {
-		return fmt.Errorf("Kafka: %w", err)
-	}
-	if k.Admin != nil {
-		k.Admin.Close()
-	}
-	k.Admin = NewAdmin(address(k.port))
-	if err := k.format(newClusterID()); err != nil {
-		return err
-	}
-	return k.Start()
-}
-
-// format creates an empty data directory for a node of this cluster.
-func (k *Kafka) format(clusterID string) error {
-	if err := os.RemoveAll(k.directory.join("data")); err != nil {
-		return fmt.Errorf("Kafka: %w", err)
-	}
-	if err := os.WriteFile(k.settingsPath(), k.properties(), 0o644); err != nil {
-		return fmt.Errorf("Kafka: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := run(ctx, k.launcher.format(k, clusterID), nil, k.log()); err != nil {
-		return fmt.Errorf("Kafka: format: %w", err)
-	}
+	k.Admin.Close()
+	k.Admin = NewAdmin(k.Brokers()...)
 	return nil
 }
 
-// Brokers returns the bootstrap list. It stays the same across restarts.
-func (k *Kafka) Brokers() []string { return []string{address(k.port)} }
+// listener returns a listener as an item of the settings.
+func (k *Kafka) listener(name string) string { return name + "://" + address(k.ports[name]) }
 
-// PID returns the process ID of the program that was started, or 0 while it does not run. That is
-// the broker itself, or the client of its container.
-func (k *Kafka) PID() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.process == nil || !k.process.running() {
-		return 0
+// format creates an empty data directory for a node of this cluster.
+func (k *Kafka) format(clusterID string) error {
+	data := k.directory.join("data")
+	settings := map[string]string{
+		"log.dirs": data, "controller.listener.names": "CONTROLLER", "inter.broker.listener.name": "PLAINTEXT",
+
+		// No topic is created implicitly, and waiting times are short.
+		"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0",
+		"group.min.session.timeout.ms": "1000", "log.cleaner.backoff.ms": "500", "log.segment.delete.delay.ms": "500",
+		// How long a broker that comes back after a crash stays fenced.
+		"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500",
+
+		// Internal topics are small and not replicated.
+		"offsets.topic.num.partitions": "4", "offsets.topic.replication.factor": "1",
+		"transaction.state.log.num.partitions": "4", "transaction.state.log.replication.factor": "1",
+		"transaction.state.log.min.isr":                "1",
+		"share.coordinator.state.topic.num.partitions": "4", "share.coordinator.state.topic.replication.factor": "1",
+		"share.coordinator.state.topic.min.isr": "1",
+
+		"num.network.threads": "2", "num.io.threads": "4", "log.cleaner.dedupe.buffer.size": "16777216",
 	}
-	return k.process.cmd.Process.Pid
+	maps.Copy(settings, k.settings)
+	if err := os.RemoveAll(data); err != nil {
+		return err
+	}
+	if err := os.WriteFile(k.settingsFile(), configuration(settings, "="), 0o644); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return wrap("format", run(ctx, k.program("kafka.tools.StorageTool", "format", "--cluster-id", clusterID,
+		"--config", k.settingsFile()), nil, k.log()))
 }
+
+func (k *Kafka) settingsFile() string { return k.directory.join("server.properties") }
+
+// newClusterID returns 16 random bytes in Kafka's encoding.
+func newClusterID() string {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails
+	id[0] &= 0x7f        // never a leading '-', which would look like an option
+	return base64.RawURLEncoding.EncodeToString(id)
+}
+
+// Brokers returns the bootstrap list. It stays the same across restarts.
+func (k *Kafka) Brokers() []string { return k.Listener("PLAINTEXT") }
+
+// Listener returns the bootstrap list for clients of one of KafkaOptions.Listeners.
+func (k *Kafka) Listener(name string) []string { return []string{address(k.ports[name])} }
 
 // Start starts the broker again on the same port and data, and waits until it serves requests. It
 // does nothing if the broker runs.
 func (k *Kafka) Start() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return errors.New("Kafka: start: closed")
-	}
-	if k.process != nil && k.process.running() {
-		return nil
-	}
-	command, err := k.launcher.serve(k)
-	if err != nil {
-		return fmt.Errorf("Kafka: %w", err)
-	}
-	process, err := startProcess(command, nil, k.log())
-	if err != nil {
-		return fmt.Errorf("Kafka: %w", err)
-	}
-	k.process = process
 	k.Admin.Close() // its metadata is from the previous run
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := process.waitUntil(ctx, k.probe); err != nil {
-		err = fmt.Errorf("Kafka: start: %w; its log: %s", err, logTail(k.log()))
-		return errors.Join(err, k.kill())
-	}
-	return nil
-}
-
-// Stop shuts the broker down gracefully (SIGTERM). A frozen broker is thawed first.
-func (k *Kafka) Stop() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.process == nil {
-		return nil
-	}
-	thawed := k.thaw()
-	var ended error
-	if err := k.signal(syscall.SIGTERM); err != nil {
-		ended = errors.Join(err, k.kill())
-	} else if err := k.process.waitEnd(); err != nil {
-		ended = errors.Join(err, k.kill())
-	}
-	k.process = nil
-	return wrap("Kafka: stop", errors.Join(thawed, ended))
-}
-
-// Kill kills the broker with SIGKILL, like a crash. The next Start recovers from its log.
-func (k *Kafka) Kill() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return wrap("Kafka: kill", k.kill())
-}
-
-// Freeze stops the broker with SIGSTOP. Connections stay open and get no response, as in a network
-// partition.
-func (k *Kafka) Freeze() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.frozen {
-		return nil
-	}
-	if k.process == nil || !k.process.running() {
-		return errors.New("Kafka: freeze: not running")
-	}
-	if err := k.signal(syscall.SIGSTOP); err != nil {
-		return wrap("Kafka: freeze", err)
-	}
-	k.frozen = true
-	return nil
-}
-
-// Thaw continues a frozen broker.
-func (k *Kafka) Thaw() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return wrap("Kafka: thaw", k.thaw())
+	return k.server.Start()
 }
 
 // Close kills the broker and removes its data.
 func (k *Kafka) Close() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return nil
-	}
-	k.closed = true
-	killed := k.kill()
-	if k.Admin != nil {
-		k.Admin.Close()
-	}
-	return wrap("Kafka: close", errors.Join(killed, k.directory.remove()))
+	defer k.Admin.Close()
+	return k.server.Close()
 }
-
-func (k *Kafka) thaw() error {
-	if !k.frozen {
-		return nil
-	}
-	k.frozen = false
-	return k.signal(syscall.SIGCONT)
-}
-
-func (k *Kafka) kill() error {
-	if k.process == nil {
-		return nil
-	}
-	err := k.signal(syscall.SIGKILL)
-	if err != nil {
-		k.process.signal(syscall.SIGKILL) // at least the program that this process started
-	}
-	<-k.process.done
-	k.process, k.frozen = nil, false
-	return err
-}
-
-// signal ignores that the broker may have ended already, because callers wait for its end next.
-func (k *Kafka) signal(sig syscall.Signal) error {
-	if !k.process.running() {
-		return nil
-	}
-	err := k.launcher.signal(k, sig)
-	if err != nil && !k.process.running() {
-		return nil
-	}
-	return err
-}
-
-// ready returns an error until requests are answered and groups can be joined, which takes a moment
-// longer.
-func (k *Kafka) ready(ctx context.Context) error {
-	if err := k.Admin.Ping(ctx); err != nil {
-		return err
-	}
-	return k.Admin.findCoordinator(ctx)
-}
-
-func (k *Kafka) settingsPath() string { return k.directory.join("server.properties") }
-func (k *Kafka) log() string          { return k.directory.join("server.log") }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -12,10 +11,13 @@ import (
 
 // Admin performs the operations on a broker that tests need, with kafka-go. It also works with a
 // broker that this package did not start.
+//
+// A request without a response may have gone to a frozen broker. The next request goes to a broker
+// that accepts a new connection.
 type Admin struct {
-	brokers  []string
-	client   *kafka.Client
-	replicas int // of a topic
+	brokers   []string
+	client    *kafka.Client
+	transport *kafka.Transport
 }
 
 const adminClientID = "inbox-test-admin"
@@ -25,14 +27,15 @@ func NewAdmin(brokers ...string) *Admin {
 	// The transport caches metadata. Keep it briefly, because a test looks up what it just made.
 	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond,
 		ClientID: adminClientID}
-	return &Admin{brokers: brokers, replicas: 1, client: &kafka.Client{Addr: kafka.TCP(brokers...),
-		Timeout: 15 * time.Second, Transport: transport}}
+	client := &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: 15 * time.Second, Transport: transport}
+	return &Admin{brokers: brokers, client: client, transport: transport}
 }
 
-// Close closes the connections to the broker and drops cached metadata. The Admin remains usable.
+// Close closes the connections to the broker and drops cached metadata. The Admin remains usable. A
+// nil Admin is valid.
 func (a *Admin) Close() {
-	if transport, ok := a.client.Transport.(*kafka.Transport); ok {
-		transport.CloseIdleConnections()
+	if a != nil {
+		a.transport.CloseIdleConnections()
 	}
 }
 
@@ -62,10 +65,10 @@ func (a *Admin) Ping(ctx context.Context) (err error) {
 }
 
 // CreateTopic creates a topic with topic configs such as "cleanup.policy", and waits until every
-// partition has a leader. The topic is replicated in a Cluster only. An existing topic is an error
-// (kafka.TopicAlreadyExists).
+// partition has a leader. The broker's default says how many replicas it has: two in a Cluster. An
+// existing topic is an error (kafka.TopicAlreadyExists).
 func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int, configs map[string]string) error {
-	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: a.replicas}
+	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: -1}
 	for key, value := range configs {
 		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
 	}
@@ -73,20 +76,16 @@ func (a *Admin) CreateTopic(ctx context.Context, name string, partitions int, co
 	if err == nil {
 		err = response.Errors[name]
 	}
-	if err != nil {
-		return fmt.Errorf("create topic %s: %w", name, err)
+	if err == nil {
+		err = poll(ctx, func(ctx context.Context) error {
+			found, err := a.partitions(ctx, name)
+			if err == nil && len(found) != partitions {
+				err = fmt.Errorf("%d of %d partitions have a leader", len(found), partitions)
+			}
+			return err
+		})
 	}
-	for {
-		found, err := a.partitions(ctx, name)
-		if err == nil && len(found) == partitions {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("create topic %s: leaders: %w", name, errors.Join(ctx.Err(), err))
-		case <-time.After(pollInterval):
-		}
-	}
+	return wrap("create topic "+name, err)
 }
 
 // DeleteTopic deletes a topic.
@@ -102,7 +101,7 @@ func (a *Admin) DeleteTopic(ctx context.Context, name string) error {
 // Partition: the key selects the partition as with Java's client, and without a key it is random.
 func (a *Admin) Produce(ctx context.Context, topic string, messages ...kafka.Message) error {
 	writer := &kafka.Writer{
-		Addr: a.client.Addr, Topic: topic, Transport: a.client.Transport,
+		Addr: a.client.Addr, Topic: topic, Transport: a.transport,
 		Balancer: &kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond,
 	}
 	err := writer.WriteMessages(ctx, messages...)
@@ -116,65 +115,113 @@ func (a *Admin) Produce(ctx context.Context, topic string, messages ...kafka.Mes
 // Committed returns a group's committed offset for each partition of a topic, or -1 where there is
 // none.
 func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int64, error) {
-	partitions, err := a.partitions(ctx, topic)
+	what := fmt.Sprintf("committed offsets of %s for %s", group, topic)
+	found, err := a.partitions(ctx, topic)
 	if err != nil {
-		a.Close()
-		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	response, err := a.client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group,
-		Topics: map[string][]int{topic: partitions}})
+	request := &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: nil}}
+	for _, partition := range found {
+		request.Topics[topic] = append(request.Topics[topic], partition.ID)
+	}
+	response, err := a.client.OffsetFetch(ctx, request)
 	if err == nil {
 		err = response.Error
 	}
 	if err != nil {
 		a.Close()
-		return nil, fmt.Errorf("committed offsets of %s for %s: %w", group, topic, err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	offsets := make(map[int]int64, len(partitions))
+	offsets := make(map[int]int64, len(found))
 	for _, partition := range response.Topics[topic] {
 		if partition.Error != nil {
-			return nil, fmt.Errorf("committed offsets of %s for %s/%d: %w", group, topic, partition.Partition, partition.Error)
+			return nil, fmt.Errorf("%s/%d: %w", what, partition.Partition, partition.Error)
 		}
 		offsets[partition.Partition] = partition.CommittedOffset
 	}
 	return offsets, nil
 }
 
-// partitions returns a topic's partitions, all of which must have a leader.
-func (a *Admin) partitions(ctx context.Context, topic string) ([]int, error) {
-	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+// Coordinator returns the ID of the broker that coordinates a group.
+func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
+	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: group,
+		KeyType: kafka.CoordinatorKeyTypeConsumer})
+	if err == nil {
+		err = response.Error
+	}
 	if err != nil {
-		return nil, err
+		a.Close()
+		return 0, fmt.Errorf("coordinator of group %s: %w", group, err)
 	}
-	var ids []int
-	for _, found := range response.Topics {
-		if found.Name != topic {
-			continue
-		}
-		if found.Error != nil {
-			return nil, found.Error
-		}
-		for _, partition := range found.Partitions {
-			if partition.Error != nil {
-				return nil, partition.Error
-			}
-			ids = append(ids, partition.ID)
-		}
-	}
-	if len(ids) == 0 {
-		return nil, kafka.UnknownTopicOrPartition
-	}
-	slices.Sort(ids)
-	return ids, nil
+	return response.Coordinator.NodeID, nil
 }
 
 // findCoordinator returns an error unless the broker serves groups. The first call creates the
 // topic for their offsets.
 func (a *Admin) findCoordinator(ctx context.Context) error {
-	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: "inbox-test",
-		KeyType: kafka.CoordinatorKeyTypeConsumer})
+	_, err := a.Coordinator(ctx, "inbox-test")
+	return err
+}
+
+// Leaders returns the ID of the broker that leads each partition of a topic.
+func (a *Admin) Leaders(ctx context.Context, topic string) (map[int]int, error) {
+	found, err := a.partitions(ctx, topic)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("leaders of topic %s: %w", topic, err)
 	}
-	return response.Error
+	leaders := map[int]int{}
+	for _, partition := range found {
+		leaders[partition.ID] = partition.Leader.ID
+	}
+	return leaders, nil
+}
+
+// inSync returns an error unless every partition, including those of internal topics, has all of
+// its replicas in sync.
+func (a *Admin) inSync(ctx context.Context) error {
+	found, err := a.partitions(ctx)
+	for _, partition := range found {
+		if len(partition.Isr) < len(partition.Replicas) {
+			return fmt.Errorf("%s/%d has %d of %d replicas in sync", partition.Topic, partition.ID, len(partition.Isr),
+				len(partition.Replicas))
+		}
+	}
+	return err
+}
+
+// partitions returns the partitions of these topics, or of all topics if none is named. All of them
+// must have a leader.
+func (a *Admin) partitions(ctx context.Context, topics ...string) (found []kafka.Partition, err error) {
+	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
+	if err != nil {
+		a.Close()
+		return nil, err
+	}
+	for _, topic := range response.Topics {
+		if topic.Error != nil {
+			return nil, fmt.Errorf("topic %s: %w", topic.Name, topic.Error)
+		}
+		for _, partition := range topic.Partitions {
+			if partition.Error != nil {
+				return nil, fmt.Errorf("%s/%d: %w", topic.Name, partition.ID, partition.Error)
+			}
+		}
+		found = append(found, topic.Partitions...)
+	}
+	if len(found) == 0 && len(topics) > 0 {
+		return nil, kafka.UnknownTopicOrPartition
+	}
+	return found, nil
+}
+
+// alive returns the IDs of the brokers that the cluster counts as running.
+func (a *Admin) alive(ctx context.Context) (ids []int, err error) {
+	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, broker := range response.Brokers {
+		ids = append(ids, broker.ID)
+	}
+	return ids, nil
 }

@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 )
 
 // ClusterOptions configures StartCluster.
 type ClusterOptions struct {
-	// Heap is each broker's maximum heap in megabytes. The default is 256.
-	Heap int
-	// Settings are added to the settings of all nodes, or replace them.
-	Settings map[string]string
 	// Through, if not nil, is called with each broker's address and returns the address that
 	// clients are told instead. Replication and the Admin connect to the brokers directly.
 	Through func(broker string) (advertised string, err error)
@@ -25,24 +22,30 @@ type ClusterOptions struct {
 // broker answers.
 type Cluster struct {
 	*Admin
-	controller *Kafka
-	brokers    []*Kafka
+	nodes      []*Kafka // the brokers and the controller, each at its ID minus one
 	advertised []string
 }
 
-// controllerID is the ID after those of the brokers.
-const controllerID = 3
+// clusterSettings are those of all nodes. A missing broker is noticed within seconds.
+var clusterSettings = map[string]string{
+	"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+	"default.replication.factor":     "2", "offsets.topic.replication.factor": "2",
+	"transaction.state.log.replication.factor": "2", "share.coordinator.state.topic.replication.factor": "2",
+	"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "250",
+	"replica.lag.time.max.ms": "3000", "replica.fetch.wait.max.ms": "200", "controller.quorum.fetch.timeout.ms": "2000",
+	"replica.socket.timeout.ms": "3000", "controller.socket.timeout.ms": "3000",
+}
 
 // StartCluster makes a new cluster and waits until it serves requests and groups. If Kafka is
 // missing, the error is one line that says where it was looked for and how to install it.
 func StartCluster(options ClusterOptions) (*Cluster, error) {
-	launcher, err := findKafka()
+	java, err := findKafka()
 	if err != nil {
 		return nil, err
 	}
 	for range 3 {
 		c := &Cluster{}
-		if err = c.start(launcher, options); err == nil {
+		if err = c.start(java, options); err == nil {
 			return c, nil
 		}
 		err = errors.Join(err, c.Close())
@@ -53,93 +56,82 @@ func StartCluster(options ClusterOptions) (*Cluster, error) {
 	return nil, err
 }
 
-func (c *Cluster) start(launcher launcher, options ClusterOptions) error {
-	if err := c.plan(launcher, options); err != nil {
+func (c *Cluster) start(java java, options ClusterOptions) error {
+	for range 2 {
+		if err := c.addBroker(java, options); err != nil {
+			return err
+		}
+	}
+	controller, err := c.addNode(java, 128, "CONTROLLER")
+	if err != nil {
 		return err
 	}
-	clusterID := newClusterID()
-	nodes := append([]*Kafka{c.controller}, c.brokers...)
+	controller.settings["process.roles"] = "controller"
+	controller.settings["listeners"] = controller.listener("CONTROLLER")
+	voter := address(controller.ports["CONTROLLER"])
+	controller.ready = func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", voter)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	for _, node := range c.nodes {
+		node.settings["controller.quorum.voters"] = fmt.Sprintf("%d@%s", len(c.nodes), voter)
+	}
+	c.Admin = NewAdmin(c.nodes[0].brokers[0], c.nodes[1].brokers[0])
 	// Concurrently, because each program takes seconds to start.
-	if err := together(nodes, func(k *Kafka) error { return k.format(clusterID) }); err != nil {
+	clusterID := newClusterID()
+	if err := c.together(func(k *Kafka) error { return k.format(clusterID) }); err != nil {
 		return err
 	}
-	if err := together(nodes, (*Kafka).Start); err != nil {
+	if err := c.together((*Kafka).Start); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return c.controller.process.waitUntil(ctx, c.ready)
+	// Wait until groups can be joined and nothing depends on a single broker.
+	return wrap("Kafka: start", poll(ctx, func(ctx context.Context) error {
+		return errors.Join(c.findCoordinator(ctx), c.inSync(ctx))
+	}))
 }
 
-// plan assigns ports and settings to every node.
-func (c *Cluster) plan(launcher launcher, options ClusterOptions) (err error) {
-	ports := make([]int, 5) // the controller's, and two for each broker
-	for i := range ports {
-		if ports[i], err = freePort(); err != nil {
-			return fmt.Errorf("Kafka: %w", err)
-		}
-	}
-	common := map[string]string{
-		"controller.quorum.voters":       fmt.Sprintf("%d@%s", controllerID, address(ports[0])),
-		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
-		"default.replication.factor":     "2", "offsets.topic.replication.factor": "2",
-		"transaction.state.log.replication.factor":         "2",
-		"share.coordinator.state.topic.replication.factor": "2",
-		// A missing broker is noticed within seconds. The default is 9 s.
-		"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "250",
-		"replica.lag.time.max.ms": "3000", "replica.fetch.wait.max.ms": "200", "controller.quorum.fetch.timeout.ms": "2000",
-		"replica.socket.timeout.ms": "3000", "controller.socket.timeout.ms": "3000",
-	}
-	node := func(id, heap int, own map[string]string) (*Kafka, error) {
-		settings := maps.Clone(common)
-		maps.Copy(settings, own)
-		maps.Copy(settings, options.Settings)
-		settings["node.id"] = fmt.Sprint(id)
-		k, err := newKafka(launcher, KafkaOptions{Heap: heap, Settings: settings})
-		if err == nil {
-			k.clustered = true
-		}
-		return k, err
-	}
-	if options.Heap == 0 {
-		options.Heap = 256
-	}
-	var direct []string
-	for i := range 2 {
-		inner, outer := address(ports[1+2*i]), address(ports[2+2*i])
-		advertised := outer
-		if options.Through != nil {
-			if advertised, err = options.Through(outer); err != nil {
-				return fmt.Errorf("Kafka: a way to broker %d: %w", i+1, err)
-			}
-		}
-		broker, err := node(i+1, options.Heap, map[string]string{
-			"process.roles":        "broker",
-			"listeners":            fmt.Sprintf("PLAINTEXT://%s,CLIENTS://%s", inner, outer),
-			"advertised.listeners": fmt.Sprintf("PLAINTEXT://%s,CLIENTS://%s", inner, advertised),
-		})
-		if err != nil {
-			return err
-		}
-		broker.port, broker.Admin = ports[1+2*i], NewAdmin(inner)
-		broker.replicas = 2
-		broker.probe = broker.serves(i + 1)
-		c.brokers = append(c.brokers, broker)
-		c.advertised = append(c.advertised, advertised)
-		direct = append(direct, inner)
-	}
-	c.Admin = NewAdmin(direct...)
-	c.replicas = len(c.brokers)
-	c.controller, err = node(controllerID, 128, map[string]string{
-		"process.roles": "controller",
-		"listeners":     "CONTROLLER://" + address(ports[0]), "advertised.listeners": "CONTROLLER://" + address(ports[0]),
-	})
+// addBroker adds a broker with a listener for the other nodes and one for clients.
+func (c *Cluster) addBroker(java java, options ClusterOptions) error {
+	broker, err := c.addNode(java, 256, "PLAINTEXT", "CLIENTS")
 	if err != nil {
 		return err
 	}
-	c.controller.port, c.controller.Admin = ports[0], NewAdmin(address(ports[0]))
-	c.controller.probe = listens(address(ports[0]))
+	id, advertised := len(c.nodes), broker.Listener("CLIENTS")[0]
+	broker.settings["process.roles"] = "broker"
+	broker.settings["listeners"] = broker.listener("PLAINTEXT") + "," + broker.listener("CLIENTS")
+	if options.Through != nil {
+		if advertised, err = options.Through(advertised); err != nil {
+			return fmt.Errorf("Kafka: a way to broker %d: %w", id, err)
+		}
+	}
+	broker.settings["advertised.listeners"] = broker.listener("PLAINTEXT") + ",CLIENTS://" + advertised
+	c.advertised = append(c.advertised, advertised)
+	broker.ready = func(ctx context.Context) error { // answers, and the cluster counts it among its brokers
+		alive, err := broker.alive(ctx)
+		if err == nil && !slices.Contains(alive, id) {
+			err = fmt.Errorf("broker %d is not in the cluster yet", id)
+		}
+		return err
+	}
 	return nil
+}
+
+// addNode adds a node with the next ID.
+func (c *Cluster) addNode(java java, heap int, listeners ...string) (*Kafka, error) {
+	node, err := newKafka(java, heap)
+	if err != nil {
+		return nil, err
+	}
+	c.nodes = append(c.nodes, node)
+	node.settings = maps.Clone(clusterSettings)
+	node.settings["node.id"] = fmt.Sprint(len(c.nodes))
+	return node, wrap("Kafka", node.takePorts(listeners...))
 }
 
 // Brokers returns the bootstrap list for clients. It stays the same across restarts.
@@ -147,17 +139,18 @@ func (c *Cluster) Brokers() []string { return c.advertised }
 
 // Broker returns one of the two brokers by its ID, to stop, kill, freeze and start it. A broker
 // that has started serves requests before its replicas have caught up, see AwaitInSync.
-func (c *Cluster) Broker(id int) *Kafka { return c.brokers[id-1] }
+func (c *Cluster) Broker(id int) *Kafka { return c.nodes[id-1] }
 
 // Other returns the ID of the other broker.
-func (c *Cluster) Other(id int) int { return len(c.brokers) + 1 - id }
+func (c *Cluster) Other(id int) int { return 3 - id }
 
-// AwaitInSync waits until each of the brokers sees all replicas of every partition in sync. A
-// broker that was frozen does not know at first what changed meanwhile.
+// AwaitInSync waits until each of the brokers sees all replicas of every partition in sync. Then no
+// broker is the only one with some of the data. A broker that was frozen does not know at first
+// what changed meanwhile.
 func (c *Cluster) AwaitInSync(ctx context.Context) error {
-	for _, broker := range c.brokers {
-		if err := broker.AwaitInSync(ctx); err != nil {
-			return err
+	for id := 1; id <= 2; id++ {
+		if err := poll(ctx, c.Broker(id).inSync); err != nil {
+			return fmt.Errorf("await replicas in sync: %w", err)
 		}
 	}
 	return nil
@@ -165,53 +158,17 @@ func (c *Cluster) AwaitInSync(ctx context.Context) error {
 
 // Close kills all nodes and removes their data.
 func (c *Cluster) Close() error {
-	nodes := c.brokers
-	if c.controller != nil {
-		nodes = append(nodes[:len(nodes):len(nodes)], c.controller)
-	}
-	if c.Admin != nil {
-		c.Admin.Close()
-	}
-	return together(nodes, (*Kafka).Close)
+	c.Admin.Close()
+	return c.together((*Kafka).Close)
 }
 
-// ready returns an error until groups can be joined and nothing depends on a single broker.
-func (c *Cluster) ready(ctx context.Context) error {
-	if err := c.findCoordinator(ctx); err != nil {
-		return err
-	}
-	return c.inSync(ctx)
-}
-
-// serves returns a probe that fails until this broker answers and the cluster counts it among its
-// brokers.
-func (k *Kafka) serves(id int) func(context.Context) error {
-	return func(ctx context.Context) error {
-		alive, err := k.Admin.alive(ctx)
-		if err == nil && !alive[id] {
-			err = fmt.Errorf("broker %d is not in the cluster yet", id)
-		}
-		return err
-	}
-}
-
-func listens(address string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	}
-}
-
-// together runs do for several nodes concurrently.
-func together(nodes []*Kafka, do func(*Kafka) error) error {
-	problems := make([]error, len(nodes))
+// together runs do for all nodes concurrently.
+func (c *Cluster) together(do func(*Kafka) error) error {
+	failed := make([]error, len(c.nodes))
 	var all sync.WaitGroup
-	for i, node := range nodes {
-		all.Go(func() { problems[i] = do(node) })
+	for i, node := range c.nodes {
+		all.Go(func() { failed[i] = do(node) })
 	}
 	all.Wait()
-	return errors.Join(problems...)
+	return errors.Join(failed...)
 }

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +9,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"syscall"
+	"sync"
 	"time"
 )
+
+// KafkaVersion is the version of Apache Kafka that StartKafka starts.
+const KafkaVersion = "4.1.0"
 
 // kafkaProject lists what Maven downloads: the broker, and the logging binding that makes its log
 // visible.
@@ -26,145 +28,115 @@ const kafkaProject = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 `
 
-// jars runs Kafka from its published jars.
-type jars struct {
-	java      string
-	directory string
-}
+// java is a Java and the directory of Kafka's jars.
+type java struct{ program, jars string }
 
-func (j jars) bind() string             { return loopback }
-func (j jars) dataPath(k *Kafka) string { return k.directory.join("data") }
-
-func (j jars) format(k *Kafka, clusterID string) *exec.Cmd {
-	return j.command(k, "kafka.tools.StorageTool", "format", "--cluster-id", clusterID, "--config", k.settingsPath())
-}
-
-func (j jars) serve(k *Kafka) (*exec.Cmd, error) {
-	return j.command(k, "kafka.Kafka", k.settingsPath()), nil
-}
-
-func (j jars) signal(k *Kafka, sig syscall.Signal) error {
-	k.process.signal(sig)
-	if sig != syscall.SIGSTOP {
-		return nil
-	}
-	pid := k.process.pid()
-	return await("broker stops", 10*time.Second, func() bool { return stopped(pid) || gone(pid) })
-}
-
-func (j jars) command(k *Kafka, arguments ...string) *exec.Cmd {
-	options := []string{
-		"-Xms64m", fmt.Sprintf("-Xmx%dm", k.heap), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
-		"-Djava.awt.headless=true", "-Dorg.apache.logging.log4j.level=WARN", "-cp", filepath.Join(j.directory, "*"),
-	}
-	command := exec.Command(j.java, append(options, arguments...)...)
-	command.Dir = k.directory.path
-	command.Env = environmentWithout([]string{"KAFKA_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS",
-		"CLASSPATH"})
+// program returns a command that runs one of Kafka's programs.
+func (k *Kafka) program(class string, arguments ...string) *exec.Cmd {
+	command := exec.Command(k.java.program, "-Xms64m", fmt.Sprintf("-Xmx%dm", k.heap), "-XX:+UseSerialGC",
+		"-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.awt.headless=true",
+		"-Dorg.apache.logging.log4j.level=WARN", "-cp", filepath.Join(k.java.jars, "*"), class)
+	command.Args = append(command.Args, arguments...)
+	command.Env = environmentWithout("KAFKA_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 	return command
 }
 
-// findJars finds Java and the cached jars. It downloads the jars once per machine.
-func findJars() (jars, error) {
-	java, err := findJava()
+func findKafka() (java, error) {
+	missing := Missing{Server: "Kafka on a real broker", Install: "default-jdk-headless and maven, or set " + KafkaEnv}
+	if err := missing.known(KafkaEnv); err != nil {
+		return java{}, err
+	}
+	program, err := findJava()
 	if err != nil {
-		return jars{}, err
+		return java{}, missing.because(err.Error(), nil)
 	}
-	cache, err := os.UserCacheDir()
+	jars, err := findJarsOnce()
 	if err != nil {
-		return jars{}, err
+		return java{}, missing.because("its jars cannot be fetched", err)
 	}
-	directory := filepath.Join(cache, "inbox-test", "kafka-"+KafkaVersion)
-	if _, err := os.Stat(directory); errors.Is(err, os.ErrNotExist) {
-		if err := jarsFetch.once(func() error { return fetchJars(directory) }); err != nil {
-			return jars{}, &fetchFailed{"its jars", err}
-		}
-	} else if err != nil {
-		return jars{}, err
-	}
-	return jars{java: java, directory: directory}, nil
+	return java{program: program, jars: jars}, nil
 }
 
-var jarsFetch fetch
+// findJarsOnce does not try a failed download again in this process, because without a network each
+// attempt may take minutes.
+var findJarsOnce = sync.OnceValues(findJars)
 
-// fetchJars makes Maven copy the jars to a temporary directory and renames it when it is complete,
-// so that no process finds an incomplete set.
-func fetchJars(directory string) error {
+// findJars returns the directory of Kafka's jars, which it downloads once per machine. Maven copies
+// them to a temporary directory, which is renamed when it is complete, so that no process finds an
+// incomplete set.
+func findJars() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "inbox-test")
+	jars := filepath.Join(cache, "kafka-"+KafkaVersion)
+	if _, err := os.Stat(jars); err == nil {
+		return jars, nil
+	}
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
-		return errors.New("no mvn on the PATH")
+		return "", errors.New("no mvn on the PATH")
 	}
-	if err := os.MkdirAll(filepath.Dir(directory), 0o755); err != nil {
-		return err
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
 	}
-	work, err := os.MkdirTemp(filepath.Dir(directory), "fetching-")
+	work, err := os.MkdirTemp(cache, "fetching-")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { _ = os.RemoveAll(work) }() // only needed after a failure
-	project := filepath.Join(work, "pom.xml")
+	project, libraries := filepath.Join(work, "pom.xml"), filepath.Join(work, "libraries")
 	if err := os.WriteFile(project, []byte(kafkaProject), 0o644); err != nil {
-		return err
+		return "", err
 	}
-	libraries := filepath.Join(work, "libraries")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	log := filepath.Join(work, "maven.log")
 	command := exec.Command(maven, "-q", "-B", "-f", project,
 		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+libraries)
-	if err := run(ctx, command, nil, log); err != nil {
-		return err
+	if err := run(ctx, command, nil, filepath.Join(work, "maven.log")); err != nil {
+		return "", err
 	}
-	if err := os.Rename(libraries, directory); err != nil {
-		if _, there := os.Stat(directory); there != nil {
-			return err
-		}
-		// Another process was faster, and its set is complete.
+	renamed := os.Rename(libraries, jars)
+	if _, err := os.Stat(jars); err != nil {
+		return "", renamed
 	}
-	return nil
+	return jars, nil // also if another process was faster, whose set is complete
 }
 
 // findJava returns the first Java in JAVA_HOME or on the PATH that is new enough.
 func findJava() (string, error) {
 	const oldest = 17 // Kafka 4 brokers need it
-	var candidates []string
+	candidates := []string{"java"}
 	if home := os.Getenv("JAVA_HOME"); home != "" {
-		candidates = append(candidates, filepath.Join(home, "bin", "java"))
+		candidates = []string{filepath.Join(home, "bin", "java"), "java"}
 	}
-	if path, err := exec.LookPath("java"); err == nil {
-		candidates = append(candidates, path)
-	}
-	found := ""
+	tooOld := ""
 	for _, candidate := range candidates {
 		version := javaVersion(candidate)
 		if version >= oldest {
 			return candidate, nil
 		}
 		if version > 0 {
-			found += fmt.Sprintf(" (%s is Java %d)", candidate, version)
+			tooOld += fmt.Sprintf(" (%s is Java %d)", candidate, version)
 		}
 	}
-	return "", fmt.Errorf("no Java %d or newer%s", oldest, found)
+	return "", fmt.Errorf("no Java %d or newer%s", oldest, tooOld)
 }
 
-var javaVersionPattern = regexp.MustCompile(`version "(\d+)(?:\.(\d+))?`)
+var javaVersionPattern = regexp.MustCompile(`version "(\d+)`)
 
-// javaVersion returns the major version, or 0 if the program does not report one.
+// javaVersion returns the major version, which is 1 for Java 8 and older, or 0 if the program does
+// not report one.
 func javaVersion(java string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	output, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
-	if err != nil {
+	match := javaVersionPattern.FindSubmatch(output)
+	if err != nil || match == nil {
 		return 0
 	}
-	match := javaVersionPattern.FindSubmatch(bytes.TrimSpace(output))
-	if match == nil {
-		return 0
-	}
-	major, err := strconv.Atoi(string(match[1]))
-	if err != nil {
-		return 0
-	}
-	return major // 1 for Java 8 and older, which is too old as well
+	major, _ := strconv.Atoi(string(match[1])) // the pattern ensures that it is a number
+	return major
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 )
 
 // MissingSuffix is appended to the name of a server's variable. The resulting variable says why
@@ -35,41 +34,19 @@ func (m *Missing) Unwrap() error { return m.Cause }
 // left out.
 func (m *Missing) LeftOut() string { return m.Server + " (" + m.Why + ")" }
 
-// knownMissing returns m, with the reason from the server's variable, if the server is known to be
-// missing. Otherwise it returns nil.
-func knownMissing(variable string, m Missing) error {
-	m.Why = os.Getenv(variable + MissingSuffix)
-	if m.Why == "" {
-		return nil
-	}
+// because returns m with this reason.
+func (m Missing) because(why string, cause error) error {
+	m.Why, m.Cause = why, cause
 	return &m
 }
 
-// fetchFailed is the error of a failed download. Its message omits the cause, which may be long.
-type fetchFailed struct {
-	what  string
-	cause error
-}
-
-func (e *fetchFailed) Error() string { return e.what + " cannot be fetched" }
-func (e *fetchFailed) Unwrap() error { return e.cause }
-
-// fetch is a download that is not retried after a failure in this process, because without a
-// network each attempt may take minutes.
-type fetch struct {
-	mu     sync.Mutex
-	failed error
-}
-
-// once runs the download unless it has failed before. The download must be cheap if everything
-// exists already.
-func (f *fetch) once(download func() error) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.failed == nil {
-		f.failed = download()
+// known returns m with the reason from the server's variable, or nil if the server is not known to
+// be missing.
+func (m Missing) known(variable string) error {
+	if why := os.Getenv(variable + MissingSuffix); why != "" {
+		return m.because(why, nil)
 	}
-	return f.failed
+	return nil
 }
 
 // lookPath finds a program on the PATH, or in the directory sbin beside a bin on the PATH, which

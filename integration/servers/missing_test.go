@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,10 +53,31 @@ func TestProgramIsFoundOnThePathOrInTheSbinBesideIt(t *testing.T) {
 }
 
 func TestDownloadThatFailedIsNotTriedAgain(t *testing.T) {
-	var f fetch
-	tries := 0
-	download := func() error { tries++; return errors.New("no network") }
-	require.ErrorContains(t, f.once(download), "no network")
-	require.ErrorContains(t, f.once(download), "no network")
-	require.Equal(t, 1, tries)
+	t.Cleanup(func(usual func() (string, error)) func() {
+		return func() { findJarsOnce = usual }
+	}(findJarsOnce))
+	findJarsOnce = sync.OnceValues(findJars)
+	programs, tries := t.TempDir(), filepath.Join(t.TempDir(), "tries")
+	for name, script := range map[string]string{
+		"java": `echo 'openjdk version "17.0.1" 2021-10-19'`,
+		"mvn":  `echo try >> ` + tries + `; echo no network; exit 1`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	}
+	t.Setenv("PATH", programs)
+	t.Setenv("JAVA_HOME", "")
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv(KafkaEnv+MissingSuffix, "")
+	for range 2 {
+		_, err := StartKafka(KafkaOptions{})
+		require.ErrorContains(t, err, "Kafka on a real broker: its jars cannot be fetched: ")
+		require.ErrorContains(t, err, "no network")
+		var missing *Missing
+		require.ErrorAs(t, err, &missing)
+		require.Equal(t, "Kafka on a real broker (its jars cannot be fetched)", missing.LeftOut())
+	}
+	made, err := os.ReadFile(tries)
+	require.NoError(t, err)
+	require.Equal(t, "try\n", string(made))
 }

@@ -4,37 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
 )
 
 // PgBouncerOptions configures StartPgBouncer.
 type PgBouncerOptions struct {
 	// Server is the DSN of the PostgreSQL server. It is required.
 	Server string
-	// Mode is "transaction", "session" or "statement". The default is "transaction".
-	Mode string
-	// PoolSize is how many connections to the server the pooler has for each database. The default
-	// is 20.
-	PoolSize int
-	// Unreset leaves a client's session state in place for the next client, in session mode too. By
-	// default PgBouncer runs DISCARD ALL there.
-	Unreset bool
+	// Settings are added to the settings of pgbouncer.ini, or replace them. The default pool_mode is
+	// transaction. Don't set listen_addr or listen_port.
+	Settings map[string]string
 }
 
 // PgBouncer is a PgBouncer in front of one PostgreSQL server.
 type PgBouncer struct {
-	port      int
-	server    *url.URL
-	directory *directory
-	process   *process
-
-	mu     sync.Mutex
-	closed bool
+	*server
+	port int
 }
 
 // StartPgBouncer starts the pgbouncer found on the PATH, or in an sbin beside it, and waits until
@@ -42,102 +31,52 @@ type PgBouncer struct {
 // account "postgres", or else "nobody". If pgbouncer is missing, the error is one line that says
 // where it was looked for and how to install it.
 func StartPgBouncer(options PgBouncerOptions) (*PgBouncer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 	binary, err := lookPath("pgbouncer")
 	if err != nil {
 		return nil, &Missing{Server: "PgBouncer", Why: err.Error(), Install: "pgbouncer"}
 	}
-	b, err := newPgBouncer(options)
-	if err != nil {
+	target, targetErr := url.Parse(options.Server)
+	account, accountErr := unprivileged()
+	if err := errors.Join(targetErr, accountErr); err != nil {
 		return nil, fmt.Errorf("PgBouncer: %w", err)
 	}
-	for range 3 {
-		if err = b.start(ctx, binary, options); !portTaken(err) {
-			break
-		}
-	}
+	server, err := newServer("PgBouncer", account)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("PgBouncer: %w", err), b.Close())
+		return nil, err
+	}
+	b := &PgBouncer{server: server}
+	configured := server.directory.join("pgbouncer.ini")
+	b.command = func() *exec.Cmd {
+		command := exec.Command(binary, configured)
+		command.Env = environmentWithout("PG")
+		return command
+	}
+	b.ready = func(ctx context.Context) error { return PingPostgres(ctx, b.DSN(options.Server)) }
+	err = b.startNew(func() (err error) {
+		if b.port, err = freePort(); err != nil {
+			return err
+		}
+		return os.WriteFile(configured, b.configuration(target, options.Settings), 0o644)
+	})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-func newPgBouncer(options PgBouncerOptions) (*PgBouncer, error) {
-	server, err := url.Parse(options.Server)
-	if err != nil {
-		return nil, fmt.Errorf("server %q: %w", options.Server, err)
+// configuration returns settings as in production, except that any user on this machine may
+// connect. extra_float_digits is what drivers set when they connect.
+func (b *PgBouncer) configuration(target *url.URL, added map[string]string) []byte {
+	settings := map[string]string{
+		"listen_addr": loopback, "listen_port": fmt.Sprint(b.port), "unix_socket_dir": "", "auth_type": "any",
+		"pool_mode": "transaction", "max_client_conn": "500", "ignore_startup_parameters": "extra_float_digits",
 	}
-	account, err := unprivilegedAccount()
-	if err != nil {
-		return nil, err
+	maps.Copy(settings, added)
+	connection := fmt.Sprintf("host=%s port=%s user=%s", target.Hostname(), target.Port(), target.User.Username())
+	if password, ok := target.User.Password(); ok {
+		connection += " password='" + strings.ReplaceAll(password, "'", "''") + "'"
 	}
-	directory, err := newDirectory("pgbouncer", account)
-	if err != nil {
-		return nil, err
-	}
-	return &PgBouncer{server: server, directory: directory}, nil
-}
-
-func (b *PgBouncer) start(ctx context.Context, binary string, options PgBouncerOptions) (err error) {
-	if b.port, err = freePort(); err != nil {
-		return err
-	}
-	account, err := unprivilegedAccount()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(b.directory.join("pgbouncer.ini"), []byte(b.settings(options)), 0o644); err != nil {
-		return err
-	}
-	command := exec.Command(binary, b.directory.join("pgbouncer.ini"))
-	command.Dir = b.directory.path
-	command.Env = environmentWithout([]string{"PG"})
-	if b.process, err = startProcess(command, account, b.log()); err != nil {
-		return err
-	}
-	if err := b.process.waitUntil(ctx, func(ctx context.Context) error {
-		return PingPostgres(ctx, b.DSN(options.Server))
-	}); err != nil {
-		b.process.signal(syscall.SIGKILL)
-		return errors.Join(fmt.Errorf("%w: %s", err, logTail(b.log())), b.process.waitEnd())
-	}
-	return nil
-}
-
-// settings returns settings as in production, except that any user on this machine may connect.
-// extra_float_digits is what drivers set when they connect.
-func (b *PgBouncer) settings(options PgBouncerOptions) string {
-	mode, size := options.Mode, options.PoolSize
-	if mode == "" {
-		mode = "transaction"
-	}
-	if size == 0 {
-		size = 20
-	}
-	target := fmt.Sprintf("* = host=%s port=%s user=%s", b.server.Hostname(), b.server.Port(), b.server.User.Username())
-	if password, ok := b.server.User.Password(); ok {
-		target += " password='" + strings.ReplaceAll(password, "'", "''") + "'"
-	}
-	reset := "DISCARD ALL"
-	if options.Unreset {
-		reset = ""
-	}
-	return strings.Join([]string{
-		"[databases]",
-		target,
-		"[pgbouncer]",
-		"listen_addr = " + loopback,
-		fmt.Sprintf("listen_port = %d", b.port),
-		"unix_socket_dir =",
-		"auth_type = any",
-		"pool_mode = " + mode,
-		fmt.Sprintf("default_pool_size = %d", size),
-		"server_reset_query = " + reset, // in session mode only
-		"max_client_conn = 500",
-		"ignore_startup_parameters = extra_float_digits",
-		"",
-	}, "\n")
+	return append([]byte("[databases]\n* = "+connection+"\n[pgbouncer]\n"), configuration(settings, " = ")...)
 }
 
 // DSN returns a DSN that leads through the pooler to the database that dsn names.
@@ -149,21 +88,3 @@ func (b *PgBouncer) DSN(dsn string) string {
 	through.Host = address(b.port)
 	return through.String()
 }
-
-// Close kills the pooler and removes its files.
-func (b *PgBouncer) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil
-	}
-	b.closed = true
-	var ended error
-	if b.process != nil {
-		b.process.signal(syscall.SIGKILL)
-		ended = b.process.waitEnd()
-	}
-	return wrap("PgBouncer: close", errors.Join(ended, b.directory.remove()))
-}
-
-func (b *PgBouncer) log() string { return b.directory.join("server.log") }

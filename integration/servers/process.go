@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,17 +24,18 @@ type process struct {
 }
 
 // startProcess starts a child that the kernel kills if this process dies. Its output is appended to
-// the file logPath. account may be nil.
+// the file logPath, in whose directory it runs. account may be nil.
 //
 // The kernel ties a child to the *thread* that started it, and a thread can end before its process
 // does. So the child is started and awaited on one locked thread, which lives as long as the child.
-func startProcess(cmd *exec.Cmd, account *account, logPath string) (*process, error) {
+func startProcess(cmd *exec.Cmd, account *syscall.Credential, logPath string) (*process, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("log of %s: %w", cmd.Path, err)
+		return nil, err
 	}
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = childAttributes(account)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, filepath.Dir(logPath)
+	cmd.SysProcAttr = ChildAttributes()
+	cmd.SysProcAttr.Credential = account
 
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
@@ -51,9 +56,8 @@ func startProcess(cmd *exec.Cmd, account *account, logPath string) (*process, er
 	return p, nil
 }
 
-// run runs a command that ends by itself, under the account. When ctx ends, the command and its
-// children are killed.
-func run(ctx context.Context, cmd *exec.Cmd, account *account, logPath string) error {
+// run runs a command that ends by itself, under the account, and kills it when ctx ends.
+func run(ctx context.Context, cmd *exec.Cmd, account *syscall.Credential, logPath string) error {
 	p, err := startProcess(cmd, account, logPath)
 	if err != nil {
 		return err
@@ -61,9 +65,7 @@ func run(ctx context.Context, cmd *exec.Cmd, account *account, logPath string) e
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		p.signal(syscall.SIGKILL)
-		<-p.done
-		return fmt.Errorf("%s: %w", cmd.Path, ctx.Err())
+		return errors.Join(fmt.Errorf("%s: %w", cmd.Path, ctx.Err()), p.end(syscall.SIGKILL, stopTimeout))
 	}
 	if p.err != nil {
 		return fmt.Errorf("%s: %w: %s", cmd.Path, p.err, logTail(logPath))
@@ -72,9 +74,6 @@ func run(ctx context.Context, cmd *exec.Cmd, account *account, logPath string) e
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
-
-// signal ignores that the child may have ended already, because callers check done next.
-func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
 func (p *process) running() bool {
 	select {
@@ -85,10 +84,39 @@ func (p *process) running() bool {
 	}
 }
 
-// waitUntil repeats probe until it returns nil, the child ends, or ctx ends.
-func (p *process) waitUntil(ctx context.Context, probe func(context.Context) error) error {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
+// await repeats probe until it returns nil or the child ends.
+func (p *process) await(probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := poll(ctx, probe)
+	if err != nil && !p.running() {
+		return fmt.Errorf("ended while starting (%v)", p.err)
+	}
+	return err
+}
+
+// end sends sig and waits. A child that ignores the signal is killed, which is an error.
+func (p *process) end(sig syscall.Signal, limit time.Duration) error {
+	_ = p.cmd.Process.Signal(sig) // fails if the child has ended already
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(limit):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		return fmt.Errorf("%s ignored %v for %v and was killed", p.cmd.Path, sig, limit)
+	}
+}
+
+// poll repeats probe until it returns nil or ctx ends.
+func poll(ctx context.Context, probe func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
 		err := probe(attempt)
@@ -97,58 +125,58 @@ func (p *process) waitUntil(ctx context.Context, probe func(context.Context) err
 			return nil
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("ended while starting (%v)", p.err)
 		case <-ctx.Done():
-			return fmt.Errorf("not ready in time: %w", err)
-		case <-ticker.C:
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// end sends sig and waits. A child that ignores the signal is killed, which is an error.
-func (p *process) end(sig syscall.Signal, limit time.Duration) error {
-	p.signal(sig)
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-		return nil
-	case <-timer.C:
-		p.signal(syscall.SIGKILL)
-		<-p.done
-		return fmt.Errorf("%s ignored %v for %v and was killed", p.cmd.Path, sig, limit)
-	}
-}
-
-// waitEnd waits for a child that was told to end.
-func (p *process) waitEnd() error {
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("%s did not end within %v", p.cmd.Path, stopTimeout)
-	}
-}
-
-// await polls a condition of processes, because their changes are not announced.
-func await(what string, limit time.Duration, condition func() bool) error {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within %v", what, limit)
+// pollFor polls a condition of processes, because the kernel does not announce their changes.
+func pollFor(limit time.Duration, condition func() bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return poll(ctx, func(context.Context) error {
+		if !condition() {
+			return errors.New("condition not met")
 		}
-		<-ticker.C
-	}
-	return nil
+		return nil
+	})
 }
 
-// signalAll sends a signal to processes that may not be children of this process.
-func signalAll(pids []int, sig syscall.Signal) error {
+// state is what the operating system says about a process. See processes.
+type state struct {
+	parent int
+	letter byte // such as 'S' for sleeping, 'T' for stopped and 'Z' for ended but not reaped
+}
+
+// childrenOf returns the living children of a process.
+func childrenOf(parent int) (children []int, err error) {
+	all, err := processes()
+	for pid, state := range all {
+		if state.parent == parent && state.letter != 'Z' {
+			children = append(children, pid)
+		}
+	}
+	return children, err
+}
+
+// gone reports whether all of these processes have ended, even if they were not reaped.
+func gone(pids ...int) bool {
+	all, err := processes()
+	return err == nil && !slices.ContainsFunc(pids, func(pid int) bool {
+		state, found := all[pid]
+		return found && state.letter != 'Z' && state.letter != 'X'
+	})
+}
+
+func stopped(pid int) bool {
+	all, err := processes()
+	return err == nil && all[pid].letter == 'T'
+}
+
+// signalAll sends a signal to processes that may have ended.
+func signalAll(sig syscall.Signal, pids ...int) error {
 	var failed []error
 	for _, pid := range pids {
 		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -158,18 +186,58 @@ func signalAll(pids []int, sig syscall.Signal) error {
 	return errors.Join(failed...)
 }
 
-// environmentWithout returns this process's environment without the variables whose names start
-// with any of the prefixes, and with added.
-func environmentWithout(prefixes []string, added ...string) []string {
-	var kept []string
-next:
-	for _, variable := range os.Environ() {
-		for _, prefix := range prefixes {
-			if strings.HasPrefix(variable, prefix) {
-				continue next
-			}
-		}
-		kept = append(kept, variable)
+// guard kills frozen processes if this process dies. The kernel does that only for direct children.
+// A server's own children, once stopped, cannot notice that their parent is gone, and would remain.
+type guard struct {
+	shell *exec.Cmd
+	input io.WriteCloser
+}
+
+// startGuard starts a shell that waits for a line from this process. If its input ends without one,
+// this process is dead.
+func startGuard(pids []int) (*guard, error) {
+	shell := exec.Command("/bin/sh", "-c", `read -r word && exit 0; kill -KILL "$@" 2>/dev/null`, "guard")
+	for _, pid := range pids {
+		shell.Args = append(shell.Args, strconv.Itoa(pid))
 	}
-	return append(kept, added...)
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	input, err := shell.StdinPipe()
+	if err == nil {
+		err = shell.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("guard of frozen processes: %w", err)
+	}
+	return &guard{shell, input}, nil
+}
+
+// dismiss ends the guard without killing anything. A nil guard is valid.
+func (g *guard) dismiss() error {
+	if g == nil {
+		return nil
+	}
+	_, err := io.WriteString(g.input, "dismissed\n")
+	return wrap("dismiss guard of frozen processes", errors.Join(err, g.shell.Wait()))
+}
+
+// environmentWithout returns this process's environment without the variables whose names start
+// with any of the prefixes.
+func environmentWithout(prefixes ...string) []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(variable, prefix) })
+	})
+}
+
+// logTail returns the end of a log as one line, for an error message.
+func logTail(path string) string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	const limit = 1500
+	text := strings.ReplaceAll(strings.TrimSpace(string(content)), "\n", " | ")
+	if len(text) > limit {
+		text = "…" + text[len(text)-limit:]
+	}
+	return text
 }

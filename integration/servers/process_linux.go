@@ -5,66 +5,39 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 )
 
-// childAttributes puts a child into a process group of its own. So Ctrl-C reaches only this
+// ChildAttributes puts a child into a process group of its own. So Ctrl-C reaches only this
 // process, and servers end after the tests that use them. It also makes the kernel kill the child
-// when this process dies.
-func childAttributes(account *account) *syscall.SysProcAttr {
-	attributes := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if account != nil {
-		attributes.Credential = &syscall.Credential{Uid: account.uid, Gid: account.gid}
-	}
-	return attributes
+// when the thread that started it ends, which must live as long as this process.
+func ChildAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// childrenOf returns the living children of a process.
-func childrenOf(pid int) ([]int, error) {
-	entries, err := filepath.Glob("/proc/[0-9]*")
+// processes returns the states of all processes by their IDs.
+func processes() (map[int]state, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil, err
 	}
-	var children []int
-	for _, entry := range entries {
-		candidate, err := strconv.Atoi(filepath.Base(entry))
-		if err != nil {
-			continue
+	all := make(map[int]state, len(files))
+	for _, file := range files {
+		stat, err := os.ReadFile(file)
+		// The second field is the name in parentheses, which may contain spaces and parentheses.
+		name := bytes.LastIndexByte(stat, ')')
+		if err != nil || name < 0 {
+			continue // the process has ended
 		}
-		state, parent := stateOf(candidate)
-		if parent == pid && state != 'Z' {
-			children = append(children, candidate)
+		var pid int
+		var s state
+		if _, err := fmt.Sscanf(string(stat[:name]), "%d", &pid); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
+		if _, err := fmt.Sscanf(string(stat[name+1:]), " %c %d", &s.letter, &s.parent); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all[pid] = s
 	}
-	return children, nil
-}
-
-// gone reports whether a process has ended, even if it was not reaped.
-func gone(pid int) bool {
-	state, _ := stateOf(pid)
-	return state == 0 || state == 'Z' || state == 'X'
-}
-
-func stopped(pid int) bool {
-	state, _ := stateOf(pid)
-	return state == 'T'
-}
-
-// stateOf returns a process's state letter and its parent, or zeros if there is no such process.
-func stateOf(pid int) (state byte, parent int) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0
-	}
-	// The name is in parentheses and may itself contain spaces and parentheses.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 2 {
-		return 0, 0
-	}
-	parent, err = strconv.Atoi(string(fields[1]))
-	if err != nil {
-		return 0, 0
-	}
-	return fields[0][0], parent
+	return all, nil
 }

@@ -1,18 +1,22 @@
-// Package servers starts the real servers that tests use: PostgreSQL, Apache Kafka and Redis. They
-// run on this machine for this process only. They listen on 127.0.0.1 only, and none outlives the
-// process that started it. Each can be stopped, killed, frozen and started again on the same port
-// and data, so that a test can check what happens to its clients.
+// Package servers starts the real servers that tests use: PostgreSQL, Apache Kafka, Redis and
+// PgBouncer. They run on this machine for this process only. They listen on 127.0.0.1 only, and
+// none outlives the process that started it. Each can be stopped, killed, frozen and started again
+// on the same port and data, so that a test can check what happens to its clients.
 //
 // Every method is safe for concurrent use, in any order and more than once.
 package servers
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"os"
+	"maps"
+	"os/exec"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -25,58 +29,206 @@ const (
 )
 
 const (
-	loopback     = "127.0.0.1"
 	startTimeout = 90 * time.Second
 	stopTimeout  = 30 * time.Second
 	pollInterval = 25 * time.Millisecond
 )
 
-// givenPorts are the ports that this process has used or found taken.
-var givenPorts sync.Map
+// server is what all servers share: a program that runs in a directory of its own.
+type server struct {
+	name      string              // for errors
+	account   *syscall.Credential // nil for that of this process
+	directory *directory
+	command   func() *exec.Cmd            // starts the program
+	ready     func(context.Context) error // fails until the server answers
+	quit      syscall.Signal              // asks the program for an orderly end
 
-// freePort finds a port on which no process listens. It searches below the range of ports for
-// outgoing connections (32768 upwards on Linux). Otherwise, while a server is down, any client on
-// the machine could be given the port that the server must come back to. It returns no port twice,
-// because a previous caller may not listen yet or be down.
-func freePort() (int, error) {
-	const low, high, tries = 20000, 32000, 200
-	for range tries {
-		port := low + rand.IntN(high-low)
-		if _, given := givenPorts.LoadOrStore(port, true); given {
-			continue
-		}
-		listener, err := net.Listen("tcp", address(port))
-		if err != nil {
-			continue
-		}
-		if err := listener.Close(); err != nil {
-			return 0, fmt.Errorf("free port %d: %w", port, err)
-		}
-		return port, nil
-	}
-	return 0, fmt.Errorf("no free port between %d and %d on %s in %d tries", low, high, loopback, tries)
+	mu      sync.Mutex
+	process *process // nil when not running
+	frozen  []int    // processes that Freeze stopped, the program itself first
+	guard   *guard   // set while frozen
+	closed  bool
 }
 
-func address(port int) string { return fmt.Sprintf("%s:%d", loopback, port) }
-
-// portTaken reports whether a server's log says that another process took its port first.
-func portTaken(err error) bool {
-	return err != nil && strings.Contains(strings.ToLower(err.Error()), "address already in use")
-}
-
-// logTail returns the end of a log as one line, for an error message.
-func logTail(path string) string {
-	content, err := os.ReadFile(path)
+func newServer(name string, account *syscall.Credential) (*server, error) {
+	directory, err := newDirectory(strings.ToLower(name), account)
 	if err != nil {
-		return err.Error()
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	const limit = 1500
-	text := strings.Join(strings.FieldsFunc(string(content), func(r rune) bool { return r == '\n' || r == '\r' }), " | ")
-	if len(text) > limit {
-		text = "…" + text[len(text)-limit:]
+	return &server{name: name, account: account, directory: directory, quit: syscall.SIGTERM}, nil
+}
+
+// startNew starts a server for the first time. prepare assigns a port to the server. It is called
+// again if another process took the port before the server did.
+func (s *server) startNew(prepare func() error) (err error) {
+	for range 3 {
+		if err = wrap(s.name, prepare()); err == nil {
+			err = s.Start()
+		}
+		if !portTaken(err) {
+			break
+		}
 	}
-	if text == "" {
-		return "its log is empty"
+	return err
+}
+
+// Start starts the server again on the same port and data, and waits until it answers. It does
+// nothing if the server runs.
+func (s *server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return wrap(s.name+": start", s.start())
+}
+
+func (s *server) start() error {
+	if s.closed {
+		return errors.New("closed")
 	}
-	return text
+	if s.running() {
+		return nil
+	}
+	process, err := startProcess(s.command(), s.account, s.log())
+	if err != nil {
+		return err
+	}
+	s.process = process
+	if err := process.await(s.ready); err != nil {
+		return errors.Join(fmt.Errorf("%w; its log: %s", err, logTail(s.log())), s.kill())
+	}
+	return nil
+}
+
+// PID returns the process ID of the server's main process, or 0 while it does not run.
+func (s *server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running() {
+		return 0
+	}
+	return s.process.pid()
+}
+
+// Stop shuts the server down gracefully, and kills it if that takes too long. A frozen server is
+// thawed first.
+func (s *server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return nil
+	}
+	thawed := s.thaw()
+	ended := s.process.end(s.quit, stopTimeout)
+	s.process = nil
+	return wrap(s.name+": stop", errors.Join(thawed, ended))
+}
+
+// Kill kills every process of the server with SIGKILL, like a crash.
+func (s *server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return wrap(s.name+": kill", s.kill())
+}
+
+// Freeze stops every process of the server with SIGSTOP. Connections stay open and get no response,
+// as in a network partition. The kernel accepts new connections, which hang as well.
+func (s *server) Freeze() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen != nil {
+		return nil
+	}
+	if !s.running() {
+		return errors.New(s.name + ": freeze: not running")
+	}
+	return wrap(s.name+": freeze", s.freeze())
+}
+
+// Thaw continues a frozen server.
+func (s *server) Thaw() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return wrap(s.name+": thaw", s.thaw())
+}
+
+// Close kills the server and removes its data.
+func (s *server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return wrap(s.name+": close", errors.Join(s.kill(), s.directory.remove()))
+}
+
+// freeze stops the main process first and waits until it is stopped. Otherwise it could start a
+// further process between the listing and the signals.
+func (s *server) freeze() error {
+	pid := s.process.pid()
+	if err := signalAll(syscall.SIGSTOP, pid); err != nil {
+		return err
+	}
+	if err := pollFor(stopTimeout, func() bool { return stopped(pid) || gone(pid) }); err != nil {
+		return fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	children, err := childrenOf(pid)
+	if err != nil {
+		return err
+	}
+	s.frozen = append([]int{pid}, children...)
+	if s.guard, err = startGuard(s.frozen); err != nil {
+		return errors.Join(err, s.thaw())
+	}
+	return signalAll(syscall.SIGSTOP, children...)
+}
+
+// thaw continues the main process last. Otherwise PostgreSQL would take a child that is still
+// stopped for a hanging one.
+func (s *server) thaw() error {
+	if s.frozen == nil {
+		return nil
+	}
+	woken := errors.Join(signalAll(syscall.SIGCONT, s.frozen[1:]...), signalAll(syscall.SIGCONT, s.frozen[0]))
+	dismissed := s.guard.dismiss()
+	s.frozen, s.guard = nil, nil
+	return errors.Join(woken, dismissed)
+}
+
+func (s *server) kill() error {
+	if s.process == nil {
+		return nil
+	}
+	// Freeze first, for the reason given there: a child that is started between the listing and the
+	// signals would survive. PostgreSQL's would keep the shared memory that the next start needs.
+	if s.frozen == nil && s.running() {
+		if err := s.freeze(); err != nil {
+			return err
+		}
+	}
+	killed := s.frozen
+	signalled := signalAll(syscall.SIGKILL, killed...)
+	<-s.process.done
+	ended := pollFor(stopTimeout, func() bool { return gone(killed...) })
+	dismissed := s.guard.dismiss()
+	s.process, s.frozen, s.guard = nil, nil, nil
+	return errors.Join(signalled, ended, dismissed)
+}
+
+func (s *server) running() bool { return s.process != nil && s.process.running() }
+func (s *server) log() string   { return s.directory.join("server.log") }
+
+// configuration returns settings as the lines of a file, in a fixed order.
+func configuration(settings map[string]string, separator string) []byte {
+	var file bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&file, "%s%s%s\n", name, separator, settings[name])
+	}
+	return file.Bytes()
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }

@@ -165,7 +165,7 @@ func runCommand(arguments, environment []string, parent int, signals <-chan os.S
 	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.Env = append(os.Environ(), environment...)
-	command.SysProcAttr = attributes()
+	command.SysProcAttr = servers.ChildAttributes()
 	if err := command.Start(); err != nil {
 		return fail(err)
 	}

@@ -85,9 +85,9 @@ func TestMissingServersAreLeftOutAndNamed(t *testing.T) {
 		`echo "[$INBOX_TEST_KAFKA] $INBOX_TEST_KAFKA_MISSING"; echo "[$INBOX_TEST_REDIS] $INBOX_TEST_REDIS_MISSING"; echo "[$INBOX_TEST_POSTGRES_MISSING]"`)
 	require.Zero(t, status, output)
 	require.Contains(t, output,
-		"withservers: left out: Kafka on a real broker: no Java 17 or newer, no docker on the PATH; install ")
+		"withservers: left out: Kafka on a real broker: no Java 17 or newer; install ")
 	require.Contains(t, output, "withservers: left out: Redis: no redis-server on the PATH; install ")
-	require.Contains(t, output, "\n[] no Java 17 or newer, no docker on the PATH\n[] no redis-server on the PATH\n[]\n")
+	require.Contains(t, output, "\n[] no Java 17 or newer\n[] no redis-server on the PATH\n[]\n")
 }
 
 func TestMissingServersFailOneLineEachWhereTheyAreRequired(t *testing.T) {
