@@ -25,5 +25,5 @@ func pooled(t *testing.T, connections int, further map[string]string) (direct, t
 	pooler, err := servers.StartPgBouncer(servers.PgBouncerOptions{Server: direct, Settings: settings})
 	testenv.LeaveOutIf(t, err)
 	t.Cleanup(func() { require.NoError(t, pooler.Close()) })
-	return direct, pooler.DSN(direct)
+	return direct, pooler.DSN()
 }

@@ -9,7 +9,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 )
@@ -55,14 +54,7 @@ func newDirectory(server string, account *syscall.Credential) (*directory, error
 
 func (d *directory) join(name string) string { return filepath.Join(d.path, name) }
 
-// remove removes the directory once. Its owner does not use it afterwards.
-func (d *directory) remove() error {
-	removed := os.RemoveAll(d.path)
-	if d.lock == nil {
-		return removed
-	}
-	return errors.Join(removed, d.lock.Close())
-}
+func (d *directory) remove() error { return errors.Join(os.RemoveAll(d.path), d.lock.Close()) }
 
 // removeAbandoned removes directories whose owner is dead. It leaves directories without a lock
 // file alone, because they are being created or belong to something else.
@@ -80,8 +72,8 @@ func removeAbandoned(parent string) {
 	}
 }
 
-// unprivileged returns the account of servers that refuse to run as root: "postgres", or else
-// "nobody". It returns nil, which is the account of this process, if that is not root.
+// unprivileged returns the account of servers that refuse to run as root. It is nil, which means
+// the account of this process, if that is not root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -100,32 +92,28 @@ func unprivileged() (*syscall.Credential, error) {
 
 const loopback = "127.0.0.1"
 
-// givenPorts are the ports that this process has used or found taken.
-var givenPorts sync.Map
+// reservedPorts has a UDP socket for each TCP port that this process has given to a server.
+var reservedPorts sync.Map
 
-// freePort finds a port on which no process listens. It searches below the range of ports for
-// outgoing connections (32768 upwards on Linux). Otherwise, while a server is down, any client on
-// the machine could be given the port that the server must come back to. It returns no port twice,
-// because a previous caller may not listen yet or be down.
+// freePort reserves a TCP port for a server of this process, even while the server is down. Other
+// processes that use this package skip it, because they cannot listen on the UDP port of the same
+// number. It is below the range of ports for outgoing connections (32768 upwards on Linux), where
+// any client on the machine could be given it while the server is down.
 func freePort() (int, error) {
 	const low, high, tries = 20000, 32000, 200
 	for range tries {
 		port := low + rand.IntN(high-low)
-		if _, given := givenPorts.LoadOrStore(port, true); given {
-			continue
-		}
-		listener, err := net.Listen("tcp", address(port))
+		reserved, err := net.ListenPacket("udp", address(port))
 		if err != nil {
 			continue
 		}
-		return port, listener.Close()
+		if listener, err := net.Listen("tcp", address(port)); err == nil {
+			reservedPorts.Store(port, reserved) // open until this process ends
+			return port, listener.Close()
+		}
+		_ = reserved.Close() // another program has the TCP port
 	}
 	return 0, fmt.Errorf("no free port between %d and %d on %s in %d tries", low, high, loopback, tries)
 }
 
 func address(port int) string { return fmt.Sprintf("%s:%d", loopback, port) }
-
-// portTaken reports whether a server's log says that another process took its port first.
-func portTaken(err error) bool {
-	return err != nil && strings.Contains(strings.ToLower(err.Error()), "address already in use")
-}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -34,81 +35,76 @@ type Kafka struct {
 	settings map[string]string
 }
 
-// StartKafka makes a new broker and waits until it serves requests and groups. If Kafka is missing,
-// the error is one line that says where it was looked for and how to install it.
+// probeGroup is a group without members.
+const probeGroup = "inbox-test"
+
+// StartKafka makes a new broker and waits until it serves requests and groups.
 func StartKafka(options KafkaOptions) (*Kafka, error) {
 	java, err := findKafka()
 	if err != nil {
 		return nil, err
 	}
-	k, err := newKafka(java, 384)
+	protocols := map[string]string{"CONTROLLER": "PLAINTEXT"}
+	maps.Copy(protocols, options.Listeners)
+	k, err := newKafka(java, 384, slices.Collect(maps.Keys(protocols))...)
 	if err != nil {
 		return nil, err
 	}
-	protocols := map[string]string{"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
-	maps.Copy(protocols, options.Listeners)
-	err = k.startNew(func() error {
-		if err := k.takePorts(slices.Collect(maps.Keys(protocols))...); err != nil {
-			return err
-		}
-		var listeners, mapping []string
-		for name, protocol := range protocols {
-			listeners = append(listeners, k.listener(name))
-			mapping = append(mapping, name+":"+protocol)
-		}
-		k.settings = map[string]string{
-			"process.roles": "broker,controller", "node.id": "1",
-			"controller.quorum.voters":       "1@" + address(k.ports["CONTROLLER"]),
-			"listeners":                      strings.Join(listeners, ","),
-			"listener.security.protocol.map": strings.Join(mapping, ","),
-		}
-		maps.Copy(k.settings, options.Settings)
-		return k.format(newClusterID())
-	})
+	protocols["PLAINTEXT"] = "PLAINTEXT"
+	var listeners, mapping []string
+	for name, protocol := range protocols {
+		listeners = append(listeners, k.listener(name))
+		mapping = append(mapping, name+":"+protocol)
+	}
+	k.settings = map[string]string{
+		"process.roles": "broker,controller", "node.id": "1",
+		"controller.quorum.voters":       "1@" + address(k.ports["CONTROLLER"]),
+		"listeners":                      strings.Join(listeners, ","),
+		"listener.security.protocol.map": strings.Join(mapping, ","),
+	}
+	maps.Copy(k.settings, options.Settings)
+	if err = k.format(newClusterID()); err == nil {
+		err = k.Start()
+	}
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
 	return k, nil
 }
 
-// newKafka returns a node without ports and data that does not run.
-func newKafka(java java, heap int) (*Kafka, error) {
+// newKafka returns a node without data that does not run. It has a port for the listener PLAINTEXT
+// and for each further one.
+func newKafka(java java, heap int, further ...string) (*Kafka, error) {
 	server, err := newServer("Kafka", nil)
 	if err != nil {
 		return nil, err
 	}
-	k := &Kafka{server: server, java: java, heap: heap}
+	k := &Kafka{server: server, java: java, heap: heap, ports: map[string]int{"PLAINTEXT": server.port}}
+	for _, name := range further {
+		if k.ports[name], err = freePort(); err != nil {
+			return nil, errors.Join(fmt.Errorf("Kafka: %w", err), server.Close())
+		}
+	}
+	k.Admin = NewAdmin(k.Brokers()...)
 	k.command = func() *exec.Cmd { return k.program("kafka.Kafka", k.settingsFile()) }
 	k.ready = func(ctx context.Context) error {
 		if err := k.Ping(ctx); err != nil {
 			return err
 		}
-		return k.findCoordinator(ctx) // groups can be joined a moment later
+		_, err := k.Coordinator(ctx, probeGroup) // groups can be joined a moment later
+		return err
 	}
 	return k, nil
-}
-
-// takePorts assigns new ports to the listeners.
-func (k *Kafka) takePorts(listeners ...string) (err error) {
-	k.ports = map[string]int{}
-	for _, name := range listeners {
-		if k.ports[name], err = freePort(); err != nil {
-			return err
-		}
-	}
-	k.Admin.Close()
-	k.Admin = NewAdmin(k.Brokers()...)
-	return nil
 }
 
 // listener returns a listener as an item of the settings.
 func (k *Kafka) listener(name string) string { return name + "://" + address(k.ports[name]) }
 
-// format creates an empty data directory for a node of this cluster.
+// format creates the data directory of a node of this cluster.
 func (k *Kafka) format(clusterID string) error {
-	data := k.directory.join("data")
 	settings := map[string]string{
-		"log.dirs": data, "controller.listener.names": "CONTROLLER", "inter.broker.listener.name": "PLAINTEXT",
+		"log.dirs": k.directory.join("data"), "controller.listener.names": "CONTROLLER",
+		"inter.broker.listener.name": "PLAINTEXT",
 
 		// No topic is created implicitly, and waiting times are short.
 		"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0",
@@ -126,16 +122,11 @@ func (k *Kafka) format(clusterID string) error {
 		"num.network.threads": "2", "num.io.threads": "4", "log.cleaner.dedupe.buffer.size": "16777216",
 	}
 	maps.Copy(settings, k.settings)
-	if err := os.RemoveAll(data); err != nil {
-		return err
-	}
 	if err := os.WriteFile(k.settingsFile(), configuration(settings, "="), 0o644); err != nil {
-		return err
+		return fmt.Errorf("Kafka: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	return wrap("format", run(ctx, k.program("kafka.tools.StorageTool", "format", "--cluster-id", clusterID,
-		"--config", k.settingsFile()), nil, k.log()))
+	return wrap("Kafka: format", run(startTimeout, k.program("kafka.tools.StorageTool", "format",
+		"--cluster-id", clusterID, "--config", k.settingsFile()), nil, k.log()))
 }
 
 func (k *Kafka) settingsFile() string { return k.directory.join("server.properties") }

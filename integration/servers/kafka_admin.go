@@ -20,13 +20,11 @@ type Admin struct {
 	transport *kafka.Transport
 }
 
-const adminClientID = "inbox-test-admin"
-
 // NewAdmin returns an Admin that connects to the brokers (host:port) when used.
 func NewAdmin(brokers ...string) *Admin {
 	// The transport caches metadata. Keep it briefly, because a test looks up what it just made.
 	transport := &kafka.Transport{DialTimeout: 3 * time.Second, MetadataTTL: 100 * time.Millisecond,
-		ClientID: adminClientID}
+		ClientID: "inbox-test-admin"}
 	client := &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: 15 * time.Second, Transport: transport}
 	return &Admin{brokers: brokers, client: client, transport: transport}
 }
@@ -41,27 +39,11 @@ func (a *Admin) Close() {
 
 // Ping returns an error unless a broker answers on a new connection and every partition has a
 // leader.
-func (a *Admin) Ping(ctx context.Context) (err error) {
-	conn, err := (&kafka.Dialer{ClientID: adminClientID}).DialContext(ctx, "tcp", a.brokers[0])
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return err
-		}
-	}
-	partitions, err := conn.ReadPartitions() // of all topics
-	if err != nil {
-		return err
-	}
-	for _, partition := range partitions {
-		if partition.Error != nil {
-			return fmt.Errorf("%s/%d: %w", partition.Topic, partition.ID, partition.Error)
-		}
-	}
-	return nil
+func (a *Admin) Ping(ctx context.Context) error {
+	fresh := NewAdmin(a.brokers...)
+	defer fresh.Close()
+	_, err := fresh.partitions(ctx)
+	return err
 }
 
 // CreateTopic creates a topic with topic configs such as "cleanup.policy", and waits until every
@@ -114,11 +96,11 @@ func (a *Admin) Produce(ctx context.Context, topic string, messages ...kafka.Mes
 
 // Committed returns a group's committed offset for each partition of a topic, or -1 where there is
 // none.
-func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int64, error) {
-	what := fmt.Sprintf("committed offsets of %s for %s", group, topic)
+func (a *Admin) Committed(ctx context.Context, group, topic string) (offsets map[int]int64, err error) {
+	defer func() { err = wrap(fmt.Sprintf("committed offsets of %s for %s", group, topic), err) }()
 	found, err := a.partitions(ctx, topic)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, err
 	}
 	request := &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: nil}}
 	for _, partition := range found {
@@ -130,19 +112,20 @@ func (a *Admin) Committed(ctx context.Context, group, topic string) (map[int]int
 	}
 	if err != nil {
 		a.Close()
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, err
 	}
-	offsets := make(map[int]int64, len(found))
+	offsets = make(map[int]int64, len(found))
 	for _, partition := range response.Topics[topic] {
 		if partition.Error != nil {
-			return nil, fmt.Errorf("%s/%d: %w", what, partition.Partition, partition.Error)
+			return nil, fmt.Errorf("partition %d: %w", partition.Partition, partition.Error)
 		}
 		offsets[partition.Partition] = partition.CommittedOffset
 	}
 	return offsets, nil
 }
 
-// Coordinator returns the ID of the broker that coordinates a group.
+// Coordinator returns the ID of the broker that coordinates a group. The first call creates the
+// topic for the offsets of all groups.
 func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
 	response, err := a.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: group,
 		KeyType: kafka.CoordinatorKeyTypeConsumer})
@@ -154,13 +137,6 @@ func (a *Admin) Coordinator(ctx context.Context, group string) (int, error) {
 		return 0, fmt.Errorf("coordinator of group %s: %w", group, err)
 	}
 	return response.Coordinator.NodeID, nil
-}
-
-// findCoordinator returns an error unless the broker serves groups. The first call creates the
-// topic for their offsets.
-func (a *Admin) findCoordinator(ctx context.Context) error {
-	_, err := a.Coordinator(ctx, "inbox-test")
-	return err
 }
 
 // Leaders returns the ID of the broker that leads each partition of a topic.
@@ -212,16 +188,4 @@ func (a *Admin) partitions(ctx context.Context, topics ...string) (found []kafka
 		return nil, kafka.UnknownTopicOrPartition
 	}
 	return found, nil
-}
-
-// alive returns the IDs of the brokers that the cluster counts as running.
-func (a *Admin) alive(ctx context.Context) (ids []int, err error) {
-	response, err := a.client.Metadata(ctx, &kafka.MetadataRequest{})
-	if err != nil {
-		return nil, err
-	}
-	for _, broker := range response.Brokers {
-		ids = append(ids, broker.ID)
-	}
-	return ids, nil
 }

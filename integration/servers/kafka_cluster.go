@@ -8,6 +8,8 @@ import (
 	"net"
 	"slices"
 	"sync"
+
+	"github.com/segmentio/kafka-go"
 )
 
 // ClusterOptions configures StartCluster.
@@ -36,24 +38,17 @@ var clusterSettings = map[string]string{
 	"replica.socket.timeout.ms": "3000", "controller.socket.timeout.ms": "3000",
 }
 
-// StartCluster makes a new cluster and waits until it serves requests and groups. If Kafka is
-// missing, the error is one line that says where it was looked for and how to install it.
+// StartCluster makes a new cluster and waits until it serves requests and groups.
 func StartCluster(options ClusterOptions) (*Cluster, error) {
 	java, err := findKafka()
 	if err != nil {
 		return nil, err
 	}
-	for range 3 {
-		c := &Cluster{}
-		if err = c.start(java, options); err == nil {
-			return c, nil
-		}
-		err = errors.Join(err, c.Close())
-		if !portTaken(err) {
-			break
-		}
+	c := &Cluster{}
+	if err := c.start(java, options); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
-	return nil, err
+	return c, nil
 }
 
 func (c *Cluster) start(java java, options ClusterOptions) error {
@@ -92,13 +87,14 @@ func (c *Cluster) start(java java, options ClusterOptions) error {
 	defer cancel()
 	// Wait until groups can be joined and nothing depends on a single broker.
 	return wrap("Kafka: start", poll(ctx, func(ctx context.Context) error {
-		return errors.Join(c.findCoordinator(ctx), c.inSync(ctx))
+		_, err := c.Coordinator(ctx, probeGroup)
+		return errors.Join(err, c.inSync(ctx))
 	}))
 }
 
-// addBroker adds a broker with a listener for the other nodes and one for clients.
+// addBroker adds a broker with another listener for clients than for the other nodes.
 func (c *Cluster) addBroker(java java, options ClusterOptions) error {
-	broker, err := c.addNode(java, 256, "PLAINTEXT", "CLIENTS")
+	broker, err := c.addNode(java, 256, "CLIENTS")
 	if err != nil {
 		return err
 	}
@@ -113,25 +109,28 @@ func (c *Cluster) addBroker(java java, options ClusterOptions) error {
 	broker.settings["advertised.listeners"] = broker.listener("PLAINTEXT") + ",CLIENTS://" + advertised
 	c.advertised = append(c.advertised, advertised)
 	broker.ready = func(ctx context.Context) error { // answers, and the cluster counts it among its brokers
-		alive, err := broker.alive(ctx)
-		if err == nil && !slices.Contains(alive, id) {
-			err = fmt.Errorf("broker %d is not in the cluster yet", id)
+		response, err := broker.client.Metadata(ctx, &kafka.MetadataRequest{})
+		if err != nil {
+			return err
 		}
-		return err
+		if !slices.ContainsFunc(response.Brokers, func(b kafka.Broker) bool { return b.ID == id }) {
+			return fmt.Errorf("broker %d is not in the cluster yet", id)
+		}
+		return nil
 	}
 	return nil
 }
 
-// addNode adds a node with the next ID.
-func (c *Cluster) addNode(java java, heap int, listeners ...string) (*Kafka, error) {
-	node, err := newKafka(java, heap)
+// addNode adds a node with the next ID and a listener besides PLAINTEXT.
+func (c *Cluster) addNode(java java, heap int, listener string) (*Kafka, error) {
+	node, err := newKafka(java, heap, listener)
 	if err != nil {
 		return nil, err
 	}
 	c.nodes = append(c.nodes, node)
 	node.settings = maps.Clone(clusterSettings)
 	node.settings["node.id"] = fmt.Sprint(len(c.nodes))
-	return node, wrap("Kafka", node.takePorts(listeners...))
+	return node, nil
 }
 
 // Brokers returns the bootstrap list for clients. It stays the same across restarts.

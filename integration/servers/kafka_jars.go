@@ -37,7 +37,7 @@ func (k *Kafka) program(class string, arguments ...string) *exec.Cmd {
 		"-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.awt.headless=true",
 		"-Dorg.apache.logging.log4j.level=WARN", "-cp", filepath.Join(k.java.jars, "*"), class)
 	command.Args = append(command.Args, arguments...)
-	command.Env = environmentWithout("KAFKA_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+	command.Env = append(os.Environ(), "JAVA_TOOL_OPTIONS=", "JDK_JAVA_OPTIONS=", "_JAVA_OPTIONS=")
 	return command
 }
 
@@ -90,12 +90,10 @@ func findJars() (string, error) {
 	if err := os.WriteFile(project, []byte(kafkaProject), 0o644); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
 	command := exec.Command(maven, "-q", "-B", "-f", project,
 		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+libraries)
-	if err := run(ctx, command, nil, filepath.Join(work, "maven.log")); err != nil {
+	if err := run(5*time.Minute, command, nil, filepath.Join(work, "maven.log")); err != nil {
 		return "", err
 	}
 	renamed := os.Rename(libraries, jars)

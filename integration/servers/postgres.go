@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -25,15 +26,12 @@ type PostgresOptions struct {
 type Postgres struct {
 	*server
 	binaries string // the directory of initdb and postgres
-	port     int
 	settings map[string]string
 }
 
 // StartPostgres makes a new cluster and waits until it answers. It takes the programs from the
 // PATH, from /usr/lib/postgresql (the newest version) or from Maven Central. The superuser is
-// "postgres", without a password. For root, the server runs as the account "postgres", or else
-// "nobody". If PostgreSQL is missing, the error is one line that says where it was looked for and
-// how to install it.
+// "postgres", without a password.
 func StartPostgres(options PostgresOptions) (*Postgres, error) {
 	if err := missingPostgres.known(PostgresEnv); err != nil {
 		return nil, err
@@ -53,12 +51,10 @@ func startPostgresOf(binaries string, options PostgresOptions) (*Postgres, error
 		return nil, err
 	}
 	maps.Copy(p.settings, options.Settings)
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 	initdb := p.program("initdb", "--pgdata", p.data(), "--username", "postgres", "--auth", "trust",
 		"--encoding", "UTF8", "--locale", "C", "--no-sync")
-	if err = wrap("PostgreSQL: make a cluster", run(ctx, initdb, p.account, p.log())); err == nil {
-		err = p.startNew(p.takePort)
+	if err = wrap("PostgreSQL: make a cluster", run(startTimeout, initdb, p.account, p.log())); err == nil {
+		err = p.Start()
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -82,11 +78,6 @@ func newPostgres(binaries string, settings map[string]string) (*Postgres, error)
 	return p, nil
 }
 
-func (p *Postgres) takePort() (err error) {
-	p.port, err = freePort()
-	return err
-}
-
 func (p *Postgres) postgres() *exec.Cmd {
 	command := p.program("postgres", "-D", p.data(), "-p", fmt.Sprint(p.port),
 		"-c", "listen_addresses="+loopback, "-c", "unix_socket_directories="+p.data())
@@ -96,10 +87,10 @@ func (p *Postgres) postgres() *exec.Cmd {
 	return command
 }
 
-// program returns a command in an environment without PGPORT, PGDATA and the like.
+// program returns a command that the environment of this process does not influence.
 func (p *Postgres) program(name string, arguments ...string) *exec.Cmd {
 	command := exec.Command(filepath.Join(p.binaries, name), arguments...)
-	command.Env = append(environmentWithout("PG", "LC_", "LANG"), "LC_ALL=C", "TZ=UTC")
+	command.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 	return command
 }
 
@@ -140,8 +131,8 @@ func (p *Postgres) StartStandby() (*Postgres, error) {
 	standby.settings["primary_conninfo"] = fmt.Sprintf("host=%s port=%d user=postgres", loopback, p.port)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	if err = p.copyTo(ctx, standby); err == nil {
-		err = standby.startNew(standby.takePort)
+	if err = p.copyTo(standby); err == nil {
+		err = standby.Start()
 	}
 	if err == nil {
 		err = runStatements(ctx, p.DSN(), "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
@@ -160,12 +151,12 @@ func (p *Postgres) StartStandby() (*Postgres, error) {
 
 // copyTo copies the cluster's files while the server is stopped, because not every distribution of
 // PostgreSQL has pg_basebackup.
-func (p *Postgres) copyTo(ctx context.Context, standby *Postgres) error {
+func (p *Postgres) copyTo(standby *Postgres) error {
 	if err := p.Stop(); err != nil {
 		return err
 	}
 	copies := exec.Command("sh", "-c", `cp -Rp "$1" "$2" && touch "$2/standby.signal"`, "sh", p.data(), standby.data())
-	return errors.Join(run(ctx, copies, p.account, standby.log()), p.Start())
+	return errors.Join(run(startTimeout, copies, p.account, standby.log()), p.Start())
 }
 
 // Promote makes a standby an independent server, as after the loss of its primary, and waits until

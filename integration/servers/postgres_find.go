@@ -41,11 +41,8 @@ var usualPostgres = postgresPlaces{
 func (p postgresPlaces) find() (string, error) {
 	if binary, err := exec.LookPath("postgres"); err == nil {
 		// The PATH may have a link. initdb is beside the real file.
-		if real, err := filepath.EvalSymlinks(binary); err == nil {
-			binary = real
-		}
-		if directory := filepath.Dir(binary); hasServerPrograms(directory) {
-			return directory, nil
+		if real, err := filepath.EvalSymlinks(binary); err == nil && hasServerPrograms(filepath.Dir(real)) {
+			return filepath.Dir(real), nil
 		}
 	}
 	if directory := p.newestDebian(); directory != "" {
@@ -72,12 +69,9 @@ func (p postgresPlaces) newestDebian() (newest string) {
 }
 
 func hasServerPrograms(directory string) bool {
-	for _, program := range []string{"initdb", "postgres"} {
-		if info, err := os.Stat(filepath.Join(directory, program)); err != nil || info.IsDir() {
-			return false
-		}
-	}
-	return true
+	_, initdb := exec.LookPath(filepath.Join(directory, "initdb"))
+	_, postgres := exec.LookPath(filepath.Join(directory, "postgres"))
+	return initdb == nil && postgres == nil
 }
 
 // fetchPostgres downloads and unpacks PostgreSQL with the embedded-postgres library, once per

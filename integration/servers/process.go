@@ -56,16 +56,16 @@ func startProcess(cmd *exec.Cmd, account *syscall.Credential, logPath string) (*
 	return p, nil
 }
 
-// run runs a command that ends by itself, under the account, and kills it when ctx ends.
-func run(ctx context.Context, cmd *exec.Cmd, account *syscall.Credential, logPath string) error {
+// run runs a command that ends by itself, under the account, and kills it at the limit.
+func run(limit time.Duration, cmd *exec.Cmd, account *syscall.Credential, logPath string) error {
 	p, err := startProcess(cmd, account, logPath)
 	if err != nil {
 		return err
 	}
 	select {
 	case <-p.done:
-	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("%s: %w", cmd.Path, ctx.Err()), p.end(syscall.SIGKILL, stopTimeout))
+	case <-time.After(limit):
+		return errors.Join(fmt.Errorf("%s: not within %v", cmd.Path, limit), p.end(syscall.SIGKILL, stopTimeout))
 	}
 	if p.err != nil {
 		return fmt.Errorf("%s: %w: %s", cmd.Path, p.err, logTail(logPath))
@@ -88,14 +88,12 @@ func (p *process) running() bool {
 func (p *process) await(probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	go func() {
-		select {
-		case <-p.done:
-			cancel()
-		case <-ctx.Done():
+	err := poll(ctx, func(attempt context.Context) error {
+		if !p.running() {
+			cancel() // the last attempt
 		}
-	}()
-	err := poll(ctx, probe)
+		return probe(attempt)
+	})
 	if err != nil && !p.running() {
 		return fmt.Errorf("ended while starting (%v)", p.err)
 	}
@@ -218,14 +216,6 @@ func (g *guard) dismiss() error {
 	}
 	_, err := io.WriteString(g.input, "dismissed\n")
 	return wrap("dismiss guard of frozen processes", errors.Join(err, g.shell.Wait()))
-}
-
-// environmentWithout returns this process's environment without the variables whose names start
-// with any of the prefixes.
-func environmentWithout(prefixes ...string) []string {
-	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(variable, prefix) })
-	})
 }
 
 // logTail returns the end of a log as one line, for an error message.

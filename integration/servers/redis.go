@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
-	"os/exec"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -23,13 +21,9 @@ type RedisOptions struct {
 }
 
 // Redis is a Redis server.
-type Redis struct {
-	*server
-	port int
-}
+type Redis struct{ *server }
 
-// StartRedis starts the redis-server found on the PATH and waits until it answers. If Redis is
-// missing, the error is one line that says where it was looked for and how to install it.
+// StartRedis starts the redis-server found on the PATH and waits until it answers.
 func StartRedis(options RedisOptions) (*Redis, error) {
 	missing := Missing{Server: "Redis", Install: "redis-server or set " + RedisEnv}
 	if err := missing.known(RedisEnv); err != nil {
@@ -43,24 +37,16 @@ func StartRedis(options RedisOptions) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{server: server}
-	configured := server.directory.join("redis.conf")
-	r.command = func() *exec.Cmd { return exec.Command(binary, configured) }
+	r := &Redis{server}
+	settings := map[string]string{"bind": loopback, "port": fmt.Sprint(r.port), "dir": r.directory.path, "save": `""`,
+		"appendonly": "no"}
+	if options.Durable {
+		settings["appendonly"], settings["appendfsync"] = "yes", "always"
+	}
+	maps.Copy(settings, options.Settings)
 	r.ready = func(ctx context.Context) error { return PingRedis(ctx, r.URL()) }
-	err = r.startNew(func() (err error) {
-		if r.port, err = freePort(); err != nil {
-			return err
-		}
-		settings := map[string]string{"bind": loopback, "port": fmt.Sprint(r.port), "dir": r.directory.path,
-			"save": `""`, "appendonly": "no"}
-		if options.Durable {
-			settings["appendonly"], settings["appendfsync"] = "yes", "always"
-		}
-		maps.Copy(settings, options.Settings)
-		return os.WriteFile(configured, configuration(settings, " "), 0o644)
-	})
-	if err != nil {
-		return nil, errors.Join(err, r.Close())
+	if err := r.startConfigured(binary, configuration(settings, " ")); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

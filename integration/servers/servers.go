@@ -3,6 +3,10 @@
 // none outlives the process that started it. Each can be stopped, killed, frozen and started again
 // on the same port and data, so that a test can check what happens to its clients.
 //
+// If a server is not installed, the function that starts it returns a *Missing: one line that says
+// where the server was looked for and how to install it. For root, servers that refuse to run as
+// root run as the account "postgres", or else "nobody".
+//
 // Every method is safe for concurrent use, in any order and more than once.
 package servers
 
@@ -12,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -36,7 +41,8 @@ const (
 
 // server is what all servers share: a program that runs in a directory of its own.
 type server struct {
-	name      string              // for errors
+	name      string // for errors
+	port      int
 	account   *syscall.Credential // nil for that of this process
 	directory *directory
 	command   func() *exec.Cmd            // starts the program
@@ -51,33 +57,67 @@ type server struct {
 }
 
 func newServer(name string, account *syscall.Credential) (*server, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
 	directory, err := newDirectory(strings.ToLower(name), account)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return &server{name: name, account: account, directory: directory, quit: syscall.SIGTERM}, nil
+	return &server{name: name, port: port, account: account, directory: directory, quit: syscall.SIGTERM}, nil
 }
 
-// startNew starts a server for the first time. prepare assigns a port to the server. It is called
-// again if another process took the port before the server did.
-func (s *server) startNew(prepare func() error) (err error) {
-	for range 3 {
-		if err = wrap(s.name, prepare()); err == nil {
-			err = s.Start()
-		}
-		if !portTaken(err) {
-			break
-		}
+// startConfigured starts a program whose only argument is its configuration file, or closes the
+// server.
+func (s *server) startConfigured(program string, content []byte) error {
+	file := s.directory.join("server.conf")
+	s.command = func() *exec.Cmd { return exec.Command(program, file) }
+	err := os.WriteFile(file, content, 0o644)
+	if err == nil {
+		err = s.Start()
+	}
+	if err != nil {
+		err = errors.Join(err, s.Close())
 	}
 	return err
 }
 
 // Start starts the server again on the same port and data, and waits until it answers. It does
 // nothing if the server runs.
-func (s *server) Start() error {
+func (s *server) Start() error { return s.locked("start", s.start) }
+
+// Stop shuts the server down gracefully, and kills it if that takes too long. A frozen server is
+// thawed first.
+func (s *server) Stop() error { return s.locked("stop", s.stop) }
+
+// Kill kills every process of the server with SIGKILL, like a crash.
+func (s *server) Kill() error { return s.locked("kill", s.kill) }
+
+// Freeze stops every process of the server with SIGSTOP. Connections stay open and get no response,
+// as in a network partition. The kernel accepts new connections, which hang as well.
+func (s *server) Freeze() error { return s.locked("freeze", s.freeze) }
+
+// Thaw continues a frozen server.
+func (s *server) Thaw() error { return s.locked("thaw", s.thaw) }
+
+// Close kills the server and removes its data.
+func (s *server) Close() error { return s.locked("close", s.close) }
+
+func (s *server) locked(what string, do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return wrap(s.name+": start", s.start())
+	return wrap(s.name+": "+what, do())
+}
+
+// PID returns the process ID of the server's main process, or 0 while it does not run.
+func (s *server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running() {
+		return 0
+	}
+	return s.process.pid()
 }
 
 func (s *server) start() error {
@@ -98,72 +138,25 @@ func (s *server) start() error {
 	return nil
 }
 
-// PID returns the process ID of the server's main process, or 0 while it does not run.
-func (s *server) PID() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.running() {
-		return 0
-	}
-	return s.process.pid()
-}
-
-// Stop shuts the server down gracefully, and kills it if that takes too long. A frozen server is
-// thawed first.
-func (s *server) Stop() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *server) stop() error {
 	if s.process == nil {
 		return nil
 	}
 	thawed := s.thaw()
 	ended := s.process.end(s.quit, stopTimeout)
 	s.process = nil
-	return wrap(s.name+": stop", errors.Join(thawed, ended))
-}
-
-// Kill kills every process of the server with SIGKILL, like a crash.
-func (s *server) Kill() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return wrap(s.name+": kill", s.kill())
-}
-
-// Freeze stops every process of the server with SIGSTOP. Connections stay open and get no response,
-// as in a network partition. The kernel accepts new connections, which hang as well.
-func (s *server) Freeze() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.frozen != nil {
-		return nil
-	}
-	if !s.running() {
-		return errors.New(s.name + ": freeze: not running")
-	}
-	return wrap(s.name+": freeze", s.freeze())
-}
-
-// Thaw continues a frozen server.
-func (s *server) Thaw() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return wrap(s.name+": thaw", s.thaw())
-}
-
-// Close kills the server and removes its data.
-func (s *server) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	return wrap(s.name+": close", errors.Join(s.kill(), s.directory.remove()))
+	return errors.Join(thawed, ended)
 }
 
 // freeze stops the main process first and waits until it is stopped. Otherwise it could start a
 // further process between the listing and the signals.
 func (s *server) freeze() error {
+	if s.frozen != nil {
+		return nil
+	}
+	if !s.running() {
+		return errors.New("not running")
+	}
 	pid := s.process.pid()
 	if err := signalAll(syscall.SIGSTOP, pid); err != nil {
 		return err
@@ -200,7 +193,7 @@ func (s *server) kill() error {
 	}
 	// Freeze first, for the reason given there: a child that is started between the listing and the
 	// signals would survive. PostgreSQL's would keep the shared memory that the next start needs.
-	if s.frozen == nil && s.running() {
+	if s.running() {
 		if err := s.freeze(); err != nil {
 			return err
 		}
@@ -212,6 +205,14 @@ func (s *server) kill() error {
 	dismissed := s.guard.dismiss()
 	s.process, s.frozen, s.guard = nil, nil, nil
 	return errors.Join(signalled, ended, dismissed)
+}
+
+func (s *server) close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return errors.Join(s.kill(), s.directory.remove())
 }
 
 func (s *server) running() bool { return s.process != nil && s.process.running() }

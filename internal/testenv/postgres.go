@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver of database/sql
 	"github.com/stretchr/testify/require"
 	"gorm.io/driver/postgres"
@@ -91,3 +92,25 @@ func randomHex(t testing.TB) string {
 	require.NoError(t, err)
 	return hex.EncodeToString(raw)
 }
+
+// PgxReserved returns pgx settings under which a connection may be used only through database/sql.
+// Either a tracer must see each statement, or statements must not be prepared (as behind some
+// poolers).
+func PgxReserved() map[string]func(*pgx.ConnConfig) {
+	mode := func(m pgx.QueryExecMode) func(*pgx.ConnConfig) {
+		return func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = m }
+	}
+	return map[string]func(*pgx.ConnConfig){
+		"a tracer":          func(c *pgx.ConnConfig) { c.Tracer = tracer{} },
+		"a simple protocol": mode(pgx.QueryExecModeSimpleProtocol),
+		"unnamed":           mode(pgx.QueryExecModeExec),
+		"described":         mode(pgx.QueryExecModeCacheDescribe),
+	}
+}
+
+type tracer struct{}
+
+func (tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
