@@ -95,6 +95,10 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 						require.NoError(t, kafka.Produce("orders", kafkatest.Record{Key: []byte("k"), Value: []byte("1")}))
 					}
 					inboxtest.Receive(t, held.entered, "the call")
+					var worker models.Worker
+					inboxtest.Eventually(t, func() bool {
+						return d.DB.Limit(1).Find(&worker).RowsAffected == 1
+					}, "the worker has registered, for which an Inline channel does not wait")
 					require.Equal(t, map[string]float64{"h": 0, "idle": 0}, ages())
 					clock.Advance(5*time.Minute - time.Second)
 					require.Equal(t, map[string]float64{"h": 299, "idle": 0}, ages())
@@ -107,8 +111,6 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 					require.Equal(t, inbox.HealthDegraded, r.State)
 					require.Equal(t, "h", r.HandlerKey)
 					require.Len(t, r.MessageIDs, 1)
-					var worker models.Worker
-					require.NoError(t, d.DB.First(&worker).Error)
 					for _, part := range []string{r.MessageIDs[0], "for 5m0s", worker.ID, "HandlerTimeout"} {
 						require.Contains(t, r.Detail, part)
 					}
