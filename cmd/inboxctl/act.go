@@ -173,11 +173,11 @@ func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.
 			return err
 		}
 	}
-	return together(problems, done, len(refs))
+	return combineErrors(problems, done, len(refs))
 }
 
-// together combines the errors of several actions, some of which failed.
-func together(problems []error, done, all int) error {
+// combineErrors combines the errors of several actions, some of which failed.
+func combineErrors(problems []error, done, all int) error {
 	if len(problems) == 0 {
 		return nil
 	}

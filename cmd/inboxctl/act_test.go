@@ -28,7 +28,7 @@ func TestRetriedStatusesRunAgain(t *testing.T) {
 		require.False(t, now.IsPoisoned)
 		require.Equal(t, 0, now.ErrorCount)
 		require.Equal(t, a.RequeuedCount+1, now.RequeuedCount)
-		r.mended()
+		r.fixed()
 		inboxtest.Process(t, r.ib)
 		require.True(t, inboxtest.AllCompleted(t, r.ib))
 		require.Equal(t, []string{"alice retry status " + a.ID, "alice retry status " + b.ID}, r.audit())

@@ -173,7 +173,7 @@ func TestMigrateMakesTheTables(t *testing.T) {
 				require.Equal(t, exitFailed, out.code)
 				require.Contains(t, out.errOut, "inbox tables are missing")
 			}
-			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "made: version")
+			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "created: version")
 			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "nothing to do: version")
 			require.Contains(t, run("migrate", "status").out, "current: version")
 			require.Zero(t, run("status").code)

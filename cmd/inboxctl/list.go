@@ -40,7 +40,7 @@ JSON: ops.Page of ops.Status; with --count ops.Count.`,
   inboxctl list --state poisoned -o json | jq -r '.Items[].ID'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			from, to, after, err := page.place(a.now())
+			from, to, after, err := page.start(a.now())
 			if err != nil {
 				return err
 			}
@@ -145,7 +145,7 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
 		names[i] = string(state)
 	}
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, strings.Join(names, ", ")+"; may be repeated (default all)")
-	fixed(cmd, "state", names...)
+	completeFlag(cmd, "state", names...)
 }
 
 func (f *filterFlags) filter(from, to time.Time) ops.Filter {
@@ -169,7 +169,7 @@ var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
 
 // when parses a time, or a duration before now.
 func when(flag, text string, now time.Time) (time.Time, error) {
-	now = now.Truncate(time.Microsecond) // the precision of a page's place
+	now = now.Truncate(time.Microsecond) // the precision of a position in --after
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -211,7 +211,7 @@ type pageFlags struct {
 func (p *pageFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&p.limit, "limit", 50, "the maximum number of lines, 1 to 1000")
 	cmd.Flags().StringVar(&p.after, "after", "",
-		"continue after this place, which the previous page printed; use the same filters")
+		"continue from this position, which the previous page printed; use the same filters")
 }
 
 // bindPeriod adds --from and --to. Their help begins with what.
@@ -227,10 +227,10 @@ func (p *pageFlags) check() error {
 	return nil
 }
 
-// place returns where the page begins, and the period of its list. A cursor belongs to the filter
-// that it came from, but "24h ago" is another time in the next command. So a place consists of the
-// period and the cursor.
-func (p *pageFlags) place(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
+// start returns where the page begins, and the period of its list. A cursor belongs to the filter
+// that it came from, but "24h ago" is another time in the next command. So the
+// position in --after consists of the period and the cursor.
+func (p *pageFlags) start(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
 	if err := p.check(); err != nil {
 		return from, to, "", err
 	}
@@ -271,7 +271,7 @@ func fromMicros(text string) (time.Time, error) {
 	return time.UnixMicro(n).UTC(), nil
 }
 
-// more tells people how to get the next page.
+// more prints how to get the next page.
 func (a *app) more(next ops.Cursor, partial bool, looked int) {
 	switch {
 	case a.output == "json" || next == "":

@@ -53,7 +53,7 @@ JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
 	return cmd
 }
 
-// bindNamespace adds --namespace, which tells apart messages that share an ID.
+// bindNamespace adds --namespace, which distinguishes messages that share an ID.
 func bindNamespace(cmd *cobra.Command, namespace *string) {
 	cmd.Flags().StringVar(namespace, "namespace", "",
 		"of the message ID, usually the channel: required if several messages have the ID")

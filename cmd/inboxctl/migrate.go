@@ -77,7 +77,7 @@ func (a *app) migrateUp(ctx context.Context, d *database, name string) error {
 		}
 		return err
 	}
-	outcome := map[string]string{"missing": "made", "old": "updated"}[before.State]
+	outcome := map[string]string{"missing": "created", "old": "updated"}[before.State]
 	if outcome == "" {
 		outcome = "nothing to do"
 	}
@@ -194,7 +194,7 @@ JSON: a list of models.Migration.`,
 	}
 	cmd.Flags().StringVar(&dialect, "dialect", "", "postgres or sqlite (default that of the DSN)")
 	cmd.Flags().IntVar(&after, "after", 0, "only versions above this one")
-	fixed(cmd, "dialect", "postgres", "sqlite")
+	completeFlag(cmd, "dialect", "postgres", "sqlite")
 	return cmd
 }
 

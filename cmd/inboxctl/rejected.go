@@ -44,7 +44,7 @@ JSON: ops.Page of ops.Rejected.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			var after ops.Cursor
-			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
+			if filter.From, filter.To, after, err = page.start(a.now()); err != nil {
 				return err
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
@@ -137,10 +137,10 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 func newRejectedAccept(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "accept ID", Short: "Explain where a rejected message can be accepted again",
-		Long: `To accept a rejected message again is to decode its record as its channel does now,
-for example after a fix. inboxctl cannot do that, because decoders and handlers are
-in the application's code. It refuses with code 4. Use the application's dashboard,
-or
+		Long: `Accepting a rejected message again decodes its record with the channel's current
+decoder, for example after a fix. inboxctl cannot do that, because decoders and
+handlers are in the application's code. It refuses with code 4. Use the
+application's dashboard, or
 
   o, err := ib.Ops()
   accepted, err := o.ReAccept(ctx, actor, id)`,
@@ -185,10 +185,10 @@ JSON: {"RejectedID", "Outcome"}.`,
 func newGaps(a *app) *cobra.Command {
 	var page pageFlags
 	cmd := &cobra.Command{
-		Use: "gaps", Short: "Records that no longer existed when they were to be read",
+		Use: "gaps", Short: "Offsets that consumers skipped because the records were gone",
 		Long: `Lists the offsets that a consumer skipped because their records no longer existed,
 latest first. FROM is the offset that should have been read next, TO the one that
-was read instead. A lower TO means that the topic's log began anew. Only the
+was read instead. A lower TO means that the topic was created again. Only the
 producer of the records knows what they contained.
 
 JSON: ops.Page of models.Gap.`,

@@ -55,8 +55,8 @@ that only the application can recognize are not replaced.
 Every query is bounded. A count may be 10000+, and a list that would have to read
 too many rows stops early and says how to continue.`
 
-const connectingHelp = `The database is named by --dsn or, better, by INBOX_DSN: other users of the
-machine can see a command's arguments.
+const connectingHelp = `Name the database with INBOX_DSN or --dsn. INBOX_DSN is safer, because other users
+of the machine can see a command's arguments.
 
   postgres://user:password@host:5432/database?sslmode=verify-full
   postgresql://…         the same
@@ -97,7 +97,7 @@ func newRoot(a *app) *cobra.Command {
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
 		"the timeout of connecting, and of each statement or transaction")
 	flags.StringVarP(&a.output, "output", "o", "table", "table or json")
-	fixed(root, "output", "table", "json")
+	completeFlag(root, "output", "table", "json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
 
 	root.AddCommand(
@@ -215,8 +215,8 @@ func topic(name, short, long string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: long}
 }
 
-// fixed completes a flag's value from its allowed values.
-func fixed(cmd *cobra.Command, flag string, values ...string) {
+// completeFlag completes a flag's value from its allowed values.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
 		panic(errors.Join(errors.New("unknown flag"), err))
