@@ -1,11 +1,13 @@
 package storetest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -188,5 +190,168 @@ var completeTests = []test{
 		states, err := s.store.States(s.ctx, nil)
 		require.NoError(s, err)
 		require.Empty(s, states)
+	}},
+}
+
+var settleTests = []test{
+	{"failed: counted, with its text and its next attempt", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		next, text := noon.Add(time.Minute), "boom"
+		failed := settlement(s.claimAs(s.worker("mail"), noon, 1, "mail")[0])
+		failed.ErrorCount, failed.AbandonedCount, failed.LastError, failed.NextAttemptAt = 4, 2, &text, &next
+		s.settle(failed)
+		row := s.status("m1", "mail")
+		require.Equal(s, 4, row.ErrorCount)
+		require.Equal(s, 2, row.AbandonedCount)
+		require.Equal(s, text, *row.LastError)
+		require.Equal(s, next, row.NextAttemptAt.UTC())
+		require.Nil(s, row.ProcessingStartedAt)
+		require.Nil(s, row.WorkerID)
+		require.Nil(s, row.CompletedAt)
+		require.EqualValues(s, 3, row.Version)
+		claim := s.claim(next, 1, "mail")[0]
+		require.Equal(s, 4, claim.ErrorCount)
+		require.Equal(s, 2, claim.AbandonedCount)
+		require.EqualValues(s, 4, claim.Version)
+	}},
+	{"poisoned: waits for no attempt", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		next := noon.Add(time.Minute)
+		poisoned := settlement(s.claim(noon, 1, "mail")[0])
+		poisoned.Poisoned, poisoned.NextAttemptAt = true, &next
+		s.settle(poisoned)
+		row := s.status("m1", "mail")
+		require.True(s, row.IsPoisoned)
+		require.Nil(s, row.NextAttemptAt)
+		require.Empty(s, s.claim(noon.Add(time.Hour), 1, "mail"))
+	}},
+	{"released: due at once, the last error kept", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		text := "boom"
+		failed := settlement(s.claim(noon, 1, "mail")[0])
+		failed.LastError = &text
+		s.settle(failed)
+		s.settle(settlement(s.claim(noon, 1, "mail")[0]))
+		row := s.status("m1", "mail")
+		require.Equal(s, text, *row.LastError)
+		require.Nil(s, row.NextAttemptAt)
+		require.Len(s, s.claim(noon, 1, "mail"), 1)
+	}},
+	{"the fingerprint is stored with the text, and stays as long as it", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "ship"))
+		of := map[string]store.Settlement{}
+		fail := func(texts map[string]string) {
+			var all []store.Settlement
+			for _, claim := range s.claim(noon, 10, "mail", "ship") {
+				back := settlement(claim)
+				if text, ok := texts[claim.MessageID]; ok {
+					back.LastError, back.Poisoned = &text, claim.MessageID == "m2"
+				}
+				of[claim.MessageID] = back
+				all = append(all, back)
+			}
+			s.settle(all...)
+		}
+		named := func(id string) string {
+			row := s.status(id, of[id].HandlerKey)
+			require.NotNil(s, row.Fingerprint, id)
+			require.Equal(s, fingerprint.Of(row.HandlerKey, *row.LastError), *row.Fingerprint, id)
+			return *row.Fingerprint
+		}
+		fail(nil)
+		require.Nil(s, s.status("m1", "mail").Fingerprint, "it has not failed")
+		fail(map[string]string{"m1": "order 1 not found", "m2": "order 2 not found", "m3": "order 3 not found"})
+		first := named("m1")
+		require.Equal(s, first, named("m2"))
+		require.NotEqual(s, first, named("m3"), "another handler")
+		fail(nil) // released
+		require.Equal(s, first, named("m1"))
+		fail(map[string]string{"m1": "timeout\x00" + strings.Repeat("é", 3000)}) // cleansed and cut
+		require.NotEqual(s, first, named("m1"))
+		fail(map[string]string{"m1": ""})
+		second := named("m1")
+		s.complete(noon, s.claim(noon, 1, "mail")...)
+		require.Equal(s, second, named("m1"), "history")
+		row := s.status("m2", "mail")
+		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version)})
+		require.Equal(s, first, named("m2"), "retried, its text stays, too")
+	}},
+	{"stale versions are left alone, the others settled", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		s.complete(noon, claims[1])
+		stale := settlement(claims[2])
+		stale.Version--
+		for _, settle := range []func() ([]bool, error){
+			func() ([]bool, error) {
+				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale},
+					store.AwaitLocked)
+			},
+		} {
+			applied, err := settle()
+			require.NoError(s, err)
+			require.Equal(s, []bool{true, false, false}, applied)
+		}
+		require.NotNil(s, s.status("m2", "mail").CompletedAt)
+		require.NotNil(s, s.status("m3", "mail").ProcessingStartedAt)
+		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale},
+			store.SkipLocked)
+		require.NoError(s, err)
+		require.Equal(s, []bool{false, true, false}, applied)
+	}},
+	{"a completed row stays completed whatever version is claimed of it", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		claim := s.claim(noon, 1, "mail")[0]
+		s.complete(noon, claim)
+		claim.Version++
+		for _, settle := range []func([]store.Settlement) ([]bool, error){
+			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all, store.AwaitLocked) },
+			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all, store.SkipLocked) },
+		} {
+			applied, err := settle([]store.Settlement{settlement(claim)})
+			require.NoError(s, err)
+			require.Equal(s, []bool{false}, applied)
+		}
+	}},
+	{"Settle that skips locked rows does not wait for a handler's transaction", func(s *suite) {
+		if !s.postgres() {
+			s.Log("SQLite locks no rows; writers wait for each other by busy_timeout")
+			return
+		}
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		tx := s.begin()
+		applied, err := completeTx(s, tx, completion(claims[0]))
+		require.NoError(s, err)
+		require.True(s, applied)
+		settled, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])},
+			store.SkipLocked)
+		require.NoError(s, err)
+		require.Equal(s, []bool{false, true}, settled)
+		require.NoError(s, tx.Commit().Error)
+		require.NotNil(s, s.status("m1", "mail").CompletedAt)
+	}},
+	{"no error text keeps a failure from being recorded", func(s *suite) {
+		texts := map[string]string{
+			"nul": "a\x00b", "utf8": "a\xff\xfeb", "long": string(make([]rune, 5000)), "cut": "é" + string(make([]byte, 1999)) +
+				"日本",
+			"huge": string(make([]byte, 1<<20)),
+		}
+		var batch []store.NewMessage
+		for id := range texts {
+			batch = append(batch, message(id, "mail"))
+		}
+		s.accept(batch...)
+		var settlements []store.Settlement
+		for _, claim := range s.claim(noon, 10, "mail") {
+			failed := settlement(claim)
+			text := texts[claim.MessageID]
+			failed.LastError = &text
+			settlements = append(settlements, failed)
+		}
+		s.settle(settlements...)
+		for id, text := range texts {
+			require.Equal(s, store.SanitizeError(text), *s.status(id, "mail").LastError, id)
+		}
 	}},
 }

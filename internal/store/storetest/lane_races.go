@@ -1,11 +1,17 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -138,4 +144,160 @@ func (s *suite) waitForLocks(count int) {
 		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
 		return err == nil && waiting >= count
 	}, patience, 2*time.Millisecond)
+}
+
+// race lets claimers claim, fail, release, poison, retry and complete until every row of every lane
+// has completed. Claimers, and those that end claims, advance the lanes. CheckLanes does not run,
+// so a lane that is forgotten stays blocked.
+func (s *suite) race(rule store.LaneRule, lanes, rows int) {
+	s.Helper()
+	claimers := 8
+	if !s.postgres() { // one of them writes at a time
+		claimers, rows = 3, (rows+3)/4
+	}
+	for i := range rows {
+		var batch []store.NewMessage
+		for lane := range lanes {
+			batch = append(batch, ordered(fmt.Sprintf("%02d-%03d", lane, i), fmt.Sprint(lane), "mail"))
+		}
+		s.accept(batch...)
+	}
+	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{},
+		last: map[store.Lane]string{}}
+	r.moved.L = &r.mu
+	s.noErrors(racetest.Together(claimers, func(int) error {
+		err := r.claimer()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.over = r.over || err != nil
+		r.moved.Broadcast()
+		return err
+	}))
+	require.Zero(s, r.left)
+	require.Empty(s, s.waiting())
+}
+
+type laneRace struct {
+	*suite
+	rule     store.LaneRule
+	claimers int
+
+	mu      sync.Mutex
+	moved   sync.Cond // ends, left or over has changed
+	left    int
+	over    bool // a claimer failed
+	ends    int  // claims that were ended and whose lanes were advanced
+	idle    int  // claimers that have found nothing since the last end
+	running map[store.Lane]string
+	last    map[store.Lane]string // the last message that each lane completed
+}
+
+func (r *laneRace) claimer() error {
+	for last := false; ; {
+		r.mu.Lock()
+		ends, done := r.ends, r.over || r.left == 0
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		limit := 1 + rand.N(3)
+		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
+		if err = errors.Join(err, got.LanesErr); err != nil {
+			return err
+		}
+		for _, claim := range got.Claims {
+			if err := r.begin(claim); err != nil {
+				return err
+			}
+		}
+		for _, claim := range got.Claims {
+			if err := r.end(claim); err != nil {
+				return err
+			}
+		}
+		switch {
+		case len(got.Claims) > 0 || len(got.More) > 0:
+			last = false
+		case last:
+			return fmt.Errorf("rows are forgotten: %d left, waiting are %v", r.left, r.waiting())
+		default:
+			last = r.await(ends)
+		}
+	}
+}
+
+// await waits for the next end of a claim. It reports true if no other claimer could still end one:
+// what is left must then be free to be claimed.
+func (r *laneRace) await(ends int) (alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle++
+	defer func() { r.idle-- }()
+	for r.ends == ends && r.left > 0 && !r.over {
+		if r.idle == r.claimers {
+			return true
+		}
+		r.moved.Wait()
+	}
+	return false
+}
+
+func (r *laneRace) begin(claim store.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other := r.running[*claim.Lane]; other != "" {
+		return fmt.Errorf("message %s is claimed while %s is", claim.MessageID, other)
+	}
+	if last := r.last[*claim.Lane]; !r.rule.SkipPoisoned && claim.MessageID <= last {
+		return fmt.Errorf("message %s is claimed after %s", claim.MessageID, last)
+	}
+	r.running[*claim.Lane] = claim.MessageID
+	return nil
+}
+
+// end ends a claim in a random way and advances its lane.
+func (r *laneRace) end(claim store.Claim) error {
+	r.mu.Lock()
+	delete(r.running, *claim.Lane)
+	r.mu.Unlock()
+	var applied []bool
+	var err error
+	completed := false
+	switch back := settlement(claim); rand.N(4) {
+	case 0: // failed or released, due again
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
+	case 1: // poisoned, and retried by an operator a moment later
+		back.Poisoned = true
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
+		if err == nil {
+			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
+				return err
+			}
+			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
+		}
+	default:
+		r.mu.Lock()
+		r.last[*claim.Lane] = claim.MessageID
+		r.mu.Unlock()
+		completed = true
+		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon, store.AwaitLocked)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.Contains(applied, false) {
+		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+	}
+	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ends++
+	if completed {
+		r.left--
+	}
+	r.moved.Broadcast()
+	return nil
 }

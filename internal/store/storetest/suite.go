@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -278,4 +280,48 @@ func (s *suite) begin() *gorm.DB {
 	require.NoError(s, tx.Error)
 	s.Cleanup(func() { tx.Rollback() })
 	return tx
+}
+
+// Migrated creates the tables and a store on a fresh database.
+func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	opened, err := dialects.New(db, models.Naming{}, store.Options{})
+	require.NoError(t, err)
+	return db, opened
+}
+
+var sizeTests = []test{
+	{"20,000 statuses are accepted, claimed, completed and cleaned in one go each", func(s *suite) {
+		messages := 5000
+		if raceDetector && !s.postgres() {
+			messages = 500
+			s.Log("a tenth of it: with the race detector SQLite in pure Go takes a minute")
+		}
+		handlers := []string{"a", "b", "c", "d"}
+		batch := make([]store.NewMessage, messages)
+		for i := range batch {
+			batch[i] = message(fmt.Sprintf("m%05d", (i*7919)%messages), handlers...)
+		}
+		for i, accepted := range s.accept(batch...) {
+			require.Equal(s, store.Accepted{Inserted: true, StatusesAdded: 4}, accepted, i)
+		}
+		require.NotContains(s, s.accept(batch...), store.Accepted{Inserted: true, StatusesAdded: 4})
+		order := pairs(s.statuses())
+		for i, handler := range handlers {
+			require.Equal(s, batch[messages-1].ID+"/"+handler, order[len(order)-4+i])
+		}
+		claims := s.claim(noon, messages, handlers...)
+		require.Len(s, claims, len(handlers)*messages)
+		settlements := make([]store.Settlement, len(claims))
+		for i := range claims {
+			settlements[i] = settlement(claims[i])
+		}
+		s.settle(settlements...)
+		claims = s.claim(noon, messages, handlers...)
+		require.Len(s, claims, len(handlers)*messages)
+		s.complete(noon, claims...)
+		require.Equal(s, store.CleanupResult{Messages: int64(messages), Statuses: int64(len(claims)), Done: true},
+			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 2 * messages}))
+	}},
 }
