@@ -343,7 +343,7 @@ var acceptTxTests = []test{
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 		_, err = s.store.AcceptTx(s.ctx, nil, batch)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
-		_, err = completeTx(s, s.db, store.Completion{})
+		_, err = s.store.CompleteTx(s.ctx, s.db, []store.Completion{{}}, noon)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 		require.Empty(s, s.messageIDs())
 	}},

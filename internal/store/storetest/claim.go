@@ -1,8 +1,6 @@
 package storetest
 
 import (
-	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -11,7 +9,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/racetest"
-	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -74,8 +71,7 @@ var claimTests = []test{
 		require.Equal(s, at, claims[1].Due)
 	}},
 	{"on PostgreSQL a new status is due at once, however far clocks are apart", func(s *suite) {
-		if !s.postgres() {
-			s.Log("all processes of a SQLite file share the machine's clock")
+		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
 			return
 		}
 		now := time.Now()
@@ -92,18 +88,14 @@ var claimTests = []test{
 		require.Len(s, s.claim(now, 10, "mail"), 1)
 	}},
 	{"each key has its own limit, whatever the others' backlog", func(s *suite) {
-		var backlog []store.NewMessage
-		for i := range 50 {
-			backlog = append(backlog, message(fmt.Sprintf("m%02d", i), "busy"))
-		}
-		s.accept(backlog...)
+		s.accept(messages(50, "busy")...)
 		s.accept(message("z1", "calm"), message("z2", "calm"))
 		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
 			{HandlerKey: "calm", Limit: 10}, {HandlerKey: "none", Limit: 0}, {HandlerKey: "busy", Limit: 3},
 			{HandlerKey: "idle", Limit: 5},
 		}})
 		require.NoError(s, err)
-		require.Equal(s, []string{"m00/busy", "m01/busy", "m02/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
+		require.Equal(s, []string{"m000/busy", "m001/busy", "m002/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
 		require.Empty(s, s.claim(noon, 0, "busy"))
 		require.Empty(s, s.claim(noon, 5))
 	}},
@@ -115,11 +107,7 @@ var claimTests = []test{
 	}},
 	{"competing claimers get every row once", func(s *suite) {
 		const rows, claimers = 400, 8
-		var batch []store.NewMessage
-		for i := range rows {
-			batch = append(batch, message(fmt.Sprintf("m%03d", i), "mail"))
-		}
-		s.accept(batch...)
+		s.accept(messages(rows, "mail")...)
 		var lock sync.Mutex
 		seen := map[string]int{}
 		s.noErrors(racetest.Together(claimers, func(i int) error {
@@ -149,8 +137,7 @@ var claimTests = []test{
 		}
 	}},
 	{"rows another transaction has locked are passed over", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite locks no rows: its one writer makes claimers take turns, as the test before shows")
+		if s.onSQLite("SQLite locks no rows: its one writer makes claimers take turns, as the test before shows") {
 			return
 		}
 		s.accept(message("m1", "mail"), message("m2", "mail"))
@@ -168,39 +155,20 @@ var claimTests = []test{
 		require.Empty(s, s.claimAs(worker, noon, 10, "mail"))
 		require.Len(s, s.claimAs(s.worker("mail"), noon, 10, "mail"), 1)
 	}},
-	{"a worker marked released while it claims leaves no claim unseen", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+	{"a worker marked released while it claims leaves no claim unseen, and heartbeats do not wait", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
-		s.accept(message("m1", "mail"))
-		worker := s.worker("mail")
-		// The claim's statement sees a living worker. A trigger holds the statement after it has
-		// written the claim and before it commits.
-		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
-		require.NoError(s,
-			s.db.Exec(`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
-		gate := s.begin()
-		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
-		done := make(chan int, 1)
-		go func() {
-			claims, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon,
-				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
-			if err != nil {
-				done <- -1
-				return
-			}
-			done <- len(claims.Claims)
-		}()
-		s.waitForLock()
-		require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
-		require.NoError(s, gate.Rollback().Error)
-		require.Equal(s, 1, <-done)
-		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
-		claims, err := s.store.ClaimsOf(s.ctx, worker, 10)
-		require.NoError(s, err)
-		require.Len(s, claims, 1)
+		s.accept(message("m1", "mail", "stock"))
+		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 1},
+			{HandlerKey: "stock", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
+			worker := s.worker("mail", "stock")
+			gate := s.holdEach("UPDATE ON inbox_handler_statuses FOR EACH ROW")
+			s.releaseWorkerDuring(worker, gate, func() (int, error) {
+				got, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{limit}})
+				return len(got.Claims), err
+			})
+		}
 	}},
 	{"a status whose message is gone comes without one", func(s *suite) {
 		s.accept(message("m1", "mail"))
@@ -262,9 +230,7 @@ var claimTests = []test{
 	{"Siblings tells the same messages' rows under other keys", func(s *suite) {
 		s.accept(message("m1", "new", "old", "other"), message("m2", "old"), message("m3", "old"))
 		s.complete(noon, s.claim(noon, 1, "new")...)
-		poisoned := settlement(s.claim(noon, 1, "old")[0])
-		poisoned.Poisoned = true
-		s.settle(poisoned)
+		s.poison(s.claim(noon, 1, "old")[0])
 		claims := s.claim(noon, 1, "old")
 		found, err := s.store.Siblings(s.ctx, s.numbers("m1", "m2"), []string{"new", "old"})
 		require.NoError(s, err)
@@ -275,45 +241,5 @@ var claimTests = []test{
 		require.True(s, found[2].Processing)
 		require.Equal(s, claims[0].Ref, found[2].Ref)
 		require.Equal(s, s.status("m1", "new").ID, found[0].StatusID)
-	}},
-}
-
-// claimBeatTests cover a worker with a backlog, which nearly always has a claim running. Each claim
-// may take as long as its statement timeout.
-var claimBeatTests = []test{
-	{"a heartbeat does not wait for a claim under way, and beside that no worker is marked released", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite has one writer at a time")
-			return
-		}
-		s.accept(message("m1", "mail", "stock"))
-		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 1},
-			{HandlerKey: "stock", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
-			worker := s.worker("mail", "stock")
-			release := sqltest.HoldStatuses(s, s.db)
-			claimed := make(chan error, 1)
-			go func() {
-				_, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{limit}})
-				claimed <- err
-			}()
-			require.Eventually(s, func() bool {
-				var waiting int
-				require.NoError(s,
-					s.db.Raw("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted").Scan(&waiting).Error)
-				return waiting == 1
-			}, patience, 10*time.Millisecond)
-			soon, cancel := context.WithTimeout(s.ctx, patience/2)
-			require.NoError(s, s.store.Heartbeat(soon, store.Worker{ID: worker, Host: "host", PID: 7,
-				HandlerKeys: []string{"mail"}}, noon), limit.HandlerKey)
-			cancel()
-			require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy, limit.HandlerKey)
-			require.Empty(s, claimed)
-			release()
-			require.NoError(s, <-claimed)
-			require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
-			refs, err := s.store.ClaimsOf(s.ctx, worker, 10)
-			require.NoError(s, err)
-			require.Len(s, refs, 1)
-		}
 	}},
 }

@@ -59,10 +59,7 @@ func (s *suite) bring(state string, messageID string) {
 	case "superseded":
 		outcome = models.OutcomeSuperseded
 	}
-	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
-		Outcome: outcome}}, at, store.AwaitLocked)
-	require.NoError(s, err)
-	require.Equal(s, []bool{true}, applied)
+	s.end(row, outcome, at)
 }
 
 var cleanupTests = []test{
@@ -162,8 +159,7 @@ var cleanupTests = []test{
 		s.bring("old", "m2")
 		request := store.CleanupRequest{Cutoff: cutoff, Limit: 10}
 		require.EqualValues(s, 1, s.cleanAll(request).Statuses)
-		if !s.postgres() {
-			s.Log("SQLite locks no rows")
+		if s.onSQLite("SQLite locks no rows") {
 			return
 		}
 		locks := func() (xmax []string) {
@@ -193,35 +189,16 @@ var cleanupRaceTests = []test{
 		s.accept(message("m1", "old"), message("m2", "old"))
 		s.bring("old", "m1")
 		s.bring("old", "m2")
-		tx := s.begin()
-		accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old",
-			"late")}, Now: cutoff})
-		require.NoError(s, err)
-		require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, accepted)
-
-		cleaned := make(chan error, 1)
-		clean := func() {
+		s.deleteBesideAccept(func() error {
 			_, err := s.store.Cleanup(s.ctx, store.CleanupRequest{Cutoff: cutoff, Limit: 10})
-			cleaned <- err
-		}
-		if s.postgres() {
-			clean() // does not wait for the accept
-			require.Equal(s, []string{"m1"}, s.messageIDs())
-		} else {
-			go clean() // waits for the accept
-		}
-		require.NoError(s, tx.Commit().Error)
-		require.NoError(s, <-cleaned)
-		require.Equal(s, []string{"m1"}, s.messageIDs())
-		require.Contains(s, pairs(s.statuses()), "m1/late")
+			return err
+		})
 	}},
 	{"an accept that only locked a known message keeps it too", func(s *suite) {
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old")},
-			Now: cutoff})
-		require.NoError(s, err)
+		s.acceptTx(tx, cutoff, message("m1", "old"))
 		if s.postgres() {
 			require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		}
@@ -305,6 +282,26 @@ func (s *suite) archiveAll(request store.CleanupRequest) error {
 	}
 	_, err = s.store.DeleteExpired(s.ctx, loaded)
 	return err
+}
+
+// deleteBesideAccept deletes what is old while an open transaction adds a status to m1, which must
+// stay then.
+func (s *suite) deleteBesideAccept(remove func() error) {
+	s.Helper()
+	tx := s.begin()
+	require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, s.acceptTx(tx, cutoff, message("m1", "old", "late")))
+	removed := make(chan error, 1)
+	if s.postgres() {
+		removed <- remove() // does not wait for the accept
+		require.Equal(s, []string{"m1"}, s.messageIDs())
+		require.Equal(s, []string{"m1/old"}, pairs(s.statuses()))
+	} else {
+		go func() { removed <- remove() }() // waits for the accept
+	}
+	require.NoError(s, tx.Commit().Error)
+	require.NoError(s, <-removed)
+	require.Equal(s, []string{"m1"}, s.messageIDs())
+	require.Contains(s, pairs(s.statuses()), "m1/late")
 }
 
 // acceptBehind starts an accept that must wait for an open transaction, ends that transaction, and

@@ -89,19 +89,13 @@ var completeTests = []test{
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(claim))
-		require.NoError(s, err)
-		require.True(s, applied)
+		require.True(s, s.completeTx(tx, claim))
 		require.NoError(s, tx.Rollback().Error)
 		require.Nil(s, s.status("m1", "mail").CompletedAt)
 
 		tx = s.begin()
-		applied, err = completeTx(s, tx, completion(claim))
-		require.NoError(s, err)
-		require.True(s, applied)
-		again, err := completeTx(s, tx, completion(claim))
-		require.NoError(s, err)
-		require.False(s, again)
+		require.True(s, s.completeTx(tx, claim))
+		require.False(s, s.completeTx(tx, claim))
 		require.NoError(s, tx.Commit().Error)
 		row := s.status("m1", "mail")
 		require.Equal(s, models.OutcomeProcessed, row.Outcome)
@@ -135,9 +129,7 @@ var completeTests = []test{
 		stale := s.claim(noon, 1, "mail")[0]
 		s.settle(settlement(stale)) // released: its version has moved on by one
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(stale))
-		require.NoError(s, err)
-		require.False(s, applied)
+		require.False(s, s.completeTx(tx, stale))
 		require.NoError(s, tx.Commit().Error)
 		require.Nil(s, s.status("m1", "mail").CompletedAt)
 	}},
@@ -166,9 +158,7 @@ var completeTests = []test{
 		worker := s.worker("mail")
 		claims := s.claimAs(worker, noon, 3, "mail")
 		s.complete(noon, claims[0])
-		poisoned := settlement(claims[1])
-		poisoned.Poisoned = true
-		s.settle(poisoned)
+		s.poison(claims[1])
 		pending := s.status("m4", "mail")
 		states, err := s.store.States(s.ctx, []string{claims[0].StatusID, claims[1].StatusID, claims[2].StatusID, pending.ID,
 			uuid.NewString()})
@@ -282,21 +272,11 @@ var settleTests = []test{
 		s.complete(noon, claims[1])
 		stale := settlement(claims[2])
 		stale.Version--
-		for _, settle := range []func() ([]bool, error){
-			func() ([]bool, error) {
-				return s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1]), stale},
-					store.AwaitLocked)
-			},
-		} {
-			applied, err := settle()
-			require.NoError(s, err)
-			require.Equal(s, []bool{true, false, false}, applied)
-		}
+		require.Equal(s, []bool{true, false, false},
+			s.trySettle(store.AwaitLocked, settlement(claims[0]), settlement(claims[1]), stale))
 		require.NotNil(s, s.status("m2", "mail").CompletedAt)
 		require.NotNil(s, s.status("m3", "mail").ProcessingStartedAt)
-		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[2]), stale},
-			store.SkipLocked)
-		require.NoError(s, err)
+		applied := s.trySettle(store.SkipLocked, settlement(claims[0]), settlement(claims[2]), stale)
 		require.Equal(s, []bool{false, true, false}, applied)
 	}},
 	{"a completed row stays completed whatever version is claimed of it", func(s *suite) {
@@ -304,29 +284,19 @@ var settleTests = []test{
 		claim := s.claim(noon, 1, "mail")[0]
 		s.complete(noon, claim)
 		claim.Version++
-		for _, settle := range []func([]store.Settlement) ([]bool, error){
-			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all, store.AwaitLocked) },
-			func(all []store.Settlement) ([]bool, error) { return s.store.Settle(s.ctx, all, store.SkipLocked) },
-		} {
-			applied, err := settle([]store.Settlement{settlement(claim)})
-			require.NoError(s, err)
-			require.Equal(s, []bool{false}, applied)
+		for _, mode := range []store.Locked{store.AwaitLocked, store.SkipLocked} {
+			require.Equal(s, []bool{false}, s.trySettle(mode, settlement(claim)))
 		}
 	}},
 	{"Settle that skips locked rows does not wait for a handler's transaction", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite locks no rows; writers wait for each other by busy_timeout")
+		if s.onSQLite("SQLite locks no rows; writers wait for each other by busy_timeout") {
 			return
 		}
 		s.accept(message("m1", "mail"), message("m2", "mail"))
 		claims := s.claim(noon, 10, "mail")
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(claims[0]))
-		require.NoError(s, err)
-		require.True(s, applied)
-		settled, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claims[0]), settlement(claims[1])},
-			store.SkipLocked)
-		require.NoError(s, err)
+		require.True(s, s.completeTx(tx, claims[0]))
+		settled := s.trySettle(store.SkipLocked, settlement(claims[0]), settlement(claims[1]))
 		require.Equal(s, []bool{false, true}, settled)
 		require.NoError(s, tx.Commit().Error)
 		require.NotNil(s, s.status("m1", "mail").CompletedAt)

@@ -14,7 +14,7 @@ import (
 // laneOrderTests cover which row runs when, and what ends the claim of a lane.
 var laneOrderTests = []test{
 	{"the order holds over retries, snoozes and releases", func(s *suite) {
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		now := noon
 		var ran []string
 		for range 3 {
@@ -43,9 +43,7 @@ var laneOrderTests = []test{
 		require.Equal(s, []string{"m1", "m1", "m1", "m1", "m2", "m2", "m2", "m2", "m3", "m3", "m3", "m3"}, ran)
 	}},
 	{"a poisoned row parks its lane until it is discarded or retried", func(s *suite) {
-		for _, id := range []string{"m1", "m2", "m3"} {
-			s.accept(ordered(id, "k", "mail"))
-		}
+		s.acceptLane("m1", "m2", "m3")
 		claim := s.heads(noon, 1)[0]
 		s.poison(claim)
 		require.Empty(s, s.advance(ruleOf("mail"), claim))
@@ -57,18 +55,13 @@ var laneOrderTests = []test{
 		require.Equal(s, "m1", claim.MessageID)
 		s.poison(claim)
 		row := s.status("m1", "mail")
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
-			Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
-		require.NoError(s, err)
-		require.Equal(s, []bool{true}, applied)
+		s.end(row, models.OutcomeDiscarded, noon)
 		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), claim))
 		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
 	}},
 	{"a poisoned row is skipped where the rule says so, and retried when the lane is free", func(s *suite) {
 		rule := skipping(ruleOf("mail"))
-		for _, id := range []string{"m1", "m2", "m3", "m4"} {
-			s.accept(ordered(id, "k", "mail"))
-		}
+		s.acceptLane("m1", "m2", "m3", "m4")
 		next := func() store.Claim {
 			s.Helper()
 			claims := s.claimUnder(rule, noon, 1, "mail").Claims
@@ -94,17 +87,12 @@ var laneOrderTests = []test{
 		require.Equal(s, "m3", next().MessageID)
 	}},
 	{"a superseded or discarded row waits no more", func(s *suite) {
-		for i := range 3 {
-			s.accept(ordered(fmt.Sprintf("m%d", i), "k", "mail"))
-		}
+		s.acceptLane("m0", "m1", "m2")
 		s.heads(noon, 1)
 		require.Empty(s, s.heads(noon, 1))
 		row := s.status("m1", "mail")
 		require.True(s, row.IsWaiting)
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
-			Outcome: models.OutcomeSuperseded}}, noon, store.AwaitLocked)
-		require.NoError(s, err)
-		require.Equal(s, []bool{true}, applied)
+		s.end(row, models.OutcomeSuperseded, noon)
 		require.Equal(s, []string{"m2"}, s.waiting())
 	}},
 	{"every way a claim ends gives the lane back", func(s *suite) {
@@ -115,21 +103,17 @@ var laneOrderTests = []test{
 				s.complete(noon, c)
 			},
 			"complete unlocked": func(c store.Claim) {
-				applied, err := s.store.Complete(s.ctx, []store.Completion{completion(c)}, noon, store.SkipLocked)
-				require.NoError(s, err)
+				applied := s.tryComplete(store.SkipLocked, completion(c))
 				require.Equal(s, []bool{true}, applied)
 			},
 			"complete in a transaction": func(c store.Claim) {
 				tx := s.begin()
-				applied, err := completeTx(s, tx, completion(c))
-				require.NoError(s, err)
-				require.True(s, applied)
+				require.True(s, s.completeTx(tx, c))
 				require.NoError(s, tx.Commit().Error)
 			},
 			"settle": func(c store.Claim) { s.settle(settlement(c)) },
 			"settle unlocked": func(c store.Claim) {
-				applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(c)}, store.SkipLocked)
-				require.NoError(s, err)
+				applied := s.trySettle(store.SkipLocked, settlement(c))
 				require.Equal(s, []bool{true}, applied)
 			},
 		} {
@@ -147,9 +131,7 @@ var laneOrderTests = []test{
 // laneWaitingTests cover which rows are marked as waiting, and what releases them.
 var laneWaitingTests = []test{
 	{"what a claim passes over is marked if it is more than it may claim", func(s *suite) {
-		for i := range 6 {
-			s.accept(ordered(fmt.Sprintf("m%d", i), "k", "mail"))
-		}
+		s.acceptLane("m0", "m1", "m2", "m3", "m4", "m5")
 		got := s.claimUnder(ruleOf("mail"), noon, 5, "mail")
 		require.Equal(s, []string{"m0/mail"}, claimed(got.Claims))
 		require.Empty(s, s.waiting(), "five may be passed over by a claim of five")
@@ -180,14 +162,12 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"a1", "a2", "a3"}, s.waiting())
 	}},
 	{"AdvanceLanes frees no row out of order", func(s *suite) {
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		claim := s.heads(noon, 1)[0]
 		require.Empty(s, s.heads(noon, 1))
 		require.Empty(s, s.advance(ruleOf("mail"), claim), "m1 is running")
 		next := noon.Add(time.Minute)
-		failed := settlement(claim)
-		failed.NextAttemptAt = &next
-		s.settle(failed)
+		s.retryAt(claim, next)
 		require.Empty(s, s.advance(ruleOf("mail"), claim), "m1 is to be tried again")
 		require.Equal(s, []string{"m2", "m3"}, s.waiting())
 		claim = s.heads(next, 1)[0]
@@ -199,9 +179,7 @@ var laneWaitingTests = []test{
 	}},
 	{"AdvanceLanes does not let a row go while another one of its lane is claimed", func(s *suite) {
 		rule := skipping(ruleOf("mail"))
-		for _, id := range []string{"m1", "m2", "m3"} {
-			s.accept(ordered(id, "k", "mail"))
-		}
+		s.acceptLane("m1", "m2", "m3")
 		first := s.claimUnder(rule, noon, 1, "mail").Claims[0]
 		s.poison(first)
 		second := s.claimUnder(rule, noon, 1, "mail").Claims[0]
@@ -217,14 +195,12 @@ var laneWaitingTests = []test{
 	}},
 	{"AdvanceLanes tells of a row that is due again, as soon as it is", func(s *suite) {
 		rule := skipping(ruleOf("mail"))
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"))
+		s.acceptLane("m1", "m2")
 		first := s.claimUnder(rule, noon, 1, "mail").Claims[0]
 		s.poison(first)
 		second := s.claimUnder(rule, noon, 1, "mail").Claims[0]
 		again := noon.Add(time.Minute)
-		failed := settlement(second)
-		failed.NextAttemptAt = &again
-		s.settle(failed)
+		s.retryAt(second, again)
 		// While m2 waits for its time, m1 runs again. m2 becomes due, and a claim passes over it
 		// without having to mark it.
 		s.retry("m1", "mail")

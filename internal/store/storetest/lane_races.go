@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -32,19 +31,18 @@ var laneRaceTests = []test{
 		require.True(s, store.IsUniqueViolation(err), "%v", err)
 	}},
 	{"a retried row and a later one are not claimed at the same moment", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
 		rule := skipping(ruleOf("mail"))
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"))
+		s.acceptLane("m1", "m2")
 		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
 		// Two claims take different rows for the first one:
 		//
 		// 1. A claim finds that m2 is first and has written its claim, not committed.
 		// 2. m1 is retried.
 		// 3. To another claim m1 is first, and no row of the lane is claimed.
-		gate := s.hold("holds_lane")
+		gate := s.holdSetting("holds_lane")
 		one := s.claimInBackground(rule)
 		s.waitForLock()
 		s.retry("m1", "mail")
@@ -60,11 +58,10 @@ var laneRaceTests = []test{
 		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
 	}},
 	{"a row marked while its predecessor ends is let go by the claim that marked it", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		head := s.heads(noon, 1)[0]
 		// The mark and the end of the row before it miss each other:
 		//
@@ -72,7 +69,7 @@ var laneRaceTests = []test{
 		//     not committed them.
 		// 2. m1 ends.
 		// 3. The caller that ended m1 advances the lane and sees no mark.
-		gate := s.hold("is_waiting")
+		gate := s.holdSetting("is_waiting")
 		marking := s.claimInBackground(ruleOf("mail"))
 		s.waitForLock()
 		s.complete(noon, head)
@@ -86,16 +83,13 @@ var laneRaceTests = []test{
 		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
 	}},
 	{"a row marked while its predecessor's transaction is open is let go when that has committed", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		head := s.heads(noon, 1)[0]
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(head))
-		require.NoError(s, err)
-		require.True(s, applied)
+		require.True(s, s.completeTx(tx, head))
 		require.Empty(s, s.heads(noon, 1), "m1 has not ended yet, and nobody waits for its lock")
 		require.Equal(s, []string{"m2", "m3"}, s.waiting())
 		require.NoError(s, tx.Commit().Error)
@@ -120,30 +114,11 @@ func (s *suite) claimInBackground(rule store.LaneRule) <-chan outcome {
 	return done
 }
 
-// hold stops every statement that sets this column of a status until the returned transaction ends.
-// The row is written by then and not committed.
-func (s *suite) hold(column string) (gate *gorm.DB) {
+// holdSetting stops every statement that sets this column of a status until the returned
+// transaction ends.
+func (s *suite) holdSetting(column string) (gate *gorm.DB) {
 	s.Helper()
-	for _, statement := range []string{
-		`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`,
-		`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW.` + column + ` AND NOT OLD.` +
-			column + `) EXECUTE FUNCTION hold()`,
-	} {
-		require.NoError(s, s.db.Exec(statement).Error)
-	}
-	gate = s.begin()
-	require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
-	return gate
-}
-
-// waitForLocks returns once this many connections wait for a lock.
-func (s *suite) waitForLocks(count int) {
-	s.Helper()
-	require.Eventually(s, func() bool {
-		var waiting int
-		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
-		return err == nil && waiting >= count
-	}, patience, 2*time.Millisecond)
+	return s.holdEach("UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW." + column + " AND NOT OLD." + column + ")")
 }
 
 // race lets claimers claim, fail, release, poison, retry and complete until every row of every lane

@@ -20,6 +20,14 @@ func ordered(id, orderingKey string, handlers ...string) store.NewMessage {
 	return m
 }
 
+// acceptLane accepts messages of one lane of "mail".
+func (s *suite) acceptLane(ids ...string) {
+	s.Helper()
+	for _, id := range ids {
+		s.accept(ordered(id, "k", "mail"))
+	}
+}
+
 func ruleOf(keys ...string) store.LaneRule {
 	var rule store.LaneRule
 	for _, key := range keys {
@@ -79,13 +87,6 @@ func (s *suite) waiting() []string {
 		}
 	}
 	return found
-}
-
-func (s *suite) poison(claim store.Claim) {
-	s.Helper()
-	poisoned := settlement(claim)
-	poisoned.Poisoned = true
-	s.settle(poisoned)
 }
 
 // retry makes a poisoned status pending, as an operator does.
@@ -161,8 +162,7 @@ var laneTests = []test{
 		require.NoError(s, err)
 		require.Len(s, got.Claims, 1)
 		s.heads(noon, 1)
-		refs, err := s.store.ClaimsOf(s.ctx, worker, 5)
-		require.NoError(s, err)
+		refs := s.claimsOf(worker, 5)
 		require.Equal(s, []store.Ref{got.Claims[0].Ref}, refs)
 		refs, err = s.store.StuckClaims(s.ctx, noon, 5)
 		require.NoError(s, err)
@@ -172,7 +172,7 @@ var laneTests = []test{
 		require.Equal(s, store.LaneOf("mail", []byte("k")), siblings[0].Lane)
 	}},
 	{"an unknown or released worker neither claims from lanes nor marks", func(s *suite) {
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		worker := s.worker("mail")
 		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 		rule := ruleOf("mail")
@@ -214,9 +214,7 @@ var laneNameTests = []test{
 			claims := s.claimUnder(dropped, noon, 5, "mail").Claims
 			require.Equal(s, []string{id + "/mail"}, claimed(claims), "a row's own name counts")
 			next := noon.Add(time.Minute)
-			failed := settlement(claims[0])
-			failed.NextAttemptAt = &next
-			s.settle(failed)
+			s.retryAt(claims[0], next)
 			require.Empty(s, s.claimUnder(dropped, noon, 5, "mail").Claims, "also while its time has not come")
 			claims = s.claimUnder(dropped, next, 5, "mail").Claims
 			require.Equal(s, []string{id + "/mail"}, claimed(claims))
@@ -250,10 +248,7 @@ var laneNameTests = []test{
 		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
 		require.Equal(s, []string{"mail"}, stray(dropped), "poisoned, m2 parks a lane that m3 is not in")
 		row := s.status("m2", "mail")
-		applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
-			Outcome: models.OutcomeDiscarded}}, noon, store.AwaitLocked)
-		require.NoError(s, err)
-		require.Equal(s, []bool{true}, applied)
+		s.end(row, models.OutcomeDiscarded, noon)
 		require.Empty(s, stray(dropped), "what has ended is in no lane")
 	}},
 	{"waiting rows of an unknown handler key are found, and poisoning ends their waiting", func(s *suite) {

@@ -1,12 +1,14 @@
 package storetest
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
@@ -88,8 +90,7 @@ var markerTests = []test{
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 	}},
 	{"a marker in the way is waited for as long as asked, whatever the session's lock_timeout", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite waits for the file, before the marker")
+		if s.onSQLite("SQLite waits for the file, before the marker") {
 			return
 		}
 		first := s.begin()
@@ -113,8 +114,7 @@ var markerTests = []test{
 		require.Equal(s, "1ms", setting)
 	}},
 	{"a marker that came after the snapshot is a serialization failure", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's writers have the newest snapshot")
+		if s.onSQLite("SQLite's writers have the newest snapshot") {
 			return
 		}
 		tx := s.db.WithContext(s.ctx).Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
@@ -126,55 +126,56 @@ var markerTests = []test{
 	}},
 }
 
+// fiveSeconds are the times of the rows that the tests of pruning make.
+var fiveSeconds = []time.Time{noon, noon.Add(time.Second), noon.Add(2 * time.Second), noon.Add(3 * time.Second),
+	noon.Add(4 * time.Second)}
+
+// prunesThree deletes the first three of fiveSeconds in batches of two.
+func (s *suite) prunesThree(prune func(ctx context.Context, before time.Time, limit int) (int64, error)) {
+	s.Helper()
+	for _, expected := range []int64{2, 1, 0} {
+		deleted, err := prune(s.ctx, noon.Add(2500*time.Millisecond), 2)
+		require.NoError(s, err)
+		require.Equal(s, expected, deleted)
+	}
+}
+
 var pruneTests = []test{
 	{"expired markers go, a batch at a time, and others stay", func(s *suite) {
-		for i := range 5 {
-			require.NoError(s, s.db.Create(&models.Marker{MessageID: fmt.Sprint(i), HandlerKey: "h", ProcessedAt: noon,
-				ExpiresAt: noon.Add(time.Duration(i) * time.Second)}).Error)
+		for i, at := range fiveSeconds {
+			m := marker(fmt.Sprint(i), "h")
+			m.ExpiresAt = at
+			require.NoError(s, s.db.Create(&m).Error)
 		}
-		for _, expected := range []int64{2, 1, 0} {
-			deleted, err := s.store.DeleteMarkers(s.ctx, noon.Add(2500*time.Millisecond), 2)
-			require.NoError(s, err)
-			require.Equal(s, expected, deleted)
-		}
+		s.prunesThree(s.store.DeleteMarkers)
 		var left []string
 		require.NoError(s, s.db.Model(&models.Marker{}).Order("message_id").Pluck("message_id", &left).Error)
 		require.Equal(s, []string{"3", "4"}, left)
 	}},
 	{"old audit rows go, a batch at a time, and others stay", func(s *suite) {
-		for i := range 5 {
-			require.NoError(s, s.db.Create(&models.Audit{ID: fmt.Sprintf("0192f000-0000-7000-8000-00000000000%d", i), Actor: "a",
-				Action: "retry", OccurredAt: noon.Add(time.Duration(i) * time.Second)}).Error)
+		for _, at := range fiveSeconds {
+			require.NoError(s, s.db.Create(&models.Audit{ID: uuid.NewString(), Actor: "a", Action: "retry",
+				OccurredAt: at}).Error)
 		}
-		for _, expected := range []int64{2, 1, 0} {
-			deleted, err := s.store.DeleteAudit(s.ctx, noon.Add(2500*time.Millisecond), 2)
-			require.NoError(s, err)
-			require.Equal(s, expected, deleted)
-		}
-		var left int64
-		require.NoError(s, s.db.Model(&models.Audit{}).Where("occurred_at >= ?",
-			noon.Add(2500*time.Millisecond)).Count(&left).Error)
-		require.EqualValues(s, 2, left)
+		s.prunesThree(s.store.DeleteAudit)
+		var left []models.Audit
+		require.NoError(s, s.db.Order("occurred_at").Find(&left).Error)
+		require.Len(s, left, 2)
+		require.True(s, left[0].OccurredAt.Equal(fiveSeconds[3]))
 	}},
 	{"old rejected messages go, a batch at a time, and others stay", func(s *suite) {
-		for i := range 5 {
-			require.NoError(s, s.db.Create(&models.RejectedMessage{ID: fmt.Sprintf("0192f000-0000-7000-8000-00000000000%d", i),
-				Channel: "c", Topic: "t",
-				Offset: int64(i), Timestamp: noon, Headers: "[]", Reason: "bad",
-				RejectedAt: noon.Add(time.Duration(i) * time.Second)}).Error)
+		for i, at := range fiveSeconds {
+			r := rejection(int64(i))
+			r.ID, r.RejectedAt = uuid.NewString(), at
+			require.NoError(s, s.db.Create(r).Error)
 		}
-		for _, expected := range []int64{2, 1, 0} {
-			deleted, err := s.store.DeleteRejected(s.ctx, noon.Add(2500*time.Millisecond), 2)
-			require.NoError(s, err)
-			require.Equal(s, expected, deleted)
-		}
+		s.prunesThree(s.store.DeleteRejected)
 		var left []int64
 		require.NoError(s, s.db.Model(&models.RejectedMessage{}).Order("record_offset").Pluck("record_offset", &left).Error)
 		require.Equal(s, []int64{3, 4}, left)
 	}},
 	{"a row that another transaction uses is passed over", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite locks no rows")
+		if s.onSQLite("SQLite locks no rows") {
 			return
 		}
 		for _, id := range []string{"1", "2"} {

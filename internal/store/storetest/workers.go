@@ -38,8 +38,7 @@ var workerTests = []test{
 		require.InDelta(s, time.Hour, s.workers(noon)[0].SilentFor, float64(10*time.Minute))
 	}},
 	{"on PostgreSQL time passes inside a transaction too", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite goes by the caller's clock")
+		if s.onSQLite("SQLite goes by the caller's clock") {
 			return
 		}
 		id := s.worker("mail")
@@ -178,8 +177,7 @@ var leaseTests = []test{
 		require.Equal(s, !s.postgres(), s.store.SingleWriter())
 	}},
 	{"on PostgreSQL a lease is judged by the database's clock", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite goes by the caller's clock")
+		if s.onSQLite("SQLite goes by the caller's clock") {
 			return
 		}
 		require.True(s, s.acquire("p", uuid.NewString(), time.Minute, noon))
