@@ -131,7 +131,7 @@ var acceptRaceTests = []test{
 			require.True(s, expected[id] == content, id)
 		}
 	}},
-	{"a message that vanishes under an accept is inserted in its place", func(s *suite) {
+	{"a message deleted during an accept is inserted again, in order", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
@@ -164,14 +164,14 @@ var acceptRaceTests = []test{
 			s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.id = s.message_id WHERE m.number <> s.message_number`).Scan(&strays).Error)
 		require.Zero(s, strays)
 	}},
-	{"a transaction that rolls back leaves its message to who waits for it", func(s *suite) {
+	{"after a rollback, an accept that waited inserts the message", func(s *suite) {
 		tx := s.begin()
 		s.acceptTx(tx, noon, message("m1", "mail"))
 		accepted := s.acceptBehind(tx.Rollback, message("m1", "mail"))
 		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
 	}},
-	{"an accept that falls victim to a deadlock is tried again", func(s *suite) {
+	{"an accept that a deadlock aborts is retried", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules deadlocks out") {
 			return
 		}

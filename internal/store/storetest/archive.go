@@ -47,7 +47,7 @@ func described(loaded []store.ExpiredMessage) []string {
 }
 
 var archiveTests = []test{
-	{"Expired names what Cleanup would take something of, and takes nothing", func(s *suite) {
+	{"Expired lists the messages of which Cleanup would delete something, and deletes nothing", func(s *suite) {
 		for _, m := range []store.NewMessage{
 			message("m1", "old"), message("m2", "pending"), message("m3", "old", "poisoned"), message("m4"),
 			message("m5", "young"), message("m6", "discarded", "superseded"),
@@ -101,7 +101,7 @@ var archiveTests = []test{
 		got.CompletedAt, got.CreatedAt = want.CompletedAt, want.CreatedAt
 		require.Equal(s, want, got)
 	}},
-	{"a hand-over is bounded by bytes, and a message larger than that comes alone", func(s *suite) {
+	{"a load is bounded by bytes, and a message larger than that is loaded alone", func(s *suite) {
 		var numbers []int64
 		for i, size := range []int{10, 10, 500, 10} {
 			m := message(fmt.Sprint("m", i), "old")
@@ -134,7 +134,7 @@ var archiveTests = []test{
 		result = s.deleteExpired(loaded)
 		require.Zero(s, result.Messages+result.Statuses)
 	}},
-	{"a status added after the hand-over keeps its message", func(s *suite) {
+	{"a status added after the load keeps its message", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2"))
 		s.bring("old", "m1")
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
@@ -144,7 +144,7 @@ var archiveTests = []test{
 		require.Equal(s, []string{"m1", "m2"}, s.messageIDs())
 		require.ElementsMatch(s, []string{"m1/late", "m2/late"}, pairs(s.statuses()))
 	}},
-	{"a status that changed after the hand-over stays, and its message", func(s *suite) {
+	{"a status that changed after the load stays, and its message", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2", "old"))
 		s.bring("old", "m1")
 		s.bring("old", "m2")
@@ -167,7 +167,7 @@ var archiveTests = []test{
 			return err
 		})
 	}},
-	{"hand-overs of thousands of statuses are deleted by one call", func(s *suite) {
+	{"thousands of loaded statuses are deleted by one call", func(s *suite) {
 		s.accept(messages(500, "a", "b", "c", "d")...)
 		s.complete(noon, s.claim(noon, 500, "a", "b", "c", "d")...)
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 500})

@@ -191,7 +191,7 @@ var claimTests = []test{
 		require.Len(s, claims, 1)
 		require.Nil(s, claims[0].Message)
 	}},
-	{"NextDue tells the earliest due time to come", func(s *suite) {
+	{"NextDue returns the earliest due time to come", func(s *suite) {
 		none := func() {
 			s.Helper()
 			_, ok, err := s.store.NextDue(s.ctx, []string{"mail", "stock"}, noon)
@@ -227,7 +227,7 @@ var claimTests = []test{
 		require.NoError(s, err)
 		require.False(s, ok)
 	}},
-	{"Siblings tells the same messages' rows under other keys", func(s *suite) {
+	{"Siblings returns the same messages' rows under other keys", func(s *suite) {
 		s.accept(message("m1", "new", "old", "other"), message("m2", "old"), message("m3", "old"))
 		s.complete(noon, s.claim(noon, 1, "new")...)
 		s.poison(s.claim(noon, 1, "old")[0])

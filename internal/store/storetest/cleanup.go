@@ -63,7 +63,7 @@ func (s *suite) bring(state string, messageID string) {
 }
 
 var cleanupTests = []test{
-	{"every mixture of states leaves exactly what must stay", func(s *suite) {
+	{"cleanup of every mixture of states leaves exactly what must stay", func(s *suite) {
 		stays := []string{"pending", "processing", "poisoned", "snoozed", "young"}
 		goes := []string{"old", "discarded", "superseded"}
 		mixtures := [][]string{{}}
@@ -107,7 +107,7 @@ var cleanupTests = []test{
 			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		require.Equal(s, []string{"young"}, s.messageIDs())
 	}},
-	{"batches walk in order, look at no message twice and say when they are done", func(s *suite) {
+	{"batches walk in order, read no message twice and report the end", func(s *suite) {
 		for i, id := range []string{"c", "a", "b", "e", "d"} {
 			s.acceptAt(noon.Add(time.Duration(i/2)*time.Second), message(id, "pending"))
 		}
@@ -124,7 +124,7 @@ var cleanupTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, store.CleanupResult{Next: request.After, Done: true}, result)
 	}},
-	{"handlers with a cutoff of their own are judged by it", func(s *suite) {
+	{"a handler's own cutoff replaces the common one", func(s *suite) {
 		s.accept(message("m1", "quick", "slow", "usual"), message("m2", "quick"), message("m3", "slow"),
 			message("m4", "usual"))
 		s.complete(noon.Add(30*time.Minute), s.claim(noon, 10, "quick", "slow", "usual")...)
@@ -140,7 +140,7 @@ var cleanupTests = []test{
 		request.HandlerCutoffs, request.Cutoff = request.HandlerCutoffs[1:], time.Time{}
 		require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(request), "no cutoff keeps all")
 	}},
-	{"a walk ends where it is told to, and begins at what was received then", func(s *suite) {
+	{"a walk begins and ends at the requested times of receipt", func(s *suite) {
 		for i, id := range []string{"a", "b", "c", "d"} {
 			s.acceptAt(noon.Add(time.Duration(i)*time.Minute), message(id, "old"))
 			s.bring("old", id)
@@ -154,7 +154,7 @@ var cleanupTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, s.numbers("a"), found.MessageNumbers, "no walk goes beyond the latest cutoff")
 	}},
-	{"messages of which nothing goes are not written to", func(s *suite) {
+	{"messages of which nothing is deleted are not written", func(s *suite) {
 		s.accept(message("m1", "pending"), message("m2", "old", "pending"))
 		s.bring("old", "m2")
 		request := store.CleanupRequest{Cutoff: cutoff, Limit: 10}
@@ -206,7 +206,7 @@ var cleanupRaceTests = []test{
 		require.Equal(s, store.CleanupResult{Messages: 1, Statuses: 1, Done: true},
 			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 	}},
-	{"a message cleaned under a waiting accept is inserted again", func(s *suite) {
+	{"a message deleted while an accept waits for it is inserted again", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2", "old"))
 		tx := s.begin()
 		require.NoError(s, tx.Exec(`DELETE FROM inbox_handler_statuses WHERE message_id = 'm1'`).Error)
@@ -216,7 +216,7 @@ var cleanupRaceTests = []test{
 			{Inserted: true, StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m2/old", "m2/new", "m1/old", "m1/new", "m3/old"}, pairs(s.statuses()))
 	}},
-	{"a message locked by cleanup that lets go is a duplicate", func(s *suite) {
+	{"a message that cleanup locked and kept is a duplicate", func(s *suite) {
 		s.accept(message("m1", "old"))
 		tx := s.begin()
 		lock := `SELECT id FROM inbox_messages FOR UPDATE`
@@ -228,7 +228,7 @@ var cleanupRaceTests = []test{
 		require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m1/old", "m1/new"}, pairs(s.statuses()))
 	}},
-	{"accepts and cleanups at once strand no status and lose none", func(s *suite) {
+	{"concurrent accepts and cleanups lose no status and leave no orphan", func(s *suite) {
 		// Each message's handler "old" is completed and old, so cleanup may delete its status at
 		// any moment. "late" must survive wherever it was added.
 		const messages = 30

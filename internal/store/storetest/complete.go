@@ -85,7 +85,7 @@ var completeTests = []test{
 		require.Equal(s, models.OutcomeDiscarded, row.Outcome)
 		require.False(s, row.IsPoisoned)
 	}},
-	{"CompleteTx lives and dies with the handler's transaction", func(s *suite) {
+	{"CompleteTx is committed or rolled back with the handler's transaction", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		tx := s.begin()
@@ -102,7 +102,7 @@ var completeTests = []test{
 		require.Equal(s, noon, row.CompletedAt.UTC())
 		require.EqualValues(s, 3, row.Version)
 	}},
-	{"CurrentTx tells what is still at its version, and CompleteTx has the last word", func(s *suite) {
+	{"CurrentTx reports what is still at its version, and CompleteTx decides", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
 		claims := s.claim(noon, 4, "mail")
 		s.settle(settlement(claims[1])) // released: its version has moved on by one
@@ -133,7 +133,7 @@ var completeTests = []test{
 		require.NoError(s, tx.Commit().Error)
 		require.Nil(s, s.status("m1", "mail").CompletedAt)
 	}},
-	{"of several who complete one version, one does", func(s *suite) {
+	{"one of several concurrent completions of a version is applied", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		wins := make([]bool, 10)
@@ -153,7 +153,7 @@ var completeTests = []test{
 		require.Equal(s, 1, count)
 		require.EqualValues(s, 3, s.status("m1", "mail").Version)
 	}},
-	{"States tells what became of a write", func(s *suite) {
+	{"States reports the outcome of a write", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
 		worker := s.worker("mail")
 		claims := s.claimAs(worker, noon, 3, "mail")
@@ -170,7 +170,7 @@ var completeTests = []test{
 			pending.ID:         {Version: 1},
 		}, states)
 	}},
-	{"nothing to do is nothing done", func(s *suite) {
+	{"empty requests change nothing", func(s *suite) {
 		applied, err := s.store.Complete(s.ctx, nil, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Empty(s, applied)
@@ -227,7 +227,7 @@ var settleTests = []test{
 		require.Nil(s, row.NextAttemptAt)
 		require.Len(s, s.claim(noon, 1, "mail"), 1)
 	}},
-	{"the fingerprint is stored with the text, and stays as long as it", func(s *suite) {
+	{"the fingerprint is stored, replaced and kept with the error text", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "ship"))
 		of := map[string]store.Settlement{}
 		fail := func(texts map[string]string) {
@@ -266,7 +266,7 @@ var settleTests = []test{
 		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version)})
 		require.Equal(s, first, named("m2"), "retried, its text stays, too")
 	}},
-	{"stale versions are left alone, the others settled", func(s *suite) {
+	{"stale versions stay unchanged, the others are settled", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
 		claims := s.claim(noon, 10, "mail")
 		s.complete(noon, claims[1])
@@ -279,7 +279,7 @@ var settleTests = []test{
 		applied := s.trySettle(store.SkipLocked, settlement(claims[0]), settlement(claims[2]), stale)
 		require.Equal(s, []bool{false, true, false}, applied)
 	}},
-	{"a completed row stays completed whatever version is claimed of it", func(s *suite) {
+	{"a completed row stays completed whatever version a settlement names", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		s.complete(noon, claim)

@@ -70,7 +70,7 @@ var dispatchTests = []test{
 		require.Len(s, found, 6)
 		s.complete(noon, dispatched["plain"], dispatched["empty"], dispatched["keyed"])
 	}},
-	{"each claim has bytes of its own", func(s *suite) {
+	{"claims of one message share no memory", func(s *suite) {
 		m := dispatched(message("m1", "mail", "stock"))
 		m.OrderingKey = []byte("key")
 		claims := s.acceptFor(s.worker("mail", "stock"), m)[0].Claims
@@ -81,7 +81,7 @@ var dispatchTests = []test{
 		require.Equal(s, want, string(claims[1].Message.Content))
 		require.Equal(s, "key", string(claims[1].Message.OrderingKey))
 	}},
-	{"only what asks for it is claimed, and nothing without a worker", func(s *suite) {
+	{"only statuses that ask for it are claimed, and none without a worker", func(s *suite) {
 		m := message("m1", "mail", "stock")
 		m.Handlers[1].Claim = true
 		accepted := s.acceptFor(s.worker("mail", "stock"), m, message("m2", "mail"), dispatched(message("m3", "mail")))
@@ -103,7 +103,7 @@ var dispatchTests = []test{
 		}
 		require.Len(s, s.claimAs(s.worker("mail"), noon, 10, "mail"), 3)
 	}},
-	{"of a message that was known nothing is claimed", func(s *suite) {
+	{"statuses added to a known message are not claimed", func(s *suite) {
 		worker := s.worker("mail", "stock")
 		s.accept(message("m2", "mail"))
 		// m2 lacks a row, so the rows of m3, which comes after it, are inserted after that row.

@@ -86,7 +86,7 @@ var laneOrderTests = []test{
 		s.advance(rule, retried)
 		require.Equal(s, "m3", next().MessageID)
 	}},
-	{"a superseded or discarded row waits no more", func(s *suite) {
+	{"a superseded row is no longer marked as waiting", func(s *suite) {
 		s.acceptLane("m0", "m1", "m2")
 		s.heads(noon, 1)
 		require.Empty(s, s.heads(noon, 1))
@@ -95,7 +95,7 @@ var laneOrderTests = []test{
 		s.end(row, models.OutcomeSuperseded, noon)
 		require.Equal(s, []string{"m2"}, s.waiting())
 	}},
-	{"every way a claim ends gives the lane back", func(s *suite) {
+	{"every end of a claim releases its lane", func(s *suite) {
 		for name, end := range map[string]func(store.Claim){
 			"complete": func(c store.Claim) { s.complete(noon, c) },
 			"complete a moved row": func(c store.Claim) {
@@ -130,7 +130,7 @@ var laneOrderTests = []test{
 
 // laneWaitingTests cover which rows are marked as waiting, and what releases them.
 var laneWaitingTests = []test{
-	{"what a claim passes over is marked if it is more than it may claim", func(s *suite) {
+	{"rows that a claim passes over are marked if they exceed its limit", func(s *suite) {
 		s.acceptLane("m0", "m1", "m2", "m3", "m4", "m5")
 		got := s.claimUnder(ruleOf("mail"), noon, 5, "mail")
 		require.Equal(s, []string{"m0/mail"}, claimed(got.Claims))
@@ -145,7 +145,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, before+1, s.status("m5", "mail").Version)
 		require.Empty(s, s.claimUnder(ruleOf("mail"), noon, 5, "mail").More)
 	}},
-	{"what a full claim did not come to is not marked", func(s *suite) {
+	{"rows that a full claim did not reach are not marked", func(s *suite) {
 		for i := range 4 {
 			s.accept(ordered(fmt.Sprintf("a%d", i), "a", "mail"))
 		}
@@ -153,7 +153,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"a0/mail", "b0/mail"}, claimed(s.heads(noon, 2)))
 		require.Equal(s, []string{"a1", "a2", "a3"}, s.waiting())
 	}},
-	{"what became due before the last row of a full claim is marked", func(s *suite) {
+	{"rows due before the last row of a full claim are marked", func(s *suite) {
 		for i := range 4 {
 			s.acceptAt(noon.Add(-time.Minute), ordered(fmt.Sprintf("a%d", i), "a", "mail"))
 		}
@@ -161,7 +161,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"a0/mail", "b0/mail"}, claimed(s.heads(noon, 2)))
 		require.Equal(s, []string{"a1", "a2", "a3"}, s.waiting())
 	}},
-	{"AdvanceLanes frees no row out of order", func(s *suite) {
+	{"AdvanceLanes releases no row out of order", func(s *suite) {
 		s.acceptLane("m1", "m2", "m3")
 		claim := s.heads(noon, 1)[0]
 		require.Empty(s, s.heads(noon, 1))
@@ -177,7 +177,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"mail"}, s.advance(ruleOf("mail"), claim), "twice is fine")
 		require.Empty(s, s.advance(ruleOf("mail")))
 	}},
-	{"AdvanceLanes does not let a row go while another one of its lane is claimed", func(s *suite) {
+	{"AdvanceLanes releases no row while another one of its lane is claimed", func(s *suite) {
 		rule := skipping(ruleOf("mail"))
 		s.acceptLane("m1", "m2", "m3")
 		first := s.claimUnder(rule, noon, 1, "mail").Claims[0]
@@ -193,7 +193,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"m3"}, s.waiting())
 		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
 	}},
-	{"AdvanceLanes tells of a row that is due again, as soon as it is", func(s *suite) {
+	{"AdvanceLanes reports a row as soon as it is due again", func(s *suite) {
 		rule := skipping(ruleOf("mail"))
 		s.acceptLane("m1", "m2")
 		first := s.claimUnder(rule, noon, 1, "mail").Claims[0]
@@ -216,7 +216,7 @@ var laneWaitingTests = []test{
 		require.Equal(s, []string{"mail"}, s.advanceAt(again, rule, claims...))
 		require.Equal(s, []string{"m2/mail"}, claimed(s.claimUnder(rule, again, 1, "mail").Claims))
 	}},
-	{"CheckLanes lets go what a process that died has left, page by page", func(s *suite) {
+	{"CheckLanes releases the rows that a dead process left, page by page", func(s *suite) {
 		const lanes = 7
 		rule := ruleOf("mail", "never")
 		for round := range 3 {
@@ -259,7 +259,7 @@ var laneWaitingTests = []test{
 		slices.Sort(names)
 		require.Equal(s, expected, names)
 	}},
-	{"ReleaseWaiting lets the rows of a handler go that is not ordered any more", func(s *suite) {
+	{"ReleaseWaiting releases the rows of a handler that is no longer ordered", func(s *suite) {
 		for i := range 5 {
 			s.accept(ordered(fmt.Sprintf("m%d", i), "k", "mail", "other"))
 		}

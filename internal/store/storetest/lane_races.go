@@ -18,10 +18,10 @@ var laneRaceTests = []test{
 	{"no two claims of a lane are ever held at once, and none of its rows is forgotten", func(s *suite) {
 		s.race(ruleOf("mail"), 3, 40)
 	}},
-	{"nor where poisoned rows are skipped and retried", func(s *suite) {
+	{"no lane is claimed twice where poisoned rows are skipped and retried", func(s *suite) {
 		s.race(skipping(ruleOf("mail")), 3, 40)
 	}},
-	{"nor in many short lanes", func(s *suite) {
+	{"no lane is claimed twice among many short lanes", func(s *suite) {
 		s.race(ruleOf("mail"), 60, 3)
 	}},
 	{"the database refuses a second claimed row of a lane", func(s *suite) {
@@ -57,7 +57,7 @@ var laneRaceTests = []test{
 		s.complete(noon, first.got.Claims...)
 		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
 	}},
-	{"a row marked while its predecessor ends is let go by the claim that marked it", func(s *suite) {
+	{"a row marked while its predecessor ends is released by the claim that marked it", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
@@ -82,7 +82,7 @@ var laneRaceTests = []test{
 		require.Equal(s, []string{"m3"}, s.waiting())
 		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
 	}},
-	{"a row marked while its predecessor's transaction is open is let go when that has committed", func(s *suite) {
+	{"a row marked while its predecessor's transaction is open is released after the commit", func(s *suite) {
 		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}

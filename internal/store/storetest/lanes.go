@@ -100,7 +100,7 @@ func (s *suite) retry(messageID, handlerKey string) {
 
 // laneTests cover what a lane is, and who gets its first row.
 var laneTests = []test{
-	{"accepting writes the lane, and nothing else of it", func(s *suite) {
+	{"accepting stores the lane, neither held nor waiting", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), message("m2", "mail"), ordered("m3", "", "mail"))
 		lane := store.LaneOf("mail", []byte("k"))
 		row := s.status("m1", "mail")
@@ -153,7 +153,7 @@ var laneTests = []test{
 		require.False(s, s.status("m1", "stock").HoldsLane)
 		s.complete(noon, got.Claims...)
 	}},
-	{"sweeps and siblings tell the lane", func(s *suite) {
+	{"sweeps and Siblings return the lane", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k2", "mail"))
 		worker := s.worker("mail")
 		rule := ruleOf("mail")
@@ -251,7 +251,7 @@ var laneNameTests = []test{
 		s.end(row, models.OutcomeDiscarded, noon)
 		require.Empty(s, stray(dropped), "what has ended is in no lane")
 	}},
-	{"waiting rows of an unknown handler key are found, and poisoning ends their waiting", func(s *suite) {
+	{"waiting rows of an unknown handler key are found, and poisoning releases them", func(s *suite) {
 		for i := range 4 {
 			s.accept(ordered(fmt.Sprintf("m%d", i), "k", "gone"))
 		}

@@ -89,7 +89,7 @@ var markerTests = []test{
 		_, err := s.store.AddMarkerTx(s.ctx, s.db, marker("2", "h"), patience)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 	}},
-	{"a marker in the way is waited for as long as asked, whatever the session's lock_timeout", func(s *suite) {
+	{"an uncommitted marker is waited for as long as requested, whatever the session's lock_timeout", func(s *suite) {
 		if s.onSQLite("SQLite waits for the file, before the marker") {
 			return
 		}
@@ -141,7 +141,7 @@ func (s *suite) prunesThree(prune func(ctx context.Context, before time.Time, li
 }
 
 var pruneTests = []test{
-	{"expired markers go, a batch at a time, and others stay", func(s *suite) {
+	{"expired markers are deleted in batches, and others stay", func(s *suite) {
 		for i, at := range fiveSeconds {
 			m := marker(fmt.Sprint(i), "h")
 			m.ExpiresAt = at
@@ -152,7 +152,7 @@ var pruneTests = []test{
 		require.NoError(s, s.db.Model(&models.Marker{}).Order("message_id").Pluck("message_id", &left).Error)
 		require.Equal(s, []string{"3", "4"}, left)
 	}},
-	{"old audit rows go, a batch at a time, and others stay", func(s *suite) {
+	{"old audit rows are deleted in batches, and others stay", func(s *suite) {
 		for _, at := range fiveSeconds {
 			require.NoError(s, s.db.Create(&models.Audit{ID: uuid.NewString(), Actor: "a", Action: "retry",
 				OccurredAt: at}).Error)
@@ -163,7 +163,7 @@ var pruneTests = []test{
 		require.Len(s, left, 2)
 		require.True(s, left[0].OccurredAt.Equal(fiveSeconds[3]))
 	}},
-	{"old rejected messages go, a batch at a time, and others stay", func(s *suite) {
+	{"old rejected messages are deleted in batches, and others stay", func(s *suite) {
 		for i, at := range fiveSeconds {
 			r := rejection(int64(i))
 			r.ID, r.RejectedAt = uuid.NewString(), at
@@ -174,7 +174,7 @@ var pruneTests = []test{
 		require.NoError(s, s.db.Model(&models.RejectedMessage{}).Order("record_offset").Pluck("record_offset", &left).Error)
 		require.Equal(s, []int64{3, 4}, left)
 	}},
-	{"a row that another transaction uses is passed over", func(s *suite) {
+	{"a row that another transaction has locked is passed over", func(s *suite) {
 		if s.onSQLite("SQLite locks no rows") {
 			return
 		}

@@ -29,7 +29,7 @@ import (
 const modelBudget = 3 * time.Second
 
 var modelTests = []test{
-	{"random operations leave what a simple model says", func(s *suite) {
+	{"random operations leave what the model predicts", func(s *suite) {
 		s.hasten()
 		long, begun, sequences, failed := longRun(), time.Now(), 0, false
 		for sequences == 0 || !long && time.Since(begun) < modelBudget {

@@ -32,7 +32,7 @@ func one(messages ...store.NewMessage) store.AcceptBatch {
 }
 
 var rejectedTests = []test{
-	{"a rejected message is loaded as it was kept, empty apart from none", func(s *suite) {
+	{"a rejected message is loaded as it was stored, empty distinct from missing", func(s *suite) {
 		var rejected []models.RejectedMessage
 		for i, content := range [][2][]byte{{nil, nil}, {{}, {}}, {nil, {}}, {{}, nil},
 			{{0, 0xff}, bytes.Repeat([]byte{0}, 100_000)}} {
@@ -46,7 +46,7 @@ var rejectedTests = []test{
 			require.Equal(s, rejected[i], loaded)
 		}
 	}},
-	{"an unknown rejected message is gone", func(s *suite) {
+	{"an unknown rejected message is reported as gone", func(s *suite) {
 		_, err := s.store.LoadRejected(s.ctx, uuid.NewString())
 		require.ErrorIs(s, err, store.ErrRejectedGone)
 		_, err = s.store.AcceptRejected(s.ctx, uuid.NewString(), one(message("m1", "mail")))
@@ -92,7 +92,7 @@ var rejectedTests = []test{
 		require.EqualValues(s, 1, s.rejectedCount())
 		require.Empty(s, s.messageIDs())
 	}},
-	{"a new reason replaces the old one, made fit", func(s *suite) {
+	{"a new reason replaces the old one and is sanitized", func(s *suite) {
 		ids := s.keep(*rejection(1))
 		require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still \x00\xff bad", nil))
 		loaded, err := s.store.LoadRejected(s.ctx, ids[0])

@@ -36,7 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 		{"Cleanup against accept", cleanupRaceTests},
 		{"Size", sizeTests},
 		{"Model", modelTests},
-		{"Everything at once", modelRaceTests},
+		{"Everything concurrently", modelRaceTests},
 	})
 }
 
@@ -46,7 +46,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
-		{"Hand-off", dispatchTests},
+		{"Local dispatch", dispatchTests},
 		{"Rejected", rejectedTests},
 		{"Claim", claimTests},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
@@ -70,7 +70,7 @@ func RunAccepts(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
-		{"Hand-off", dispatchTests},
+		{"Local dispatch", dispatchTests},
 		{"Rejected", rejectedTests},
 		{"Gaps", gapTests},
 		{"Concurrent accepts", acceptRaceTests},
@@ -409,7 +409,7 @@ func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 }
 
 var sizeTests = []test{
-	{"20,000 statuses are accepted, claimed, completed and cleaned in one go each", func(s *suite) {
+	{"20,000 statuses are accepted, claimed, completed and cleaned in one call each", func(s *suite) {
 		messages := 5000
 		if raceDetector && !s.postgres() {
 			messages = 500

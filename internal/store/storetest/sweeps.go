@@ -16,7 +16,7 @@ import (
 )
 
 var sweepTests = []test{
-	{"ClaimsOf lists a worker's claims and nobody else's", func(s *suite) {
+	{"ClaimsOf lists a worker's claims and no others", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"),
 			message("m5", "mail"))
 		mine, other := s.worker("mail"), s.worker("mail")
@@ -260,7 +260,7 @@ func (s *suite) backlogOf(now time.Time, limits ...store.KeyLimit) []store.Backl
 }
 
 var backlogTests = []test{
-	{"each key's statuses are counted by what they are", func(s *suite) {
+	{"each key's statuses are counted by state", func(s *suite) {
 		for i := range 8 {
 			s.acceptAt(noon.Add(time.Duration(i)*time.Second), message(fmt.Sprint("m", i), "mail"))
 		}
@@ -292,7 +292,7 @@ var backlogTests = []test{
 			Capped: true}}, s.backlog(at, 5, "mail"))
 		require.False(s, s.backlog(at, 10, "mail")[0].Capped)
 	}},
-	{"what waits behind others of its lane is not due", func(s *suite) {
+	{"a row that waits for another of its lane is not due", func(s *suite) {
 		rule := ruleOf("mail")
 		look := func(rule *store.LaneRule) store.Backlog {
 			s.Helper()

@@ -12,7 +12,7 @@ import (
 )
 
 var workerTests = []test{
-	{"a heartbeat inserts and refreshes what a worker says of itself", func(s *suite) {
+	{"a heartbeat inserts and updates the worker's row", func(s *suite) {
 		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}, Health: "[]"}
 		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
 		first := s.workers(noon)
@@ -57,7 +57,7 @@ var workerTests = []test{
 		require.False(s, s.lives(uuid.NewString()), "nor does one without a row")
 		require.True(s, s.workers(noon)[0].Released)
 	}},
-	{"a stopped worker is told so", func(s *suite) {
+	{"the heartbeat of a stopped worker reports that it has stopped", func(s *suite) {
 		worker := s.worker("mail")
 		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
 		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
@@ -134,7 +134,7 @@ var leaseTests = []test{
 		require.True(s, s.acquire("p", b, time.Minute, noon))
 		require.Equal(s, b, s.leaseOwner("p"))
 	}},
-	{"an ended lease goes to the next, who keeps it", func(s *suite) {
+	{"an expired lease goes to the next caller, who keeps it", func(s *suite) {
 		a, b := uuid.NewString(), uuid.NewString()
 		require.True(s, s.acquire("p", a, time.Minute, noon))
 		later := s.endLeases()
@@ -143,7 +143,7 @@ var leaseTests = []test{
 		require.Equal(s, b, s.leaseOwner("p"))
 		require.False(s, s.acquire("p", a, time.Minute, later))
 	}},
-	{"of many who want a lease one gets it", func(s *suite) {
+	{"one of many concurrent callers gets a lease", func(s *suite) {
 		held := make([]bool, 20)
 		s.noErrors(racetest.Together(len(held), func(i int) (err error) {
 			held[i], err = s.store.AcquireLease(s.ctx, "p", uuid.NewString(), time.Minute, noon)
@@ -151,7 +151,7 @@ var leaseTests = []test{
 		}))
 		require.Equal(s, 1, len(slices.DeleteFunc(held, func(h bool) bool { return !h })))
 	}},
-	{"leases that ended long ago are pruned, others not", func(s *suite) {
+	{"leases that expired long ago are pruned, others stay", func(s *suite) {
 		require.True(s, s.acquire("old", uuid.NewString(), time.Minute, noon))
 		later := s.endLeases()
 		require.True(s, s.acquire("new", uuid.NewString(), time.Minute, later))
@@ -163,7 +163,7 @@ var leaseTests = []test{
 		require.EqualValues(s, 1, deleted)
 		require.False(s, s.acquire("new", uuid.NewString(), time.Minute, later))
 	}},
-	{"while somebody writes, leases and workers can be looked at", func(s *suite) {
+	{"leases and workers can be read during a write", func(s *suite) {
 		a, worker := uuid.NewString(), s.worker("mail")
 		require.True(s, s.acquire("p", a, time.Minute, noon))
 		tx := s.begin()
