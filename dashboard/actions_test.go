@@ -87,7 +87,7 @@ func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 		r.poison("mail", "smtp said 551", "late")
 
 		started := r.post("bulk", fields)
-		require.Equal(t, http.StatusSeeOther, started.Status, said(started.Body))
+		require.Equal(t, http.StatusSeeOther, started.Status, headingOf(started.Body))
 		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
 		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
 		require.Contains(t, r.page(address), `<dd class="figure">230</dd>`)

@@ -106,10 +106,10 @@ func TestRedirectsStayInTheDashboard(t *testing.T) {
 		for _, back := range []string{"https://evil.example/", "//evil.example", `\\evil.example`, "/etc", "../x",
 			"javascript:1", "./../x", "messages/../../x", "https:messages", "user@messages", "retry", "./\t/evil"} {
 			got := r.post("selected", url.Values{"action": {"retry"}, "back": {back}})
-			require.Equal(t, "./messages?said=nothing-chosen", got.Header.Get("Location"), back)
+			require.Equal(t, "./messages?notice=nothing-chosen", got.Header.Get("Location"), back)
 		}
-		require.Equal(t, "./messages?said=nothing-chosen&state=poisoned", r.post("selected",
-			url.Values{"action": {"retry"}, "back": {"messages?state=poisoned&said=deleted"}}).Header.Get("Location"))
+		require.Equal(t, "./messages?notice=nothing-chosen&state=poisoned", r.post("selected",
+			url.Values{"action": {"retry"}, "back": {"messages?state=poisoned&notice=deleted"}}).Header.Get("Location"))
 	})
 }
 

@@ -63,7 +63,7 @@ func TestOverviewSaysWhatHasEndedIfTheApplicationKnows(t *testing.T) {
 			o.Clock = r.clock
 		})
 		page := r.page("")
-		require.Contains(t, page, `<td class="n">12 345</td><td class="n"><span class="warn">67</span></td>`)
+		require.Contains(t, page, `<td class="number">12 345</td><td class="number"><span class="warn">67</span></td>`)
 		require.Contains(t, page, "1h 00m ago")
 	})
 }
