@@ -127,7 +127,7 @@ func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 	})
 }
 
-func TestPausedHandlersOweNothing(t *testing.T) {
+func TestPausedHandlersDoNotDegradeHealth(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(t.Context(), "h"))
@@ -325,7 +325,7 @@ func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 }
 
 // Leases go by the database's clock there, and not by the test's.
-func TestPassiveWorkerIsHealthy(t *testing.T) {
+func TestExclusiveWorkerWithoutTheLockIsHealthy(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
@@ -454,7 +454,7 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 }
 
 // Contract 11.1: whether work flows is what an operator asks first.
-func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
+func TestOverviewShowsWhatEndedWithinTheLastHour(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
 			func(_ context.Context, m inboxtest.Bytes) error {
@@ -502,7 +502,7 @@ func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
 	})
 }
 
-func TestStopWhoseTimeIsOverDoesNotCallWhatEndsAtOnceLate(t *testing.T) {
+func TestStopPastItsDeadlineDoesNotReportComponentsThatEndAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("h")))
 		require.NoError(t, ib.Start(t.Context()))

@@ -39,7 +39,7 @@ var allowed = map[string]dashboard.Role{
 	"POST cleanup": dashboard.Admin,
 }
 
-func TestTableOfRoutesIsTheOneAgreed(t *testing.T) {
+func TestRoutesHaveTheirAgreedRoles(t *testing.T) {
 	table := map[string]dashboard.Role{}
 	for _, r := range dashboard.Routes() {
 		table[r.Method+" "+r.Path] = r.Role

@@ -167,7 +167,7 @@ func TestReplayIsRefusedWhereItIsOff(t *testing.T) {
 	})
 }
 
-func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
+func TestCleanupRunsAndReportsWhatItDeleted(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
 		started := r.post("cleanup", nil)
@@ -178,9 +178,9 @@ func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
 	})
 }
 
-// TestWhatNeedsTheApplicationSaysSo opens a dashboard on the database alone, without the
+// TestActionsThatNeedTheApplicationReturnATypedError opens a dashboard on the database alone, without the
 // application.
-func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
+func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		o, err := ops.New(d.DB)
@@ -197,9 +197,9 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeDoneHereIsNotOffered checks that an unavailable action is not offered. Users
+// TestUnavailableActionsAreNotOffered checks that an unavailable action is not offered. Users
 // whose role would allow it are told where it is available, unless it was turned off on purpose.
-func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
+func TestUnavailableActionsAreNotOffered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, allowReplay)
 		inboxtest.Accept(t, r.ib, "m1")
@@ -241,9 +241,9 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	})
 }
 
-// TestFailuresThatTakeLongAreLookedAtOnceForAll checks that many concurrent viewers cost the
+// TestSlowFailuresQueryIsSharedByConcurrentRequests checks that many concurrent viewers cost the
 // database as much as one.
-func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
+func TestSlowFailuresQueryIsSharedByConcurrentRequests(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var looked atomic.Int64
 		hook := func(v redact.Value) []byte {

@@ -36,7 +36,7 @@ var hostile = []string{
 	"../../retry?x=", "https://evil.example/\"'", `\u003cscript\u003e`, "<\u200bscript>",
 }
 
-func TestWhatIsStoredStaysText(t *testing.T) {
+func TestStoredTextIsNeverMarkup(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i, text := range hostile {
 			id := text + " id"
@@ -202,7 +202,7 @@ func requireDiscreet(t testing.TB, body, name string) {
 	require.Contains(t, body, "Log reference", name)
 }
 
-func TestAnswersHaveADeadline(t *testing.T) {
+func TestResponsesHaveADeadline(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite no lock blocks a reader
 		r := newRig(t, d, func(o *ops.Options) { o.StatementTimeout = time.Hour }, func(o *dashboard.Options) {
 			o.Deadline = time.Second

@@ -215,7 +215,7 @@ func TestBatchOfEventsIsOneMessageWithAnIDOfItsRecord(t *testing.T) {
 	require.Equal(t, "h1", run.Key.MessageID)
 }
 
-func TestPanicOfASelectorGoesOnToTheCaller(t *testing.T) {
+func TestPanicOfASelectorPropagatesToTheCaller(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.KeyBy(func(order) (string, error) { panic("odd") }))
 	h := handle(t, r, "billing", nothing[order])
 	require.PanicsWithValue(t, "odd", func() { _ = h(t.Context(), order{}) })

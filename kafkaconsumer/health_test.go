@@ -101,8 +101,8 @@ type set struct{ now time.Time }
 
 func (s *set) Now() time.Time { return s.now }
 
-// TestPartitionStallsOnlyWhileNothingElseSaysWhy proves contract 7.8.
-func TestPartitionStallsOnlyWhileNothingElseSaysWhy(t *testing.T) {
+// TestPartitionStallsOnlyWithoutAnotherReason proves contract 7.8.
+func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 	const timeout = time.Minute
 	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for name, test := range map[string]struct {
@@ -164,7 +164,7 @@ func TestPartitionStallsOnlyWhileNothingElseSaysWhy(t *testing.T) {
 	})
 }
 
-func TestPartitionHealthSaysStateAndSinceWhen(t *testing.T) {
+func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	clock := &set{begun}
 	p := newPartition(t.Context(), "orders", 0, -1)

@@ -75,7 +75,7 @@ func TestCreateAssignsNumbersAndSequences(t *testing.T) {
 	})
 }
 
-func TestANumberIsNeitherChangedNorGivenOutAgain(t *testing.T) {
+func TestNumbersOfMessagesAreNeitherChangedNorReused(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
 		naming := models.Naming{Prefix: "Shop_"}

@@ -62,9 +62,9 @@ func TestReplayThatIsOffIsDenied(t *testing.T) {
 	})
 }
 
-// TestAuditTellsTheDatabaseRole proves that the row has the role of its writer's login, whatever
+// TestAuditShowsTheDatabaseRole proves that the row has the role of its writer's login, whatever
 // the actor is.
-func TestAuditTellsTheDatabaseRole(t *testing.T) {
+func TestAuditShowsTheDatabaseRole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		_, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})

@@ -122,7 +122,7 @@ func TestHandlerWithAnOpenCircuitIsNotDispatchedLocally(t *testing.T) {
 	})
 }
 
-func TestAcceptTxHandsNothingOff(t *testing.T) {
+func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))

@@ -41,7 +41,7 @@ func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (ove
 	return over, open
 }
 
-func TestStopWaitsForAnAcceptThatDispatchesLocallyAndGivesItsClaimsBack(t *testing.T) {
+func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -70,7 +70,7 @@ func TestStopWaitsForAnAcceptThatDispatchesLocallyAndGivesItsClaimsBack(t *testi
 	})
 }
 
-func TestAcceptThatOutlivesTheStopGivesItsClaimsBackItself(t *testing.T) {
+func TestAcceptThatOutlastsTheStopReleasesItsOwnClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -93,7 +93,7 @@ func TestAcceptThatOutlivesTheStopGivesItsClaimsBackItself(t *testing.T) {
 	})
 }
 
-func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *testing.T) {
+func TestDispatchedClaimsOfAWorkerDeclaredDeadRunOnceUnderItsNextID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -119,7 +119,7 @@ func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *tes
 	})
 }
 
-func TestStatusesDispatchedWhenTheLockIsLostAreGivenBack(t *testing.T) {
+func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -145,7 +145,7 @@ func TestStatusesDispatchedWhenTheLockIsLostAreGivenBack(t *testing.T) {
 	})
 }
 
-func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
+func TestAcceptWhoseResponseIsLostLeavesNoClaim(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
@@ -168,7 +168,7 @@ func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
 	})
 }
 
-func TestDispatchedAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
+func TestDispatchedAcceptWhoseCommitFailsRunsOnce(t *testing.T) {
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
 		pgproxy.ConnectionLost} {
 		t.Run(fault.String(), func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestDispatchedAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 	}
 }
 
-func TestResponsesThatGoOnBeingLostDoNotPostponeReconciling(t *testing.T) {
+func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
@@ -255,7 +255,7 @@ func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
 	})
 }
 
-func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
+func TestConcurrentAcceptsSplitTheFreeSlots(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
@@ -274,7 +274,7 @@ func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
 	})
 }
 
-func TestFailedAcceptsGiveTheirSlotsBack(t *testing.T) {
+func TestFailedAcceptsReleaseTheirSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {

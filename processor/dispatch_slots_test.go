@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestAFewOlderStatusesDoNotStarveBehindWhatIsDispatched(t *testing.T) {
+func TestLocalDispatchDoesNotStarveAFewOlderStatuses(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		tickets := make(chan struct{})
 		var finished atomic.Int64
@@ -70,7 +70,7 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsDispatched(t *testing.T) {
 	})
 }
 
-func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
+func TestAcceptThatWaitsForALockHoldsNoIdleSlots(t *testing.T) {
 	// Not on SQLite: its accepts do their waiting before they reserve anything.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {

@@ -219,7 +219,7 @@ func TestLocalDispatchNeverOvertakesABacklog(t *testing.T) {
 	})
 }
 
-func TestLocalDispatchOfOneHandlerLeavesOthersTheirShare(t *testing.T) {
+func TestLocalDispatchOfOneHandlerLeavesOthersTheirSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, let := make(chan string, 200), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {

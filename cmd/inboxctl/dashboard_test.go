@@ -255,7 +255,7 @@ func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
 	require.Contains(t, out.errOut, "does not exist")
 }
 
-func TestDashboardTellsPeopleWhereItIs(t *testing.T) {
+func TestDashboardPrintsItsAddress(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		s := r.dashboard(r.with(actorVariable, "al\u202eice"), "-o", "table")
 		text := regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(s.out.String(), "127.0.0.1:8420")

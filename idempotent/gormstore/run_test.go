@@ -90,7 +90,7 @@ func TestFiftyDuplicatesInTwoProcessesHaveOneEffect(t *testing.T) {
 }
 
 // On SQLite a test cannot observe that a connection waits.
-func TestDuplicateWaitsInTheIndexForTheFirst(t *testing.T) {
+func TestDuplicateWaitsForTheFirstsTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		first := r.begin(r.store, "1")
@@ -324,7 +324,7 @@ func TestSwallowedFailureOfAStatementIsNotCommitted(t *testing.T) {
 }
 
 // If a statement fails while its rows are read, the test's handler does not notice.
-func TestAbortedTransactionIsNoSuccess(t *testing.T) {
+func TestAbortedTransactionIsAFailure(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		swallow := func(ctx context.Context) error {

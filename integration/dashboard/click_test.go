@@ -262,7 +262,7 @@ func together(texts []string, most int) (all []string) {
 	return all
 }
 
-func TestWhatIsStoredDoesNotRun(t *testing.T) {
+func TestStoredTextIsNeverExecuted(t *testing.T) {
 	w := newWorld(t)
 	var pages []string
 	for i, text := range together(hostile, 180) {

@@ -150,7 +150,7 @@ const faint = `(() => {
 	return [...new Set(found)];
 })()`
 
-func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
+func TestPagesUpdateThemselvesAndStopWhenHidden(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)
@@ -180,7 +180,7 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	require.Contains(t, b.text(), "1 selected")
 }
 
-func TestPageSaysThatItIsOldOnceWhoAsksIsSentToSignIn(t *testing.T) {
+func TestPageShowsThatItIsOutdatedOnceItsUserIsSignedOut(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)

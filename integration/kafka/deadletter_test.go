@@ -130,8 +130,8 @@ func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsu
 
 func withLetters(cfg *kafkaconsumer.Config, topic string) { cfg.DeadLetterTopic = topic }
 
-// TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom proves contract 7.4.
-func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
+// TestDeadLetterIsTheRecordByteForByteWithItsOrigin proves contract 7.4.
+func TestDeadLetterIsTheRecordByteForByteWithItsOrigin(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -284,7 +284,7 @@ func TestDeadLettersAreAcknowledgedByAllReplicas(t *testing.T) {
 	eventually(t, "all committed", func() bool { return r.committed(0) == 2 })
 }
 
-func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
+func TestDeadLettersOfAPartitionKeepTheirOrderAndAreLogged(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 3, kafkatest.Topic(letters, 2))
 	for p := range 3 {
@@ -326,10 +326,10 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
 	require.Len(t, told, 150)
 }
 
-// TestDeadLetterThatFailsForNowIsRetriedInPlace proves contract 7.4: a temporary failure to publish
+// TestDeadLetterWithATransientFailureIsRetried proves contract 7.4: a temporary failure to publish
 // is retried. It does not hold back good records that are accepted with the bad one, neither those
 // before it nor those of other partitions. Records after it wait.
-func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
+func TestDeadLetterWithATransientFailureIsRetried(t *testing.T) {
 	t.Parallel()
 	for code, name := range map[int16]string{
 		3: "unknown topic", 6: "not leader", answerLost: "timed out", 19: "not enough replicas",
@@ -383,9 +383,9 @@ func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
 // Kafka handles a produce request that it answers with this code.
 const answerLost = 7
 
-// TestLostAnswerOfADeadLetterRepeatsIt proves contract 7.4: a dead letter whose response was lost
+// TestLostResponseOfADeadLetterRepeatsIt proves contract 7.4: a dead letter whose response was lost
 // is published again.
-func TestLostAnswerOfADeadLetterRepeatsIt(t *testing.T) {
+func TestLostResponseOfADeadLetterRepeatsIt(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)
@@ -424,7 +424,7 @@ func TestDeadLetterWithoutATopicHalts(t *testing.T) {
 	require.ErrorIs(t, c.Health().Err(), errBad)
 }
 
-func TestDeadLettersGoByTheConsumersOwnCredentials(t *testing.T) {
+func TestDeadLettersUseTheConsumersCredentials(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1), kafkatest.SASL("SCRAM-SHA-512", "inbox", "secret"))
 	r.produce(2, 0)

@@ -253,8 +253,8 @@ func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) 
 	})
 }
 
-// TestDirectHandlersSteerByTheirErrors proves contract 5.7 for synchronous channels.
-func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
+// TestDirectHandlersErrorsDecideRetryAndRejection proves contract 5.7 for synchronous channels.
+func TestDirectHandlersErrorsDecideRetryAndRejection(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "snoozes", "later", "slow")
 		snoozes := 0

@@ -79,8 +79,8 @@ func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 	})
 }
 
-// TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise proves contract 7.4.
-func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
+// TestHaltKeepsTheApplicationAliveAndVisibleByDefault proves contract 7.4.
+func TestHaltKeepsTheApplicationAliveAndVisibleByDefault(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2"), record(1, "3")))

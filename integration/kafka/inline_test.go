@@ -303,10 +303,10 @@ func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 	}
 }
 
-// TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp proves contract 6.5, 6.6 and 8.4: a message is
+// TestInlineMarkersAreDeletedOnceTheChannelHasCaughtUp proves contract 6.5, 6.6 and 8.4: a message is
 // a duplicate while its marker exists. Cleanup deletes expired markers, but not before the channel
 // has caught up.
-func TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp(t *testing.T) {
+func TestInlineMarkersAreDeletedOnceTheChannelHasCaughtUp(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		sweep := settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.SweepMarkers = true

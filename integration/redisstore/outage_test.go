@@ -277,7 +277,7 @@ func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
+func TestServerThatMayEvictMarkersIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings map[string]string
 		warned   int

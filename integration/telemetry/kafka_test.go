@@ -144,7 +144,7 @@ func TestRecordsAreTracedFromTheirProducer(t *testing.T) {
 	}
 }
 
-func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
+func TestSkippedInlineMessagesAreCountedByChannel(t *testing.T) {
 	t.Parallel()
 	m, provider := newMeter(t)
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))

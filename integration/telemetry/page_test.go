@@ -17,9 +17,9 @@ var (
 	quoted    = regexp.MustCompile("`([^`]+)`")
 )
 
-// TestThePageTellsMetricsApartAsTheyAre checks that the kinds and attributes of metrics on the page
+// TestMetricsPageHasTheKindsOfMetrics checks that the kinds and attributes of metrics on the page
 // match what is exported.
-func TestThePageTellsMetricsApartAsTheyAre(t *testing.T) {
+func TestMetricsPageHasTheKindsOfMetrics(t *testing.T) {
 	page, err := os.ReadFile("../../docs/observability.md")
 	require.NoError(t, err)
 	series := exported(t)

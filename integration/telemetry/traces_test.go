@@ -195,7 +195,7 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 	})
 }
 
-func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
+func TestSpansOfFailedAttemptsHaveAnErrorStatus(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		seen, _, option := newSpans(t)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE parents (id integer PRIMARY KEY)`)
@@ -251,7 +251,7 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 			require.NotContains(t, attempt.Status().Description, "goroutine ", "a stack is told once")
 			if name == "panic" {
 				require.Equal(t, "handler panicked: no stock", told["exception.message"])
-				require.Contains(t, told["exception.stacktrace"], "TestSpansOfAttemptsThatFailSaySo")
+				require.Contains(t, told["exception.stacktrace"], "TestSpansOfFailedAttemptsHaveAnErrorStatus")
 			} else {
 				require.NotContains(t, told, "exception.stacktrace")
 			}

@@ -53,7 +53,7 @@ func until(t *testing.T, d time.Duration, do func()) {
 	}
 }
 
-func TestBusyFileIsNoSilence(t *testing.T) {
+func TestBusyFileDoesNotEndTheLease(t *testing.T) {
 	for name, busyTimeout := range map[string]time.Duration{
 		"the driver gives up first":            50 * time.Millisecond,
 		"the statement's deadline comes first": testenv.Patience,
@@ -133,7 +133,7 @@ func TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime(t *testing.T
 	require.Zero(t, both)
 }
 
-func TestLeaseThatWasAnothersBeginsNoTermBeforeItsHolderCanKnow(t *testing.T) {
+func TestTakenLeaseBeginsNoTermBeforeItsOldHolderCanKnow(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	f := newFile(t, testenv.Patience)

@@ -159,7 +159,7 @@ func TestTermEndsWhenNoRenewalSucceedsForTheLengthOfTheLease(t *testing.T) {
 	})
 }
 
-func TestRenewalWhoseAnswerCameTooLateBeginsNoTerm(t *testing.T) {
+func TestRenewalWhoseResponseCameTooLateBeginsNoTerm(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slowStore{Store: tables(t, d), entered: make(chan struct{}, 1), goOn: make(chan struct{})}
 		h, changes := newHold(newLease(st, 100*time.Millisecond))

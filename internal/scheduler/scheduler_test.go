@@ -118,7 +118,7 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 	}
 }
 
-func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
+func TestClaimQueriesTheNextDueTimeOnceBetweenTwoPolls(t *testing.T) {
 	s := rig(Limits{Concurrency: 1, BatchSize: 1}, Rules{Key: "a"})
 	claim := func() Quota { return s.Claim()["a"] }
 	s.Refresh()
@@ -132,7 +132,7 @@ func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
 	require.Equal(t, Quota{Messages: 1, AskNextDue: true}, claim())
 }
 
-func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T) {
+func TestClaimRepeatsAfterAFullOneAFailedOneAndANotification(t *testing.T) {
 	for name, after := range map[string]func(s *Scheduler[message]){
 		"full":               func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
 		"failed":             func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
@@ -147,7 +147,7 @@ func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T)
 	}
 }
 
-func TestHandlersTakeTurnsForSlots(t *testing.T) {
+func TestHandlersAlternateForSlots(t *testing.T) {
 	s := rig(Limits{Concurrency: 4}, Rules{Key: "a"}, Rules{Key: "b"})
 	s.Handler("a").Enqueue(messages(10), false)
 	started := func() (keys string) {

@@ -76,7 +76,7 @@ func (e *panicked) Trace() []byte { return []byte(e.stack) }
 
 // Contract 12: exporters can send whatever messages and handlers bring. One string that is not
 // UTF-8 would cost them all spans of a batch.
-func TestWhateverComesWithMessagesAndErrorsIsValidAndBoundedInSpans(t *testing.T) {
+func TestSpanAttributesFromMessagesAndErrorsAreValidAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hostile := rapid.OneOf(
 			rapid.String(),
@@ -136,7 +136,7 @@ func (e *moody) Error() string {
 	return "fine"
 }
 
-func TestErrorsAreToldOnceAndTheirPanicsAreNot(t *testing.T) {
+func TestErrorsAreRecordedOnceInSpans(t *testing.T) {
 	told := func(err error) []string {
 		var seen []string
 		(&Instruments{}).fail(span{seen: &seen}, redact.Value{}, err, Other)

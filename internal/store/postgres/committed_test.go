@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestOnlyACommitWithoutAnAnswerMayHaveTakenPlace(t *testing.T) {
+func TestOnlyACommitWithoutAResponseMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	batch := func(id string) store.AcceptBatch {
 		return store.AcceptBatch{Now: time.Now(), Messages: []store.NewMessage{{
