@@ -169,6 +169,6 @@ func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 		require.Equal(t, []string{"1/b"}, statuses(t, one))
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_workers")
 		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, clean(t, one),
-			"what nobody registers is judged by the inbox's")
+			"a key without a handler has the inbox's retention")
 	})
 }

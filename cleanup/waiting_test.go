@@ -199,6 +199,6 @@ func TestEveryStopAndStartWaitsForTheCurrentRun(t *testing.T) {
 		close(release)
 		inboxtest.Receive(t, entered, "the second run")
 		require.NoError(t, c.Stop(t.Context()))
-		require.Zero(t, c.Health(), "it begins anew")
+		require.Zero(t, c.Health(), "it starts again")
 	})
 }

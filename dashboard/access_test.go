@@ -129,7 +129,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 				denied++
 			}
 			return strings.Contains(line, " cleanup ") || strings.Contains(line, " denied ")
-		}), "nobody did anything but start cleanups")
+		}), "nothing but cleanups was started")
 		require.Positive(t, denied)
 	})
 }

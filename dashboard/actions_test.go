@@ -198,7 +198,7 @@ func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 }
 
 // TestUnavailableActionsAreNotOffered checks that an unavailable action is not offered. Users
-// whose role would allow it are told where it is available, unless it was turned off on purpose.
+// whose role would allow it see where it is available, unless it was turned off on purpose.
 func TestUnavailableActionsAreNotOffered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, allowReplay)
@@ -245,9 +245,9 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 // database as much as one.
 func TestSlowFailuresQueryIsSharedByConcurrentRequests(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		var looked atomic.Int64
+		var queries atomic.Int64
 		hook := func(v redact.Value) []byte {
-			if looked.Add(1); v.HandlerKey == "mail" {
+			if queries.Add(1); v.HandlerKey == "mail" {
 				<-time.After(120 * time.Millisecond) // a slow search
 			}
 			return v.Bytes
@@ -256,9 +256,9 @@ func TestSlowFailuresQueryIsSharedByConcurrentRequests(t *testing.T) {
 		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4")
 		ref := r.ref("mail", "m1")
 		looks := func(page string) int64 {
-			before := looked.Load()
+			before := queries.Load()
 			require.Contains(t, r.page(page), "smtp said #")
-			return looked.Load() - before
+			return queries.Load() - before
 		}
 		require.NotZero(t, looks("failures"))
 		require.Zero(t, looks("failures"), "what was found just now is shown again")
@@ -276,6 +276,6 @@ func TestSamplesAreTakenBetweenStartAndStop(t *testing.T) {
 		require.NoError(t, r.dash.Stop(context.Background()))
 		require.NoError(t, r.dash.Stop(context.Background()))
 		require.NoError(t, r.dash.Start(t.Context()))
-		inboxtest.Eventually(t, func() bool { return dashboard.Samples(r.dash) > 0 }, "a sample that nobody looked for")
+		inboxtest.Eventually(t, func() bool { return dashboard.Samples(r.dash) > 0 }, "a sample without a viewer")
 	})
 }

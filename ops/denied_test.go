@@ -44,7 +44,7 @@ func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 
 		r.clock.Advance(10 * time.Minute)
 		require.NoError(t, r.ops.Denied(t.Context(), ada, "POST delete"))
-		require.Len(t, r.audit(), 6, "after a while they are counted anew")
+		require.Len(t, r.audit(), 6, "after a while they are counted again")
 		for _, target := range []string{"", strings.Repeat("x", 501), "a\x00"} {
 			require.ErrorIs(t, r.ops.Denied(t.Context(), ada, target), ops.ErrBadInput)
 		}

@@ -173,7 +173,7 @@ func TestCommitWithoutAResponseIsReadBack(t *testing.T) {
 		duplicate, err := s.Run(t.Context(), run("unheard"), counted)
 		require.ErrorIs(t, err, idempotent.ErrLost)
 		require.False(t, duplicate)
-		require.Equal(t, 1, calls, "nobody knows, so it is not run again")
+		require.Equal(t, 1, calls, "the outcome is unknown, so it is not run again")
 		r.have("answer lost", "answer silent")
 		r.handled(s, "unheard")
 

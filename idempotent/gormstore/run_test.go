@@ -53,7 +53,7 @@ func TestBodyFindsItsTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		duplicate, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
-			require.Empty(t, r.markers(), "nobody else sees it")
+			require.Empty(t, r.markers(), "no one else sees it")
 			var own int64
 			require.NoError(t, handler.DB(ctx).Model(&models.Marker{}).Count(&own).Error)
 			require.EqualValues(t, 1, own, "the marker is first")

@@ -199,7 +199,7 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 				case <-time.After(patience):
 				}
 				require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
-				require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still stand when the body is told")
+				require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still hold when the body is cancelled")
 				dead.Store(false) // the server works again, but the body has been stopped
 				return nil
 			})

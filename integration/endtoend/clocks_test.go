@@ -39,7 +39,7 @@ func TestWorkersWithWrongClocksRunEachMessageOnceAndNoneIsDeclaredDead(t *testin
 	require.Zero(t, r.verdict().Reruns, "nothing runs twice")
 	require.Equal(t, 3, r.number(`SELECT count(DISTINCT pid) FROM runs`), "every worker has done some")
 	require.Zero(t, r.number(`SELECT count(*) FROM inbox_workers WHERE released_at IS NOT NULL`),
-		"nobody is declared dead")
+		"no worker is declared dead")
 	for _, w := range workers {
 		require.NoError(t, w.Terminate())
 	}

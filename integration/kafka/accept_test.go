@@ -165,7 +165,7 @@ func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
 	require.Len(t, h.Halted(), 1)
 	require.Equal(t, int64(40), h.Halted()[0].Accepted)
 	require.ErrorContains(t, h.Err(), "orders/0 is halted before offset 40")
-	require.Empty(t, halts, "told once")
+	require.Empty(t, halts, "reported once")
 	stop(t, c)
 	r.ledger.halt = nil // fixed
 	r.start()

@@ -201,7 +201,7 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 		require.NoError(t, err)
 		t.Cleanup(func() { stop(t, c) })
 		require.NoError(t, c.Start(t.Context()))
-		eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil })
+		eventually(t, "reported", func() bool { return c.Health().DeadLetterErr != nil })
 		h := c.Health()
 		require.ErrorContains(t, h.DeadLetterErr, fmt.Sprintf("dead-letter topic %q does not exist", dead))
 		require.ErrorContains(t, h.Err(), "bad records cannot be published since")
@@ -222,11 +222,11 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 		})
 		require.Equal(t, []string{"0/2"}, lettersOf(read(t, b.client, dead)))
 		require.NoError(t, c.Health().DeadLetterErr)
-		require.Equal(t, 1, logs.FilterMessageSnippet("dead-letter publish failing").Len(), "told once")
-		told := logs.FilterMessageSnippet("bad record published to the dead-letter topic").All()
-		require.Len(t, told, 1)
-		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{told[0].ContextMap()["topic"],
-			told[0].ContextMap()["partition"], told[0].ContextMap()["offset"], told[0].ContextMap()["dead_letter_topic"]})
+		require.Equal(t, 1, logs.FilterMessageSnippet("dead-letter publish failing").Len(), "logged once")
+		logged := logs.FilterMessageSnippet("bad record published to the dead-letter topic").All()
+		require.Len(t, logged, 1)
+		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{logged[0].ContextMap()["topic"],
+			logged[0].ContextMap()["partition"], logged[0].ContextMap()["offset"], logged[0].ContextMap()["dead_letter_topic"]})
 	})
 }
 
@@ -293,14 +293,14 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreLogged(t *testing.T) {
 		}
 	}
 	var mu sync.Mutex
-	told := map[string]int{}
+	logged := map[string]int{}
 	r.judged(everySecond, func(c *kafkaconsumer.Config) {
 		c.BatchBytes, c.OnDeadLetter = 20<<20, func(record envelope.Record, reason error) {
 			mu.Lock()
 			defer mu.Unlock()
-			told[fmt.Sprint(record.Partition, "/", record.Offset)]++
+			logged[fmt.Sprint(record.Partition, "/", record.Offset)]++
 			if !errors.Is(reason, errBad) {
-				told[reason.Error()]++
+				logged[reason.Error()]++
 			}
 			panic("not our trouble")
 		}
@@ -323,7 +323,7 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreLogged(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	require.Len(t, told, 150)
+	require.Len(t, logged, 150)
 }
 
 // TestDeadLetterWithATransientFailureIsRetried proves contract 7.4: a temporary failure to publish
@@ -344,8 +344,8 @@ func TestDeadLetterWithATransientFailureIsRetried(t *testing.T) {
 			c := r.judged(everySecond, func(c *kafkaconsumer.Config) {
 				c.AcceptConcurrency, c.BatchRecords, c.Linger = 1, 4, patience // all of them in one accept
 			})
-			eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil && fault.Hits() > 2 })
-			eventually(t, "what waits for nobody is committed", func() bool {
+			eventually(t, "reported", func() bool { return c.Health().DeadLetterErr != nil && fault.Hits() > 2 })
+			eventually(t, "what does not wait is committed", func() bool {
 				return r.committed(0) == 1 && r.committed(1) == 1
 			})
 			require.Empty(t, c.Health().Halted())

@@ -185,7 +185,7 @@ func TestChannelWithoutTheInboxThatStandsStillIsUnhealthy(t *testing.T) {
 				r.clock.Advance(3 * time.Minute)
 				r.becomes(t, inbox.HealthUnhealthy)
 				require.False(t, r.ib.Health().Ready())
-				require.True(t, r.ib.Health().Live(), "a restart mends no handler")
+				require.True(t, r.ib.Health().Live(), "a restart fixes no handler")
 				r.leave <- nil
 				r.becomes(t, "")
 				r.receive(t, "m2")

@@ -226,8 +226,8 @@ func TestResponsesBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 		"a web server":              {protocol.ApiVersions, 0, []byte("HTTP/1.1 400 Bad Request\r\n"), "it speaks HTTP"},
 		"a TLS listener": {protocol.ApiVersions, 0, []byte{21, 3, 3, 0, 2, 2, 70},
 			"the broker appears to be expecting TLS"},
-		"a version nobody knows": {protocol.Metadata, 9, framed(), "answers of version 9 are not known"},
-		"an API nobody asks":     {protocol.CreateTopics, 0, framed(make([]byte, 100)), "it answers no known request"},
+		"an unknown version":      {protocol.Metadata, 9, framed(), "answers of version 9 are not known"},
+		"an API without requests": {protocol.CreateTopics, 0, framed(make([]byte, 100)), "it answers no known request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			passed, err := io.ReadAll(checked(t, request{key: test.key, version: test.version, id: 1}, test.wire))

@@ -69,7 +69,7 @@ func TestBusyFileDoesNotEndTheLease(t *testing.T) {
 			free := f.write(t)
 			until(t, ttl+ttl/2, func() {
 				require.True(t, store.IsWaiting(h.Try(t.Context())))
-				require.True(t, h.Held(), "nobody else can have taken it")
+				require.True(t, h.Held(), "no one else can have taken it")
 			})
 
 			// A hold that does not hold the lease gains nothing from this.
@@ -145,7 +145,7 @@ func TestTakenLeaseBeginsNoTermBeforeItsOldHolderCanKnow(t *testing.T) {
 	}
 	a, ofA := f.hold(t, ttl)
 	require.NoError(t, a.Try(t.Context()))
-	require.Len(t, ofA, 1, "it was nobody's")
+	require.Len(t, ofA, 1, "no one held it")
 	a.End() // and its process vanishes
 	inboxtest.Exec(t, f.open(t), "UPDATE inbox_locks SET expires_at = '2000-01-01 00:00:00.000000+00:00'")
 	b, ofB := f.hold(t, ttl)

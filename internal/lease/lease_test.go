@@ -125,7 +125,7 @@ func TestTermEndsWhenAnotherOwnerHasTheLeaseAndANewOneBegins(t *testing.T) {
 		require.ErrorContains(t, (<-changes).why, "another worker")
 		require.False(t, h.Held() || h.Fresh())
 		require.NoError(t, h.Try(t.Context()))
-		require.Empty(t, changes, "told once")
+		require.Empty(t, changes, "reported once")
 
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_locks")
 		require.NoError(t, h.Try(t.Context()))

@@ -39,7 +39,7 @@ func TestLogFieldsAreNamedInOnePlace(t *testing.T) {
 		uses += strings.Count(string(text), "telemetry.Field")
 		return nil
 	}))
-	require.Greater(t, uses, 100, "somebody looked")
+	require.Greater(t, uses, 100, "fields were checked")
 	text, err := os.ReadFile("fields.go")
 	require.NoError(t, err)
 	names := map[string]bool{}

@@ -54,7 +54,7 @@ func TestOnlyACommitWithoutAResponseMayHaveHappened(t *testing.T) {
 		proxy.Lose(fault, 1, pgproxy.Containing(`INSERT INTO "inbox_messages"`))
 		err = accept("insert " + fault.String())
 		require.Error(t, err, fault)
-		require.False(t, store.MayBeCommitted(err), "%s: what is not told to commit is not: %v", fault, err)
+		require.False(t, store.MayBeCommitted(err), "%s: without a commit statement nothing is committed: %v", fault, err)
 		proxy.Mend()
 	}
 
