@@ -28,7 +28,7 @@ func reason(ib *inbox.Inbox, code string) *ops.HealthReason {
 }
 
 // Contract 11.5. SQLite has no clock of its own.
-func TestWorkerWhoseClockIsWrongIsDegradedAndSaysSoOnce(t *testing.T) {
+func TestWorkerWhoseClockIsWrongIsDegradedAndLogsThatOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		by     time.Duration
 		detail string
@@ -153,7 +153,7 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 }
 
 // Contract 5.9, 11.5: without the grants, claims of a frozen worker would stay locked.
-func TestWorkerThatCannotEndSessionsOfAnothersRoleSaysSoUntilItCan(t *testing.T) {
+func TestWorkerThatCannotEndSessionsOfAnothersRoleLogsThatUntilItCan(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	work := func(db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 		return inboxtest.New(t, db, append(opts, inboxtest.Brisk(),

@@ -115,7 +115,7 @@ func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 		clock.Advance(2*time.Minute + time.Second)
 		unhealthy := becomes(t, ib, "unhealthy no_progress")
 		require.False(t, unhealthy.Ready())
-		require.True(t, unhealthy.Live(), "a handler runs: a restart would end it and mend nothing")
+		require.True(t, unhealthy.Live(), "a handler runs: a restart would end it and fix nothing")
 
 		b.leave <- struct{}{}
 		inboxtest.Receive(t, b.entered, "m2")
@@ -127,7 +127,7 @@ func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 	})
 }
 
-func TestPausedHandlersOweNothing(t *testing.T) {
+func TestPausedHandlersDoNotDegradeHealth(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(t.Context(), "h"))
@@ -305,16 +305,16 @@ func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 		for _, endpoint := range []http.Handler{ib.LiveHandler(), ib.ReadyHandler()} {
 			code, body := get(endpoint)
 			require.Equal(t, http.StatusServiceUnavailable, code)
-			var told struct {
+			var got struct {
 				Inbox, State string
 				Live, Ready  bool
 				Reasons      []ops.HealthReason
 			}
-			require.NoError(t, json.Unmarshal([]byte(body), &told))
+			require.NoError(t, json.Unmarshal([]byte(body), &got))
 			require.Equal(t, "test unhealthy false false",
-				fmt.Sprint(told.Inbox, " ", told.State, " ", told.Live, " ", told.Ready))
-			require.Equal(t, h.Reasons, told.Reasons)
-			require.Contains(t, told.Reasons[0].Detail, "no attempt has ended since 2")
+				fmt.Sprint(got.Inbox, " ", got.State, " ", got.Live, " ", got.Ready))
+			require.Equal(t, h.Reasons, got.Reasons)
+			require.Contains(t, got.Reasons[0].Detail, "no attempt has ended since 2")
 		}
 		require.NoError(t, locked.Rollback().Error)
 		becomes(t, ib, "healthy")
@@ -325,7 +325,7 @@ func TestProcessThatRunsNothingIsNotLive(t *testing.T) {
 }
 
 // Leases go by the database's clock there, and not by the test's.
-func TestPassiveWorkerIsHealthy(t *testing.T) {
+func TestExclusiveWorkerWithoutTheLockIsHealthy(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
@@ -360,7 +360,7 @@ func TestPassiveWorkerIsHealthy(t *testing.T) {
 	})
 }
 
-// Contract 11.5: of what happened since the last sample nobody knows.
+// Contract 11.5: what happened since the last sample is unknown.
 func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
@@ -395,7 +395,7 @@ func TestHealthGoesWithoutTheDatabase(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return summary(ib) == "degraded database" }, "the trouble shows")
 		clock.Advance(time.Hour)
 		h := ib.Health()
-		require.True(t, h.Ready() && h.Live(), "a restart would not mend it")
+		require.True(t, h.Ready() && h.Live(), "a restart would not fix it")
 		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_handlers`)
 		becomes(t, ib, "healthy")
 		// Another name than above: a SQLite connection that last read the schema while a table was called away would
@@ -454,7 +454,7 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 }
 
 // Contract 11.1: whether work flows is what an operator asks first.
-func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
+func TestOverviewShowsWhatEndedWithinTheLastHour(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
 			func(_ context.Context, m inboxtest.Bytes) error {
@@ -502,7 +502,7 @@ func TestOverviewTellsWhatEndedWithinTheLastHour(t *testing.T) {
 	})
 }
 
-func TestStopWhoseTimeIsOverDoesNotCallWhatEndsAtOnceLate(t *testing.T) {
+func TestStopPastItsDeadlineDoesNotReportComponentsThatEndAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("h")))
 		require.NoError(t, ib.Start(t.Context()))

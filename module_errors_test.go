@@ -32,7 +32,7 @@ func newBrokenShipper() (*shipper, error) { return nil, errors.New("no licence t
 // inFxWords begins Fx's own error about a constructor of the application.
 const inFxWords = `could not build arguments for function "github.com/gorm-inbox/inbox".`
 
-func TestErrorsOfTheGraphSayTheCause(t *testing.T) {
+func TestErrorsOfTheGraphNameTheCause(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	ship := inboxtest.Handlers(inbox.From[*shipper]("ship"))
 	for name, tc := range map[string]struct {

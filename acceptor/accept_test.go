@@ -143,7 +143,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 	})
 }
 
-func TestWhatNoColumnHoldsMakesAMessageInvalid(t *testing.T) {
+func TestValuesThatNoColumnHoldsMakeAMessageInvalid(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		long := inbox.Channel("long", inbox.On(strings.Repeat("t", 256), nothing("b")), inbox.On("bad\x00", nothing("c")))
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")), long)

@@ -45,7 +45,7 @@ func TestAcceptTxIsPartOfTheCallersTransaction(t *testing.T) {
 	})
 }
 
-func TestWakeAfterTheCommitBringsTheMessageToItsHandlerAtOnce(t *testing.T) {
+func TestNotificationAfterTheCommitRunsTheHandlerAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		accepted := atomic.Int64{}

@@ -17,7 +17,7 @@ import (
 // longTopic is as long as Kafka allows.
 var longTopic = strings.Repeat("t", 249)
 
-func TestGapIsKeptOnlyWhereTheChannelGoesOn(t *testing.T) {
+func TestGapIsStoredOnlyWhereTheChannelContinues(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		gap := envelope.Gap{Topic: longTopic, Partition: 2, From: 20, To: 35, Reason: "removed"}
 		kept := func() (rows []models.Gap) {

@@ -59,7 +59,7 @@ func errorAt(t *testing.T, d *inboxtest.Database, id string) {
 		fmt.Sprintf(`CREATE TRIGGER full_disk AFTER INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = '%s') EXECUTE FUNCTION full_disk()`, id))
 }
 
-func TestAcceptThatFailedHalfWayGoesOnFromThere(t *testing.T) {
+func TestAcceptThatFailedHalfWayContinuesFromThere(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ids := eventIDs(6000)

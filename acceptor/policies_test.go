@@ -98,9 +98,9 @@ func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
 	})
 }
 
-// TestFewBadRecordsAndHalfABatchDoNotHalt proves contract 7.1: a stream of bad records must not
+// TestFewBadRecordsOrHalfABatchDoNotHalt proves contract 7.1: a stream of bad records must not
 // halt because its batches are small.
-func TestFewBadRecordsAndHalfABatchDoNotHalt(t *testing.T) {
+func TestFewBadRecordsOrHalfABatchDoNotHalt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		all := func(int) bool { return true }
@@ -239,10 +239,10 @@ func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
 	})
 }
 
-// TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected proves contract 7.4: what comes
+// TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected proves contract 7.4: what comes
 // after a record that halts is not stored, even if the database refuses another record of the same
 // batch.
-func TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected(t *testing.T) {
+func TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedHalt })
 		refuse(t, d)
@@ -277,8 +277,8 @@ func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestWhyARecordIsBadIsRedactedAndThenCut proves contract 3.6, 11.6: no part of a secret is left.
-func TestWhyARecordIsBadIsRedactedAndThenCut(t *testing.T) {
+// TestReasonOfABadRecordIsRedactedAndThenCut proves contract 3.6, 11.6: no part of a secret is left.
+func TestReasonOfABadRecordIsRedactedAndThenCut(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		begins := strings.Repeat("é", columns.MaxLastError-9)
 		reason := fmt.Errorf("%s 4111111111111111 refused", begins)

@@ -205,7 +205,7 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 	})
 }
 
-func TestUnknownRejectedMessageAndUnfitChannelAreTypedErrors(t *testing.T) {
+func TestUnknownRejectedMessageAndUnsuitableChannelAreTypedErrors(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		m.repair("1")

@@ -253,7 +253,7 @@ func TestMostOfABatchRefusedHalts(t *testing.T) {
 	})
 }
 
-func TestDatabaseOutageIsNoBadRecord(t *testing.T) {
+func TestDatabaseOutageMakesNoRecordBad(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)

@@ -107,7 +107,7 @@ func TestArchiveMayUseTheInboxesOwnDatabase(t *testing.T) {
 	})
 }
 
-func TestWhatTheArchiveRefusesStaysAndComesAgain(t *testing.T) {
+func TestRefusedMessagesStayAndAreArchivedLater(t *testing.T) {
 	boom := errors.New("boom")
 	for name, refuse := range map[string]func(ctx context.Context) error{
 		"error": func(context.Context) error { return boom },
@@ -177,7 +177,7 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 	}
 }
 
-func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
+func TestFailingArchiveIsNotCalledForEachMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
@@ -192,7 +192,7 @@ func TestArchiveThatIsDownIsNotAskedForEachMessage(t *testing.T) {
 	})
 }
 
-func TestArchiveThatIsDownEndsTheWalk(t *testing.T) {
+func TestFailingArchiveEndsTheCleanupRun(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
@@ -262,7 +262,7 @@ func TestLeaseIsKeptWhileTheArchiveTakesLong(t *testing.T) {
 	})
 }
 
-func TestOfTwoCleanersAtOnceOneCleans(t *testing.T) {
+func TestOneOfTwoConcurrentCleanersCleans(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}), make(chan struct{})
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {

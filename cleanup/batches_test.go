@@ -102,7 +102,7 @@ func TestLeaseLostBetweenBatchesStopsDeleting(t *testing.T) {
 		}
 		deleted, err := ib.Cleanup(context.Background())
 		require.ErrorContains(t, err, "another worker holds the cleanup lease")
-		require.Equal(t, handler.Deleted{Messages: 2, Statuses: 2}, deleted, "what was deleted before is told")
+		require.Equal(t, handler.Deleted{Messages: 2, Statuses: 2}, deleted, "what was deleted before is reported")
 		require.Len(t, stored(t, ib), 4)
 		require.Equal(t, 1, count(t, d.DB, &models.Lock{}), "the other's lease is left alone")
 	})

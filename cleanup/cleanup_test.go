@@ -190,7 +190,7 @@ func TestCancelledCleanupEnds(t *testing.T) {
 	})
 }
 
-func TestCleanedMessageIsAcceptedAnew(t *testing.T) {
+func TestCleanedMessageIsAcceptedAgain(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

@@ -140,7 +140,7 @@ func TestRowsOfVanishedWorkersAndLeasesGo(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, held)
 
-		require.Zero(t, clean(t, ib), "nobody has been silent for long")
+		require.Zero(t, clean(t, ib), "no worker has been silent for long")
 		// PostgreSQL uses its own clock, SQLite the inbox's.
 		const long = 26 * time.Hour
 		if d.Dialect == "postgres" {

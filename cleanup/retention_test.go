@@ -66,7 +66,7 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 	})
 }
 
-func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
+func TestHandlersRetentionWorksWhereTheInboxKeepsForever(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
@@ -82,7 +82,7 @@ func TestHandlersRetentionWorksWhereTheInboxKeepsForEver(t *testing.T) {
 
 // Not every run reads messages that are older than a short retention and kept by a long one. Their
 // statuses that complete late are deleted by a full run.
-func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
+func TestLateCompletionsAreDeletedByTheNextFullWalk(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
@@ -102,7 +102,7 @@ func TestLateCompletionsGoAtTheLatestWithTheNextFullWalk(t *testing.T) {
 	})
 }
 
-func TestFullWalkComesAlsoIfEveryRunLeavesAMessage(t *testing.T) {
+func TestFullWalkHappensEvenIfEveryRunKeepsAMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
@@ -169,6 +169,6 @@ func TestHandlersThatOnlyOtherProcessesRegisterAreLeftToThem(t *testing.T) {
 		require.Equal(t, []string{"1/b"}, statuses(t, one))
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_workers")
 		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, clean(t, one),
-			"what nobody registers is judged by the inbox's")
+			"a key without a handler has the inbox's retention")
 	})
 }

@@ -55,7 +55,7 @@ func cleaner(
 	return c, clock, func() int { return inboxtest.CountMessages(t, ib) }
 }
 
-func TestByHandNothingIsDeletedWhileConsumersAreBehind(t *testing.T) {
+func TestManualCleanupDeletesNothingWhileConsumersLag(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		who := &consumers{behind: behind}
 		c, _, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) { cfg.Waiting = who.waiting })
@@ -75,7 +75,7 @@ func TestByHandNothingIsDeletedWhileConsumersAreBehind(t *testing.T) {
 	})
 }
 
-func TestRunUnderWayWaitsForPartitionsThatCameMeanwhile(t *testing.T) {
+func TestRunWaitsForPartitionsAssignedMeanwhile(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		who := &consumers{}
 		handedOver := make(chan struct{}, 10)
@@ -146,7 +146,7 @@ func TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce(t *testing
 	})
 }
 
-func TestHealthTellsWhyTheLastRunFailed(t *testing.T) {
+func TestHealthReportsWhyTheLastRunFailed(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		boom := errors.New("boom")
 		var mu sync.Mutex
@@ -174,7 +174,7 @@ func TestHealthTellsWhyTheLastRunFailed(t *testing.T) {
 
 // Otherwise two runs would clean at once, and a program that closes the database after Stop would
 // close it during a run.
-func TestRunUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
+func TestEveryStopAndStartWaitsForTheCurrentRun(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 100), make(chan struct{})
 		c, _, _ := cleaner(t, d, 0, func(cfg *cleanup.Config) {
@@ -199,6 +199,6 @@ func TestRunUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
 		close(release)
 		inboxtest.Receive(t, entered, "the second run")
 		require.NoError(t, c.Stop(t.Context()))
-		require.Zero(t, c.Health(), "it begins anew")
+		require.Zero(t, c.Health(), "it starts again")
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
+func TestRunsDoNotReadAgainWhatALongRetentionKeeps(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	at := func(h float64) time.Time { return noon.Add(time.Duration(h * float64(time.Hour))) }
 	own := func(key string, hours int) *handler.Handler {
@@ -38,7 +38,7 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 		}
 		require.Equal(t, []span{{until: at(fullEvery - 2)}}, plan(w, at(fullEvery)), "and one in many")
 	})
-	t.Run("a short one where others are kept for ever", func(t *testing.T) {
+	t.Run("a short one where others are kept forever", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{}, []*handler.Handler{own("a", 0), own("b", 2)})}
 		require.Equal(t, []span{{until: at(-2)}}, plan(w, at(0)))
 		require.Equal(t, []span{{at(-3), at(-1)}}, plan(w, at(1)))
@@ -49,13 +49,13 @@ func TestRunsDoNotLookAgainAtWhatALongRetentionKeeps(t *testing.T) {
 		plan(w, at(0))
 		require.Equal(t, []span{{until: at(1 - 50)}, {at(-4), at(1 - 2)}}, plan(w, at(1)))
 	})
-	t.Run("others' handlers keep messages for nobody knows how long", func(t *testing.T) {
+	t.Run("other processes' handlers keep messages for an unknown time", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{Retention: 10 * time.Hour}, []*handler.Handler{own("a", 0)})}
 		plan(w, at(0))
 		spans, _ := w.plan(at(1), true)
 		require.Equal(t, []span{{at(-11), at(1 - 10)}}, spans)
 	})
-	t.Run("what was left over is looked at again", func(t *testing.T) {
+	t.Run("what was left over is read again", func(t *testing.T) {
 		w := &walked{retentions: retentionsOf(Options{}, []*handler.Handler{own("a", 0), own("b", 2)})}
 		plan(w, at(0))
 		_, full := w.plan(at(1), false)

@@ -39,7 +39,7 @@ var allowed = map[string]dashboard.Role{
 	"POST cleanup": dashboard.Admin,
 }
 
-func TestTableOfRoutesIsTheOneAgreed(t *testing.T) {
+func TestRoutesHaveTheirAgreedRoles(t *testing.T) {
 	table := map[string]dashboard.Role{}
 	for _, r := range dashboard.Routes() {
 		table[r.Method+" "+r.Path] = r.Role
@@ -129,7 +129,7 @@ func TestEveryRouteIsRefusedToWhoMayNot(t *testing.T) {
 				denied++
 			}
 			return strings.Contains(line, " cleanup ") || strings.Contains(line, " denied ")
-		}), "nobody did anything but start cleanups")
+		}), "nothing but cleanups was started")
 		require.Positive(t, denied)
 	})
 }

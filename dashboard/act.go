@@ -76,7 +76,7 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 		}
 	}
 	q.log(done, zap.Int(telemetry.FieldDone, acted), zap.Int(telemetry.FieldLeft, left))
-	return q.back("messages", url.Values{"said": {done + "-some"}, "done": {strconv.Itoa(acted)},
+	return q.back("messages", url.Values{"notice": {done + "-some"}, "done": {strconv.Itoa(acted)},
 		"left": {strconv.Itoa(left)}})
 }
 
@@ -120,13 +120,13 @@ func (q *request) reAccept() error {
 		case handler.OutcomeUnrouted:
 			notice = "unrouted"
 		}
-		return q.redirect("./message?" + url.Values{"id": {accepted[0].MessageID}, "said": {notice}}.Encode())
+		return q.redirect("./message?" + url.Values{"id": {accepted[0].MessageID}, "notice": {notice}}.Encode())
 	}
 	return q.redirect("./rejected?" + noticeQuery(notice).Encode())
 }
 
-// typedBody is the data of a page that asks the user to type an ID.
-type typedBody struct {
+// confirmIDBody is the data of a page that asks the user to type an ID.
+type confirmIDBody struct {
 	ID string
 	// Form is the address that the form is posted to. Back is the page to return to.
 	Form, Back string
@@ -140,7 +140,7 @@ func (q *request) confirmDelete() error {
 	if err != nil {
 		return err
 	}
-	return q.render("typed", "Delete a message", "messages", typedBody{
+	return q.render("confirm-id", "Delete a message", "messages", confirmIDBody{
 		ID: ref.ID, Form: "./delete?" + addressOf(ref).Encode(), Back: "./message?" + addressOf(ref).Encode(),
 		Heading: "Delete this message?", Button: "Delete permanently",
 		Warning: "This removes the message and the statuses of all its handlers, whatever their state. A redelivery is then a new message and runs again. To give up a poisoned message, discard it instead.",
@@ -148,7 +148,7 @@ func (q *request) confirmDelete() error {
 }
 
 func (q *request) deleteMessage() error {
-	id, err := q.typed()
+	id, err := q.confirmedID()
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (q *request) confirmDeleteRejected() error {
 	if id == "" {
 		return badInput("The address does not name a rejected message.")
 	}
-	return q.render("typed", "Delete a rejected message", "rejected", typedBody{
+	return q.render("confirm-id", "Delete a rejected message", "rejected", confirmIDBody{
 		ID: id, Form: "./delete-rejected?" + url.Values{"id": {id}}.Encode(), Back: "./rejected-message?" +
 			url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete permanently",
 		Warning: "This removes the record and its reason. It was never accepted, so no handler has processed it, and none will. If the cause can be fixed, accept it again instead.",
@@ -173,7 +173,7 @@ func (q *request) confirmDeleteRejected() error {
 }
 
 func (q *request) deleteRejected() error {
-	id, err := q.typed()
+	id, err := q.confirmedID()
 	if err != nil {
 		return err
 	}
@@ -185,9 +185,9 @@ func (q *request) deleteRejected() error {
 	return q.redirect("./rejected?" + noticeQuery("deleted").Encode())
 }
 
-// typed returns the ID that the form is for. The user must have typed it as it is, or in the form
-// that typable gives it on the page.
-func (q *request) typed() (id string, err error) {
+// confirmedID returns the ID that the form is for. The user must have typed it as it is, or in the
+// form that typable gives it on the page.
+func (q *request) confirmedID() (id string, err error) {
 	id, typed := q.given().Get("id"), q.r.PostForm.Get("confirmation")
 	if id == "" || typed != id && strings.TrimSpace(typed) != typable(id) {
 		return "", refuse(http.StatusBadRequest, "Wrong ID",
@@ -252,6 +252,6 @@ func (q *request) replay() error {
 	}
 	// The copy has the namespace of its channel, which is the original's.
 	address := addressOf(ops.MessageRef{ID: accepted.MessageID, Namespace: ref.Namespace})
-	address.Set("said", notice)
+	address.Set("notice", notice)
 	return q.redirect("./message?" + address.Encode())
 }

@@ -87,7 +87,7 @@ func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 		r.poison("mail", "smtp said 551", "late")
 
 		started := r.post("bulk", fields)
-		require.Equal(t, http.StatusSeeOther, started.Status, said(started.Body))
+		require.Equal(t, http.StatusSeeOther, started.Status, headingOf(started.Body))
 		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
 		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
 		require.Contains(t, r.page(address), `<dd class="figure">230</dd>`)
@@ -167,7 +167,7 @@ func TestReplayIsRefusedWhereItIsOff(t *testing.T) {
 	})
 }
 
-func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
+func TestCleanupRunsAndReportsWhatItDeleted(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "m1")
 		started := r.post("cleanup", nil)
@@ -178,9 +178,9 @@ func TestCleanupRunsAndSaysWhatItDeleted(t *testing.T) {
 	})
 }
 
-// TestWhatNeedsTheApplicationSaysSo opens a dashboard on the database alone, without the
+// TestActionsThatNeedTheApplicationReturnATypedError opens a dashboard on the database alone, without the
 // application.
-func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
+func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		o, err := ops.New(d.DB)
@@ -197,9 +197,9 @@ func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeDoneHereIsNotOffered checks that an unavailable action is not offered. Users
-// whose role would allow it are told where it is available, unless it was turned off on purpose.
-func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
+// TestUnavailableActionsAreNotOffered checks that an unavailable action is not offered. Users
+// whose role would allow it see where it is available, unless it was turned off on purpose.
+func TestUnavailableActionsAreNotOffered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, allowReplay)
 		inboxtest.Accept(t, r.ib, "m1")
@@ -241,13 +241,13 @@ func TestWhatCannotBeDoneHereIsNotOffered(t *testing.T) {
 	})
 }
 
-// TestFailuresThatTakeLongAreLookedAtOnceForAll checks that many concurrent viewers cost the
+// TestSlowFailuresQueryIsSharedByConcurrentRequests checks that many concurrent viewers cost the
 // database as much as one.
-func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
+func TestSlowFailuresQueryIsSharedByConcurrentRequests(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		var looked atomic.Int64
+		var queries atomic.Int64
 		hook := func(v redact.Value) []byte {
-			if looked.Add(1); v.HandlerKey == "mail" {
+			if queries.Add(1); v.HandlerKey == "mail" {
 				<-time.After(120 * time.Millisecond) // a slow search
 			}
 			return v.Bytes
@@ -256,9 +256,9 @@ func TestFailuresThatTakeLongAreLookedAtOnceForAll(t *testing.T) {
 		r.poison("mail", "smtp said 550", "m1", "m2", "m3", "m4")
 		ref := r.ref("mail", "m1")
 		looks := func(page string) int64 {
-			before := looked.Load()
+			before := queries.Load()
 			require.Contains(t, r.page(page), "smtp said #")
-			return looked.Load() - before
+			return queries.Load() - before
 		}
 		require.NotZero(t, looks("failures"))
 		require.Zero(t, looks("failures"), "what was found just now is shown again")
@@ -276,6 +276,6 @@ func TestSamplesAreTakenBetweenStartAndStop(t *testing.T) {
 		require.NoError(t, r.dash.Stop(context.Background()))
 		require.NoError(t, r.dash.Stop(context.Background()))
 		require.NoError(t, r.dash.Start(t.Context()))
-		inboxtest.Eventually(t, func() bool { return dashboard.Samples(r.dash) > 0 }, "a sample that nobody looked for")
+		inboxtest.Eventually(t, func() bool { return dashboard.Samples(r.dash) > 0 }, "a sample without a viewer")
 	})
 }

@@ -212,5 +212,5 @@ func (q *request) stopJob() error {
 		q.log("ended", zap.String(telemetry.FieldJob, id))
 		notice = "ended"
 	}
-	return q.redirect("./job?" + url.Values{"id": {id}, "said": {notice}}.Encode())
+	return q.redirect("./job?" + url.Values{"id": {id}, "notice": {notice}}.Encode())
 }

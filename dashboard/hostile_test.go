@@ -36,7 +36,7 @@ var hostile = []string{
 	"../../retry?x=", "https://evil.example/\"'", `\u003cscript\u003e`, "<\u200bscript>",
 }
 
-func TestWhatIsStoredStaysText(t *testing.T) {
+func TestStoredTextIsNeverMarkup(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for i, text := range hostile {
 			id := text + " id"
@@ -106,10 +106,10 @@ func TestRedirectsStayInTheDashboard(t *testing.T) {
 		for _, back := range []string{"https://evil.example/", "//evil.example", `\\evil.example`, "/etc", "../x",
 			"javascript:1", "./../x", "messages/../../x", "https:messages", "user@messages", "retry", "./\t/evil"} {
 			got := r.post("selected", url.Values{"action": {"retry"}, "back": {back}})
-			require.Equal(t, "./messages?said=nothing-chosen", got.Header.Get("Location"), back)
+			require.Equal(t, "./messages?notice=nothing-chosen", got.Header.Get("Location"), back)
 		}
-		require.Equal(t, "./messages?said=nothing-chosen&state=poisoned", r.post("selected",
-			url.Values{"action": {"retry"}, "back": {"messages?state=poisoned&said=deleted"}}).Header.Get("Location"))
+		require.Equal(t, "./messages?notice=nothing-chosen&state=poisoned", r.post("selected",
+			url.Values{"action": {"retry"}, "back": {"messages?state=poisoned&notice=deleted"}}).Header.Get("Location"))
 	})
 }
 
@@ -202,7 +202,7 @@ func requireDiscreet(t testing.TB, body, name string) {
 	require.Contains(t, body, "Log reference", name)
 }
 
-func TestAnswersHaveADeadline(t *testing.T) {
+func TestResponsesHaveADeadline(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite no lock blocks a reader
 		r := newRig(t, d, func(o *ops.Options) { o.StatementTimeout = time.Hour }, func(o *dashboard.Options) {
 			o.Deadline = time.Second

@@ -27,7 +27,7 @@ var oddIDs = []string{
 var (
 	formOf    = regexp.MustCompile(`(?s)<form method="post" action="([^"]*)"[^>]*>(.*?)</form>`)
 	inputOf   = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)">`)
-	shownID   = regexp.MustCompile(`(?s)<strong class="data pick-text"><bdi>(.*?)</bdi></strong>`)
+	shownID   = regexp.MustCompile(`(?s)<strong class="data select-text"><bdi>(.*?)</bdi></strong>`)
 	lineEnds  = regexp.MustCompile(`\r\n|\r|\n`)
 	whiteness = regexp.MustCompile(`[ \t\n\f\r]+`)
 )
@@ -49,7 +49,7 @@ func sent(t testing.TB, page, action string) (address, fields url.Values) {
 		}
 		return to.Query(), fields
 	}
-	require.FailNow(t, "no such form", "%s: %s", action, said(page))
+	require.FailNow(t, "no such form", "%s: %s", action, headingOf(page))
 	return nil, nil
 }
 
@@ -67,7 +67,7 @@ func (r *rig) submit(page, action string, more url.Values) answer {
 func typedFor(t testing.TB, page string) string {
 	t.Helper()
 	found := shownID.FindStringSubmatch(lineEnds.ReplaceAllString(page, "\n"))
-	require.NotNil(t, found, said(page))
+	require.NotNil(t, found, headingOf(page))
 	return strings.TrimSpace(whiteness.ReplaceAllString(html.UnescapeString(found[1]), " "))
 }
 
@@ -81,7 +81,7 @@ func TestMessagesOfAnyIDAreDeletedByWhatThePageShows(t *testing.T) {
 			require.Equal(t, http.StatusBadRequest, r.submit(page, "./delete", url.Values{"confirmation": {"b"}}).Status, "%q",
 				id)
 			got := r.submit(page, "./delete", url.Values{"confirmation": {typedFor(t, page)}})
-			require.Equal(t, http.StatusSeeOther, got.Status, "%q: %s", id, said(got.Body))
+			require.Equal(t, http.StatusSeeOther, got.Status, "%q: %s", id, headingOf(got.Body))
 			require.Equal(t, http.StatusNotFound, r.get("message?"+at).Status, "%q", id)
 		}
 		var left []string
@@ -99,13 +99,13 @@ func TestMessagesOfAnyIDAreRetriedAndReplayed(t *testing.T) {
 			confirm := r.page("bulk?" + url.Values{"action": {"retry"}, "id": {id}, "state": {"poisoned"}}.Encode())
 			require.Contains(t, confirm, "Retry 1 poisoned status?", "%q", id)
 			got := r.submit(confirm, "./bulk", nil)
-			require.Equal(t, http.StatusSeeOther, got.Status, "%q: %s", id, said(got.Body))
+			require.Equal(t, http.StatusSeeOther, got.Status, "%q: %s", id, headingOf(got.Body))
 			job := strings.TrimPrefix(got.Header.Get("Location"), "./")
 			inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(job), "Done.") }, "the end of it")
 			require.False(t, inboxtest.Status(t, r.ib, id, "mail").IsPoisoned, "%q", id)
 
 			got = r.submit(r.page("replay?"+at.Encode()), "./replay", url.Values{"new-id": {"copy" + string(rune('A'+i))}})
-			require.Contains(t, got.Header.Get("Location"), "said=replayed", "%q: %s", id, said(got.Body))
+			require.Contains(t, got.Header.Get("Location"), "notice=replayed", "%q: %s", id, headingOf(got.Body))
 		}
 		for _, id := range []string{"a", "ab", "a b"} {
 			require.True(t, inboxtest.Status(t, r.ib, id, "mail").IsPoisoned, "%q is another message", id)

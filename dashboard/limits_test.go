@@ -75,7 +75,7 @@ func TestMessageOfAnySizeIsShownInLittleMemory(t *testing.T) {
 				}
 			}
 		}
-		require.Contains(t, r.page("message?id=large"), "Not shown: 67\u202f108\u202f864 bytes", "viewers are told the size")
+		require.Contains(t, r.page("message?id=large"), "Not shown: 67\u202f108\u202f864 bytes", "viewers see the size")
 	})
 }
 

@@ -16,7 +16,7 @@ type failuresBody struct {
 	Statuses int64
 }
 
-// failures shows failures grouped by cause.
+// failures shows failures grouped by handler and error.
 func (q *request) failures() error {
 	fields := only(q.query, []string{"handler", "type", "from", "to"})
 	filter, err := filterOf(fields)

@@ -72,8 +72,8 @@ func (q *request) message() error {
 	m, err := q.d.ops.PreviewMessage(q.r.Context(), q.actor(), ref, q.previewBounds())
 	if errors.Is(err, ops.ErrAmbiguous) { // the list shows the messages that share the ID
 		list := url.Values{"id": {ref.ID}}
-		if notice := q.query.Get("said"); notice != "" {
-			list.Set("said", notice)
+		if notice := q.query.Get("notice"); notice != "" {
+			list.Set("notice", notice)
 		}
 		return q.redirect("./messages?" + list.Encode())
 	}

@@ -138,7 +138,7 @@ func verdictOf(seen ops.Overview) verdict {
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
 			plural(int64(poisoned), " handler.", " handlers."),
-			"The Failures page groups them by cause. Fix the cause, then retry the group.", "failures", "See the failures"}
+			"The Failures page groups them by error. Fix the cause, then retry the group.", "failures", "See the failures"}
 	case unserved > 0:
 		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker claims.",
 			" handlers have work that no worker claims."),

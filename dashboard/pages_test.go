@@ -50,7 +50,7 @@ func (e ending) Ended() (time.Time, map[string]ops.Ended) {
 	return e.since, map[string]ops.Ended{"mail": {Completed: 12345, Failed: 67}}
 }
 
-func TestOverviewSaysWhatHasEndedIfTheApplicationKnows(t *testing.T) {
+func TestOverviewShowsEndedAttemptsIfTheApplicationKnows(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		inboxtest.Accept(t, r.ib, "m1")
@@ -63,7 +63,7 @@ func TestOverviewSaysWhatHasEndedIfTheApplicationKnows(t *testing.T) {
 			o.Clock = r.clock
 		})
 		page := r.page("")
-		require.Contains(t, page, `<td class="n">12 345</td><td class="n"><span class="warn">67</span></td>`)
+		require.Contains(t, page, `<td class="number">12 345</td><td class="number"><span class="warn">67</span></td>`)
 		require.Contains(t, page, "1h 00m ago")
 	})
 }
@@ -103,10 +103,10 @@ func between(t testing.TB, text, before, after string) string {
 	return found
 }
 
-// TestPagesSayThatACallDoesNotReturn proves contract 11.1: a call that does not return is shown on
+// TestPagesShowThatACallDoesNotReturn proves contract 11.1: a call that does not return is shown on
 // the page of its message, on the pages of messages that wait for its handler, and in the handler's
 // row.
-func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
+func TestPagesShowThatACallDoesNotReturn(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		inboxtest.Accept(t, r.ib, "hangs", "waits")
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}, Health: `[{"code":"long_running","state":"degraded",
@@ -127,9 +127,9 @@ func TestPagesSayThatACallDoesNotReturn(t *testing.T) {
 	})
 }
 
-// TestOverviewSaysWhatWorkersSayOfTheirHealth proves contract 11.1: the overview shows the workers'
+// TestOverviewShowsTheHealthThatWorkersReport proves contract 11.1: the overview shows the workers'
 // health reasons before it reports a quiet inbox.
-func TestOverviewSaysWhatWorkersSayOfTheirHealth(t *testing.T) {
+func TestOverviewShowsTheHealthThatWorkersReport(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"}}
 		beat := func(health string) string {

@@ -163,7 +163,7 @@ func (r *rig) get(path string) answer {
 func (r *rig) page(path string) string {
 	r.t.Helper()
 	a := r.get(path)
-	require.Equal(r.t, http.StatusOK, a.Status, "%s: %s", path, said(a.Body))
+	require.Equal(r.t, http.StatusOK, a.Status, "%s: %s", path, headingOf(a.Body))
 	return a.Body
 }
 
@@ -204,13 +204,13 @@ func (r *rig) post(path string, fields url.Values) answer {
 
 var heading = regexp.MustCompile(`(?s)<h1.*?</h1>.*?</p>`)
 
-// said returns a page's heading, for failure messages.
-func said(page string) string { return heading.FindString(page) }
+// headingOf returns a page's heading, for failure messages.
+func headingOf(page string) string { return heading.FindString(page) }
 
 // follow loads the page that a form's response redirects to.
 func (r *rig) follow(a answer) string {
 	r.t.Helper()
-	require.Equal(r.t, http.StatusSeeOther, a.Status, said(a.Body))
+	require.Equal(r.t, http.StatusSeeOther, a.Status, headingOf(a.Body))
 	require.True(r.t, strings.HasPrefix(a.Header.Get("Location"), "./"), a.Header.Get("Location"))
 	return r.page(strings.TrimPrefix(a.Header.Get("Location"), "./"))
 }

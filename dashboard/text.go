@@ -245,7 +245,7 @@ func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 }
 
 // notice is the result of the last action, shown on the page after it. It comes from that page's
-// address, which anybody can write, so it is one of the fixed texts, with numbers.
+// address, which anyone can write, so it is one of the fixed texts, with numbers.
 type notice struct {
 	Text string
 	Bad  bool
@@ -254,7 +254,7 @@ type notice struct {
 	Counted    bool
 }
 
-var noticeFields = []string{"said", "done", "left"}
+var noticeFields = []string{"notice", "done", "left"}
 
 var noticeTexts = map[string]notice{
 	"retried":         {Text: "Retried: due now."},
@@ -275,7 +275,7 @@ var noticeTexts = map[string]notice{
 }
 
 func noticeIn(query url.Values) *notice {
-	s, ok := noticeTexts[query.Get("said")]
+	s, ok := noticeTexts[query.Get("notice")]
 	if !ok {
 		return nil
 	}
@@ -287,4 +287,4 @@ func noticeIn(query url.Values) *notice {
 	return &s
 }
 
-func noticeQuery(what string) url.Values { return url.Values{"said": {what}} }
+func noticeQuery(what string) url.Values { return url.Values{"notice": {what}} }

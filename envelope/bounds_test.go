@@ -220,8 +220,8 @@ func TestHeadersCountAsTheyAreStoredWithEachMessage(t *testing.T) {
 	}
 }
 
-// TestEventsAloneAreBoundedAsThoseOfABatch proves contract 4.5.
-func TestEventsAloneAreBoundedAsThoseOfABatch(t *testing.T) {
+// TestSingleEventsHaveTheBoundsOfBatchedOnes proves contract 4.5.
+func TestSingleEventsHaveTheBoundsOfBatchedOnes(t *testing.T) {
 	event := `{"specversion":"1.0","id":"i","source":"s","type":"t","data":"` + strings.Repeat("x", 600) + `"}`
 	for name, r := range map[string]envelope.Record{
 		"batch":      record("["+event+"]", "content-type", batchedType),

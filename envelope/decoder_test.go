@@ -252,7 +252,7 @@ func TestMalformedCloudEventsAreBadRecords(t *testing.T) {
 	require.ErrorIs(t, received.Err, envelope.ErrNotCloudEvent)
 }
 
-func TestMemberThatComesTwiceIsNamed(t *testing.T) {
+func TestDuplicateMemberIsNamed(t *testing.T) {
 	event := `{"specversion":"1.0","id":"1","source":"s","data":{"type":"t","type":"t"},"type":"a","type":"b"}`
 	received := decoder(t, envelope.DecoderConfig{}).Decode(channel,
 		record(event, "content-type", "application/cloudevents+json"))
@@ -340,7 +340,7 @@ func TestConfigErrorsNameFieldValueAndWhatIsAllowed(t *testing.T) {
 	require.NoError(t, envelope.DefaultDecoderConfig().Validate())
 }
 
-func TestMissingIDIsSaidOncePerChannel(t *testing.T) {
+func TestMissingIDIsLoggedOncePerChannel(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	d, err := envelope.NewDecoder(envelope.DecoderConfig{Type: "t", AllowMissingID: true}, zap.New(core))
 	require.NoError(t, err)

@@ -96,7 +96,7 @@ func TestProcessRunsWhatHandlersAccept(t *testing.T) {
 	kit.RequireCompleted("p-1", "send")
 }
 
-func TestFailedRequirementsSayWhatThereIs(t *testing.T) {
+func TestFailedRequirementsNameTheActualServer(t *testing.T) {
 	kit := fxtest.New(t, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 2 }), orders(
 		inbox.Func("ok", nothing), inbox.Func("bad", (&bank{away: 1000}).Handle),
 	))
@@ -141,7 +141,7 @@ func TestFailedRequirementsSayWhatThereIs(t *testing.T) {
 	})
 }
 
-func TestKitsDoNotMeet(t *testing.T) {
+func TestKitsAreIsolated(t *testing.T) {
 	one, two := fxtest.New(t, orders(inbox.Func("h", nothing))), fxtest.New(t, orders(inbox.Func("h", nothing)))
 	one.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{}))
 	two.RequireNotAccepted("o-1")

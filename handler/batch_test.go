@@ -66,7 +66,7 @@ func TestUndecodableMessagesOfABatchFailByThemselves(t *testing.T) {
 	require.Empty(t, got, "nothing was left to call it with")
 }
 
-func TestBatchErrorTellsHowManyFailedAndUnwraps(t *testing.T) {
+func TestBatchErrorCountsFailuresAndUnwraps(t *testing.T) {
 	err := handler.BatchResult(nil, errBoom, handler.Poison(errBoom))
 	require.EqualError(t, err, "2 of 3 messages failed, the first: boom")
 	require.ErrorIs(t, err, errBoom)

@@ -132,7 +132,7 @@ func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
 	handle(t, r, "mail", nothing[message]) // the failed call has not taken the key
 }
 
-func TestHandlersOptionsComeAfterTheReceivers(t *testing.T) {
+func TestHandlersOptionsOverrideTheReceivers(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.Configure(func(o *idempotent.Options) {
 		o.Duplicates = idempotent.FailDuplicates
 		o.AllowMissingID = true

@@ -209,13 +209,13 @@ func TestMessagesWithoutUsableIDAreRefused(t *testing.T) {
 
 func TestBatchOfEventsIsOneMessageWithAnIDOfItsRecord(t *testing.T) {
 	batch := envelope.Record{Topic: "orders", Key: []byte("k"), Headers: headers("content-type",
-		"application/cloudevents-batch+json", "MessageId", "h1"), Value: []byte("not even looked at")}
+		"application/cloudevents-batch+json", "MessageId", "h1"), Value: []byte("not read")}
 	run, err := keyOf(t, batch, idempotent.IDFrom(envelope.HeaderID()))
 	require.NoError(t, err)
 	require.Equal(t, "h1", run.Key.MessageID)
 }
 
-func TestPanicOfASelectorGoesOnToTheCaller(t *testing.T) {
+func TestPanicOfASelectorPropagatesToTheCaller(t *testing.T) {
 	r := receiver(t, memory(t), idempotent.KeyBy(func(order) (string, error) { panic("odd") }))
 	h := handle(t, r, "billing", nothing[order])
 	require.PanicsWithValue(t, "odd", func() { _ = h(t.Context(), order{}) })

@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-func TestOptionsAboutIDsAreToldFromOthers(t *testing.T) {
+func TestOptionsAboutIDsAreDistinguishedFromOthers(t *testing.T) {
 	finds := func(opts ...idempotent.Option) bool {
 		i, err := idempotent.Identify[envelope.Record]("h", opts...)
 		require.NoError(t, err)

@@ -44,7 +44,7 @@ func sweeper(t *testing.T, store idempotent.Store, opts ...func(*idempotent.Swee
 	return s
 }
 
-func TestSweepForgetsWhatHasExpired(t *testing.T) {
+func TestSweepDeletesExpiredMarkers(t *testing.T) {
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	store := memory(t, func(o *memstore.Options) { o.Clock = clock })
 	r := receiver(t, store, idempotent.Configure(func(o *idempotent.Options) { o.Retention = time.Hour }))
@@ -148,7 +148,7 @@ func TestStoresPanicIsTheSweepsError(t *testing.T) {
 	require.EqualError(t, err, "sweep processed messages: the store panicked: odd")
 }
 
-func TestSweepIsBoundedAndGoesOnWhereItGotOn(t *testing.T) {
+func TestSweepIsBoundedAndContinuesWhereItStopped(t *testing.T) {
 	left := int64(3)
 	store := cleaning(func(ctx context.Context) (int64, error) { // one batch each time the test allows it
 		if left == 0 {
@@ -169,7 +169,7 @@ func TestSweepIsBoundedAndGoesOnWhereItGotOn(t *testing.T) {
 	require.Len(t, stuck.calls, 1)
 }
 
-func TestStopCutsASweepOff(t *testing.T) {
+func TestStopInterruptsASweep(t *testing.T) {
 	store := cleaning(func(ctx context.Context) (int64, error) { <-ctx.Done(); return 1, ctx.Err() })
 	s := sweeper(t, store, func(o *idempotent.SweepOptions) { o.Interval = time.Millisecond })
 	s.Start()
@@ -191,7 +191,7 @@ func TestStopReturnsByItsContextsEnd(t *testing.T) {
 
 // Otherwise two loops would sweep at once, and a program that closes the store after Stop would
 // close it during a sweep.
-func TestSweepUnderWayIsWaitedForByEveryStopAndStart(t *testing.T) {
+func TestEveryStopAndStartWaitsForTheCurrentSweep(t *testing.T) {
 	entered, release := make(chan struct{}, 10), make(chan struct{})
 	store := cleaning(func(context.Context) (int64, error) { // ignores its context
 		entered <- struct{}{}

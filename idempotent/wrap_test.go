@@ -123,7 +123,7 @@ func TestMessageThatWasNotHandledIsHandledWhenItComesAgain(t *testing.T) {
 	}
 }
 
-func TestOfMessagesAtOnceOneIsHandled(t *testing.T) {
+func TestOneOfConcurrentDuplicatesIsHandled(t *testing.T) {
 	var calls atomic.Int32
 	r := receiver(t, memory(t))
 	h := handle(t, r, "billing", func(context.Context, message) error { calls.Add(1); return nil })
@@ -252,7 +252,7 @@ func TestStoresErrorsAreNotAcknowledged(t *testing.T) {
 }
 
 // A store is foreign code: its mistake must not acknowledge a message that was not handled.
-func TestStoreThatReportsSuccessOfNothingIsNotBelieved(t *testing.T) {
+func TestStoreThatReportsSuccessWithoutCallingIsAnError(t *testing.T) {
 	t.Run("it called nothing", func(t *testing.T) {
 		r := receiver(t, storeFunc(func(context.Context, idempotent.Run, func(context.Context) error) (bool,
 			error) {

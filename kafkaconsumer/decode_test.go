@@ -98,7 +98,7 @@ func bombs() map[string][]byte {
 	}
 }
 
-func TestWhatABatchClaimsTakesNoMemory(t *testing.T) {
+func TestDeclaredSizeOfABatchAllocatesNoMemory(t *testing.T) {
 	for name, content := range bombs() {
 		t.Run(name, func(t *testing.T) {
 			const limit = 8 << 20

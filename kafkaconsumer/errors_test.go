@@ -21,7 +21,7 @@ func (noToken) Name() string { return "OAUTHBEARER" }
 
 func (noToken) Start(context.Context) (sasl.StateMachine, []byte, error) { return nil, nil, errNoToken }
 
-func TestTroubleOfAConnectionNeverHaltsAPartition(t *testing.T) {
+func TestConnectionErrorsNeverHaltAPartition(t *testing.T) {
 	_, _, login := customSASL{noToken{}}.Start(context.Background())
 	for name, err := range map[string]error{
 		"certificate": &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},

@@ -39,8 +39,8 @@ func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
 			`user "alice" (SCRAM-SHA-512) needs the right READ on the topics ["orders"]`},
 		"topic by certificate": {certified, kafka.TopicAuthorizationFailed,
 			`the user of the client's certificate needs the right READ on the topics ["orders"]`},
-		"topic by nobody": {anonymous, kafka.TopicAuthorizationFailed, `a client without a user needs`},
-		"group":           {scram, kafka.GroupAuthorizationFailed, `needs the right READ on the group "billing"`},
+		"topic without a user": {anonymous, kafka.TopicAuthorizationFailed, `a client without a user needs`},
+		"group":                {scram, kafka.GroupAuthorizationFailed, `needs the right READ on the group "billing"`},
 		"gone or unseen": {scram, protocol.NewErrNoPartition("orders", 1),
 			`does not exist, or user "alice" (SCRAM-SHA-512) lacks`},
 		"gone or unseen topic": {scram, protocol.NewErrNoTopic("orders"),
@@ -62,7 +62,7 @@ func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
 	}
 }
 
-func TestClosedConnectionBeforeTheFirstAnswerNamesWhatTheListenerMayRequire(t *testing.T) {
+func TestConnectionClosedBeforeTheFirstResponseNamesWhatTheListenerMayRequire(t *testing.T) {
 	login := SASL{Mechanism: "PLAIN", Username: "alice"}
 	certificate := &tls.Config{Certificates: make([]tls.Certificate, 1)}
 	for want, cfg := range map[string]Config{

@@ -101,8 +101,8 @@ type set struct{ now time.Time }
 
 func (s *set) Now() time.Time { return s.now }
 
-// TestPartitionStallsOnlyWhileNothingElseSaysWhy proves contract 7.8.
-func TestPartitionStallsOnlyWhileNothingElseSaysWhy(t *testing.T) {
+// TestPartitionStallsOnlyWithoutAnotherReason proves contract 7.8.
+func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 	const timeout = time.Minute
 	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for name, test := range map[string]struct {
@@ -164,7 +164,7 @@ func TestPartitionStallsOnlyWhileNothingElseSaysWhy(t *testing.T) {
 	})
 }
 
-func TestPartitionHealthSaysStateAndSinceWhen(t *testing.T) {
+func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	clock := &set{begun}
 	p := newPartition(t.Context(), "orders", 0, -1)
@@ -188,23 +188,23 @@ func TestPartitionHealthSaysStateAndSinceWhen(t *testing.T) {
 	require.Equal(t, failed, h.ErrSince)
 	require.Equal(t, kafka.NotLeaderForPartition, h.Err, "the last one")
 
-	told := tick()
+	reported := tick()
 	p.fetched(4, 10, 10, 0)
 	h = now(p)
 	require.Equal(t, PartitionAccepting, h.State)
 	require.NoError(t, h.Err)
 	require.Zero(t, h.ErrSince)
-	require.Equal(t, told, h.ToldAt)
-	require.Equal(t, told, h.BehindSince)
+	require.Equal(t, reported, h.ToldAt)
+	require.Equal(t, reported, h.BehindSince)
 	require.EqualValues(t, 10, h.Lag)
 	p.accept(4, tick())
 	h = now(p)
 	require.Equal(t, PartitionFetching, h.State)
 	require.Equal(t, clock.now, h.ProgressAt)
-	require.Equal(t, told, h.BehindSince)
+	require.Equal(t, reported, h.BehindSince)
 	require.EqualValues(t, 6, h.Lag)
 
-	require.False(t, p.stale(), "a fetch told")
+	require.False(t, p.stale(), "a fetch reported it")
 	require.True(t, p.stale())
 	asked := tick()
 	p.refreshed(20, -1)

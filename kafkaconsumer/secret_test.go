@@ -76,7 +76,7 @@ func TestErrorsOfTheConfigurationShowNoPassword(t *testing.T) {
 	}
 }
 
-func TestDangerousSettingsAreSaidAtStart(t *testing.T) {
+func TestDangerousSettingsAreLoggedAtStart(t *testing.T) {
 	login := kafkaconsumer.SASL{Mechanism: "PLAIN", Username: "billing", Password: "pa55word"}
 	allowed, scram := login, login
 	allowed.AllowWithoutTLS, scram.Mechanism = true, "SCRAM-SHA-256"

@@ -59,7 +59,7 @@ func TestCreateAssignsNumbersAndSequences(t *testing.T) {
 				}
 				require.Len(t, numbers, 9)
 				for _, m := range append(batch, first, second, given, &values[0], &values[1], &values[2]) {
-					require.Equal(t, m.ID, numbers[m.Number], "told to who creates it")
+					require.Equal(t, m.ID, numbers[m.Number], "assigned in the caller's message")
 				}
 				var rows []models.HandlerStatus
 				require.NoError(t, db.Order("sequence").Find(&rows).Error)
@@ -69,13 +69,13 @@ func TestCreateAssignsNumbersAndSequences(t *testing.T) {
 					require.Equal(t, row.MessageID, numbers[models.MessageNumber(row.MessageNumber)])
 					require.EqualValues(t, 1, row.Version)
 				}
-				require.Equal(t, rows[0].Sequence, statuses[0].Sequence, "told to who creates it")
+				require.Equal(t, rows[0].Sequence, statuses[0].Sequence, "assigned in the caller's message")
 			})
 		}
 	})
 }
 
-func TestANumberIsNeitherChangedNorGivenOutAgain(t *testing.T) {
+func TestNumbersOfMessagesAreNeitherChangedNorReused(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
 		naming := models.Naming{Prefix: "Shop_"}

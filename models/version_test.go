@@ -172,7 +172,7 @@ func TestAStatusThatWasReadIsWrittenAndItsVersionRaised(t *testing.T) {
 	})
 }
 
-func TestOfSeveralStatusesTheStaleOneIsLeft(t *testing.T) {
+func TestOnlyTheStaleStatusOfSeveralIsSkipped(t *testing.T) {
 	onEveryDriver(t, func(s tables) {
 		fresh, stale, other := s.add("1"), s.add("2"), s.add("3")
 		s.complete(stale.ID)

@@ -51,9 +51,9 @@ func TestRetryMakesAPoisonedStatusDueNow(t *testing.T) {
 	})
 }
 
-// TestOperatorsClockPutsNothingOff runs an operator's machine that is ahead of the database by a
+// TestOperatorsClockDelaysNothing runs an operator's machine that is ahead of the database by a
 // day.
-func TestOperatorsClockPutsNothingOff(t *testing.T) {
+func TestOperatorsClockDelaysNothing(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.poison("mail", "no", "1", "2")
@@ -152,7 +152,7 @@ func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
 	})
 }
 
-func TestOfTwoOperatorsAtOnceOneWinsAndTheOtherLearnsSo(t *testing.T) {
+func TestOneOfTwoConcurrentOperatorsWinsAndTheOtherGetsAnError(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "no", "1")
 		r.accept("1")

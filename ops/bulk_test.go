@@ -130,7 +130,7 @@ func TestBulkActionTakesNoMoreThanWasConfirmed(t *testing.T) {
 	})
 }
 
-func TestBulkActionEndsBetweenChunksAndTellsWhatWasDone(t *testing.T) {
+func TestBulkActionEndsBetweenChunksAndReportsWhatWasDone(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)
 		ctx, cancel := context.WithCancel(t.Context())

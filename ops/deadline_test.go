@@ -31,9 +31,9 @@ func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	}
 }
 
-// TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts runs dozens of statements, one for each
+// TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts runs dozens of statements, one for each
 // handler, of which each is in time.
-func TestAnswersOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
+func TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 	const timeout = 500 * time.Millisecond
 	db := testenv.SQLite(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))

@@ -44,7 +44,7 @@ func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 
 		r.clock.Advance(10 * time.Minute)
 		require.NoError(t, r.ops.Denied(t.Context(), ada, "POST delete"))
-		require.Len(t, r.audit(), 6, "after a while they are counted anew")
+		require.Len(t, r.audit(), 6, "after a while they are counted again")
 		for _, target := range []string{"", strings.Repeat("x", 501), "a\x00"} {
 			require.ErrorIs(t, r.ops.Denied(t.Context(), ada, target), ops.ErrBadInput)
 		}
@@ -62,9 +62,9 @@ func TestReplayThatIsOffIsDenied(t *testing.T) {
 	})
 }
 
-// TestAuditTellsTheDatabaseRole proves that the row has the role of its writer's login, whatever
+// TestAuditShowsTheDatabaseRole proves that the row has the role of its writer's login, whatever
 // the actor is.
-func TestAuditTellsTheDatabaseRole(t *testing.T) {
+func TestAuditShowsTheDatabaseRole(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		_, err := r.ops.Message(t.Context(), ada, ops.MessageRef{ID: "1"})

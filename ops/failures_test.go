@@ -293,9 +293,9 @@ func TestAgesAreComparedBelowASecond(t *testing.T) {
 	})
 }
 
-// TestHandlersOfFewGroupsLeaveTheirShareToOthers proves contract 11.2: what handlers of few groups
+// TestHandlersWithFewFailureGroupsLeaveRoomForOthers proves contract 11.2: what handlers of few groups
 // leave over is for those of many.
-func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
+func TestHandlersWithFewFailureGroupsLeaveRoomForOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
 		alone.Type = "alone"
@@ -324,9 +324,9 @@ func TestHandlersOfFewGroupsLeaveTheirShareToOthers(t *testing.T) {
 	})
 }
 
-// TestGroupsBeyondTheMostAreLeftOut proves that the groups are divided among the handlers if there
+// TestFailureGroupsBeyondTheLimitAreDividedAmongHandlers proves that the groups are divided among the handlers if there
 // are more than are shown, and that no group is returned twice.
-func TestGroupsBeyondTheMostAreLeftOut(t *testing.T) {
+func TestFailureGroupsBeyondTheLimitAreDividedAmongHandlers(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		alone := inboxtest.Message("0")
 		alone.Type = "alone"

@@ -84,7 +84,7 @@ func TestOverviewCountsByHandler(t *testing.T) {
 	})
 }
 
-func TestLeasesTellWhenTheyEnd(t *testing.T) {
+func TestLeasesReportWhenTheyExpire(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		owner := uuid.NewString()
 		held, err := inboxtest.Store(t, r.d.DB).AcquireLease(t.Context(), "processor", owner, time.Hour, r.clock.Now())
@@ -257,9 +257,9 @@ func TestOverviewJudgesLanes(t *testing.T) {
 	}
 }
 
-// TestAuditIsReadWhereItsTimesAre proves that reading a long audit stops where nothing older can
+// TestAuditReadsOnlyThePartWithItsTimes proves that reading a long audit stops where nothing older can
 // match.
-func TestAuditIsReadWhereItsTimesAre(t *testing.T) {
+func TestAuditReadsOnlyThePartWithItsTimes(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.accept("1")
 		for range 30 {
@@ -312,7 +312,7 @@ func TestPausingWithoutTheApplication(t *testing.T) {
 	})
 }
 
-func TestCanTellsWhatTheMethodsSay(t *testing.T) {
+func TestCanReportsWhatTheMethodsAllow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		clean := func(o *ops.Options) {
 			o.Cleanup = func(context.Context) (handler.Deleted, error) { return handler.Deleted{}, nil }
@@ -358,7 +358,7 @@ func TestCanTellsWhatTheMethodsSay(t *testing.T) {
 	})
 }
 
-func TestWhatNeedsTheApplicationSaysSo(t *testing.T) {
+func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		o, err := ops.New(r.d.DB, allowReplay)
 		require.NoError(t, err)
@@ -492,9 +492,9 @@ func TestOpsSeesItsOwnTablesOnly(t *testing.T) {
 	})
 }
 
-// TestMessagesThatWaitForACircuitBreakerSaySo proves contract 11.1: an operator's faces say what
+// TestMessagesThatWaitForACircuitBreakerShowThat proves contract 11.1: an operator's faces say what
 // the workers' health says.
-func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
+func TestMessagesThatWaitForACircuitBreakerShowThat(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
 			inboxtest.Handlers(inbox.Func("mail", func(context.Context, inboxtest.Bytes) error {
@@ -519,9 +519,9 @@ func TestMessagesThatWaitForACircuitBreakerSaySo(t *testing.T) {
 	})
 }
 
-// TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo proves contract 11.1: the page of the message
+// TestMessagesOfAHandlerWhoseCallDoesNotReturnShowThat proves contract 11.1: the page of the message
 // that hangs says so, and that of the one that waits behind it in its lane says why.
-func TestMessagesOfAHandlerWhoseCallDoesNotReturnSaySo(t *testing.T) {
+func TestMessagesOfAHandlerWhoseCallDoesNotReturnShowThat(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

@@ -219,7 +219,7 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 	})
 }
 
-func TestBadInputIsToldApart(t *testing.T) {
+func TestBadInputHasItsOwnError(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.accept("1", "2", "3")

@@ -73,7 +73,7 @@ func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 	})
 }
 
-func TestMessageTellsThePlaceInItsLane(t *testing.T) {
+func TestMessageShowsItsPositionInItsLane(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil, handler.Ordered())
 		r.poison("mail", "no", "head")
@@ -184,9 +184,9 @@ func TestTheInboxsHookRunsBeforeThatOfAnOps(t *testing.T) {
 	})
 }
 
-// TestWhyARecordIsStillBadIsRedacted proves contract 11.4: why a record is still bad is an error's
+// TestNewReasonOfABadRecordIsRedacted proves contract 11.4: why a record is still bad is an error's
 // text, too.
-func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
+func TestNewReasonOfABadRecordIsRedacted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, redactBy(func(v redact.Value) []byte { return append([]byte("of "), v.Part...) }))
 		bad := r.reject(1, "old", func(m *models.RejectedMessage) { m.Headers = "[]" })
@@ -199,8 +199,8 @@ func TestWhyARecordIsStillBadIsRedacted(t *testing.T) {
 	})
 }
 
-// TestWhyARecordIsStillBadIsNotShownUnaudited proves contract 11.3, 11.4.
-func TestWhyARecordIsStillBadIsNotShownUnaudited(t *testing.T) {
+// TestNewReasonOfABadRecordIsNotShownUnaudited proves contract 11.3, 11.4.
+func TestNewReasonOfABadRecordIsNotShownUnaudited(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var channels []string
 		hook := redactBy(func(v redact.Value) []byte {

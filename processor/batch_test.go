@@ -109,7 +109,7 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 	})
 }
 
-func TestPanicInABatchPoisonsOnlyTheCulprit(t *testing.T) {
+func TestPanicInABatchPoisonsOnlyItsMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -274,7 +274,7 @@ func TestStopReleasesABatchUncharged(t *testing.T) {
 	})
 }
 
-func TestSuspectsOfACrashRunAlone(t *testing.T) {
+func TestStatusesSuspectedOfACrashRunAlone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

@@ -62,7 +62,7 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsForAnOpenCircuitIsGivenBack(t *testing.T) {
+func TestStatusesQueuedForAnOpenCircuitAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1

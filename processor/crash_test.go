@@ -73,7 +73,7 @@ func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
 	})
 }
 
-func TestHangingHookDoesNotHoldUpTheStop(t *testing.T) {
+func TestHangingHookDoesNotDelayTheStop(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		hanging, letGo := make(chan struct{}), make(chan struct{})
 		t.Cleanup(func() { close(letGo) })
@@ -138,7 +138,7 @@ func TestDrainLeavesUnknownKeysToLivingWorkers(t *testing.T) {
 
 // SQLite alone has one write lock for all: a transactional handler that runs for longer than
 // WorkerTimeout keeps its own worker from sending heartbeats.
-func TestLongTransactionOnSQLiteFencesNobody(t *testing.T) {
+func TestLongTransactionOnSQLiteFencesNoWorker(t *testing.T) {
 	t.Parallel()
 	db := testenv.OpenSQLite(t, testenv.BusyTimeout(testenv.SQLiteDSN(t), 50*time.Millisecond))
 	var runs atomic.Int64

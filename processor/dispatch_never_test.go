@@ -36,10 +36,8 @@ func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				ran := newLedger()
-				ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+				ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 					also(inboxtest.Do("judged", ran.note, option)))
-				inboxtest.Start(t, ib)
-				settleDown(t, ib)
 				before := ib.Counters().HandedOff
 				for i := range 10 {
 					id := acceptAlso(t, ib, i)
@@ -55,10 +53,8 @@ func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
 
 func TestPausedHandlerIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("paused", inboxtest.Nothing)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		require.NoError(t, ib.Pause(context.Background(), "paused"))
 		for range 2 { // the first heartbeat may have read the pauses before
 			after := lastBeat(t, d)
@@ -66,19 +62,17 @@ func TestPausedHandlerIsNotDispatchedLocally(t *testing.T) {
 		}
 		for i := range 10 {
 			id := acceptAlso(t, ib, i)
-			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "paused").Version, "never claimed, not even to be given back")
+			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "paused").Version, "never claimed, not even to be released")
 			require.Nil(t, inboxtest.Status(t, ib, id, "paused").ProcessingStartedAt)
 		}
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "plain 9", "plain").CompletedAt != nil
-		}, "the other handler runs")
+		completed(t, ib, "plain 9", "plain")
 	})
 }
 
 func TestHandlerThatIsToTryAProbeIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := make(chan bool, 1)
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
+		ib := startDispatching(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
 			inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error {
 				if <-fails {
@@ -86,8 +80,6 @@ func TestHandlerThatIsToTryAProbeIsNotDispatchedLocally(t *testing.T) {
 				}
 				return nil
 			}, handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: 50 * time.Millisecond}))))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		for i := range 5 {
 			fails <- true
 			id := acceptAlso(t, ib, 2*i)
@@ -98,36 +90,29 @@ func TestHandlerThatIsToTryAProbeIsNotDispatchedLocally(t *testing.T) {
 			pause(t, 100*time.Millisecond) // a claim finds none
 			fails <- false
 			id = acceptAlso(t, ib, 2*i+1)
-			inboxtest.Eventually(t, func() bool {
-				return inboxtest.Status(t, ib, id, "broken").CompletedAt != nil
-			}, "the probe is completed")
-			require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "broken").Version, "inserted, claimed, completed")
+			require.EqualValues(t, 3, completed(t, ib, id, "broken").Version, "inserted, claimed, completed")
 		}
 	})
 }
 
 func TestHandlerWithAnOpenCircuitIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
+		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error { return errBoom },
 				handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour}))))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		acceptAlso(t, ib, 0)
 		inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.OpenCircuits) == 1 }, "the circuit is open")
 		for i := 1; i < 10; i++ {
 			id := acceptAlso(t, ib, i)
-			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "broken").Version, "never claimed, not even to be given back")
+			require.EqualValues(t, 1, inboxtest.Status(t, ib, id, "broken").Version, "never claimed, not even to be released")
 		}
 	})
 }
 
-func TestAcceptTxHandsNothingOff(t *testing.T) {
+func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		before := ib.Counters().HandedOff
 		rolledBack := d.DB.Begin()
 		_, err := ib.AcceptTx(context.Background(), rolledBack, inboxtest.Message("rolled back"))
@@ -142,10 +127,7 @@ func TestAcceptTxHandsNothingOff(t *testing.T) {
 		require.Zero(t, claimed)
 		require.NoError(t, tx.Commit().Error)
 		receipt.Wake()
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
-		}, "it is completed")
-		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "h").Version, "inserted, claimed, completed")
+		require.EqualValues(t, 3, completed(t, ib, "1", "h").Version, "inserted, claimed, completed")
 		require.Equal(t, before, ib.Counters().HandedOff)
 		require.NotContains(t, ran.runs, "rolled back/h")
 	})
@@ -157,16 +139,11 @@ func TestKnownMessageIsNotDispatchedLocallyAgain(t *testing.T) {
 		older := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Accept(t, older, "1")
 		inboxtest.Process(t, older)
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note),
+		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note),
 			inboxtest.Do("later", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		before := ib.Counters().HandedOff
 		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "1", "later").CompletedAt != nil
-		}, "the new handler's row is completed")
-		require.EqualValues(t, 3, inboxtest.Status(t, ib, "1", "later").Version)
+		require.EqualValues(t, 3, completed(t, ib, "1", "later").Version)
 		require.Equal(t, before, ib.Counters().HandedOff)
 		require.Equal(t, 1, ran.runs["1/h"])
 	})
@@ -182,9 +159,7 @@ func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
 		}), handlers)
 		inboxtest.Start(t, holder)
 		inboxtest.Eventually(t, func() bool { return holder.Health().Processor.HoldsLock }, "it holds the lock")
-		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Mode = processor.ModeExclusive
-		}), handlers)
+		standby := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), exclusiveMode(), handlers)
 		inboxtest.Start(t, standby)
 		inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "both are registered")
 		for i := range 20 {
@@ -192,7 +167,7 @@ func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
 		}
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, standby) }, "all were completed")
 		require.Zero(t, standby.Counters().HandedOff)
-		require.Zero(t, standby.Counters().Released, "none was claimed and given back")
+		require.Zero(t, standby.Counters().Released, "none was claimed and released")
 		ran.requireOnce(t, 20)
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
-	"github.com/gorm-inbox/inbox/processor"
 )
 
 // acceptMeanwhile accepts one message in the background; the channel receives the result.
@@ -41,16 +40,11 @@ func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (ove
 	return over, open
 }
 
-func TestStopWaitsForAnAcceptThatDispatchesLocallyAndGivesItsClaimsBack(t *testing.T) {
+func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.StopBudget = inboxtest.Patience
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		require.NoError(t, ib.Start(context.Background()))
-		settleDown(t, ib)
+		ib := startDispatching(t, db, stopBudget(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		stopped := make(chan error, 1)
 		go func() { stopped <- ib.Stop(context.Background()) }()
@@ -63,43 +57,36 @@ func TestStopWaitsForAnAcceptThatDispatchesLocallyAndGivesItsClaimsBack(t *testi
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Nil(t, s.WorkerID)
 		require.Nil(t, s.ProcessingStartedAt)
-		require.EqualValues(t, 2, s.Version, "given back")
+		require.EqualValues(t, 2, s.Version, "released")
 		require.Zero(t, s.ErrorCount+s.AbandonedCount)
 		require.NotContains(t, ran.runs, "1/h")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
 	})
 }
 
-func TestAcceptThatOutlivesTheStopGivesItsClaimsBackItself(t *testing.T) {
+func TestAcceptThatOutlastsTheStopReleasesItsOwnClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.StopBudget = 10 * time.Millisecond
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		require.NoError(t, ib.Start(context.Background()))
-		settleDown(t, ib)
+		ib := startDispatching(t, db, stopBudget(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		require.NoError(t, ib.Stop(context.Background()))
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Nil(t, s.WorkerID)
-		require.EqualValues(t, 2, s.Version, "given back before Accept returned")
+		require.EqualValues(t, 2, s.Version, "released before Accept returned")
 		require.EqualValues(t, 1, ib.Counters().Released)
 		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, 1, ran.runs["1/h"])
 	})
 }
 
-func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *testing.T) {
+func TestDispatchedClaimsOfAWorkerDeclaredDeadRunOnceUnderItsNextID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		first := workers(t, d)
 		require.Len(t, first, 1)
@@ -109,26 +96,18 @@ func TestClaimsAcceptedForAWorkerThatWasTakenForDeadRunOnceUnderItsNextID(t *tes
 		}, "it is back under a new ID, without waiting for the accept")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
-		}, "it is completed")
-		require.EqualValues(t, 4, inboxtest.Status(t, ib, "1", "h").Version,
-			"inserted claimed, given back, claimed, completed")
+		require.EqualValues(t, 4, completed(t, ib, "1", "h").Version,
+			"inserted claimed, released, claimed, completed")
 		require.Equal(t, 1, ran.runs["1/h"])
 		require.Zero(t, ib.Counters().Fenced)
 	})
 }
 
-func TestStatusesDispatchedWhenTheLockIsLostAreGivenBack(t *testing.T) {
+func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Mode = processor.ModeExclusive
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, exclusiveMode(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		// Another worker holds the lock, and keeps it.
 		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'",
@@ -139,47 +118,34 @@ func TestStatusesDispatchedWhenTheLockIsLostAreGivenBack(t *testing.T) {
 		require.Nil(t, inboxtest.Status(t, ib, "2", "h").WorkerID, "it is for another worker")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
-		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").WorkerID == nil }, "it is given back")
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "1", "h").WorkerID == nil }, "it is released")
 		require.EqualValues(t, 2, inboxtest.Status(t, ib, "1", "h").Version)
 		require.NotContains(t, ran.runs, "1/h")
 	})
 }
 
-func TestAcceptWhoseAnswerIsLostStrandsNothing(t *testing.T) {
+func TestAcceptWhoseResponseIsLostLeavesNoClaim(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.StatementTimeout = time.Second
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		gate.lose()
 		_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
 		require.ErrorIs(t, err, errLost)
-		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").WorkerID, "it was claimed, and nobody knows")
+		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").WorkerID, "it was claimed, and no one knows")
 		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
-		}, "it is found, and completed")
-		require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount, "nobody is to blame")
+		require.Zero(t, completed(t, ib, "1", "h").AbandonedCount, "no worker is to blame")
 		require.Equal(t, 1, ran.runs["1/h"])
 	})
 }
 
-func TestDispatchedAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
+func TestDispatchedAcceptWhoseCommitFailsRunsOnce(t *testing.T) {
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
 		pgproxy.ConnectionLost} {
 		t.Run(fault.String(), func(t *testing.T) {
 			_, proxy, proxied := behindProxy(t)
 			ran := newLedger()
-			ib := inboxtest.New(t, proxied, unhurried(), inbox.Configure(func(o *inbox.Options) {
-				o.Processor.StatementTimeout = 2 * time.Second
-			}),
-				inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-			inboxtest.Start(t, ib)
-			settleDown(t, ib)
+			ib := startDispatching(t, proxied, statementTimeout(2*time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 			proxy.LoseCommits(fault, 1)
 			_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
 			require.Error(t, err)
@@ -188,24 +154,16 @@ func TestDispatchedAcceptWhoseCommitGoesWrongRunsOnce(t *testing.T) {
 				_, err := ib.Accept(context.Background(), inboxtest.Message("1"))
 				return err == nil
 			}, "it is accepted")
-			inboxtest.Eventually(t, func() bool {
-				return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
-			}, "it is completed")
-			require.Zero(t, inboxtest.Status(t, ib, "1", "h").AbandonedCount)
+			require.Zero(t, completed(t, ib, "1", "h").AbandonedCount)
 			require.Equal(t, 1, ran.runs["1/h"])
 		})
 	}
 }
 
-func TestResponsesThatGoOnBeingLostDoNotPostponeReconciling(t *testing.T) {
+func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.StatementTimeout = time.Second
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		for i := 0; ; i++ { // at shorter intervals than StatementTimeout
 			gate.lose()
 			_, err := ib.Accept(context.Background(), inboxtest.Message(fmt.Sprint(i)))
@@ -225,12 +183,7 @@ func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		const timeout = 2 * time.Second
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.StatementTimeout = timeout
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, statementTimeout(timeout), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		gate.lose()
 		_, err := ib.Accept(context.Background(), inboxtest.Message("lost"))
 		require.ErrorIs(t, err, errLost)
@@ -239,9 +192,7 @@ func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
 		before := ib.Counters().HandedOff
 		inboxtest.Accept(t, ib, "meanwhile")
 		require.Equal(t, before, ib.Counters().HandedOff, "nothing is dispatched until claims are reconciled")
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "meanwhile", "h").CompletedAt != nil
-		}, "it is claimed")
+		completed(t, ib, "meanwhile", "h")
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "late", "h").Version, "its accept is under way: it is not lost")
 		open()
 		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
@@ -255,16 +206,10 @@ func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
 	})
 }
 
-func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
+func TestConcurrentAcceptsSplitTheFreeSlots(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite's accepts take turns
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 2
-			o.Processor.Prefetch = 0
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, slots(2, 0), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		heldAccept(t, ib, gate, "1")
 		heldAccept(t, ib, gate, "2")
 		inboxtest.Accept(t, ib, "3")
@@ -274,17 +219,10 @@ func TestAcceptsUnderWayShareTheFreeSlots(t *testing.T) {
 	})
 }
 
-func TestFailedAcceptsGiveTheirSlotsBack(t *testing.T) {
+func TestFailedAcceptsReleaseTheirSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
-		ib := inboxtest.New(t, db, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 2
-			o.Processor.Prefetch = 0
-			o.Processor.StatementTimeout = time.Second
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, db, slots(2, 0), statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		for name, fail := range map[string]func(){
 			"refused": func() {
 				gate.take(func(tx *sql.Tx) error { return errors.Join(tx.Rollback(), errors.New("refused")) })

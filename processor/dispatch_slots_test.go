@@ -10,19 +10,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestAFewOlderStatusesDoNotStarveBehindWhatIsDispatched(t *testing.T) {
+func TestLocalDispatchDoesNotStarveAFewOlderStatuses(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		tickets := make(chan struct{})
 		var finished atomic.Int64
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 10
-			o.Processor.Prefetch = 10
-		}), inboxtest.Handlers(
+		ib := startDispatching(t, d.DB, slots(10, 10), inboxtest.Handlers(
 			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				if isProbe(m) {
 					return nil
@@ -35,8 +31,6 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsDispatched(t *testing.T) {
 				finished.Add(1)
 				return nil
 			})))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		one := func() {
 			before := finished.Load()
 			tickets <- struct{}{}
@@ -70,15 +64,10 @@ func TestAFewOlderStatusesDoNotStarveBehindWhatIsDispatched(t *testing.T) {
 	})
 }
 
-func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
+func TestAcceptThatWaitsForALockHoldsNoIdleSlots(t *testing.T) {
 	// Not on SQLite: its accepts do their waiting before they reserve anything.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.StatementTimeout = inboxtest.Patience
-		}),
-			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
+		ib := startDispatching(t, d.DB, statementTimeout(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		tx := d.DB.Begin() // a long transaction of another connection
 		defer tx.Rollback()
 		_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("x"))
@@ -101,10 +90,7 @@ func TestAcceptThatWaitsForALockKeepsNoSlotsIdle(t *testing.T) {
 		for i := range 30 { // more than there are slots, one after the other
 			id := fmt.Sprint("y", i)
 			inboxtest.Accept(t, ib, id)
-			inboxtest.Eventually(t, func() bool {
-				return inboxtest.Status(t, ib, id, "h").CompletedAt != nil
-			}, "it is claimed: no handler runs")
-			require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "h").Version, "for other accepts the slots stay taken")
+			require.EqualValues(t, 3, completed(t, ib, id, "h").Version, "for other accepts the slots stay taken")
 		}
 		require.Empty(t, blocked, "the accept still waits")
 		before := ib.Counters().HandedOff

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/processor"
 )
 
 // unhurried returns brisk options without polls, so that every claim has another reason.
@@ -23,6 +25,43 @@ func unhurried() inbox.Option {
 		p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
 		p.StopBudget, p.PollingInterval = time.Second, time.Hour
 	})
+}
+
+// startDispatching starts an unhurried inbox that dispatches locally.
+func startDispatching(t *testing.T, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
+	t.Helper()
+	ib := inboxtest.New(t, db, append([]inbox.Option{unhurried()}, opts...)...)
+	inboxtest.Start(t, ib)
+	settleDown(t, ib)
+	return ib
+}
+
+func slots(concurrency, prefetch int) inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) {
+		o.Processor.Concurrency, o.Processor.Prefetch = concurrency, prefetch
+	})
+}
+
+func statementTimeout(d time.Duration) inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) { o.Processor.StatementTimeout = d })
+}
+
+func stopBudget(d time.Duration) inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) { o.Processor.StopBudget = d })
+}
+
+func exclusiveMode() inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) { o.Processor.Mode = processor.ModeExclusive })
+}
+
+// completed waits until a status is completed, and returns it.
+func completed(t *testing.T, ib *inbox.Inbox, messageID, handlerKey string) (s models.HandlerStatus) {
+	t.Helper()
+	inboxtest.Eventually(t, func() bool {
+		s = inboxtest.Status(t, ib, messageID, handlerKey)
+		return s.CompletedAt != nil
+	}, fmt.Sprintf("%s/%s is completed", messageID, handlerKey))
+	return s
 }
 
 // settleDown accepts probes until the inbox dispatches locally, and waits until the probes have
@@ -55,7 +94,7 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 			pause(t, 50*time.Millisecond)
 			return
 		}
-		require.Less(t, n, 1000, "nothing is handed off")
+		require.Less(t, n, 1000, "nothing is dispatched locally")
 	}
 }
 
@@ -65,7 +104,7 @@ func isProbe(m inboxtest.Bytes) bool { return strings.HasPrefix(m.ID, "probe ") 
 func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
-		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(
+		ib := startDispatching(t, d.DB, inboxtest.Handlers(
 			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error {
 				var stored int64 // read by another connection, so it is committed
 				if err := d.DB.Model(&models.HandlerStatus{}).Where("message_id = ? AND handler_key = 'a'",
@@ -75,8 +114,6 @@ func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
 				return ran.note(ctx, m)
 			}),
 			inboxtest.Do("b", ran.note)))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		before := ib.Counters()
 		for i := range 20 {
 			id := fmt.Sprint(i)
@@ -140,7 +177,7 @@ func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 		settleDown(t, ib)
 		before := ib.Counters().HandedOff
 		for name := range messages {
-			one, two := claimed[name], accept(ib, "handed off ", name)
+			one, two := claimed[name], accept(ib, "dispatched ", name)
 			for _, m := range []inboxtest.Bytes{one, two} {
 				var row models.Message
 				require.NoError(t, ib.DB().Scopes(ib.Messages).Where("id = ?", m.ID).Take(&row).Error)
@@ -161,10 +198,7 @@ func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		begun, let := make(chan struct{}, 200), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 2
-			o.Processor.Prefetch = 0
-		}), inboxtest.Handlers(
+		ib := startDispatching(t, d.DB, slots(2, 0), inboxtest.Handlers(
 			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 				if isProbe(m) {
 					return nil
@@ -173,8 +207,6 @@ func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 				<-let
 				return ran.note(ctx, m)
 			})))
-		inboxtest.Start(t, ib)
-		settleDown(t, ib)
 		before := ib.Counters().HandedOff
 		claimed := func() (n int64) {
 			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("processing_started_at IS NOT NULL").Count(&n).Error)
@@ -199,10 +231,7 @@ func TestLocalDispatchNeverOvertakesABacklog(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const old = 40
 		ran, let := make(chan string, 200), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 1
-			o.Processor.Prefetch = 10
-		}), inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, unhurried(), slots(1, 10), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error { ran <- m.ID; <-let; return nil })))
 		inboxtest.Accept(t, ib, many(old)...)
 		inboxtest.Start(t, ib)
@@ -219,13 +248,10 @@ func TestLocalDispatchNeverOvertakesABacklog(t *testing.T) {
 	})
 }
 
-func TestLocalDispatchOfOneHandlerLeavesOthersTheirShare(t *testing.T) {
+func TestLocalDispatchOfOneHandlerLeavesOthersTheirSlots(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, let := make(chan string, 200), make(chan struct{})
-		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 4
-			o.Processor.Prefetch = 4
-		}),
+		ib := inboxtest.New(t, d.DB, unhurried(), slots(4, 4),
 			inbox.Channel("hangs", inbox.On("t", inboxtest.Do("hangs", func(_ context.Context, m inboxtest.Bytes) error {
 				if !isProbe(m) {
 					<-let

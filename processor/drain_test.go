@@ -47,7 +47,7 @@ func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 }
 
 // Contract 5.2: handlers without work take no slots.
-func TestDrainGivesABusyHandlerTheSharesOfIdleOnes(t *testing.T) {
+func TestDrainGivesABusyHandlerTheSlotsOfIdleOnes(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const together = 6 // of ten slots
 		var running atomic.Int64
@@ -101,7 +101,7 @@ func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
 }
 
 // Contract 5.11: even if the first failure poisons, no message is charged for another one.
-func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheCulprit(t *testing.T) {
+func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheFailingMessage(t *testing.T) {
 	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB) error{
 		"a panic": func(context.Context, *gorm.DB) error { panic("boom") },
 		"a swallowed SQL error": func(_ context.Context, tx *gorm.DB) error {
@@ -182,7 +182,7 @@ func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
 
 // Contract 5.2: a status that comes due because a result was stored does not wait until other calls
 // have ended.
-func TestDrainMovesALaneOnBesideACallThatTakesLong(t *testing.T) {
+func TestDrainAdvancesALaneDuringALongCall(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const rows = 4
 		moved := make(chan struct{})

@@ -78,7 +78,7 @@ func TestModeIsByTheDatabaseUnlessSet(t *testing.T) {
 	})
 }
 
-func TestOneOfThreeExclusiveWorkersRunsEverythingAndTheNextTakesOverWhenItStops(t *testing.T) {
+func TestOneOfThreeExclusiveWorkersRunsEverythingUntilItStops(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan int, 1000)
 		log, logs := inboxtest.Observe()

@@ -32,7 +32,7 @@ func (h *hanging) run(ctx context.Context, _ inboxtest.Bytes) error {
 	}
 }
 
-func TestBacklogAndHangingCallsLeaveOtherHandlersTheirShare(t *testing.T) {
+func TestBacklogAndHangingCallsLeaveOtherHandlersTheirSlots(t *testing.T) {
 	for _, tc := range []struct{ concurrency, handlers int }{{4, 2}, {6, 3}, {2, 5}} {
 		t.Run(fmt.Sprintf("%d slots, %d handlers", tc.concurrency, tc.handlers), func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -54,7 +54,7 @@ func awaitListening(t *testing.T, other *inbox.Inbox, got <-chan string) {
 func listeningFails(ib *inbox.Inbox) error { return ib.Health().Processor.Conditions["listening"] }
 
 // Contract 4.7.
-func TestListenBringsWhatOtherProcessesAcceptAtOnce(t *testing.T) {
+func TestListenRunsWhatOtherProcessesAcceptAtOnce(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
 		handler, got := arrivals()
 		worker := inboxtest.New(t, d.DB, listening(inboxtest.Handlers(handler))...)
@@ -200,7 +200,7 @@ func TestStopNotifiesOtherWorkersOfWhatItReleases(t *testing.T) {
 	})
 }
 
-func TestListenIsRefusedWhereNothingCanBeHeard(t *testing.T) {
+func TestListenIsRefusedWhereNoNotificationCanArrive(t *testing.T) {
 	_, err := inbox.New("test", testenv.SQLite(t), inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }),
 		inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
 	require.ErrorContains(t, err, `inbox "test": option Listen requires PostgreSQL (got sqlite)`)

@@ -50,7 +50,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 }
 
 // Contract 5.9: no lost response makes the worker reconcile, only the routine.
-func TestOwnClaimThatNothingRunsIsReleasedWithoutALostAnswer(t *testing.T) {
+func TestOwnIdleClaimIsReleasedWithoutALostResponse(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.SweepInterval = 50 * time.Millisecond
@@ -131,7 +131,7 @@ func TestLostClaimIsFoundAlthoughTheFailureBeforeItIsStillBeingStored(t *testing
 
 // The client's connection is lost while the server runs the claim, which takes longer than the
 // first reconciliation waits.
-func TestClaimThatIsCommittedLongAfterItsAnswerWasGivenUpIsFound(t *testing.T) {
+func TestClaimCommittedLongAfterItsTimeoutIsFound(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = 500 * time.Millisecond

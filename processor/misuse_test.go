@@ -88,7 +88,7 @@ func TestHandlerCannotEndItsTransaction(t *testing.T) {
 
 // A failed write that a savepoint has undone does not count, whatever way it failed (contract
 // 5.11).
-func TestFailedWriteThatASavepointUndidIsForgiven(t *testing.T) {
+func TestFailedWriteThatASavepointUndidDoesNotFailTheHandler(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
@@ -215,7 +215,7 @@ func TestHandlerReadsWhatTheTransactionReads(t *testing.T) {
 }
 
 // A handler that ends its transaction is charged, and its lane continues.
-func TestLaneGoesOnAfterAHandlerThatEndsItsTransaction(t *testing.T) {
+func TestLaneContinuesAfterAHandlerThatEndsItsTransaction(t *testing.T) {
 	inboxtest.OnEachDriver(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Items(t, d)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

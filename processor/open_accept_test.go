@@ -9,7 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 )
 
-func TestDeadWorkersOpenAcceptIsEndedAndHoldsNobodyUp(t *testing.T) {
+func TestDeadWorkersOpenAcceptIsEndedAndBlocksNoOne(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, hasty(), log, inbox.Configure(func(o *inbox.Options) {

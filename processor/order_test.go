@@ -263,7 +263,7 @@ func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
 	})
 }
 
-func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreLetGo(t *testing.T) {
+func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
 		poisons := func(_ context.Context, m inboxtest.Bytes) error {
@@ -284,7 +284,7 @@ func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreLetGo(t *testing.T) {
 	})
 }
 
-func TestLaneWhoseProcessDiedBeforeItLookedAfterItGoesOn(t *testing.T) {
+func TestLaneWhoseProcessDiedBeforeAdvancingItContinues(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(

@@ -110,7 +110,7 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 
 // Contract 4.7, 5.10: what waits for the commit of a handler's transaction happens once the commit
 // is found. Here that is counting what the handler accepted, and waking the processor.
-func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted(t *testing.T) {
+func TestMessagesOfATransactionOfUnknownOutcomeAreNotifiedOnceItIsFoundCommitted(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault pgproxy.Fault
@@ -155,7 +155,7 @@ func TestAcceptedInATransactionOfUnknownOutcomeIsAnnouncedOnceItIsFoundCommitted
 }
 
 // Contract 5.10: the same for results that are written in groups.
-func TestResultsWhoseAnswerIsLostAreNotCalledStale(t *testing.T) {
+func TestResultsWhoseResponseIsLostAreNotReportedStale(t *testing.T) {
 	completing, settling := pgproxy.Containing("completed_at = $1::timestamptz"),
 		pgproxy.Containing("error_count = c.error_count")
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
@@ -250,7 +250,7 @@ func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 }
 
 // Contract 5.10, 5.12: an unknown outcome neither blocks a lane nor changes its order.
-func TestLaneGoesOnAfterACommitOfUnknownOutcome(t *testing.T) {
+func TestLaneContinuesAfterACommitOfUnknownOutcome(t *testing.T) {
 	for _, c := range []struct {
 		fault pgproxy.Fault
 		slow  bool

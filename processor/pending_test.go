@@ -14,7 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestDrainGoesOnAfterABatchInWhichAllFailed(t *testing.T) {
+func TestDrainContinuesAfterABatchInWhichAllFailed(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -160,7 +160,7 @@ func TestFailureResetsTheAbandonedCount(t *testing.T) {
 	})
 }
 
-func TestDrainEndsAlthoughAStatusComesDueAgainAndAgain(t *testing.T) {
+func TestDrainEndsAlthoughAStatusKeepsComingDue(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.BatchSize = 2 }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

@@ -189,7 +189,7 @@ func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
 	})
 }
 
-func TestProcessorTakesTheLockAsSoonAsItsOwnProcessPendingGivesItUp(t *testing.T) {
+func TestProcessorTakesTheLockAsSoonAsItsOwnProcessPendingReleasesIt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
 		ib := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

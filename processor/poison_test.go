@@ -28,7 +28,7 @@ func deleteMessage(t *testing.T, d *inboxtest.Database, id string) {
 	}))
 }
 
-func TestWhatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
+func TestStatusThatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing),
 			inboxtest.Tx("tx", nothingTx)))

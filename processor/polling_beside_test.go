@@ -62,7 +62,7 @@ func TestPollsComeSoonerBesideARetry(t *testing.T) {
 
 // Contract 5.1: if due times are closer together than polls, the claims for them find what another
 // process accepts, and polls become more frequent then, too.
-func TestPollAtADueTimeThatFindsNewWorkBringsPollsSooner(t *testing.T) {
+func TestPollAtADueTimeThatFindsNewWorkMakesPollsSooner(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has one worker at a time
 		const again, messages = 3 * time.Second, 8
 		arriving, got := arrivals()

@@ -89,7 +89,7 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-func TestStatusThatTakesWorkersWithItIsPoisoned(t *testing.T) {
+func TestStatusThatKillsWorkersIsPoisoned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxAbandoned = 4
@@ -113,7 +113,7 @@ func TestStatusThatTakesWorkersWithItIsPoisoned(t *testing.T) {
 	})
 }
 
-func TestWorkerTakenForDeadComesBackUnderANewID(t *testing.T) {
+func TestWorkerDeclaredDeadContinuesUnderANewID(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		causes := make(chan error, 10)
@@ -155,7 +155,7 @@ func TestWorkerTakenForDeadComesBackUnderANewID(t *testing.T) {
 	})
 }
 
-func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
+func TestWorkerThatCannotHeartbeatStopsAndContinuesLater(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, causes := make(chan string, 10), make(chan error, 10)
 		var interrupted atomic.Bool
@@ -194,7 +194,7 @@ func TestWorkerThatCannotHeartbeatStopsAndComesBack(t *testing.T) {
 	})
 }
 
-func TestClaimsWhoseAnswerWasLostAreReleased(t *testing.T) {
+func TestClaimsWhoseResponseWasLostAreReleased(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {

@@ -51,7 +51,7 @@ func TestReportsAreTakenOnceEachAndNoneIsLost(t *testing.T) {
 	require.Empty(t, r.take())
 }
 
-func TestReportsNobodyTakesAreReturnedAtTheEnd(t *testing.T) {
+func TestUntakenReportsAreReturnedAtTheEnd(t *testing.T) {
 	r := newReports()
 	g := &group{}
 	require.True(t, r.add(event{finished: g}))

@@ -132,7 +132,7 @@ func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
 
 // Contract 5.9: a sweep counts only after the sweeper's own heartbeat: a worker that is cut off
 // itself must not judge others by what it cannot see.
-func TestWorkerThatCannotHeartbeatDeclaresNobodyDead(t *testing.T) {
+func TestWorkerThatCannotHeartbeatDeclaresNoOneDead(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = 700 * time.Millisecond
 		ran := make(chan string, 10)

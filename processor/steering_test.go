@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/processor"
 )
 
-func TestHandlersSteerByTheirErrors(t *testing.T) {
+func TestHandlersErrorsDecideRetryPoisonAndSnooze(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		wrapped := func(err error) error { return fmt.Errorf("outer: %w", errors.Join(err, errors.New("and more"))) }
 		for name, tc := range map[string]struct {

@@ -52,7 +52,7 @@ func TestTimeoutIsAFailure(t *testing.T) {
 	})
 }
 
-func TestNilInSpiteOfACancelledContextCompletes(t *testing.T) {
+func TestNilDespiteACancelledContextCompletes(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(100) primary key)")
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -73,7 +73,7 @@ func TestNilInSpiteOfACancelledContextCompletes(t *testing.T) {
 	})
 }
 
-func TestCancelledCallerChargesNothing(t *testing.T) {
+func TestCancelledCallerCountsNoError(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -110,7 +110,7 @@ func TestCancelledCallerChargesNothing(t *testing.T) {
 	})
 }
 
-func TestSteeringOutweighsTheCancellation(t *testing.T) {
+func TestHandlersVerdictOutranksTheCancellation(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -45,7 +45,7 @@ type effect struct {
 	ID     string
 }
 
-func TestHandlersBehindASavepointBeginAsTheyLike(t *testing.T) {
+func TestHandlersFirstStatementAfterASavepointMayBeOfAnyKind(t *testing.T) {
 	for name, begin := range map[string]func(tx *gorm.DB, id string) error{
 		"with an Exec": write,
 		"with an Exec without arguments": func(tx *gorm.DB, id string) error {
@@ -240,7 +240,7 @@ func TestHandlerOfAGroupFindsThePool(t *testing.T) {
 	})
 }
 
-func TestGoroutinesOfAHandlerAllWriteBehindItsSavepoint(t *testing.T) {
+func TestGoroutinesOfAHandlerAllWriteAfterItsSavepoint(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
@@ -270,7 +270,7 @@ func TestGoroutinesOfAHandlerAllWriteBehindItsSavepoint(t *testing.T) {
 	})
 }
 
-func TestHandlerThatMeddlesWithTheGroupsTransactionChargesNobodyElse(t *testing.T) {
+func TestHandlerThatBreaksTheGroupsTransactionChargesNoOtherMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		meddle  func(tx *gorm.DB) error
 		order   string

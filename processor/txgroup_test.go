@@ -175,7 +175,7 @@ func TestLostConnectionRepeatsAllAlone(t *testing.T) {
 	})
 }
 
-func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
+func TestMemberOfADeadlockedGroupIsRetriedAlone(t *testing.T) {
 	// Not on SQLite: a single writer cannot deadlock.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		once := true
@@ -194,7 +194,7 @@ func TestDeadlockInCompanyIsTriedAlone(t *testing.T) {
 	})
 }
 
-func TestStaleMemberIsNotCalledAndHoldsUpNobody(t *testing.T) {
+func TestStaleMemberIsNotCalledAndBlocksNoOne(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
@@ -281,7 +281,7 @@ func TestMemberCannotRollBackToASavepointOfAnother(t *testing.T) {
 	})
 }
 
-func TestCommitThatIsRefusedChargesOnlyTheCulprit(t *testing.T) {
+func TestRefusedCommitChargesOnlyTheFailingMember(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")

@@ -58,7 +58,7 @@ func TestWorkersLeaveKeysOfProgramsThatDrainNowAndThen(t *testing.T) {
 	})
 }
 
-func TestProgramThatNoLongerDrainsIsForgottenAfterADay(t *testing.T) {
+func TestDrainsRowIsDeletedAfterADay(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		cron := inboxtest.New(t, d.Another(t), inboxtest.Handlers(inboxtest.Do("cron", inboxtest.Nothing)))
 		inboxtest.Process(t, cron)

@@ -54,7 +54,7 @@ func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
 }
 
 // Contract 5.2, 5.4, 5.8: a probe that does not return affects its own handler only.
-func TestProbeThatDoesNotReturnHoldsUpNobodyAndNoStop(t *testing.T) {
+func TestProbeThatDoesNotReturnBlocksNeitherOthersNorStop(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d, handler.Timeout(soon))
 		defer close(letGo)
@@ -69,7 +69,7 @@ func TestProbeThatDoesNotReturnHoldsUpNobodyAndNoStop(t *testing.T) {
 	})
 }
 
-func TestProbeOfADrainHoldsUpNoWorker(t *testing.T) {
+func TestProbeOfADrainBlocksNoWorker(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d)
 		inboxtest.Accept(t, ib, "1")
@@ -139,7 +139,7 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 }
 
 // Contract 5.4, 5.13.
-func TestWhatAStuckHandlerCannotRunIsLeftToOthers(t *testing.T) {
+func TestQueueOfAStuckHandlerIsReleasedToOtherWorkers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -221,7 +221,7 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 
 // Contract 5.4, 5.11: a statement that ignores its cancellation costs only its own message an
 // attempt.
-func TestStatementThatOutlivesItsHandlersGraceHoldsUpNobody(t *testing.T) {
+func TestStatementThatOutlastsItsHandlersGraceBlocksNoOne(t *testing.T) {
 	// Not on SQLite: its transaction would hold the only write lock.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		const held = "SELECT pg_advisory_xact_lock(1)"

@@ -22,7 +22,7 @@ func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
 
 // Contract 5.1, 5.9: a living worker keeps its results until they can be stored, however long that
 // takes.
-func TestResultsThatCannotBeStoredAreKeptAndNobodyTakesTheirClaims(t *testing.T) {
+func TestResultsThatCannotBeStoredAreKeptWithTheirClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 4 * time.Second
 		const messages, batch, concurrency = 150, 5, 2
@@ -107,7 +107,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 
 // Contract 5.10: a status whose result the database refuses (a damaged page, a trigger of the
 // application) does not block others.
-func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
+func TestRefusedResultDoesNotBlockOthers(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 40
 		ran := newLedger()
@@ -140,7 +140,7 @@ func TestResultThatIsRefusedStrandsNoOther(t *testing.T) {
 }
 
 // Contract 5.8: a stop reports what it leaves, and another worker recovers that.
-func TestWhatAStopCouldNotStoreOrWaitForIsRecovered(t *testing.T) {
+func TestResultsAndHandlersThatOutlastAStopAreRecovered(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		first := newLedger()
 		running, release := make(chan string, 10), make(chan struct{})

@@ -138,7 +138,7 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 	})
 }
 
-func TestRunningInboxProcessesWhatAcceptBringsAtOnce(t *testing.T) {
+func TestRunningInboxProcessesAcceptedMessagesAtOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

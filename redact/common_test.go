@@ -63,7 +63,7 @@ func TestCommonHidesCardNumbersThatBecameFloats(t *testing.T) {
 }
 
 // Contract 11.6.
-func TestCommonHidesWhatIsNamedASecret(t *testing.T) {
+func TestCommonHidesValuesNamedAsSecrets(t *testing.T) {
 	for text, want := range map[string]string{
 		"Authorization: Bearer s3cr3t, status 401\nGET /":            "Authorization: [redacted]\nGET /",
 		"authorization=s3cr3t":                                       "authorization=[redacted]",

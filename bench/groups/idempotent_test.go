@@ -142,7 +142,7 @@ func keysOf(t *testing.T, client *redis.Client, shared io.Closer) (keys []string
 	return slices.Compact(keys) // a scan may return a key twice
 }
 
-func TestDeliveriesComeTwiceNowAndThenAndAgainAfterAFailure(t *testing.T) {
+func TestDeliveriesAreDuplicatedAndRetried(t *testing.T) {
 	d := newDeliveries(10)
 	require.Len(t, d.ids, 12)
 	require.Equal(t, d.ids[0], d.ids[1])

@@ -71,10 +71,10 @@ func TestLatenciesAreThoseOfEveryMessage(t *testing.T) {
 	require.Equal(t, map[string]float64{"p50_ms": n / 2, "p99_ms": n * 0.99, "max_ms": n}, w.figures())
 }
 
-// TestMessagesThatWaitBehindASlowAcceptAreLate checks that a stall counts for all messages that it
+// TestMessagesThatWaitForASlowAcceptAreLate checks that a stall counts for all messages that it
 // delays. An accept that stalls for the time of 40 messages (a checkpoint, a lock) makes most of 50
 // messages late, not only its own.
-func TestMessagesThatWaitBehindASlowAcceptAreLate(t *testing.T) {
+func TestMessagesThatWaitForASlowAcceptAreLate(t *testing.T) {
 	const stall = 40 * time.Second / latencyRate
 	w := newStopwatch(&trial.Env{Lab: &trial.Lab{Tiny: true}})
 	require.Len(t, w.messages, 50)

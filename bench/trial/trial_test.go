@@ -60,7 +60,7 @@ func TestEachRoundBeginsWithAnotherVariantAndEachTrialHasADatabaseOfItsOwn(t *te
 	}
 }
 
-func TestNoVariantAlwaysRunsBehindTheSameOne(t *testing.T) {
+func TestNoVariantAlwaysRunsAfterTheSameOne(t *testing.T) {
 	const n = 5
 	var order []int
 	for round := range 3 {

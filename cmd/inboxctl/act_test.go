@@ -28,7 +28,7 @@ func TestRetriedStatusesRunAgain(t *testing.T) {
 		require.False(t, now.IsPoisoned)
 		require.Equal(t, 0, now.ErrorCount)
 		require.Equal(t, a.RequeuedCount+1, now.RequeuedCount)
-		r.mended()
+		r.fixed()
 		inboxtest.Process(t, r.ib)
 		require.True(t, inboxtest.AllCompleted(t, r.ib))
 		require.Equal(t, []string{"alice retry status " + a.ID, "alice retry status " + b.ID}, r.audit())
@@ -47,7 +47,7 @@ func TestDiscardedStatusesEnd(t *testing.T) {
 	})
 }
 
-func TestExitCodesTellWhatBecameOfSeveral(t *testing.T) {
+func TestExitCodesReportPartialSuccess(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b", "c")
 		a, b, c := r.status("a"), r.status("b"), r.status("c")
@@ -147,9 +147,9 @@ func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
 	})
 }
 
-// TestWhatComesAfterTheCountIsLeftAlone checks that messages received while the operator is being
+// TestMessagesReceivedAfterTheCountAreExcluded checks that messages received while the operator is being
 // asked are excluded, because the operator has not confirmed them.
-func TestWhatComesAfterTheCountIsLeftAlone(t *testing.T) {
+func TestMessagesReceivedAfterTheCountAreExcluded(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
 		var out, errOut bytes.Buffer
@@ -185,7 +185,7 @@ func (w *interrupting) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func TestInterruptEndsBetweenChunksAndSaysHowFar(t *testing.T) {
+func TestInterruptEndsBetweenChunksAndPrintsTheProgress(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b", "c", "d", "e")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -225,7 +225,7 @@ func TestChunkUnderWayIsFinishedUnlessItTakesTooLong(t *testing.T) {
 	inboxtest.Receive(t, chunks.Done(), "the limit")
 }
 
-func TestInterruptWhileItAsksDoesNothing(t *testing.T) {
+func TestInterruptDuringTheConfirmationDoesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a")
 		ctx, cancel := context.WithCancel(t.Context())

@@ -40,7 +40,7 @@ ops.AuditEntry.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			filter.Actor, filter.Action = ops.Actor(who), ops.Action(act)
 			var after ops.Cursor
-			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
+			if filter.From, filter.To, after, err = page.start(a.now()); err != nil {
 				return err
 			}
 			switch export {
@@ -83,8 +83,8 @@ ops.AuditEntry.`,
 	flags.StringVar(&filter.Target, "target", "", "whose target contains this")
 	flags.StringVar(&export, "export", "", "print all rows that match, as jsonl or csv")
 	page.bindPeriod(cmd, "")
-	fixed(cmd, "action", names...)
-	fixed(cmd, "export", "jsonl", "csv")
+	completeFlag(cmd, "action", names...)
+	completeFlag(cmd, "export", "jsonl", "csv")
 	page.bind(cmd)
 	return cmd
 }

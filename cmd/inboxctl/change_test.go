@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestDeletingWantsTheIDOnceMore(t *testing.T) {
+func TestDeletingRequiresTheIDAsConfirmation(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b")
 		rejected := r.reject(1, nil, nil)
@@ -62,7 +62,7 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 	})
 }
 
-func TestWhatOnlyTheApplicationCanDoIsRefusedWithTheReason(t *testing.T) {
+func TestActionsThatNeedTheApplicationAreRefusedWithTheReason(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a")
 		out := r.run("replay", "a")
@@ -144,7 +144,7 @@ func TestTheActorIsRequired(t *testing.T) {
 	})
 }
 
-func TestMigrateMakesTheTables(t *testing.T) {
+func TestMigrateCreatesTheTables(t *testing.T) {
 	for dialect, dsn := range map[string]func(testing.TB) string{"postgres": testenv.PostgresDSN,
 		"sqlite": testenv.SQLiteDSN} {
 		t.Run(dialect, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestMigrateMakesTheTables(t *testing.T) {
 				require.Equal(t, exitFailed, out.code)
 				require.Contains(t, out.errOut, "inbox tables are missing")
 			}
-			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "made: version")
+			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "created: version")
 			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "nothing to do: version")
 			require.Contains(t, run("migrate", "status").out, "current: version")
 			require.Zero(t, run("status").code)

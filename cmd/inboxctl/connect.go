@@ -210,12 +210,12 @@ func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, err
 	return ops.New(d.DB, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
 }
 
-// print writes a result as JSON, or with the function that formats it for people.
-func (a *app) print(v any, people func()) error {
+// print writes a result as JSON, or as text with the given function.
+func (a *app) print(v any, text func()) error {
 	if a.output == "json" {
 		return writeJSON(a.out, v)
 	}
-	people()
+	text()
 	return a.results.err
 }
 

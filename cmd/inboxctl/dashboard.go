@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/ops"
@@ -24,8 +27,8 @@ const (
 	passwordVariable = "INBOX_DASHBOARD_PASSWORD"
 	// minPassword is the shortest password, long enough not to be guessed over a network.
 	minPassword = 12
-	// endingFor is how long an interrupt waits for requests and bulk actions, at least.
-	endingFor = 10 * time.Second
+	// minStopTimeout is how long an interrupt waits for requests and bulk actions, at least.
+	minStopTimeout = 10 * time.Second
 )
 
 type dashboardFlags struct {
@@ -42,10 +45,11 @@ func newDashboard(a *app) *cobra.Command {
 		Long: `Serves the dashboard at a local address until Ctrl-C. Everyone who opens it acts as
 --actor, with the role of --role: viewer, operator, or admin, who may also delete.
 
-The browser asks for a password: that of ` + passwordVariable + `, of 12 characters
-or more, or else a new one that is printed. The user name does not matter. With
---insecure there is no password. It requires an address that only this machine can
-reach, and every user and program of the machine can then act in your name.
+The browser asks for a password. ` + passwordVariable + ` sets it, with 12
+characters or more; without it a new password is printed. The user name does not
+matter. With --insecure there is no password. It requires an address that only this
+machine can reach, and every user and program of the machine can then act in your
+name.
 
 Actions that need the application are not available here: replay, accepting a
 rejected message again, and the cleanup (use "inboxctl cleanup" instead). For a
@@ -68,7 +72,7 @@ JSON: {"URL", "Inbox", "Actor", "Role", "Password"}, once it listens.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8420", "the address and port to listen on")
 	flags.StringVar(&f.role, "role", dashboard.Operator.String(), "the role of the user: viewer, operator or admin")
-	fixed(cmd, "role", roleNames()...)
+	completeFlag(cmd, "role", roleNames()...)
 	flags.StringArrayVar(&f.origins, "origin", nil,
 		"another origin whose pages may send forms, such as https://ops.example.org; may be repeated")
 	flags.BoolVar(&f.insecure, "insecure", false,
@@ -147,7 +151,7 @@ type gate struct {
 // have the dashboard's origin.
 func (g *gate) authorize(r *http.Request) (dashboard.Principal, error) {
 	if g.insecure {
-		if !g.isOurs(r.Host) {
+		if !g.acceptsHost(r.Host) {
 			return dashboard.Principal{}, errors.New("the Host header names another machine")
 		}
 		return g.who, nil
@@ -160,7 +164,7 @@ func (g *gate) authorize(r *http.Request) (dashboard.Principal, error) {
 	return g.who, nil
 }
 
-func (g *gate) isOurs(host string) bool {
+func (g *gate) acceptsHost(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host
@@ -173,8 +177,8 @@ func (g *gate) isOurs(host string) bool {
 	return isLoopback(name)
 }
 
-// before makes browsers ask for the password, and reports wrong ones.
-func (g *gate) before(next http.Handler) http.Handler {
+// askPassword makes browsers ask for the password, and reports wrong ones.
+func (g *gate) askPassword(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := g.authorize(r); err != nil {
 			if !g.insecure {
@@ -187,3 +191,101 @@ func (g *gate) before(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// served is the JSON output of a running dashboard.
+type served struct {
+	URL      string
+	Inbox    string
+	Actor    string
+	Role     string
+	Password string // empty unless it was generated
+}
+
+// serve serves until ctx ends or the server fails.
+func (a *app) serve(ctx context.Context, o *ops.Ops, f *dashboardFlags, g *gate, password string) error {
+	d, err := dashboard.New(o, func(o *dashboard.Options) {
+		o.Authorizer, o.Origins, o.Logger = g.authorize, f.origins, a.logger()
+		o.ShowPayloads = f.payloads.show
+	})
+	if err != nil {
+		return misuse("%w", err)
+	}
+	seen, err := o.Overview(ctx)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %s: %w", f.listen, err)
+	}
+	server := &http.Server{Handler: g.askPassword(d), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: zap.NewStdLog(a.logger())}
+	_ = d.Start(ctx) // never fails
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+
+	at := served{URL: "http://" + listener.Addr().String() + "/", Inbox: seen.Inbox, Actor: a.actor,
+		Role: g.who.Role.String(), Password: password}
+	err = a.print(at, func() { a.writeServed(at) })
+	if host, _, _ := net.SplitHostPort(listener.Addr().String()); !isLoopback(host) {
+		a.say("Other machines can reach this address and there is no TLS: the password and all pages can be intercepted.")
+	}
+	if err == nil {
+		select {
+		case <-ctx.Done():
+			a.say("Stopping. Press Ctrl-C again to end inboxctl at once.")
+		case err = <-failed:
+			failed <- err
+			err = fmt.Errorf("serve the dashboard: %w", err)
+		}
+	}
+	return errors.Join(err, a.endServing(context.WithoutCancel(ctx), server, d, failed))
+}
+
+// endServing ends running requests and bulk actions before the database is closed.
+func (a *app) endServing(ctx context.Context, server *http.Server, d *dashboard.Dashboard, failed chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, max(minStopTimeout, a.stepTimeout()))
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- d.Stop(ctx) }() // concurrently, because the page of a bulk action keeps sending requests
+	err := server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("end running requests: %w", err), server.Close())
+	}
+	if ended := <-failed; !errors.Is(ended, http.ErrServerClosed) && err == nil {
+		err = ended
+	}
+	if stop := <-stopped; stop != nil {
+		err = errors.Join(err, fmt.Errorf("end running bulk actions: %w", stop))
+	}
+	return err
+}
+
+func (a *app) writeServed(at served) {
+	fmt.Fprintf(a.out, "The dashboard of inbox %q is at %s\n", oneLine(at.Inbox), at.URL)
+	fmt.Fprintf(a.out, "You act as %s, with the role %s.\n", oneLine(at.Actor), at.Role)
+	if at.Password != "" {
+		fmt.Fprintf(a.out, "Password: %s (any user name)\n", at.Password)
+	}
+	fmt.Fprintln(a.out, "Press Ctrl-C to stop it.")
+}
+
+// logger writes actions and errors to standard error, in lines that are safe for a terminal and
+// contain no passwords.
+func (a *app) logger() *zap.Logger {
+	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time",
+		EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",
+		EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: "  "})
+	return zap.New(zapcore.NewCore(encoder, lines{a}, zap.InfoLevel))
+}
+
+// lines is the log's output.
+type lines struct{ a *app }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.a.say("%s", errorLine(errors.New(strings.TrimSpace(string(p)))))
+	return len(p), nil
+}
+
+func (lines) Sync() error { return nil }

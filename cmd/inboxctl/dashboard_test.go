@@ -142,7 +142,7 @@ func TestDashboardIsServedToTheActor(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, page)
 		require.False(t, r.status("a").IsPoisoned)
 		require.Equal(t, "alice retry", strings.Join(strings.Fields(r.audit()[1])[:2], " "))
-		require.Contains(t, s.errOut.String(), "dashboard action", "what is done is told as well")
+		require.Contains(t, s.errOut.String(), "dashboard action", "actions are logged as well")
 
 		code, _, _ = s.ask(http.MethodGet, "delete?id=a", nil, nil)
 		require.Equal(t, http.StatusForbidden, code, "an operator does not delete")
@@ -187,7 +187,7 @@ func TestDashboardIsClosedWithoutItsPassword(t *testing.T) {
 			}
 			require.Contains(t, s.page(""), "1 poisoned in 1 handler.")
 			ended := s.end()
-			require.Contains(t, ended.errOut, "wrong password", "who tries is told of")
+			require.Contains(t, ended.errOut, "wrong password", "attempts are reported")
 			require.NotContains(t, ended.errOut, s.password)
 		}
 		require.NotContains(t, given.end().out, "correct horse")
@@ -255,7 +255,7 @@ func TestDashboardRefusesWhatIsNotSafe(t *testing.T) {
 	require.Contains(t, out.errOut, "does not exist")
 }
 
-func TestDashboardTellsPeopleWhereItIs(t *testing.T) {
+func TestDashboardPrintsItsAddress(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		s := r.dashboard(r.with(actorVariable, "al\u202eice"), "-o", "table")
 		text := regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(s.out.String(), "127.0.0.1:8420")

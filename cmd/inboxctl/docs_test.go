@@ -20,7 +20,7 @@ func TestReferenceIsTheCommandsHelp(t *testing.T) {
 	}
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	require.Equal(t, want, string(text), "go test . -update writes %s anew", page)
+	require.Equal(t, want, string(text), "go test . -update rewrites %s", page)
 }
 
 // reference generates the CLI reference page from the commands' help.
@@ -28,7 +28,7 @@ func reference(root *cobra.Command) string {
 	var out strings.Builder
 	out.WriteString("# inboxctl: the reference\n\n")
 	block := func(text string) { fmt.Fprintf(&out, "```text\n%s\n```\n\n", strings.TrimRight(text, "\n")) }
-	out.WriteString("Each part is the command's own help (`inboxctl help COMMAND`); a test compares. Build it in a clone, with or\n" +
+	out.WriteString("Each section is the help of a command (`inboxctl help COMMAND`). Build inboxctl in a clone of the repository, with or\n" +
 		"without a C compiler: `go build -C cmd/inboxctl -o /usr/local/bin/inboxctl .`\n\n")
 	block(root.Long)
 	out.WriteString("| command | what it does |\n|---|---|\n")

@@ -122,5 +122,5 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 			return err
 		}
 	}
-	return together(problems, len(keys)-len(problems), len(keys))
+	return combineErrors(problems, len(keys)-len(problems), len(keys))
 }

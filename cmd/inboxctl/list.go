@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,7 +40,7 @@ JSON: ops.Page of ops.Status; with --count ops.Count.`,
   inboxctl list --state poisoned -o json | jq -r '.Items[].ID'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			from, to, after, err := page.place(a.now())
+			from, to, after, err := page.start(a.now())
 			if err != nil {
 				return err
 			}
@@ -105,4 +108,176 @@ func stateName(s ops.Status) string {
 		return "pending (failing)"
 	}
 	return string(s.State)
+}
+
+// filterFlags are the flags that select statuses.
+type filterFlags struct {
+	states, handlers            []string
+	message, namespace          string
+	typ, errorText, fingerprint string
+}
+
+// receivedWhen is the start of the help of --from and --to where they select messages.
+const receivedWhen = "of messages received "
+
+// statusFilters are the flags that bind adds. Some commands have --state besides.
+var statusFilters = []string{"handler", "message", "namespace", "type", "from", "to", "error", "fingerprint"}
+
+func (f *filterFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.message, "message", "", "of the message with this ID")
+	flags.StringVar(&f.namespace, "namespace", "", "of that ID, usually the channel (default all)")
+	f.bindCommon(cmd)
+}
+
+// bindCommon adds the flags that narrow failure groups, too.
+func (f *filterFlags) bindCommon(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.handlers, "handler", nil, "of this handler key; may be repeated")
+	flags.StringVar(&f.typ, "type", "", "of messages of this type")
+	flags.StringVar(&f.errorText, "error", "", "whose last error contains this, ignoring case")
+	flags.StringVar(&f.fingerprint, "fingerprint", "", "of this failure group, see \"inboxctl failures\"")
+}
+
+func (f *filterFlags) bindStates(cmd *cobra.Command, states ...ops.State) {
+	names := make([]string, len(states))
+	for i, state := range states {
+		names[i] = string(state)
+	}
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, strings.Join(names, ", ")+"; may be repeated (default all)")
+	completeFlag(cmd, "state", names...)
+}
+
+func (f *filterFlags) filter(from, to time.Time) ops.Filter {
+	filter := ops.Filter{From: from, To: to, HandlerKeys: f.handlers, MessageID: f.message, Namespace: f.namespace,
+		Type: f.typ, ErrorText: f.errorText, Fingerprint: f.fingerprint}
+	for _, state := range f.states {
+		filter.States = append(filter.States, ops.State(state))
+	}
+	return filter
+}
+
+// period parses --from and --to.
+func period(from, to string, now time.Time) (begin, end time.Time, err error) {
+	if begin, err = when("from", from, now); err == nil {
+		end, err = when("to", to, now)
+	}
+	return begin, end, err
+}
+
+var daysAgo = regexp.MustCompile(`^(\d{1,6})d$`)
+
+// when parses a time, or a duration before now.
+func when(flag, text string, now time.Time) (time.Time, error) {
+	now = now.Truncate(time.Microsecond) // the precision of a position in --after
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if days := daysAgo.FindStringSubmatch(text); days != nil {
+		n, err := strconv.Atoi(days[1])
+		return now.AddDate(0, 0, -n), err
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC().Truncate(time.Microsecond), nil
+		}
+	}
+	return time.Time{},
+		misuse("--%s = %q: must be 2026-01-02T03:04:05Z, 2026-01-02 (in UTC), or an age such as 90m, 24h or 7d", flag,
+			text)
+}
+
+// changed returns which of these flags the user set.
+func changed(cmd *cobra.Command, names []string) (given []string) {
+	for _, name := range names {
+		if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed {
+			given = append(given, "--"+name)
+		}
+	}
+	return given
+}
+
+// pageFlags are the flags of commands that list.
+type pageFlags struct {
+	limit    int
+	after    string
+	from, to string
+}
+
+// bind adds --limit and --after.
+func (p *pageFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&p.limit, "limit", 50, "the maximum number of lines, 1 to 1000")
+	cmd.Flags().StringVar(&p.after, "after", "",
+		"continue from this position, which the previous page printed; use the same filters")
+}
+
+// bindPeriod adds --from and --to. Their help begins with what.
+func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
+	cmd.Flags().StringVar(&p.from, "from", "", what+"not before: a time such as 2026-01-02T03:04:05Z, or 90m, 24h, 7d ago")
+	cmd.Flags().StringVar(&p.to, "to", "", what+"before: as --from")
+}
+
+func (p *pageFlags) check() error {
+	if p.limit < 1 || p.limit > ops.MaxLimit {
+		return misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
+	}
+	return nil
+}
+
+// start returns where the page begins, and the period of its list. A cursor belongs to the filter
+// that it came from, but "24h ago" is another time in the next command. So the
+// position in --after consists of the period and the cursor.
+func (p *pageFlags) start(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
+	if err := p.check(); err != nil {
+		return from, to, "", err
+	}
+	parts := strings.Split(p.after, ".")
+	if len(parts) != 3 {
+		from, to, err = period(p.from, p.to, now)
+		return from, to, ops.Cursor(p.after), err
+	}
+	if from, err = fromMicros(parts[0]); err == nil {
+		to, err = fromMicros(parts[1])
+	}
+	return from, to, ops.Cursor(parts[2]), err
+}
+
+// next returns the value of --after for the next page.
+func next(from, to time.Time, cursor ops.Cursor) ops.Cursor {
+	if cursor == "" || from.IsZero() && to.IsZero() {
+		return cursor
+	}
+	return ops.Cursor(fmt.Sprintf("%s.%s.%s", micros(from), micros(to), cursor))
+}
+
+func micros(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return strconv.FormatInt(t.UnixMicro(), 10)
+}
+
+func fromMicros(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, misuse("--after is not a value that a page printed")
+	}
+	return time.UnixMicro(n).UTC(), nil
+}
+
+// more prints how to get the next page.
+func (a *app) more(next ops.Cursor, partial bool, looked int) {
+	switch {
+	case a.output == "json" || next == "":
+	case partial:
+		a.say("Stopped after %d rows; there may be more: continue with --after %s", looked, oneLine(string(next)))
+	default:
+		a.say("There is more: continue with --after %s", oneLine(string(next)))
+	}
 }

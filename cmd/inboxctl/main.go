@@ -5,10 +5,15 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 func main() { os.Exit(mainCode()) }
@@ -37,4 +42,75 @@ type system struct {
 	in          io.Reader
 	out, errOut io.Writer
 	getenv      func(string) string
+}
+
+// The exit codes. exitCodesHelp documents them for users.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitMisuse   = 2
+	exitNotFound = 3
+	exitRefused  = 4
+	exitPartly   = 5
+)
+
+const exitCodesHelp = `inboxctl ends with one of these codes:
+
+  0  done
+  1  failed: the database cannot be reached, its tables are missing or old, a
+     statement timed out, the audit row could not be written, interrupted
+     before anything was done; or the result could not be printed (the disk is
+     full, for example): the action is done then, and "inboxctl audit" shows it
+  2  misuse: a bad flag or argument
+  3  not found: no such status, message, rejected message or handler key
+  4  refused: not poisoned, changed by someone else, being processed, not
+     confirmed, replay is off, another worker is cleaning up, or only the running
+     application can do it
+  5  partly done: some of several are done, or it was interrupted; inboxctl prints
+     what was done, and that is kept
+
+With several statuses in one command: 0 if all are done, 5 if some are, else the
+code that all errors have in common, or 1.`
+
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+func misuse(format string, args ...any) error {
+	return &codedError{exitMisuse, fmt.Errorf(format, args...)}
+}
+
+// errNotConfirmed is returned when the operator was asked and did not confirm.
+var errNotConfirmed = errors.New("not confirmed, nothing was done")
+
+var refusals = []error{
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication,
+	ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+}
+
+// exitCode returns the program's exit code for an error.
+func exitCode(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if coded := (*codedError)(nil); errors.As(err, &coded) {
+		return coded.code
+	}
+	switch {
+	case errors.Is(err, ops.ErrBadInput):
+		return exitMisuse
+	case errors.Is(err, ops.ErrNotFound):
+		return exitNotFound
+	}
+	for _, refusal := range refusals {
+		if errors.Is(err, refusal) {
+			return exitRefused
+		}
+	}
+	return exitFailed
 }

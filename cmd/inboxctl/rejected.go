@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -43,7 +44,7 @@ JSON: ops.Page of ops.Rejected.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			var after ops.Cursor
-			if filter.From, filter.To, after, err = page.place(a.now()); err != nil {
+			if filter.From, filter.To, after, err = page.start(a.now()); err != nil {
 				return err
 			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
@@ -136,10 +137,10 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 func newRejectedAccept(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "accept ID", Short: "Explain where a rejected message can be accepted again",
-		Long: `To accept a rejected message again is to decode its record as its channel does now,
-for example after a fix. inboxctl cannot do that, because decoders and handlers are
-in the application's code. It refuses with code 4. Use the application's dashboard,
-or
+		Long: `Accepting a rejected message again decodes its record with the channel's current
+decoder, for example after a fix. inboxctl cannot do that, because decoders and
+handlers are in the application's code. It refuses with code 4. Use the
+application's dashboard, or
 
   o, err := ib.Ops()
   accepted, err := o.ReAccept(ctx, actor, id)`,
@@ -179,4 +180,51 @@ JSON: {"RejectedID", "Outcome"}.`,
 	}
 	cmd.Flags().StringVar(&confirmation, "confirm", "", "the ID, as confirmation")
 	return cmd
+}
+
+func newGaps(a *app) *cobra.Command {
+	var page pageFlags
+	cmd := &cobra.Command{
+		Use: "gaps", Short: "Offsets that consumers skipped because the records were gone",
+		Long: `Lists the offsets that a consumer skipped because their records no longer existed,
+latest first. FROM is the offset that should have been read next, TO the one that
+was read instead. A lower TO means that the topic was created again. Only the
+producer of the records knows what they contained.
+
+JSON: ops.Page of models.Gap.`,
+		Example: `  inboxctl gaps`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := page.check(); err != nil {
+				return err
+			}
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				found, err := o.ListGaps(ctx, ops.Cursor(page.after), page.limit)
+				if err != nil {
+					return err
+				}
+				err = a.print(found, func() {
+					if len(found.Items) == 0 {
+						fmt.Fprintln(a.out, "No gaps found.")
+						return
+					}
+					gapTable(found.Items).write(a.out)
+				})
+				a.more(found.Next, false, 0)
+				return err
+			})
+		},
+	}
+	page.bind(cmd)
+	return cmd
+}
+
+func gapTable(gaps []models.Gap) *table {
+	t := newTable(column{name: "FOUND"}, column{name: "CHANNEL"}, column{name: "TOPIC"},
+		column{name: "PARTITION", right: true},
+		column{name: "FROM", right: true}, column{name: "TO", right: true}, column{name: "REASON", limit: errorColumns})
+	for _, g := range gaps {
+		t.add(instant(g.FoundAt), g.Channel, g.Topic, number(g.Partition), number(g.FromOffset), number(g.ToOffset), g.Reason)
+	}
+	return t
 }

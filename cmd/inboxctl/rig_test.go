@@ -25,7 +25,7 @@ import (
 )
 
 // update is set to rewrite the golden files and docs/inboxctl.md: go test . -update
-var update = flag.Bool("update", false, "write what is compared with anew")
+var update = flag.Bool("update", false, "rewrite the golden files and docs/inboxctl.md")
 
 // rig is an inbox with one handler that fails on demand and one that succeeds, and inboxctl on its
 // database with the operators' role.
@@ -74,8 +74,8 @@ func (r *rig) poisoned(text string, ids ...string) {
 	inboxtest.Process(r.t, r.ib)
 }
 
-// mended makes the failing handler succeed.
-func (r *rig) mended() {
+// fixed makes the failing handler succeed.
+func (r *rig) fixed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fails = map[string]string{}
@@ -173,5 +173,5 @@ func golden(t *testing.T, name, text string) {
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), text, "go test . -update writes %s anew", file)
+	require.Equal(t, string(want), text, "go test . -update rewrites %s", file)
 }

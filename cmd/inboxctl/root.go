@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gorm-inbox/inbox/internal/secrets"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // app is one run of the program.
@@ -52,8 +55,8 @@ that only the application can recognize are not replaced.
 Every query is bounded. A count may be 10000+, and a list that would have to read
 too many rows stops early and says how to continue.`
 
-const connectingHelp = `The database is named by --dsn or, better, by INBOX_DSN: other users of the
-machine can see a command's arguments.
+const connectingHelp = `Name the database with INBOX_DSN or --dsn. INBOX_DSN is safer, because other users
+of the machine can see a command's arguments.
 
   postgres://user:password@host:5432/database?sslmode=verify-full
   postgresql://…         the same
@@ -94,7 +97,7 @@ func newRoot(a *app) *cobra.Command {
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
 		"the timeout of connecting, and of each statement or transaction")
 	flags.StringVarP(&a.output, "output", "o", "table", "table or json")
-	fixed(root, "output", "table", "json")
+	completeFlag(root, "output", "table", "json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
 
 	root.AddCommand(
@@ -212,10 +215,111 @@ func topic(name, short, long string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: long}
 }
 
-// fixed completes a flag's value from its allowed values.
-func fixed(cmd *cobra.Command, flag string, values ...string) {
+// completeFlag completes a flag's value from its allowed values.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
 		panic(errors.Join(errors.New("unknown flag"), err))
+	}
+}
+
+// unknownCommand is the Args function of commands that only contain other commands.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = ", did you mean " + near[0] + "?"
+	}
+	return misuse("unknown command %q%s", args[0], hint)
+}
+
+func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// noArgs and oneArg replace cobra's functions of this kind. Their errors say what the command
+// expects, where cobra's say how many arguments it got.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return misuse("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0 || args[0] == "":
+			return misuse("the %s is missing", what)
+		case len(args) > 1:
+			return misuse("unexpected argument %q", args[1])
+		}
+		return nil
+	}
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "The version of inboxctl and of the tables it needs",
+		Long: `Prints the version that inboxctl was built from, and the version of the tables that
+it needs.
+
+JSON: {"Version", "Revision", "Go", "Schema"}.`,
+		Example: `  inboxctl version`,
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			schema, err := latest("postgres", models.Naming{})
+			if err != nil {
+				return err
+			}
+			v := struct {
+				Version, Revision, Go string
+				Schema                int
+			}{"(devel)", "", runtime.Version(), schema}
+			if info, ok := debug.ReadBuildInfo(); ok {
+				if info.Main.Version != "" {
+					v.Version = info.Main.Version
+				}
+				for _, setting := range info.Settings {
+					if setting.Key == "vcs.revision" {
+						v.Revision = setting.Value
+					}
+				}
+			}
+			return a.print(v, func() {
+				fact(a.out, "inboxctl", v.Version)
+				fact(a.out, "revision", v.Revision)
+				fact(a.out, "go", v.Go)
+				fact(a.out, "tables", fmt.Sprintf("version %d", v.Schema))
+			})
+		},
+	}
+}
+
+func newCompletion() *cobra.Command {
+	return &cobra.Command{
+		Use: "completion SHELL", Short: "Print a script that completes commands in your shell",
+		Long: `Prints a shell script for the completion of commands, flags and their values. The
+shell is bash, zsh, fish or powershell.`,
+		Example: `  source <(inboxctl completion bash)
+  inboxctl completion zsh > "${fpath[1]}/_inboxctl"
+  inboxctl completion fish | source`,
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      oneArg("shell"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, out := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(out, true)
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(out)
+			}
+			return misuse("shell %q is unknown: must be bash, zsh, fish or powershell", args[0])
+		},
 	}
 }

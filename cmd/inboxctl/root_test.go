@@ -31,7 +31,7 @@ func TestExitCodeOfEachKindOfError(t *testing.T) {
 	}
 }
 
-func TestMisuseEndsWith2AndSaysWhereHelpIs(t *testing.T) {
+func TestMisuseExitsWith2AndNamesTheHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"nope"}, {"rejected", "nope"}, {"migrate", "nope"}, {"status", "x"}, {"--nope"}, {"status", "--nope"},
@@ -52,7 +52,7 @@ func TestMisuseEndsWith2AndSaysWhereHelpIs(t *testing.T) {
 	require.Contains(t, runWith(t, t.Context(), nil, "", "statsu").errOut, "did you mean status?")
 }
 
-func TestWhatNeedsNoDatabaseWorksWithoutOne(t *testing.T) {
+func TestCommandsWithoutDatabaseWorkWithoutOne(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{}, {"--help"}, {"help"}, {"help", "json"}, {"exit-codes"}, {"rejected"}, {"migrate"}, {"version"},
@@ -68,9 +68,9 @@ func TestWhatNeedsNoDatabaseWorksWithoutOne(t *testing.T) {
 	}
 }
 
-// TestEachCommandTeaches checks that each command has a description and an example that works,
+// TestEachCommandHasHelpAndExamples checks that each command has a description and an example that works,
 // because operators may have nothing but the help.
-func TestEachCommandTeaches(t *testing.T) {
+func TestEachCommandHasHelpAndExamples(t *testing.T) {
 	root := newRoot(&app{})
 	each(root, func(cmd *cobra.Command) {
 		if !cmd.Runnable() || cmd.Name() == "help" {

@@ -65,7 +65,7 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatIsWrongWithTheDatabase(t *testing.T) {
+func TestErrorsNameTheProblemOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	for dsn, want := range map[string]struct {
 		code int

@@ -44,7 +44,7 @@ JSON: a list of ops.Worker.`,
 func workerTable(workers []ops.Worker, now time.Time) *table {
 	t := newTable(column{name: "WORKER"}, column{name: "STATE"}, column{name: "HOST"}, column{name: "PID", right: true},
 		column{name: "UP", right: true},
-		column{name: "HEARD", right: true}, column{name: "HANDLERS", limit: 80})
+		column{name: "HEARTBEAT", right: true}, column{name: "HANDLERS", limit: 80})
 	for _, w := range workers {
 		state, up := "silent", "-"
 		switch {

@@ -19,7 +19,7 @@
   // Updates: the page's own address with part=live, one at a time.
   let timer = 0;
   let failed = false;
-  let asking = false;
+  let requesting = false;
   const live = () => document.getElementById("live");
 
   const busy = (part) => {
@@ -31,11 +31,11 @@
     return "";
   };
 
-  const tell = (text, bad) => {
-    const pulse = document.getElementById("pulse");
-    if (pulse.textContent !== text) pulse.textContent = text;
-    pulse.hidden = !text;
-    pulse.classList.toggle("bad", !!bad);
+  const showStatus = (text, bad) => {
+    const status = document.getElementById("update-status");
+    if (status.textContent !== text) status.textContent = text;
+    status.hidden = !text;
+    status.classList.toggle("bad", !!bad);
   };
 
   const swap = (fresh) => {
@@ -61,34 +61,34 @@
 
   const update = () => {
     const part = live();
-    if (!part || !part.dataset.live || document.hidden || asking) return;
+    if (!part || !part.dataset.live || document.hidden || requesting) return;
     const waiting = busy(part);
     if (waiting) {
-      tell(waiting);
+      showStatus(waiting);
       later();
       return;
     }
-    const ask = new XMLHttpRequest();
-    ask.open("GET", part.dataset.live);
-    ask.responseType = "document"; // parsed without being run
-    ask.timeout = 30000;
-    asking = true;
-    ask.onloadend = () => {
-      asking = false;
+    const request = new XMLHttpRequest();
+    request.open("GET", part.dataset.live);
+    request.responseType = "document"; // parsed without being run
+    request.timeout = 30000;
+    requesting = true;
+    request.onloadend = () => {
+      requesting = false;
       // A page that is not ours is the login page that the request was redirected to.
-      const out = ask.status === 401 || ask.status === 403 || (ask.status === 200 && !ask.response?.getElementById("live"));
-      failed = out || ask.status !== 200;
+      const out = request.status === 401 || request.status === 403 || (request.status === 200 && !request.response?.getElementById("live"));
+      failed = out || request.status !== 200;
       if (!failed) {
-        if (!busy(part)) swap(ask.response);
-        tell("");
+        if (!busy(part)) swap(request.response);
+        showStatus("");
       } else if (out) {
-        tell("Not up to date: you are no longer signed in. Reload the page.", true);
+        showStatus("Not up to date: you are no longer signed in. Reload the page.", true);
       } else {
-        tell("Not up to date: the service is not responding correctly. Retrying.", true);
+        showStatus("Not up to date: the service is not responding correctly. Retrying.", true);
       }
       later();
     };
-    ask.send();
+    request.send();
   };
 
   // Selecting in the list of messages.
@@ -98,7 +98,7 @@
     if (!form || !all) return;
     all.hidden = false;
     const boxes = () => [...form.querySelectorAll('input[name="ref"]')];
-    const told = () => {
+    const showSelected = () => {
       const n = boxes().filter((box) => box.checked).length;
       document.getElementById("selected").textContent = n ? n + " selected" : "";
       const box = all.querySelector("input");
@@ -107,10 +107,10 @@
     };
     all.querySelector("input").addEventListener("change", (event) => {
       for (const box of boxes()) box.checked = event.target.checked;
-      told();
+      showSelected();
     });
-    form.addEventListener("change", told);
-    told();
+    form.addEventListener("change", showSelected);
+    showSelected();
   };
 
   document.addEventListener("DOMContentLoaded", () => {

@@ -89,7 +89,7 @@ func TestStopRefusesConnectionsAndRestartKeepsState(t *testing.T) {
 	require.Len(t, consume(t, k, "group", "orders", 2), 2)
 }
 
-func TestFrozenBrokerAnswersAfterRestart(t *testing.T) {
+func TestFrozenBrokerRespondsAfterRestart(t *testing.T) {
 	k := kafkatest.Start(t, kafkatest.Topic("orders", 1))
 	require.NoError(t, k.Produce("orders", kafkatest.Record{Value: []byte("a")}))
 	k.Freeze()

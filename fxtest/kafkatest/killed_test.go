@@ -88,9 +88,9 @@ func (m *member) untilRebalance(t *testing.T) {
 	}, patience, 50*time.Millisecond, "the group rebalances")
 }
 
-// TestGroupGoesOnWithoutAMemberThatWasKilled checks that the fake behaves like a real broker, at
+// TestGroupContinuesWithoutAKilledMember checks that the fake behaves like a real broker, at
 // whichever step a member is killed.
-func TestGroupGoesOnWithoutAMemberThatWasKilled(t *testing.T) {
+func TestGroupContinuesWithoutAKilledMember(t *testing.T) {
 	for name, whileItJoins := range map[string]bool{"while it joins": true, "before it has its partitions": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -46,7 +46,7 @@ func (r *rig) raise(s *gormstore.Store, both *sync.WaitGroup, calls *atomic.Int3
 }
 
 // Isolation levels and deadlocks exist on PostgreSQL only.
-func TestRunThatGotInAnothersWayBeginsAgain(t *testing.T) {
+func TestRunThatCollidedWithAnotherIsRepeated(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE accounts (balance int)`)
@@ -142,7 +142,7 @@ func TestDeadlockOfTwoBodiesIsRunAgain(t *testing.T) {
 }
 
 // The connection to the database is cut; SQLite has none.
-func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
+func TestCommitWithoutAResponseIsReadBack(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		proxy := pgproxy.New(t, d.DSN())
@@ -173,7 +173,7 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 		duplicate, err := s.Run(t.Context(), run("unheard"), counted)
 		require.ErrorIs(t, err, idempotent.ErrLost)
 		require.False(t, duplicate)
-		require.Equal(t, 1, calls, "nobody knows, so it is not run again")
+		require.Equal(t, 1, calls, "the outcome is unknown, so it is not run again")
 		r.have("answer lost", "answer silent")
 		r.handled(s, "unheard")
 
@@ -189,7 +189,7 @@ func TestCommitWithoutAnAnswerIsLookedUp(t *testing.T) {
 	})
 }
 
-func TestStatementsThatAreNotAnsweredEnd(t *testing.T) {
+func TestStatementsWithoutAResponseEnd(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		proxy := pgproxy.New(t, d.DSN())

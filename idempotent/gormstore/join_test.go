@@ -119,7 +119,7 @@ func TestPanicOrEndOfTheGoroutineLeavesNothingInACallersTransaction(t *testing.T
 }
 
 // Rows that are still open prevent the rollback to the savepoint, and would not prevent the commit.
-func TestWhatCannotBeUndoneTakesTheWholeTransactionWithIt(t *testing.T) {
+func TestFailureThatCannotBeUndoneRollsBackTheWholeTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		tx := d.DB.Begin()

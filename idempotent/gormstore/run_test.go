@@ -53,7 +53,7 @@ func TestBodyFindsItsTransaction(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		duplicate, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
-			require.Empty(t, r.markers(), "nobody else sees it")
+			require.Empty(t, r.markers(), "no one else sees it")
 			var own int64
 			require.NoError(t, handler.DB(ctx).Model(&models.Marker{}).Count(&own).Error)
 			require.EqualValues(t, 1, own, "the marker is first")
@@ -90,7 +90,7 @@ func TestFiftyDuplicatesInTwoProcessesHaveOneEffect(t *testing.T) {
 }
 
 // On SQLite a test cannot observe that a connection waits.
-func TestDuplicateWaitsInTheIndexForTheFirst(t *testing.T) {
+func TestDuplicateWaitsForTheFirstsTransaction(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		first := r.begin(r.store, "1")
@@ -324,7 +324,7 @@ func TestSwallowedFailureOfAStatementIsNotCommitted(t *testing.T) {
 }
 
 // If a statement fails while its rows are read, the test's handler does not notice.
-func TestAbortedTransactionIsNoSuccess(t *testing.T) {
+func TestAbortedTransactionIsAFailure(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		swallow := func(ctx context.Context) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestCleanupTakesBatchesAndLeavesWhatIsInUse(t *testing.T) {
+func TestCleanupDeletesInBatchesAndSkipsLockedRows(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		r := newRig(t, d, func(o *gormstore.Options) {
@@ -87,7 +87,7 @@ func TestSchemaIsWhereTheTableIs(t *testing.T) {
 	})
 }
 
-func TestWhatNoColumnCanHoldIsRefused(t *testing.T) {
+func TestValuesThatNoColumnHoldsAreRefused(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d)
 		long := fmt.Sprintf("%0201d", 0)

@@ -65,7 +65,7 @@ func (h held) end(t *testing.T, err error) error {
 	return inboxtest.Receive(t, h.result, "the call's result")
 }
 
-func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
+func TestFullStoreEvictsNoMarkerBeforeItExpires(t *testing.T) {
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s := open(t, func(o *memstore.Options) {
 		o.MaxKeys = 3
@@ -101,7 +101,7 @@ func TestFullStoreForgetsNothingBeforeItsTime(t *testing.T) {
 	require.Equal(t, 3, s.Len())
 }
 
-func TestWhatIsBeingHandledHasItsPlace(t *testing.T) {
+func TestMessageBeingHandledKeepsItsPlaceInTheStore(t *testing.T) {
 	s := open(t, func(o *memstore.Options) { o.MaxKeys = 2 })
 	kept(t, s, "m1", time.Hour)
 	h := hold(t, s, "m2")
@@ -147,7 +147,7 @@ func TestCallWaitsForAnotherOfItsKey(t *testing.T) {
 	}
 }
 
-func TestCallThatWaitsTooLongIsToldSo(t *testing.T) {
+func TestCallThatWaitsTooLongGetsATypedError(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait    time.Duration
 		message string
@@ -184,7 +184,7 @@ func TestCallThatWaitsEndsWithItsContext(t *testing.T) {
 	require.NoError(t, first.end(t, nil))
 }
 
-func TestCleanupForgetsWhatExpiredBefore(t *testing.T) {
+func TestCleanupDeletesExpiredMarkers(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := open(t, func(o *memstore.Options) { o.Clock = fxtest.NewClock(at) })
 	for i, minutes := range []time.Duration{5, 1, 4, 2, 3} {

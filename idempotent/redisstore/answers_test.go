@@ -59,7 +59,7 @@ func releases(cmd redis.Cmder) bool {
 	return strings.HasPrefix(cmd.Name(), "eval") && len(cmd.Args()) == 5
 }
 
-func TestFinaliseWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
+func TestFinaliseWhoseResponseIsLostIsRepeated(t *testing.T) {
 	r := newRig(t)
 	var asked atomic.Int32
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
@@ -74,7 +74,7 @@ func TestFinaliseWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
-func TestFinaliseThatDoesNotArriveIsNotAcknowledged(t *testing.T) {
+func TestFailedFinaliseIsNotAcknowledged(t *testing.T) {
 	for name, cancelled := range map[string]bool{"until the lease's end": false,
 		"twice for a caller that has gone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestFinaliseThatDoesNotArriveIsNotAcknowledged(t *testing.T) {
 	}
 }
 
-func TestClaimWhoseAnswerIsLostLeavesTheKeyFree(t *testing.T) {
+func TestClaimWhoseResponseIsLostLeavesTheKeyFree(t *testing.T) {
 	r := newRig(t)
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		err := send()
@@ -142,7 +142,7 @@ func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
-func TestClaimThatTheClientRepeatsAndCannotLookAtLeavesTheKeyFree(t *testing.T) {
+func TestClaimThatTheClientRepeatsAndCannotReadLeavesTheKeyFree(t *testing.T) {
 	r := newRig(t)
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		switch cmd.Name() {
@@ -199,7 +199,7 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 				case <-time.After(patience):
 				}
 				require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
-				require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still stand when the body is told")
+				require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still hold when the body is cancelled")
 				dead.Store(false) // the server works again, but the body has been stopped
 				return nil
 			})
@@ -210,7 +210,7 @@ func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
 	}
 }
 
-func TestLostAnswersWithinTheLeaseDoNotMatter(t *testing.T) {
+func TestLostResponsesWithinTheLeaseDoNotMatter(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
 	r := newRig(t)
@@ -235,7 +235,7 @@ func TestLostAnswersWithinTheLeaseDoNotMatter(t *testing.T) {
 	require.True(t, processed(t, store))
 }
 
-func TestFailedReleaseIsTold(t *testing.T) {
+func TestFailedReleaseIsReturned(t *testing.T) {
 	r := newRig(t)
 	core, logs := observer.New(zapcore.DebugLevel)
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {

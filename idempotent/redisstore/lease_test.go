@@ -165,7 +165,7 @@ func (r rig) replace(t *testing.T, value string) {
 	}
 }
 
-func TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither(t *testing.T) {
+func TestBodyThatIgnoresTheLostLeaseIsNotAcknowledged(t *testing.T) {
 	refused := errors.New("the card was refused")
 	for name, c := range map[string]struct {
 		value  string
@@ -197,7 +197,7 @@ func TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither(t *testing.T) {
 
 // The whole process is suspended: neither its clock nor its renewal can notice, and it resumes with
 // a success.
-func TestProcessThatStoodStillBeyondItsLeaseIsRefused(t *testing.T) {
+func TestProcessFrozenBeyondItsLeaseIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	e := startElsewhere(t, order{r.url, r.prefix, time.Second, run(payment)})

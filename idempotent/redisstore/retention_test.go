@@ -31,7 +31,7 @@ func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
 	}
 }
 
-func TestMarkerThatIsRefusedForGoodIsNotTriedForALease(t *testing.T) {
+func TestPermanentlyRefusedMarkerIsNotRetriedForALease(t *testing.T) {
 	r := newRig(t)
 	finalised, refused := 0, 0
 	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {

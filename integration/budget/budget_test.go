@@ -213,7 +213,7 @@ func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
 	require.Less(t, sent, statuses/50, "statements carry hundreds of statuses")
 }
 
-func TestMessagesHandedOffAreWrittenOnceLess(t *testing.T) {
+func TestLocallyDispatchedMessagesNeedOneWriteLess(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, r.Start(t.Context()))
 	accepted := int64(0)

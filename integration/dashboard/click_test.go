@@ -95,12 +95,12 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	says("ERP answered 409")
 	says("4bf92f3577b34da6a3ce929d0e0e4736")
 	says("Łukasiewicz")
-	b.click(`.lane button.main`)
+	b.click(`.handler-status button.main`)
 	says("Retried: due now.")
 	b.visit(w.site + "message?id=order-c7-2")
 	says("1 ahead in its lane. First is order-c7-1")
-	b.click(`.place a`)
-	b.click(`.lane button[value="discard"]`)
+	b.click(`.lane-position a`)
+	b.click(`.handler-status button[value="discard"]`)
 	b.click(`main button.bad`)
 	says("Discarded: it will not run again.")
 
@@ -199,7 +199,7 @@ func TestFewerRolesAreOfferedAndAllowedLess(t *testing.T) {
 	w.as(dashboard.Operator)
 	b.visit(w.site + "message?id=order-2026-00001")
 	w.as(dashboard.Viewer)
-	b.click(`.lane button.main`)
+	b.click(`.handler-status button.main`)
 	require.Contains(t, b.text(), "This requires the role operator. Yours is viewer.")
 	require.True(t, w.status(mail, "order-2026-00001").IsPoisoned)
 	b.wrong()
@@ -262,7 +262,7 @@ func together(texts []string, most int) (all []string) {
 	return all
 }
 
-func TestWhatIsStoredDoesNotRun(t *testing.T) {
+func TestStoredTextIsNeverExecuted(t *testing.T) {
 	w := newWorld(t)
 	var pages []string
 	for i, text := range together(hostile, 180) {

@@ -140,7 +140,7 @@ const faint = `(() => {
 	const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 	for (let n; (n = texts.nextNode());) {
 		const e = n.parentElement, s = getComputedStyle(e);
-		if (!n.data.trim() || !e.offsetParent || e.closest(".unseen, .skip")) continue;
+		if (!n.data.trim() || !e.offsetParent || e.closest(".visually-hidden, .skip-link")) continue;
 		const fore = parse(s.color);
 		if (!fore) { found.push("cannot judge " + s.color); continue; }
 		const [a, b] = [light(fore), light(behind(e))].sort((x, y) => y - x);
@@ -150,7 +150,7 @@ const faint = `(() => {
 	return [...new Set(found)];
 })()`
 
-func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
+func TestPagesUpdateThemselvesAndStopWhenHidden(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)
@@ -175,17 +175,17 @@ func TestUpdatesComeByThemselvesAndRestWhenHidden(t *testing.T) {
 	b.visit(w.site + "messages?state=poisoned")
 	// One script, because an update between two steps could replace the box.
 	b.run(chromedp.Evaluate(`document.querySelector('input[name="ref"]').click()`, nil))
-	b.await(`document.getElementById("pulse").innerText.includes("paused")`, "word that updates are paused")
+	b.await(`document.getElementById("update-status").innerText.includes("paused")`, "the notice that updates are paused")
 	require.True(t, evaluate[bool](b, `document.querySelector('input[name="ref"]').checked`))
 	require.Contains(t, b.text(), "1 selected")
 }
 
-func TestPageSaysThatItIsOldOnceWhoAsksIsSentToSignIn(t *testing.T) {
+func TestPageShowsThatItIsOutdatedOnceItsUserIsSignedOut(t *testing.T) {
 	w := newWorld(t, refresh)
 	b := open(t)
 	b.visit(w.site)
 	w.out.Store(true)
-	b.await(`document.getElementById("pulse").innerText.includes("no longer signed in")`, "word that updates have ended")
+	b.await(`document.getElementById("update-status").innerText.includes("no longer signed in")`, "the notice that updates have ended")
 }
 
 func TestThemeIsSwitchedAndRemembered(t *testing.T) {

@@ -35,9 +35,9 @@ func (r *rig) start(ib *inbox.Inbox) {
 // The first version is 1.
 const claimedAndCompleted = 3
 
-// TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce proves contract 5.10: a commit with
+// TestCommitOfTransactionalHandlerWithLostResponseHappensOnce proves contract 5.10: a commit with
 // unknown outcome is resolved by reading back.
-func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
+func TestCommitOfTransactionalHandlerWithLostResponseHappensOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range losses {
 		t.Run(c.name, func(t *testing.T) {
@@ -65,9 +65,9 @@ func TestCommitOfTransactionalHandlerWithLostAnswerHappensOnce(t *testing.T) {
 	}
 }
 
-// TestAcceptWithLostAnswerLeavesOneRow proves contract 4.1 and 2: accepting again is safe, whatever
+// TestAcceptWithLostResponseLeavesOneRow proves contract 4.1 and 2: accepting again is safe, whatever
 // the outcome of the first attempt.
-func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
+func TestAcceptWithLostResponseLeavesOneRow(t *testing.T) {
 	t.Parallel()
 	for _, c := range losses {
 		t.Run(c.name, func(t *testing.T) {
@@ -102,9 +102,9 @@ func TestAcceptWithLostAnswerLeavesOneRow(t *testing.T) {
 	}
 }
 
-// TestAnswersLostAtRandomUnderLoad proves contract 5.9 and 5.10: responses to claims, completions,
+// TestResponsesLostAtRandomUnderLoad proves contract 5.9 and 5.10: responses to claims, completions,
 // releases, heartbeats and accepts may be lost as well.
-func TestAnswersLostAtRandomUnderLoad(t *testing.T) {
+func TestResponsesLostAtRandomUnderLoad(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprintf("seed %d", seed+1), func(t *testing.T) {

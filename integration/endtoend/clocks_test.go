@@ -17,9 +17,9 @@ func clock(offset time.Duration) func(*workload.Settings) {
 	return func(s *workload.Settings) { s.ClockOffset = offset }
 }
 
-// TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead proves contract 3.5: leases and
+// TestWorkersWithWrongClocksRunEachMessageOnceAndNoneIsDeclaredDead proves contract 3.5: leases and
 // heartbeats use the database's clock.
-func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T) {
+func TestWorkersWithWrongClocksRunEachMessageOnceAndNoneIsDeclaredDead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	right := r.newInbox(r.settings.DSN)
@@ -39,7 +39,7 @@ func TestWorkersWithWrongClocksShareTheWorkAndNobodyIsDeclaredDead(t *testing.T)
 	require.Zero(t, r.verdict().Reruns, "nothing runs twice")
 	require.Equal(t, 3, r.number(`SELECT count(DISTINCT pid) FROM runs`), "every worker has done some")
 	require.Zero(t, r.number(`SELECT count(*) FROM inbox_workers WHERE released_at IS NOT NULL`),
-		"nobody is declared dead")
+		"no worker is declared dead")
 	for _, w := range workers {
 		require.NoError(t, w.Terminate())
 	}
@@ -121,10 +121,10 @@ func TestRetriesAreDueByTheClocksOfTheirWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkerWhoseClockIsBehindRunsNewMessagesAndLeavesRetriesAlone checks that new messages are due
+// TestWorkerWhoseClockIsSlowRunsNewMessagesAndLeavesRetriesAlone checks that new messages are due
 // at once whatever the worker's clock says, and that retries of other workers are due only when its
 // own clock has reached their time.
-func TestWorkerWhoseClockIsBehindRunsNewMessagesAndLeavesRetriesAlone(t *testing.T) {
+func TestWorkerWhoseClockIsSlowRunsNewMessagesAndLeavesRetriesAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	right := r.worker(leisurely)

@@ -184,10 +184,10 @@ func (f *failover) inline(remembers idempotent.Store) func(ctx context.Context, 
 	}
 }
 
-// TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary proves contract 2: with a synchronous standby,
+// TestAcknowledgedWritesSurviveTheLossOfThePrimary proves contract 2: with a synchronous standby,
 // a message is acknowledged only once the standby has it. That includes a redelivered message that
 // is found on the primary, where the wait for its original commit was given up.
-func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
+func TestAcknowledgedWritesSurviveTheLossOfThePrimary(t *testing.T) {
 	t.Parallel()
 	f := newFailover(t)
 	deliver := func(w way, id string) error {
@@ -257,10 +257,10 @@ func TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary(t *testing.T) {
 	}
 }
 
-// TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess proves contract 2: PostgreSQL reports a commit
+// TestCommitWithoutItsStandbyIsAFailure proves contract 2: PostgreSQL reports a commit
 // as successful, with a warning, when the wait for its standby was cancelled. The inbox treats it
 // as an error.
-func TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess(t *testing.T) {
+func TestCommitWithoutItsStandbyIsAFailure(t *testing.T) {
 	t.Parallel()
 	f := newFailover(t)
 	large := bytes.Repeat([]byte("x"), 100<<10)

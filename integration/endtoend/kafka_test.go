@@ -121,9 +121,9 @@ func TestRebalancesUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	s.finish()
 }
 
-// TestWorkerKilledBetweenAcceptAndCommitDoublesNothing proves contract 2, first row: redelivered
+// TestWorkerKilledBetweenAcceptAndCommitDuplicatesNothing proves contract 2, first row: redelivered
 // records do not become second messages.
-func TestWorkerKilledBetweenAcceptAndCommitDoublesNothing(t *testing.T) {
+func TestWorkerKilledBetweenAcceptAndCommitDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStream(t)
 	never := func(settings *workload.Settings) { settings.CommitInterval = time.Hour }

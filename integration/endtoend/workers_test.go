@@ -16,9 +16,9 @@ func unhurried(s *workload.Settings) {
 	s.WorkerTimeout, s.StatementTimeout = patience, 5*time.Second
 }
 
-// TestWorkersShareTheWorkAndRunEachMessageOnce proves contract 5.3: many workers claim disjoint
+// TestWorkersTogetherRunEachMessageOnce proves contract 5.3: many workers claim disjoint
 // rows.
-func TestWorkersShareTheWorkAndRunEachMessageOnce(t *testing.T) {
+func TestWorkersTogetherRunEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d workers", n), func(t *testing.T) {
@@ -89,9 +89,9 @@ func TestTerminatedWorkerChargesNothingAndLeavesNoClaim(t *testing.T) {
 	require.NoError(t, next.Wait(patience))
 }
 
-// TestWorkerToldToStopTwiceStopsOnceAndInOrder proves contract 5.8: a second signal, from a
+// TestWorkerStoppedTwiceStopsOnceAndInOrder proves contract 5.8: a second signal, from a
 // supervisor or an operator who presses ^C twice, neither aborts nor hastens the stop.
-func TestWorkerToldToStopTwiceStopsOnceAndInOrder(t *testing.T) {
+func TestWorkerStoppedTwiceStopsOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	worker := r.worker(unhurried)

@@ -67,7 +67,7 @@ func TestBatchesHoldSeveralPartitionsWithinTheirLimits(t *testing.T) {
 	require.True(t, several.Load())
 }
 
-func TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem(t *testing.T) {
+func TestFailedAcceptIsRetriedWithTheSameRecordsAndNoLaterOnes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(50, 0)
@@ -113,7 +113,7 @@ func TestRedeliveryAfterCrashBetweenAcceptAndCommit(t *testing.T) {
 	require.GreaterOrEqual(t, r.ledger.deliveries(topic), 400)
 }
 
-func TestLostAnswerOfAnAcceptIsARedelivery(t *testing.T) {
+func TestLostResponseOfAnAcceptIsARedelivery(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	lost := atomic.Int32{}
@@ -165,7 +165,7 @@ func TestHaltStopsItsPartitionBeforeTheRecordAndNoOther(t *testing.T) {
 	require.Len(t, h.Halted(), 1)
 	require.Equal(t, int64(40), h.Halted()[0].Accepted)
 	require.ErrorContains(t, h.Err(), "orders/0 is halted before offset 40")
-	require.Empty(t, halts, "told once")
+	require.Empty(t, halts, "reported once")
 	stop(t, c)
 	r.ledger.halt = nil // fixed
 	r.start()
@@ -232,7 +232,7 @@ func TestLastOffsetIsCommittedAtOnceSoThatARestartLosesNothing(t *testing.T) {
 	require.Equal(t, 3, r.ledger.accepted(topic))
 }
 
-func TestLastOffsetSkipsNothingWhenTheCommittedOffsetIsNotToldAtFirst(t *testing.T) {
+func TestLastOffsetSkipsNothingWhenTheCommittedOffsetIsUnknownAtFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(5, 0)

@@ -37,9 +37,9 @@ func silentBroker(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestBrokerThatNeverAnswersIsPassedBy proves contract 7.8: a frozen broker that is named first
+// TestUnresponsiveBrokerIsSkipped proves contract 7.8: a frozen broker that is named first
 // does not keep members from a group that other brokers coordinate.
-func TestBrokerThatNeverAnswersIsPassedBy(t *testing.T) {
+func TestUnresponsiveBrokerIsSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	r.produce(50, 0, 1)

@@ -130,8 +130,8 @@ func (r *rig) judged(j judge, change ...func(*kafkaconsumer.Config)) *kafkaconsu
 
 func withLetters(cfg *kafkaconsumer.Config, topic string) { cfg.DeadLetterTopic = topic }
 
-// TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom proves contract 7.4.
-func TestDeadLetterIsTheRecordByteForByteAndSaysWhereItCameFrom(t *testing.T) {
+// TestDeadLetterIsTheRecordByteForByteWithItsOrigin proves contract 7.4.
+func TestDeadLetterIsTheRecordByteForByteWithItsOrigin(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -201,7 +201,7 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 		require.NoError(t, err)
 		t.Cleanup(func() { stop(t, c) })
 		require.NoError(t, c.Start(t.Context()))
-		eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil })
+		eventually(t, "reported", func() bool { return c.Health().DeadLetterErr != nil })
 		h := c.Health()
 		require.ErrorContains(t, h.DeadLetterErr, fmt.Sprintf("dead-letter topic %q does not exist", dead))
 		require.ErrorContains(t, h.Err(), "bad records cannot be published since")
@@ -222,11 +222,11 @@ func TestMissingDeadLetterTopicIsWaitedForBeforeTheFirstBadRecord(t *testing.T) 
 		})
 		require.Equal(t, []string{"0/2"}, lettersOf(read(t, b.client, dead)))
 		require.NoError(t, c.Health().DeadLetterErr)
-		require.Equal(t, 1, logs.FilterMessageSnippet("dead-letter publish failing").Len(), "told once")
-		told := logs.FilterMessageSnippet("bad record published to the dead-letter topic").All()
-		require.Len(t, told, 1)
-		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{told[0].ContextMap()["topic"],
-			told[0].ContextMap()["partition"], told[0].ContextMap()["offset"], told[0].ContextMap()["dead_letter_topic"]})
+		require.Equal(t, 1, logs.FilterMessageSnippet("dead-letter publish failing").Len(), "logged once")
+		logged := logs.FilterMessageSnippet("bad record published to the dead-letter topic").All()
+		require.Len(t, logged, 1)
+		require.Equal(t, []any{b.topic, int64(0), int64(2), dead}, []any{logged[0].ContextMap()["topic"],
+			logged[0].ContextMap()["partition"], logged[0].ContextMap()["offset"], logged[0].ContextMap()["dead_letter_topic"]})
 	})
 }
 
@@ -284,7 +284,7 @@ func TestDeadLettersAreAcknowledgedByAllReplicas(t *testing.T) {
 	eventually(t, "all committed", func() bool { return r.committed(0) == 2 })
 }
 
-func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
+func TestDeadLettersOfAPartitionKeepTheirOrderAndAreLogged(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 3, kafkatest.Topic(letters, 2))
 	for p := range 3 {
@@ -293,14 +293,14 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
 		}
 	}
 	var mu sync.Mutex
-	told := map[string]int{}
+	logged := map[string]int{}
 	r.judged(everySecond, func(c *kafkaconsumer.Config) {
 		c.BatchBytes, c.OnDeadLetter = 20<<20, func(record envelope.Record, reason error) {
 			mu.Lock()
 			defer mu.Unlock()
-			told[fmt.Sprint(record.Partition, "/", record.Offset)]++
+			logged[fmt.Sprint(record.Partition, "/", record.Offset)]++
 			if !errors.Is(reason, errBad) {
-				told[reason.Error()]++
+				logged[reason.Error()]++
 			}
 			panic("not our trouble")
 		}
@@ -323,13 +323,13 @@ func TestDeadLettersOfAPartitionKeepTheirOrderAndAreTold(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	require.Len(t, told, 150)
+	require.Len(t, logged, 150)
 }
 
-// TestDeadLetterThatFailsForNowIsRetriedInPlace proves contract 7.4: a temporary failure to publish
+// TestDeadLetterWithATransientFailureIsRetried proves contract 7.4: a temporary failure to publish
 // is retried. It does not hold back good records that are accepted with the bad one, neither those
 // before it nor those of other partitions. Records after it wait.
-func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
+func TestDeadLetterWithATransientFailureIsRetried(t *testing.T) {
 	t.Parallel()
 	for code, name := range map[int16]string{
 		3: "unknown topic", 6: "not leader", answerLost: "timed out", 19: "not enough replicas",
@@ -344,8 +344,8 @@ func TestDeadLetterThatFailsForNowIsRetriedInPlace(t *testing.T) {
 			c := r.judged(everySecond, func(c *kafkaconsumer.Config) {
 				c.AcceptConcurrency, c.BatchRecords, c.Linger = 1, 4, patience // all of them in one accept
 			})
-			eventually(t, "told", func() bool { return c.Health().DeadLetterErr != nil && fault.Hits() > 2 })
-			eventually(t, "what waits for nobody is committed", func() bool {
+			eventually(t, "reported", func() bool { return c.Health().DeadLetterErr != nil && fault.Hits() > 2 })
+			eventually(t, "what does not wait is committed", func() bool {
 				return r.committed(0) == 1 && r.committed(1) == 1
 			})
 			require.Empty(t, c.Health().Halted())
@@ -383,9 +383,9 @@ func TestDeadLetterThatIsRefusedForGoodHalts(t *testing.T) {
 // Kafka handles a produce request that it answers with this code.
 const answerLost = 7
 
-// TestLostAnswerOfADeadLetterRepeatsIt proves contract 7.4: a dead letter whose response was lost
+// TestLostResponseOfADeadLetterRepeatsIt proves contract 7.4: a dead letter whose response was lost
 // is published again.
-func TestLostAnswerOfADeadLetterRepeatsIt(t *testing.T) {
+func TestLostResponseOfADeadLetterRepeatsIt(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1))
 	r.produce(4, 0)
@@ -424,7 +424,7 @@ func TestDeadLetterWithoutATopicHalts(t *testing.T) {
 	require.ErrorIs(t, c.Health().Err(), errBad)
 }
 
-func TestDeadLettersGoByTheConsumersOwnCredentials(t *testing.T) {
+func TestDeadLettersUseTheConsumersCredentials(t *testing.T) {
 	t.Parallel()
 	r := newDead(t, 1, kafkatest.Topic(letters, 1), kafkatest.SASL("SCRAM-SHA-512", "inbox", "secret"))
 	r.produce(2, 0)

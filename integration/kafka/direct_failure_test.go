@@ -25,8 +25,8 @@ import (
 func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "own", "panics", "good")
-		var told []handler.AttemptEvent
-		hooks := handler.Hooks{OnPoisoned: func(_ context.Context, e handler.AttemptEvent) { told = append(told, e) }}
+		var events []handler.AttemptEvent
+		hooks := handler.Hooks{OnPoisoned: func(_ context.Context, e handler.AttemptEvent) { events = append(events, e) }}
 		ib, _ := r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxRetries = 3
 			o.Hooks = hooks
@@ -71,9 +71,9 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, "not_stored", invalid.Reason)
 		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
-		require.Len(t, told, 4)
+		require.Len(t, events, 4)
 		require.Equal(t, []any{"fails", "bad", 3, handler.AttemptPoisoned},
-			[]any{told[0].MessageID, told[0].HandlerKey, told[0].Attempt, told[0].Outcome})
+			[]any{events[0].MessageID, events[0].HandlerKey, events[0].Attempt, events[0].Outcome})
 		counted := ib.Counters()
 		require.EqualValues(t, []int64{4, 4, 3 + 1 + 2 + 3}, []int64{counted.Rejected, counted.Poisoned, counted.Failed})
 	})
@@ -142,7 +142,7 @@ func TestDirectRecordThatAHandlerGaveUpHaltsItsPartitionUnderHalt(t *testing.T) 
 		r.run(t, s, h)
 		r.awaitCommitted(t)
 		require.Empty(t, r.rejected(t, ib))
-		require.Equal(t, []int{1, 2, 1}, r.attempts("h", 0, 1), "redelivered, it starts anew")
+		require.Equal(t, []int{1, 2, 1}, r.attempts("h", 0, 1), "redelivered, it starts again")
 	})
 }
 
@@ -165,7 +165,7 @@ func TestDirectUnroutedMessagesFollowTheirPolicy(t *testing.T) {
 					return kafkatest.Record{Value: []byte("x"), Headers: []kafkatest.Header{{Key: "MessageType", Value: []byte(typ)}}}
 				}
 				require.NoError(t, r.kafka.Produce(topic, typed("t"), typed("unknown"), typed("t")))
-				r.ledger.sparse = true // what is unrouted is in nobody's books
+				r.ledger.sparse = true // the ledger has no unrouted messages
 				ib, _ := r.run(t, settings{config: headerTypes, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 					o.Acceptor.Unrouted = policy
 				})}},
@@ -253,8 +253,8 @@ func TestDirectRecordOfWhichAMessageIsUnroutedDoesNotRunUnderHalt(t *testing.T) 
 	})
 }
 
-// TestDirectHandlersSteerByTheirErrors proves contract 5.7 for synchronous channels.
-func TestDirectHandlersSteerByTheirErrors(t *testing.T) {
+// TestDirectHandlersErrorsDecideRetryAndRejection proves contract 5.7 for synchronous channels.
+func TestDirectHandlersErrorsDecideRetryAndRejection(t *testing.T) {
 	onDirect(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "snoozes", "later", "slow")
 		snoozes := 0

@@ -100,7 +100,7 @@ func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
 	})
 }
 
-func TestDirectPartitionThatWaitsForItsRetryHoldsNoOthers(t *testing.T) {
+func TestDirectPartitionThatWaitsForItsRetryBlocksNoOthers(t *testing.T) {
 	onDirect(t, 3, func(t *testing.T, r *directRig) {
 		r.produce(10, 0, 1, 2)
 		patient := func(c *kafkaconsumer.Config) { c.RebalanceTimeout, c.DrainTimeout = 20*time.Minute, 10*time.Minute }

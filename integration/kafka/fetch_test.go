@@ -110,7 +110,7 @@ func produceN(t *testing.T, k *kfake.Cluster, from, to int) {
 	}
 }
 
-func TestConnectionCutInAnAnswerLosesNothing(t *testing.T) {
+func TestConnectionCutInAResponseLosesNothing(t *testing.T) {
 	t.Parallel()
 	cuts := &atomic.Int32{}
 	k := cluster(t, 100, kfake.NumBrokers(1), kfake.ListenFn(func(network, address string) (net.Listener, error) {

@@ -144,7 +144,7 @@ func TestLostConnectionsToTheCoordinatorAreSurvived(t *testing.T) {
 	}
 }
 
-func TestFetchErrorsAreRetriedWhereTheyHappened(t *testing.T) {
+func TestFetchErrorsAreRetriedAtTheirOffset(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int16{3, 5, 6, 7, 9, 13, 56, 74, 75, 29, -1} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {

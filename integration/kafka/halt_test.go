@@ -79,8 +79,8 @@ func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
 	})
 }
 
-// TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise proves contract 7.4.
-func TestHaltKeepsTheApplicationAliveAndShowsUnlessToldOtherwise(t *testing.T) {
+// TestHaltKeepsTheApplicationAliveAndVisibleByDefault proves contract 7.4.
+func TestHaltKeepsTheApplicationAliveAndVisibleByDefault(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2"), record(1, "3")))
@@ -142,15 +142,15 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1), kafkatest.Topic(letters, 1))
 		r := &rig{t: t, kafka: k}
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2")))
-		told := make(chan envelope.Record, 10)
+		forwarded := make(chan envelope.Record, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Acceptor.BadRecords = acceptor.BadRecordDeadLetter
 		}),
 			plain(k, func(c *kafkaconsumer.Config) {
-				c.DeadLetterTopic, c.OnDeadLetter = letters, func(record envelope.Record, _ error) { told <- record }
+				c.DeadLetterTopic, c.OnDeadLetter = letters, func(record envelope.Record, _ error) { forwarded <- record }
 			}))
 		inboxtest.Start(t, ib)
-		require.EqualValues(t, 1, receive(t, told).Offset)
+		require.EqualValues(t, 1, receive(t, forwarded).Offset)
 		eventually(t, "all committed", func() bool { return k.Committed(group, topic)[0] == 3 })
 		require.Equal(t, 2, inboxtest.CountMessages(t, ib))
 		published := read(t, r.client(), letters)

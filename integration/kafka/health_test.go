@@ -89,9 +89,9 @@ func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
 	}
 }
 
-// TestStallIsSaidOnceAndOver proves contract 7.8: a stall is logged once, and its end once. Its
+// TestStallAndItsEndAreLoggedOnce proves contract 7.8: a stall is logged once, and its end once. Its
 // time comes from the injected clock.
-func TestStallIsSaidOnceAndOver(t *testing.T) {
+func TestStallAndItsEndAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
 	release := make(chan struct{})
@@ -131,9 +131,9 @@ func TestStallIsSaidOnceAndOver(t *testing.T) {
 	r.awaitAll()
 }
 
-// TestNoStallIsSaidWhereSomethingElseSaysWhy checks that a condition with a report of its own is
+// TestNoStallIsReportedWhereAnotherReasonExplainsIt checks that a condition with a report of its own is
 // not reported as a stall as well, and that a normal state is not reported at all.
-func TestNoStallIsSaidWhereSomethingElseSaysWhy(t *testing.T) {
+func TestNoStallIsReportedWhereAnotherReasonExplainsIt(t *testing.T) {
 	t.Parallel()
 	settled := func(t *testing.T, c *kafkaconsumer.Consumer, clock *fxtest.Clock, logs *observer.ObservedLogs) string {
 		t.Helper()
@@ -228,7 +228,7 @@ func TestPartitionHasNotCaughtUpBeforeItsLeaderKnowsItsEnd(t *testing.T) {
 	eventually(t, "and asked for no more", func() bool { return first(c).WatermarkErr == nil })
 }
 
-func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
+func TestMemberWithoutPartitionsReportsItsGroup(t *testing.T) {
 	t.Parallel()
 	t.Run("more members than partitions", func(t *testing.T) {
 		t.Parallel()
@@ -269,7 +269,7 @@ func TestMemberWithoutPartitionsSaysHowItsGroupIs(t *testing.T) {
 	})
 }
 
-func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
+func TestUnassignedPartitionIsLogged(t *testing.T) {
 	t.Parallel()
 	onEachBroker(t, func(t *testing.T, b *bench) {
 		b.createTopic(1, nil)
@@ -294,9 +294,9 @@ func TestPartitionThatNoMemberHasIsSaid(t *testing.T) {
 	})
 }
 
-// TestJoiningThatTakesTooLongIsSaid checks that a group without a generation is reported after some
+// TestJoiningThatTakesTooLongIsLogged checks that a group without a generation is reported after some
 // time, whatever the reason. Here the coordinator keeps rebalancing.
-func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
+func TestJoiningThatTakesTooLongIsLogged(t *testing.T) {
 	t.Parallel()
 	const rebalanceInProgress = 27
 	r := newRig(t, 1)
@@ -312,8 +312,8 @@ func TestJoiningThatTakesTooLongIsSaid(t *testing.T) {
 	eventually(t, "it joins", func() bool { return c.Health().Err() == nil && c.State() == kafkaconsumer.StateRunning })
 }
 
-// TestEndsOfManyPartitionsAreKnown checks a number of partitions that takes several requests.
-func TestEndsOfManyPartitionsAreKnown(t *testing.T) {
+// TestEndOffsetsOfManyPartitionsAreKnown checks a number of partitions that takes several requests.
+func TestEndOffsetsOfManyPartitionsAreKnown(t *testing.T) {
 	t.Parallel()
 	const partitions = 50
 	r := newRig(t, partitions)

@@ -155,9 +155,9 @@ func TestHostileAnswersEndNoProcessAndTakeNoMemory(t *testing.T) {
 	}
 }
 
-// TestRefusedRefreshIsSaidWhileConsumingGoesOn proves contract 7.2: kafka-go itself does not report
+// TestRefusedRefreshIsLoggedWhileConsumingContinues proves contract 7.2: kafka-go itself does not report
 // a refused refresh, and continues with the brokers, topics and leaders that it knows.
-func TestRefusedRefreshIsSaidWhileConsumingGoesOn(t *testing.T) {
+func TestRefusedRefreshIsLoggedWhileConsumingContinues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	proxy, err := kafkaproxy.Start(r.kafka.Brokers()[0])

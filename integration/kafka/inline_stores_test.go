@@ -44,9 +44,9 @@ func (f *faulty) Run(ctx context.Context, run idempotent.Run, body func(ctx cont
 
 var errDown = errors.New("connection refused")
 
-// TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing proves contract 7.6, 7.8 and 8.2:
+// TestFailingInlineStoreBlocksThePartitionAndCountsNoError proves contract 7.6, 7.8 and 8.2:
 // while a store fails, the record is neither acknowledged nor charged, however long that lasts.
-func TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing(t *testing.T) {
+func TestFailingInlineStoreBlocksThePartitionAndCountsNoError(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault  func(body func() error) error
@@ -133,8 +133,8 @@ func TestInlineFailureOfTheHandlerIsChargedWhateverTheStoreAdds(t *testing.T) {
 	})
 }
 
-// TestInlineChannelWithoutStoreRunsEachMessageAndSaysSoOnce proves contract 8.5.
-func TestInlineChannelWithoutStoreRunsEachMessageAndSaysSoOnce(t *testing.T) {
+// TestInlineChannelWithoutStoreRunsEachMessageAndLogsThatOnce proves contract 8.5.
+func TestInlineChannelWithoutStoreRunsEachMessageAndLogsThatOnce(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		memory, err := memstore.New()
 		require.NoError(t, err)

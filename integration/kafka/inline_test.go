@@ -241,13 +241,13 @@ func TestInlineHandlersOfAMessageAreIndependent(t *testing.T) {
 func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		r.send(t, 0, "fails", "poisons", "panics", "good")
-		mended := false
+		fixed := false
 		ib, end := r.run(t, settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxRetries = 2
 		})}},
 			r.tx("h", func(_ context.Context, m inboxtest.Bytes) error {
 				switch {
-				case mended:
+				case fixed:
 				case m.ID == "fails":
 					return errBoom
 				case m.ID == "poisons":
@@ -267,7 +267,7 @@ func TestInlineRecordThatAHandlerGaveUpIsRejectedAndNotRemembered(t *testing.T) 
 			require.Contains(t, rows[i].Reason, want)
 		}
 		end()
-		mended = true
+		fixed = true
 		r.send(t, 0, "fails", "poisons", "panics", "good")
 		r.run(t, settings{inline: inlined}, r.tx("h", inboxtest.Nothing))
 		r.awaitCommitted(t)
@@ -303,10 +303,10 @@ func TestInlineDuplicatesFollowTheirPolicy(t *testing.T) {
 	}
 }
 
-// TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp proves contract 6.5, 6.6 and 8.4: a message is
+// TestInlineMarkersAreDeletedOnceTheChannelHasCaughtUp proves contract 6.5, 6.6 and 8.4: a message is
 // a duplicate while its marker exists. Cleanup deletes expired markers, but not before the channel
 // has caught up.
-func TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp(t *testing.T) {
+func TestInlineMarkersAreDeletedOnceTheChannelHasCaughtUp(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {
 		sweep := settings{inline: inlined, options: []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.SweepMarkers = true

@@ -125,7 +125,7 @@ func (l *ledger) sample(topic string, committed map[int]int64) {
 	}
 }
 
-// again lets the topic's committed offsets move back, because its log begins anew. Use it if
+// again lets the topic's committed offsets move back, because the topic was created again. Use it if
 // another acceptor consumes the topic.
 func (l *ledger) again(topic string) {
 	l.mu.Lock()

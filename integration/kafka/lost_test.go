@@ -27,7 +27,7 @@ func TestCommitWhoseConnectionIsLostIsMadeByAnother(t *testing.T) {
 	require.NoError(t, c.Health().CommitErr)
 }
 
-func TestLostConnectionIsToldOnlyIfTheNextIsLostToo(t *testing.T) {
+func TestLostConnectionIsReportedOnlyIfTheNextIsLostToo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	core, logs := observer.New(zapcore.WarnLevel)

@@ -239,9 +239,9 @@ func lag(k *kafkatest.Kafka, lies func(asked int32) bool) *atomic.Int32 {
 	return asked
 }
 
-// TestGapThatIsNoneAnyMoreIsNotPassed checks that a gap is verified again after all records before
+// TestGapThatHasVanishedIsNotSkipped checks that a gap is verified again after all records before
 // it are accepted. A newly elected leader may not have known the end of its log.
-func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
+func TestGapThatHasVanishedIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // see ledger.again
@@ -265,8 +265,8 @@ func TestGapThatIsNoneAnyMoreIsNotPassed(t *testing.T) {
 	require.Empty(t, c.Health().Halted())
 }
 
-// TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile checks that a leader may lag for a second.
-func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
+// TestOffsetMovesBackOnlyIfTheLogConfirmsItForAWhile checks that a leader may lag for a second.
+func TestOffsetMovesBackOnlyIfTheLogConfirmsItForAWhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // see ledger.again
@@ -282,9 +282,9 @@ func TestOffsetMovesBackOnlyIfTheLogSaysSoForAWhile(t *testing.T) {
 	require.Len(t, accepted.seen(), 6, "and nothing is read again")
 }
 
-// TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer checks that a stored gap is not reported again
+// TestGapIsReportedOnceWhileTheBrokerDoesNotRespond checks that a stored gap is not reported again
 // because the broker does not tell where the log ends.
-func TestGapIsHandedInOnceWhileTheBrokerDoesNotAnswer(t *testing.T) {
+func TestGapIsReportedOnceWhileTheBrokerDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.ledger.again(topic) // see ledger.again

@@ -145,7 +145,7 @@ func TestStopWithAnEndedContextStillStops(t *testing.T) {
 	require.Equal(t, kafkaconsumer.StateStopped, c.State())
 }
 
-func TestStopTellsWhenTheAcceptorIgnoresItsContext(t *testing.T) {
+func TestStopReportsAnAcceptorThatIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	release := make(chan struct{})

@@ -63,9 +63,9 @@ func TestThrottledFetcherStopsAtOnce(t *testing.T) {
 	stop(t, c)
 }
 
-// TestGapIsFoundAmongThrottledAnswers checks that a response that only throttles does not clear an
+// TestGapIsFoundAmongThrottledResponses checks that a response that only throttles does not clear an
 // error.
-func TestGapIsFoundAmongThrottledAnswers(t *testing.T) {
+func TestGapIsFoundAmongThrottledResponses(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 	require.NoError(t, k.Produce(topic, kafkatest.Record{Value: []byte("a")}))

@@ -39,7 +39,7 @@ func frame(size int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(size)), make([]byte, size)...)
 }
 
-func TestAnswersAreCutInTheirMiddle(t *testing.T) {
+func TestResponsesCutInTheirMiddleAreRefused(t *testing.T) {
 	p, err := kafkaproxy.Start(echo(t))
 	require.NoError(t, err)
 	defer p.Close()
@@ -64,9 +64,9 @@ func TestAnswersAreCutInTheirMiddle(t *testing.T) {
 	require.Equal(t, 104, ask(100))
 }
 
-// TestAnswersAreForgedByTheirRequests checks that a forged response keeps the correlation ID of its
+// TestResponsesAreRewrittenByTheirRequests checks that a forged response keeps the correlation ID of its
 // request.
-func TestAnswersAreForgedByTheirRequests(t *testing.T) {
+func TestResponsesAreRewrittenByTheirRequests(t *testing.T) {
 	p, err := kafkaproxy.Start(echo(t))
 	require.NoError(t, err)
 	defer p.Close()

@@ -72,7 +72,7 @@ var acceptingMutants = []mutant{
 		In:      "acceptRowSQL",
 		Old:     "'number'),",
 		New:     "'none'),",
-		Test:    test{Package: "./processor", Run: "^TestAMessageDeletedByHandLendsItsNumberToNobody$"},
+		Test:    test{Package: "./processor", Run: "^TestNumberOfAMessageDeletedByHandIsNotReused$"},
 	},
 	{
 		Name:    "a record with many events is stored in part",
@@ -99,7 +99,7 @@ var acceptingMutants = []mutant{
 		In:      "Acceptor.persistTx",
 		Old:     "stored, err := a.store.AcceptTx(ctx, tx, p.batch)",
 		New:     "dispatching := a.beginDispatch(p)\n\tdefer dispatching.end()\n\tstored, err := a.store.AcceptTx(ctx, tx, p.batch)\n\tif err == nil {\n\t\tdispatching.committed(stored)\n\t}",
-		Test:    test{Package: "./processor", Run: "^TestAcceptTxHandsNothingOff$"},
+		Test:    test{Package: "./processor", Run: "^TestAcceptTxDispatchesNothingLocally$"},
 	},
 }
 
@@ -180,7 +180,7 @@ var cleaningMutants = []mutant{
 		In:      "run.callArchive",
 		Old:     "return r.archive(ctx, messages)",
 		New:     "_ = r.archive(ctx, messages); return nil",
-		Test:    test{Package: "./cleanup", Run: "^TestWhatTheArchiveRefusesStaysAndComesAgain$"},
+		Test:    test{Package: "./cleanup", Run: "^TestRefusedMessagesStayAndAreArchivedLater$"},
 	},
 	{
 		Name:    "postgres: a status that changed after archiving is deleted",

@@ -12,7 +12,7 @@ var receivingMutants = []mutant{
 		In:      "Store.attempt",
 		Old:     "if !added {",
 		New:     "if !added && s == nil {",
-		Test:    test{Package: "./idempotent/gormstore", Run: "^TestDuplicateWaitsInTheIndexForTheFirst$"},
+		Test:    test{Package: "./idempotent/gormstore", Run: "^TestDuplicateWaitsForTheFirstsTransaction$"},
 	},
 	{
 		Name:    "a direct offset moves before its handlers are done",
@@ -52,7 +52,7 @@ var receivingMutants = []mutant{
 		Old:     "a.putOff(ctx, v.Err, took)",
 		New:     "a.done = true",
 		Test: test{Package: "./internal/synchronous",
-			Run: "^TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged$", Timeout: 60 * time.Second},
+			Run: "^TestMessageInProgressElsewhereIsRedeliveredAndNotAcknowledged$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a marker is committed before the handler has run",
@@ -90,7 +90,7 @@ var receivingMutants = []mutant{
 		Old:     "return false, &attempt.Uncharged{Reason: err}",
 		New:     "return true, nil",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestInlineStoreThatFailsHoldsThePartitionUpAndChargesNothing$", Timeout: 60 * time.Second},
+			Run: "^TestFailingInlineStoreBlocksThePartitionAndCountsNoError$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "inline markers are swept while the channel is behind",
@@ -99,7 +99,7 @@ var receivingMutants = []mutant{
 		In:      "Inbox.waiting",
 		Old:     "&& !ib.sweeps(h.Channel) ",
 		New:     "",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestInlineMarkersAreSweptOnceTheChannelHasCaughtUp$"},
+		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestInlineMarkersAreDeletedOnceTheChannelHasCaughtUp$"},
 	},
 	{
 		Name:    "memstore: a failure is remembered as success",
@@ -118,7 +118,7 @@ var receivingMutants = []mutant{
 		In:      "Store.afterCommitError",
 		Old:     "case !found:",
 		New:     "case !found && ctx.Err() != nil:",
-		Test:    test{Package: "./idempotent/gormstore", Run: "^(TestCommitWithoutAnAnswerIsLookedUp)$"},
+		Test:    test{Package: "./idempotent/gormstore", Run: "^(TestCommitWithoutAResponseIsReadBack)$"},
 	},
 	{
 		Name:    "redisstore: an expired claim is finalised",
@@ -128,7 +128,7 @@ var receivingMutants = []mutant{
 		Old:     "if value == ARGV[1]",
 		New:     "if not value or value == ARGV[1]",
 		Test: test{Module: "idempotent/redisstore", Package: ".",
-			Run: "^TestBodyThatDoesNotNoticeTheLossIsNotAcknowledgedEither$"},
+			Run: "^TestBodyThatIgnoresTheLostLeaseIsNotAcknowledged$"},
 	},
 	{
 		Name:    "redisstore: a finalise that failed is acknowledged",
@@ -137,7 +137,7 @@ var receivingMutants = []mutant{
 		In:      "Store.Run",
 		Old:     "s.retention(run)); err != nil {\n\t\treturn false, failed(err)",
 		New:     "s.retention(run)); err != nil {\n\t\treturn false, nil",
-		Test:    test{Module: "idempotent/redisstore", Package: ".", Run: "^TestFinaliseThatDoesNotArriveIsNotAcknowledged$"},
+		Test:    test{Module: "idempotent/redisstore", Package: ".", Run: "^TestFailedFinaliseIsNotAcknowledged$"},
 	},
 }
 
@@ -151,7 +151,7 @@ var failoverMutants = []mutant{
 		Old:     "&& len(found) > 0",
 		New:     "&& len(found) < 0",
 		Test: test{Module: "integration", Package: "./endtoend",
-			Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
+			Run: "^TestAcknowledgedWritesSurviveTheLossOfThePrimary$", Timeout: 180 * time.Second},
 	},
 	{
 		Name:    "a completed status is read back without a lock",
@@ -161,7 +161,7 @@ var failoverMutants = []mutant{
 		Old:     "len(ended) >",
 		New:     "len(ended) <",
 		Test: test{Module: "integration", Package: "./endtoend",
-			Run: "^TestWhatIsAcknowledgedSurvivesTheLossOfThePrimary$", Timeout: 180 * time.Second},
+			Run: "^TestAcknowledgedWritesSurviveTheLossOfThePrimary$", Timeout: 180 * time.Second},
 	},
 	{
 		Name:    "a commit that was not waited for succeeds",
@@ -170,7 +170,7 @@ var failoverMutants = []mutant{
 		In:      "receive",
 		Old:     "SyncRepWaitForLSN",
 		New:     "",
-		Test: test{Module: "integration", Package: "./endtoend", Run: "^TestCommitWhoseStandbyWasNotWaitedForIsNoSuccess$",
+		Test: test{Module: "integration", Package: "./endtoend", Run: "^TestCommitWithoutItsStandbyIsAFailure$",
 			Timeout: 180 * time.Second},
 	},
 }

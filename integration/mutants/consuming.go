@@ -13,7 +13,7 @@ var consumingMutants = []mutant{
 		Old:     "\t\tok := w.accept(acceptCtx,",
 		New:     "\t\tfor _, c := range batch {\n\t\t\tc.partition.accept(c.next, w.clock.Now())\n\t\t}\n\t\tok := w.accept(acceptCtx,",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
+			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNoLaterOnes$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "a failed accept is passed over",
@@ -23,7 +23,7 @@ var consumingMutants = []mutant{
 		Old:     "if !retry.wait(ctx) {\n\t\t\t\treturn false\n\t\t\t}",
 		New:     "_, results = retry, make([]envelope.Result, len(received))\n\t\t\tbreak",
 		Test: test{Module: "integration", Package: "./kafka",
-			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNothingBehindThem$", Timeout: 60 * time.Second},
+			Run: "^TestFailedAcceptIsRetriedWithTheSameRecordsAndNoLaterOnes$", Timeout: 60 * time.Second},
 	},
 	{
 		Name:    "an accept that was abandoned counts as accepted",
@@ -70,7 +70,7 @@ var consumingMutants = []mutant{
 		In:      "bisection.narrow",
 		Old:     "envelope.Halt ",
 		New:     "envelope.Halt && results[k].Err == nil ",
-		Test:    test{Package: "./acceptor", Run: "^TestNothingIsStoredBehindARecordThatHaltsWhileABatchIsBisected$"},
+		Test:    test{Package: "./acceptor", Run: "^TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected$"},
 	},
 	{
 		Name:    "offsets of bad records are committed before they are published",

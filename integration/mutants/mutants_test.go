@@ -52,7 +52,7 @@ func TestHalfLeftOut(t *testing.T) {
 `,
 }
 
-func TestRunnerTellsCaughtFromEverythingElse(t *testing.T) {
+func TestRunnerDistinguishesCaughtFromEverythingElse(t *testing.T) {
 	repository := sampleRepository(t)
 	sum := test{Package: ".", Run: "^TestSum$"}
 	for name, c := range map[string]struct {
@@ -185,7 +185,7 @@ func TestCopyHoldsUntrackedButNotIgnoredFiles(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(copied.path, "built"))
 }
 
-func TestTableIsSound(t *testing.T) {
+func TestMutantsAreConsistent(t *testing.T) {
 	selected, err := choose(mutants, "")
 	require.NoError(t, err)
 	require.Len(t, selected, len(mutants))
@@ -256,7 +256,7 @@ func (t test) declared(top string) error {
 	return nil
 }
 
-func TestWhatDoesNotCompileOrIsNotDeclaredIsNamed(t *testing.T) {
+func TestMutantsThatDoNotCompileOrNameNoTestAreReported(t *testing.T) {
 	repository := sampleRepository(t)
 	compiler := newCompiler(t, repository)
 	file := filepath.Join(repository, "sum.go")

@@ -123,7 +123,7 @@ var processingMutants = []mutant{
 		In:      "pipedTx.ExecContext",
 		Old:     "c, t.pending",
 		New:     "c, nil",
-		Test:    test{Package: "./processor", Run: "^TestHandlersBehindASavepointBeginAsTheyLike$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlersFirstStatementAfterASavepointMayBeOfAnyKind$"},
 	},
 	{
 		Name:    "a group commits what it could not complete",
@@ -150,7 +150,7 @@ var processingMutants = []mutant{
 		In:      "session.beat",
 		Old:     " s.cancel(errFenced) ",
 		New:     "",
-		Test: test{Package: "./processor", Run: "^TestWorkerThatCannotHeartbeatStopsAndComesBack$",
+		Test: test{Package: "./processor", Run: "^TestWorkerThatCannotHeartbeatStopsAndContinuesLater$",
 			Timeout: 60 * time.Second},
 	},
 	{
@@ -189,7 +189,7 @@ var processingMutants = []mutant{
 		In:      "completer.flush",
 		Old:     "for i := range batch {\n\t\t\tc.queue[i].tried = true\n\t\t}",
 		New:     "c.queue = c.queue[len(batch):]",
-		Test: test{Package: "./processor", Run: "^TestResultsWhoseAnswerIsLostAreNotCalledStale$",
+		Test: test{Package: "./processor", Run: "^TestResultsWhoseResponseIsLostAreNotReportedStale$",
 			Timeout: 45 * time.Second},
 	},
 	{

@@ -28,12 +28,12 @@ func TestListenThroughAPoolerInTransactionModeSaysSoAndPolls(t *testing.T) {
 		}))
 	inboxtest.Eventually(t, func() bool {
 		return worker.Health().Processor.Conditions["listening"] != nil
-	}, "health says that nothing is heard")
+	}, "health reports that no notification arrives")
 	require.ErrorContains(t, worker.Health().Degraded(), "pooler in transaction mode")
-	told := logs.FilterMessage("inbox: listening failing: polling goes on")
+	failing := logs.FilterMessage("inbox: listening failing: polling goes on")
 	inboxtest.Accept(t, other, "1")
 	require.Equal(t, "1", inboxtest.Receive(t, got, "what the poll finds"))
-	require.Equal(t, 1, told.Len())
+	require.Equal(t, 1, failing.Len())
 }
 
 // TestListenThroughAPoolerInTransactionModeLeavesNothingBehind proves contract 3.7: a session that
@@ -57,7 +57,7 @@ func TestListenThroughAPoolerInTransactionModeLeavesNothingBehind(t *testing.T) 
 	}
 	inboxtest.Eventually(t, func() bool {
 		return worker.Health().Processor.Conditions["listening"] != nil
-	}, "health says that nothing is heard")
+	}, "health reports that no notification arrives")
 	require.NoError(t, worker.Stop(t.Context()))
 	requireNobodyListens(t, dsn, size)
 }

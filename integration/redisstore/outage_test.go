@@ -113,8 +113,8 @@ func (failures) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// told waits until the body's context is cancelled because its claim is lost.
-func told(t *testing.T, ctx context.Context) {
+// awaitCancel waits until the body's context is cancelled because its claim is lost.
+func awaitCancel(t *testing.T, ctx context.Context) {
 	t.Helper()
 	select {
 	case <-ctx.Done():
@@ -129,7 +129,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 		server := start(t, servers.RedisOptions{})
 		_, err := newStore(t, server).Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Kill())
-			told(t, ctx)
+			awaitCancel(t, ctx)
 			return nil
 		})
 		require.ErrorIs(t, err, idempotent.ErrLost)
@@ -141,7 +141,7 @@ func TestServerThatDiesInTheBody(t *testing.T) {
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Kill())
 			require.NoError(t, server.Start())
-			told(t, ctx)
+			awaitCancel(t, ctx)
 			return nil
 		})
 		require.ErrorIs(t, err, idempotent.ErrLost)
@@ -192,7 +192,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		began := time.Now()
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Freeze())
-			told(t, ctx)
+			awaitCancel(t, ctx)
 			// The server's lease began after began, and so ends later than this.
 			require.Less(t, time.Since(began), 2*lease, "another call may have begun")
 			return nil
@@ -228,7 +228,7 @@ func TestServerThatHangsBeyondTheLease(t *testing.T) {
 		began := time.Now()
 		_, err := store.Run(t.Context(), payment, func(ctx context.Context) error {
 			require.NoError(t, server.Freeze())
-			told(t, ctx)
+			awaitCancel(t, ctx)
 			return errors.New("interrupted")
 		})
 		require.ErrorIs(t, err, idempotent.ErrLost)
@@ -277,7 +277,7 @@ func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func TestServerThatMayEvictMarkersIsToldOfOnce(t *testing.T) {
+func TestServerThatMayEvictMarkersIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings map[string]string
 		warned   int

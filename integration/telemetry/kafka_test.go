@@ -144,7 +144,7 @@ func TestRecordsAreTracedFromTheirProducer(t *testing.T) {
 	}
 }
 
-func TestWhatInlineChannelsSkipIsCountedByChannel(t *testing.T) {
+func TestSkippedInlineMessagesAreCountedByChannel(t *testing.T) {
 	t.Parallel()
 	m, provider := newMeter(t)
 	kafka := kafkatest.Start(t, kafkatest.Topic("orders", 1))
@@ -185,7 +185,7 @@ func TestChannelWithoutTheInboxThatStandsStillIsUnhealthy(t *testing.T) {
 				r.clock.Advance(3 * time.Minute)
 				r.becomes(t, inbox.HealthUnhealthy)
 				require.False(t, r.ib.Health().Ready())
-				require.True(t, r.ib.Health().Live(), "a restart mends no handler")
+				require.True(t, r.ib.Health().Live(), "a restart fixes no handler")
 				r.leave <- nil
 				r.becomes(t, "")
 				r.receive(t, "m2")

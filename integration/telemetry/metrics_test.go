@@ -273,7 +273,7 @@ func TestCountsAreForgottenWithTheInbox(t *testing.T) {
 	}, inboxtest.Patience, 10*time.Millisecond)
 }
 
-func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
+func TestAcceptOfSeveralChannelsHasNoChannelLabel(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		ib, _ := mixed(t, d, provider)
@@ -286,9 +286,9 @@ func TestAcceptsOfSeveralChannelsAreOfNone(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotDeclaredHasNoSeriesOfItsOwn checks that senders of messages cannot fill the metrics'
+// TestUndeclaredNamesGetNoTimeSeries checks that senders of messages cannot fill the metrics'
 // storage with series. Names that the application has not declared get no series.
-func TestWhatIsNotDeclaredHasNoSeriesOfItsOwn(t *testing.T) {
+func TestUndeclaredNamesGetNoTimeSeries(t *testing.T) {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })

@@ -17,20 +17,20 @@ var (
 	quoted    = regexp.MustCompile("`([^`]+)`")
 )
 
-// TestThePageTellsMetricsApartAsTheyAre checks that the kinds and attributes of metrics on the page
+// TestMetricsPageHasTheKindsOfMetrics checks that the kinds and attributes of metrics on the page
 // match what is exported.
-func TestThePageTellsMetricsApartAsTheyAre(t *testing.T) {
+func TestMetricsPageHasTheKindsOfMetrics(t *testing.T) {
 	page, err := os.ReadFile("../../docs/observability.md")
 	require.NoError(t, err)
 	series := exported(t)
 	rows := metricRow.FindAllStringSubmatch(string(page), -1)
-	told := map[string]int{}
+	listed := map[string]int{}
 	for _, m := range telemetry.Metrics() {
 		for _, row := range rows {
 			if !strings.Contains(row[1], "`"+m.Name+"`") {
 				continue
 			}
-			told[m.Name]++
+			listed[m.Name]++
 			require.Equal(t, m.Kind, row[2], m.Name)
 			require.Equal(t, m.Unit == "s", strings.Contains(row[1], "(s)"), "%s: its unit", m.Name)
 			attributes := []string{"inbox_name"}
@@ -42,7 +42,7 @@ func TestThePageTellsMetricsApartAsTheyAre(t *testing.T) {
 			shown := slices.DeleteFunc(slices.Clone(series[seriesOf(m)]), func(label string) bool { return label == "le" })
 			require.ElementsMatch(t, attributes, shown, m.Name)
 		}
-		require.Equal(t, 1, told[m.Name], "rows that tell of %s", m.Name)
+		require.Equal(t, 1, listed[m.Name], "rows that describe %s", m.Name)
 	}
 }
 

@@ -263,9 +263,9 @@ func lettersOn(t *testing.T, broker *kafkatest.Kafka, n int) (letters []kafka.Me
 	return letters
 }
 
-// TestHookThatPanicsChangesNothingButTheText proves contract 11.6: a defect of the hook causes no
+// TestPanickingHookReplacesOnlyTheText proves contract 11.6: a defect of the hook causes no
 // loss, charge or repetition.
-func TestHookThatPanicsChangesNothingButTheText(t *testing.T) {
+func TestPanickingHookReplacesOnlyTheText(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		f, options := newFaces(t, d.DB)
 		var mu sync.Mutex

@@ -115,7 +115,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 						require.Contains(t, r.Detail, part)
 					}
 					require.ErrorContains(t, ib.Health().Degraded(), r.MessageIDs[0])
-					require.True(t, ib.Health().Live(), "a restart mends it for no longer than until the next such message")
+					require.True(t, ib.Health().Live(), "a restart helps only until the next such message")
 
 					const text = "inbox: handler progress failing: a call does not return"
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) > 0 }, "it is logged")
@@ -124,7 +124,7 @@ func TestCallThatDoesNotReturnIsSeenUntilItDoes(t *testing.T) {
 						[]any{line["handler_key"], line["message_id"], line["worker"]})
 					clock.Advance(5*time.Minute - time.Second)
 					at := clock.Now()
-					inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is looked at again")
+					inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is sampled again")
 					require.Equal(t, []string{"warn " + text}, linesOf(logs), "once")
 					clock.Advance(time.Second)
 					inboxtest.Eventually(t, func() bool { return len(linesOf(logs)) == 2 }, "there is a reminder")
@@ -197,7 +197,7 @@ func TestLongRunningOfZeroLeavesTheAgeAlone(t *testing.T) {
 	inboxtest.Receive(t, held.entered, "the call")
 	clock.Advance(time.Hour)
 	at := clock.Now()
-	inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is looked at")
+	inboxtest.Eventually(t, func() bool { return ib.Health().SampledAt.Equal(at) }, "it is sampled")
 	require.EqualValues(t, 3600, m.collect(t)["inbox.handler.oldest_running.age"][0].value)
 	require.Nil(t, reasonOf(ib, health.LongRunning))
 	require.Empty(t, linesOf(logs))

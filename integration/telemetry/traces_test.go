@@ -195,7 +195,7 @@ func TestABatchIsOneSpanLinkedToItsProducers(t *testing.T) {
 	})
 }
 
-func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
+func TestSpansOfFailedAttemptsHaveAnErrorStatus(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		seen, _, option := newSpans(t)
 		inboxtest.Exec(t, d.DB, `CREATE TABLE parents (id integer PRIMARY KEY)`)
@@ -243,17 +243,17 @@ func TestSpansOfAttemptsThatFailSaySo(t *testing.T) {
 			require.NotEmpty(t, attempt.Status().Description)
 			require.Len(t, attempt.Events(), 1, "the error")
 			require.Equal(t, "exception", attempt.Events()[0].Name)
-			told := map[string]string{}
+			recorded := map[string]string{}
 			for _, a := range attempt.Events()[0].Attributes {
-				told[string(a.Key)] = a.Value.String()
+				recorded[string(a.Key)] = a.Value.String()
 			}
-			require.Equal(t, attempt.Status().Description, told["exception.message"])
-			require.NotContains(t, attempt.Status().Description, "goroutine ", "a stack is told once")
+			require.Equal(t, attempt.Status().Description, recorded["exception.message"])
+			require.NotContains(t, attempt.Status().Description, "goroutine ", "a stack is recorded once")
 			if name == "panic" {
-				require.Equal(t, "handler panicked: no stock", told["exception.message"])
-				require.Contains(t, told["exception.stacktrace"], "TestSpansOfAttemptsThatFailSaySo")
+				require.Equal(t, "handler panicked: no stock", recorded["exception.message"])
+				require.Contains(t, recorded["exception.stacktrace"], "TestSpansOfFailedAttemptsHaveAnErrorStatus")
 			} else {
-				require.NotContains(t, told, "exception.stacktrace")
+				require.NotContains(t, recorded, "exception.stacktrace")
 			}
 		}
 		clock.Advance(time.Minute)
@@ -312,5 +312,5 @@ func TestWithoutTracingPropertiesAreStoredAsTheyCame(t *testing.T) {
 	never := trace.NewTracerProvider(trace.WithSampler(trace.NeverSample()))
 	require.Equal(t, plain, stored(inbox.Configure(func(o *inbox.Options) {
 		o.TracerProvider = never
-	}), w3c), "nobody will look for what is not sampled")
+	}), w3c), "no one searches for an unsampled trace")
 }

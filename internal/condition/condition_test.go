@@ -14,7 +14,7 @@ import (
 )
 
 // Contract 7.8.
-func TestConditionIsLoggedWhenItBeginsNowAndThenAndWhenItIsOver(t *testing.T) {
+func TestConditionLogsItsBeginRemindersAndEnd(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	clock := fxtest.NewClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	c := condition.New(zap.New(core), clock, zap.WarnLevel, "fetch", "nothing comes")

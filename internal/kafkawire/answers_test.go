@@ -104,7 +104,7 @@ func resized(wire []byte, n int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(n)), wire[4:4+n]...)
 }
 
-func TestAnswersOfEachVersionPassAsTheyAreAndAreRefusedWhenCutOff(t *testing.T) {
+func TestResponsesOfEachVersionPassUnchangedAndAreRefusedWhenCutOff(t *testing.T) {
 	for key := range answerKinds {
 		for _, version := range versions(key) {
 			r := request{key: key, version: version, id: 5}
@@ -175,8 +175,8 @@ func counted(n int) []int32 {
 	return ids
 }
 
-// TestAnswersBeyondTheirBoundsAreRefusedByName proves contract 7.2.
-func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
+// TestResponsesBeyondTheirBoundsAreRefusedByName proves contract 7.2.
+func TestResponsesBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	id, huge := []byte{0, 0, 0, 1}, []byte{0x7f, 0xff, 0xff, 0xff}
 	framed := func(content ...[]byte) []byte {
 		all := bytes.Join(append([][]byte{id}, content...), nil)
@@ -226,8 +226,8 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 		"a web server":              {protocol.ApiVersions, 0, []byte("HTTP/1.1 400 Bad Request\r\n"), "it speaks HTTP"},
 		"a TLS listener": {protocol.ApiVersions, 0, []byte{21, 3, 3, 0, 2, 2, 70},
 			"the broker appears to be expecting TLS"},
-		"a version nobody knows": {protocol.Metadata, 9, framed(), "answers of version 9 are not known"},
-		"an API nobody asks":     {protocol.CreateTopics, 0, framed(make([]byte, 100)), "it answers no known request"},
+		"an unknown version":      {protocol.Metadata, 9, framed(), "answers of version 9 are not known"},
+		"an API without requests": {protocol.CreateTopics, 0, framed(make([]byte, 100)), "it answers no known request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			passed, err := io.ReadAll(checked(t, request{key: test.key, version: test.version, id: 1}, test.wire))
@@ -247,9 +247,9 @@ func TestAnswersBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	require.ErrorContains(t, err, "it answers no known request")
 }
 
-// TestLargeAnswersAreReadSomeAtATime proves contract 7.2: each partition may send a request at the
+// TestLargeResponsesAreReadAFewAtATime proves contract 7.2: each partition may send a request at the
 // same time, and an answer takes several times its size while it is decoded.
-func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
+func TestLargeResponsesAreReadAFewAtATime(t *testing.T) {
 	wire := encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, smallAnswer/9+1)})
 	guard := checked(t, request{}, nil).guard
 	var conns []*checkedConn
@@ -279,7 +279,7 @@ func TestLargeAnswersAreReadSomeAtATime(t *testing.T) {
 	require.Empty(t, guard.large, "who has read all does too")
 }
 
-func TestLargeAnswerWaitsForOthersNoLongerThanItMay(t *testing.T) {
+func TestLargeResponseWaitsForOthersNoLongerThanAllowed(t *testing.T) {
 	wire := encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, smallAnswer/9+1)})
 	read := func(patience time.Duration, cutting <-chan struct{}) error {
 		c := checked(t, request{key: protocol.Metadata, version: 6, id: 1}, wire)
@@ -376,9 +376,9 @@ func TestTokensWithoutRequestsPassInBounds(t *testing.T) {
 	}
 }
 
-// FuzzAnswers checks that whatever bytes arrive, kafka-go takes little memory for them and does not
+// FuzzResponses checks that whatever bytes arrive, kafka-go takes little memory for them and does not
 // panic.
-func FuzzAnswers(f *testing.F) {
+func FuzzResponses(f *testing.F) {
 	huge := []byte{0x7f, 0xff, 0xff, 0xff}
 	for key := range answerKinds {
 		f.Add(int16(key), int16(0), append(make([]byte, 4), huge...))
@@ -404,8 +404,8 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// FuzzGroupAnswers checks the same for what kafka-go requests and decodes as the leader of a group.
-func FuzzGroupAnswers(f *testing.F) {
+// FuzzGroupResponses checks the same for what kafka-go requests and decodes as the leader of a group.
+func FuzzGroupResponses(f *testing.F) {
 	sane := map[protocol.ApiKey][]byte{}
 	subscribed, err := protocol.Marshal(0, consumer.Subscription{Topics: []string{"t"}})
 	require.NoError(f, err)

@@ -53,7 +53,7 @@ func until(t *testing.T, d time.Duration, do func()) {
 	}
 }
 
-func TestBusyFileIsNoSilence(t *testing.T) {
+func TestBusyFileDoesNotEndTheLease(t *testing.T) {
 	for name, busyTimeout := range map[string]time.Duration{
 		"the driver gives up first":            50 * time.Millisecond,
 		"the statement's deadline comes first": testenv.Patience,
@@ -69,7 +69,7 @@ func TestBusyFileIsNoSilence(t *testing.T) {
 			free := f.write(t)
 			until(t, ttl+ttl/2, func() {
 				require.True(t, store.IsWaiting(h.Try(t.Context())))
-				require.True(t, h.Held(), "nobody else can have taken it")
+				require.True(t, h.Held(), "no one else can have taken it")
 			})
 
 			// A hold that does not hold the lease gains nothing from this.
@@ -133,7 +133,7 @@ func TestLeaseTakenWhileItsHolderCouldNotRenewItHasOneHolderAtATime(t *testing.T
 	require.Zero(t, both)
 }
 
-func TestLeaseThatWasAnothersBeginsNoTermBeforeItsHolderCanKnow(t *testing.T) {
+func TestTakenLeaseBeginsNoTermBeforeItsOldHolderCanKnow(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	f := newFile(t, testenv.Patience)
@@ -145,7 +145,7 @@ func TestLeaseThatWasAnothersBeginsNoTermBeforeItsHolderCanKnow(t *testing.T) {
 	}
 	a, ofA := f.hold(t, ttl)
 	require.NoError(t, a.Try(t.Context()))
-	require.Len(t, ofA, 1, "it was nobody's")
+	require.Len(t, ofA, 1, "no one held it")
 	a.End() // and its process vanishes
 	inboxtest.Exec(t, f.open(t), "UPDATE inbox_locks SET expires_at = '2000-01-01 00:00:00.000000+00:00'")
 	b, ofB := f.hold(t, ttl)

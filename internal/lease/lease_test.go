@@ -125,7 +125,7 @@ func TestTermEndsWhenAnotherOwnerHasTheLeaseAndANewOneBegins(t *testing.T) {
 		require.ErrorContains(t, (<-changes).why, "another worker")
 		require.False(t, h.Held() || h.Fresh())
 		require.NoError(t, h.Try(t.Context()))
-		require.Empty(t, changes, "told once")
+		require.Empty(t, changes, "reported once")
 
 		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_locks")
 		require.NoError(t, h.Try(t.Context()))
@@ -159,7 +159,7 @@ func TestTermEndsWhenNoRenewalSucceedsForTheLengthOfTheLease(t *testing.T) {
 	})
 }
 
-func TestRenewalWhoseAnswerCameTooLateBeginsNoTerm(t *testing.T) {
+func TestRenewalWhoseResponseCameTooLateBeginsNoTerm(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slowStore{Store: tables(t, d), entered: make(chan struct{}, 1), goOn: make(chan struct{})}
 		h, changes := newHold(newLease(st, 100*time.Millisecond))

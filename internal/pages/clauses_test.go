@@ -48,5 +48,5 @@ func TestCitedClausesAreInTheContract(t *testing.T) {
 		}
 		return err
 	}))
-	require.Greater(t, seen, 500, "somebody looked")
+	require.Greater(t, seen, 500, "clauses were checked")
 }

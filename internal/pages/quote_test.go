@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the pages' code blocks anew")
+var update = flag.Bool("update", false, "rewrite the pages' code blocks")
 
 // root is the top of the repository.
 const root = "../.."

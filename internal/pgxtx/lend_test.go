@@ -22,9 +22,9 @@ func (nowhere) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { r
 func (nowhere) Commit() error                                                { return nil }
 func (nowhere) Rollback() error                                              { return nil }
 
-// TestConnectionClosedByItsTransactionMeanwhileIsNotLent runs the steps of Commit. Without lend,
+// TestConnectionClosedByItsTransactionIsNotReused runs the steps of Commit. Without lend,
 // about one of 2,000 tries panics under the race detector: in database/sql, with a nil connection.
-func TestConnectionClosedByItsTransactionMeanwhileIsNotLent(t *testing.T) {
+func TestConnectionClosedByItsTransactionIsNotReused(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()
 	for range 20_000 {
@@ -40,7 +40,7 @@ func TestConnectionClosedByItsTransactionMeanwhileIsNotLent(t *testing.T) {
 	}
 }
 
-func TestPanicOfTheWorkIsPassedOn(t *testing.T) {
+func TestPanicOfTheWorkPropagates(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()
 	conn, err := db.Conn(t.Context())

@@ -152,7 +152,7 @@ func TestContextThatEndsBesideAWriterLeavesNothing(t *testing.T) {
 	require.Zero(t, count(t, other))
 }
 
-func TestTransactionThatHasEndedLeavesNothingOnALongContext(t *testing.T) {
+func TestEndedTransactionLeaksNothingIntoALongContext(t *testing.T) {
 	pool, _ := onePool(t)
 	ctx := &watchedContext{Context: t.Context(), done: make(chan struct{})}
 	for range 10 {
@@ -192,7 +192,7 @@ func (c *watchedContext) registered() int {
 	return c.waiting
 }
 
-func TestConnectionIsGivenBack(t *testing.T) {
+func TestConnectionIsReturnedToThePool(t *testing.T) {
 	pool, _ := onePool(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	require.NoError(t, begin(t, ctx, pool).Commit())
@@ -210,7 +210,7 @@ func TestConnectionIsGivenBack(t *testing.T) {
 	requireGivenBack(t, pool)
 }
 
-func TestPanicInWorkIsItsCallers(t *testing.T) {
+func TestPanicInWorkReachesItsCaller(t *testing.T) {
 	pool, other := onePool(t)
 	tx := begin(t, t.Context(), pool)
 	require.PanicsWithValue(t, "boom", func() {
@@ -244,7 +244,7 @@ func (w wrapped) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrappedConn{c}, err
 }
 
-func TestWhereSomebodyStandsBetweenThereIsNone(t *testing.T) {
+func TestWrappedDriverHasNoPgxConnection(t *testing.T) {
 	for name, configure := range testenv.PgxReserved() {
 		t.Run(name, func(t *testing.T) {
 			pool, _ := onePool(t, configure)

@@ -39,9 +39,9 @@ func (v failingValue) Value() (driver.Value, error) {
 	return nil, errValue
 }
 
-// TestStatementFailsBehindThoseBeforeIt runs each case with a statement that the connection knows
+// TestStatementFailsAfterThoseBeforeIt runs each case with a statement that the connection knows
 // and with one that it does not.
-func TestStatementFailsBehindThoseBeforeIt(t *testing.T) {
+func TestStatementFailsAfterThoseBeforeIt(t *testing.T) {
 	before := []string{"SAVEPOINT a", "SAVEPOINT b"}
 	back := []string{"ROLLBACK TO a"}
 	for _, known := range []bool{true, false} {
@@ -121,7 +121,7 @@ func TestStatementFailsBehindThoseBeforeIt(t *testing.T) {
 	}
 }
 
-func TestStatementThatIsWrongFailsBehindThoseBeforeIt(t *testing.T) {
+func TestWrongStatementFailsAfterThoseBeforeIt(t *testing.T) {
 	pool, _ := onePool(t)
 	tx := begin(t, t.Context(), pool)
 	_, ran, err := execAfter(t, tx, []string{"SAVEPOINT a"}, "INSERT INTO nowhere VALUES ($1)", 1)
@@ -132,9 +132,9 @@ func TestStatementThatIsWrongFailsBehindThoseBeforeIt(t *testing.T) {
 	require.NoError(t, tx.Commit())
 }
 
-// TestStatementIsPreparedAnewAfterAFailure proves that a statement is prepared again if what the
+// TestStatementIsPreparedAgainAfterAFailure proves that a statement is prepared again if what the
 // connection has prepared is gone or outdated.
-func TestStatementIsPreparedAnewAfterAFailure(t *testing.T) {
+func TestStatementIsPreparedAgainAfterAFailure(t *testing.T) {
 	pool, other := onePool(t)
 	run := func() error {
 		tx := begin(t, t.Context(), pool)
@@ -152,7 +152,7 @@ func TestStatementIsPreparedAnewAfterAFailure(t *testing.T) {
 	require.NoError(t, run())
 }
 
-func TestStatementsKeptPreparedAreFewAndNobodyElses(t *testing.T) {
+func TestPreparedStatementsAreFewAndPrivate(t *testing.T) {
 	pool, _ := onePool(t)
 	for i := range 130 {
 		tx := begin(t, t.Context(), pool)

@@ -36,7 +36,7 @@ func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 	})
 }
 
-func TestWhatSerializeWritesOfPlainTextIsScanned(t *testing.T) {
+func TestPlainTextPropertiesAreScannedWithoutDecoding(t *testing.T) {
 	p := handler.Properties{Channel: "orders", Headers: []handler.Header{{Key: "ce_id", Value: []byte("1")},
 		{Key: "empty", Value: []byte{}}, {Key: "nil"}},
 		Attributes: map[string]string{"traceparent": "00-1"},

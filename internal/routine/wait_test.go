@@ -21,7 +21,7 @@ func TestSleepEndsWithItsTimeOrItsContext(t *testing.T) {
 	}
 }
 
-func TestNotificationsNotYetReceivedAreOne(t *testing.T) {
+func TestUnreceivedNotificationsAreMerged(t *testing.T) {
 	s := routine.NewSignal()
 	s.Notify()
 	s.Notify()

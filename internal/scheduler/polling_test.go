@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPollingComesSoonerOnlyForWorkNobodyToldOf(t *testing.T) {
+func TestPollingIsSoonerOnlyForWorkWithoutANotification(t *testing.T) {
 	const longest = time.Second
 	type steps []func(*Scheduler[message])
 	only := func(key string) map[string]bool { return map[string]bool{key: true} }

@@ -56,14 +56,14 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		limits Limits
-		rules  []Rules
-		before func(s *Scheduler[message])
-		told   []string
-		asks   map[string]int
+		limits   Limits
+		rules    []Rules
+		before   func(s *Scheduler[message])
+		notified []string
+		asks     map[string]int
 	}{
-		"of nobody without work": {limits, []Rules{{Key: "a"}}, nil, nil, nil},
-		"all of one":             {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a"}, map[string]int{"a": 20}},
+		"no handler has work": {limits, []Rules{{Key: "a"}}, nil, nil, nil},
+		"all of one":          {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a"}, map[string]int{"a": 20}},
 		"evenly of two": {limits, []Rules{{Key: "a"}, {Key: "b"}}, nil, []string{"a", "b"},
 			map[string]int{"a": 10, "b": 10}},
 		"no more than a batch": {Limits{Concurrency: 10, Prefetch: 10, BatchSize: 7}, []Rules{{Key: "a"}}, nil,
@@ -110,7 +110,7 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 			if tc.before != nil {
 				tc.before(s)
 			}
-			for _, key := range tc.told {
+			for _, key := range tc.notified {
 				s.Notify(map[string]bool{key: true}, false)
 			}
 			require.Equal(t, tc.asks, s.asks())
@@ -118,7 +118,7 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 	}
 }
 
-func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
+func TestClaimQueriesTheNextDueTimeOnceBetweenTwoPolls(t *testing.T) {
 	s := rig(Limits{Concurrency: 1, BatchSize: 1}, Rules{Key: "a"})
 	claim := func() Quota { return s.Claim()["a"] }
 	s.Refresh()
@@ -132,7 +132,7 @@ func TestClaimAsksForNextDueTimeOnceBetweenTwoLooks(t *testing.T) {
 	require.Equal(t, Quota{Messages: 1, AskNextDue: true}, claim())
 }
 
-func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T) {
+func TestClaimRepeatsAfterAFullOneAFailedOneAndANotification(t *testing.T) {
 	for name, after := range map[string]func(s *Scheduler[message]){
 		"full":               func(s *Scheduler[message]) { s.EndClaim(Claimed{Full: []string{"a"}}) },
 		"failed":             func(s *Scheduler[message]) { s.EndClaim(Claimed{Failed: true}) },
@@ -147,7 +147,7 @@ func TestClaimGoesOnAfterAFullOneAFailedOneAndWhatWasToldMeanwhile(t *testing.T)
 	}
 }
 
-func TestHandlersTakeTurnsForSlots(t *testing.T) {
+func TestHandlersAlternateForSlots(t *testing.T) {
 	s := rig(Limits{Concurrency: 4}, Rules{Key: "a"}, Rules{Key: "b"})
 	s.Handler("a").Enqueue(messages(10), false)
 	started := func() (keys string) {

@@ -48,7 +48,7 @@ func TestNoAttemptIsRepeatedWhateverTheDefaultIsolation(t *testing.T) {
 	})
 }
 
-func TestTransactionInPlaceHasTheIsolationOfTheOption(t *testing.T) {
+func TestSynchronousTransactionHasTheIsolationOfTheOption(t *testing.T) {
 	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
 		for want, level := range map[string]sql.IsolationLevel{
 			"read committed": sql.LevelDefault, "repeatable read": sql.LevelRepeatableRead,
@@ -67,7 +67,7 @@ func TestTransactionInPlaceHasTheIsolationOfTheOption(t *testing.T) {
 }
 
 // Each of the two transactions reads what the other writes; PostgreSQL detects that at the commit.
-func TestSerializationFailureAtTheCommitInPlaceIsRepeatedUncharged(t *testing.T) {
+func TestSerializationFailureAtASynchronousCommitIsRepeatedUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE duties (name text PRIMARY KEY, present boolean NOT NULL)")
 		inboxtest.Exec(t, d.DB, "INSERT INTO duties VALUES ('0', true), ('1', true)")

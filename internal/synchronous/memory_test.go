@@ -20,7 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {
+func TestMessageThatAHandlerHasCompletedIsSkipped(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		runs := map[string]int{}
 		h := func(key string) *handler.Handler {
@@ -47,7 +47,7 @@ func TestWhatAHandlerHasDoneIsSkipped(t *testing.T) {
 	})
 }
 
-func TestMessageInProgressElsewhereIsAskedForAgainAndNotAcknowledged(t *testing.T) {
+func TestMessageInProgressElsewhereIsRedeliveredAndNotAcknowledged(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		attempts := make(chan int, 10)
 		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })

@@ -20,7 +20,7 @@ import (
 // handlers can end a wait for the database.
 func patient(c *synchronous.Config) { c.StatementTimeout = time.Hour }
 
-func TestBeginEndsWithTheTimeForHandlers(t *testing.T) {
+func TestBeginningATransactionEndsWithTheHandlersBudget(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 
 // A statement that ignores the handler's context delays the rollback of its transaction. Deliver
 // does not wait for the rollback, which follows later. SQLite has no such statement.
-func TestRollbackThatOutlastsTheTimeForHandlersIsLeftBehindAndFollows(t *testing.T) {
+func TestRollbackThatOutlastsTheHandlersBudgetFinishesInTheBackground(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		lock := d.Another(t).Begin()
 		require.NoError(t, lock.Error)

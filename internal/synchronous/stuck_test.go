@@ -18,7 +18,7 @@ import (
 // Contract 5.4: a call that ignores its timeout fails once its grace is over, and is counted until
 // it returns. At most as many of them are left behind as may run at once; then nothing begins until
 // one returns.
-func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
+func TestCallsThatIgnoreTheirContextAreAbandonedReportedAndBounded(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
 		hangs := atomic.Bool{}
@@ -53,7 +53,7 @@ func TestCallsThatIgnoreTheirContextAreGivenUpShownAndBounded(t *testing.T) {
 }
 
 // The bound also holds for a call that waited for the slot of the stuck call.
-func TestSlotOfAStuckCallBeginsNoOther(t *testing.T) {
+func TestSlotOfAStuckCallRunsNoOtherCall(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
 		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { entered <- struct{}{}; <-release; return nil })

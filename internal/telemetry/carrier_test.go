@@ -129,7 +129,7 @@ func TestWithoutAProviderNothingIsTracedOrAllocated(t *testing.T) {
 	}
 }
 
-func FuzzProducersContextNeverHarms(f *testing.F) {
+func FuzzProducersTraceContextNeverFailsAMessage(f *testing.F) {
 	f.Add("traceparent", []byte(producerSpan), "tracestate", "a=b")
 	f.Add("TraceParent", []byte("00-"), "baggage", "a=b;c")
 	i := &Instruments{cfg: Config{Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{},

@@ -40,31 +40,31 @@ func TestEveryCounterIsAnEventWithAnInstrumentOfItsOwn(t *testing.T) {
 }
 
 func TestPartsAddUpToTheTotal(t *testing.T) {
-	told := func(c *Counters, e Event) map[string]int64 {
+	counts := func(c *Counters, e Event) map[string]int64 {
 		parts := map[string]int64{}
 		c.each(e, func(label string, n int64) { parts[label] = n })
 		return parts
 	}
 	c := NewCounters([]string{"orders", "events"}, [][]string{{"mail", "post"}, {"stock"}})
-	require.Equal(t, map[string]int64{"mail": 0, "stock": 0}, told(c, Processed), "series begin at zero")
+	require.Equal(t, map[string]int64{"mail": 0, "stock": 0}, counts(c, Processed), "series begin at zero")
 	c.OfHandler(Processed, "mail", 1)
 	c.OfHandler(Processed, "post", 2)
 	c.OfHandler(Processed, "who", 4)
-	require.Equal(t, map[string]int64{"mail": 3, "stock": 0, Other: 4}, told(c, Processed),
+	require.Equal(t, map[string]int64{"mail": 3, "stock": 0, Other: 4}, counts(c, Processed),
 		"a legacy key is its handler's")
 	require.EqualValues(t, 7, c.Snapshot().Processed)
 
 	c.OfChannel(DuplicateSkipped, "orders", 1)
-	require.Equal(t, map[string]int64{"orders": 1, "events": 0}, told(c, DuplicateSkipped))
+	require.Equal(t, map[string]int64{"orders": 1, "events": 0}, counts(c, DuplicateSkipped))
 	require.EqualValues(t, 1, c.Snapshot().DuplicateSkipped)
 	c.OfInbox(LockLost, 2)
-	require.Equal(t, map[string]int64{"": 2}, told(c, LockLost))
+	require.Equal(t, map[string]int64{"": 2}, counts(c, LockLost))
 
 	var zero Counters
 	zero.OfHandler(Failed, "mail", 1)
 	zero.OfChannel(Accepted, "orders", 1)
-	require.Equal(t, map[string]int64{Other: 1}, told(&zero, Failed))
-	require.Equal(t, map[string]int64{Other: 1}, told(&zero, Accepted))
+	require.Equal(t, map[string]int64{Other: 1}, counts(&zero, Failed))
+	require.Equal(t, map[string]int64{Other: 1}, counts(&zero, Accepted))
 }
 
 func TestMetricsListsEveryInstrumentOnce(t *testing.T) {

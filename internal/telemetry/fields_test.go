@@ -12,7 +12,7 @@ import (
 )
 
 // Readers of logs rely on their fields: each field has one name, which only fields.go defines.
-func TestFieldsOfTheLogAreNamedInOnePlace(t *testing.T) {
+func TestLogFieldsAreNamedInOnePlace(t *testing.T) {
 	literal := regexp.MustCompile(`zap\.(Any|Binary|Bool|Duration|Float64|Int|Int32|Int64|NamedError|Stack|String|Stringer|Stringp|Strings|Time|Uint64)\("`)
 	uses := 0
 	require.NoError(t, filepath.WalkDir(filepath.Join("..", ".."), func(path string, entry fs.DirEntry, err error) error {
@@ -39,7 +39,7 @@ func TestFieldsOfTheLogAreNamedInOnePlace(t *testing.T) {
 		uses += strings.Count(string(text), "telemetry.Field")
 		return nil
 	}))
-	require.Greater(t, uses, 100, "somebody looked")
+	require.Greater(t, uses, 100, "fields were checked")
 	text, err := os.ReadFile("fields.go")
 	require.NoError(t, err)
 	names := map[string]bool{}

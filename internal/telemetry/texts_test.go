@@ -76,7 +76,7 @@ func (e *panicked) Trace() []byte { return []byte(e.stack) }
 
 // Contract 12: exporters can send whatever messages and handlers bring. One string that is not
 // UTF-8 would cost them all spans of a batch.
-func TestWhateverComesWithMessagesAndErrorsIsValidAndBoundedInSpans(t *testing.T) {
+func TestSpanAttributesFromMessagesAndErrorsAreValidAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hostile := rapid.OneOf(
 			rapid.String(),
@@ -136,21 +136,21 @@ func (e *moody) Error() string {
 	return "fine"
 }
 
-func TestErrorsAreToldOnceAndTheirPanicsAreNot(t *testing.T) {
-	told := func(err error) []string {
+func TestErrorsAreRecordedOnceInSpans(t *testing.T) {
+	recorded := func(err error) []string {
 		var seen []string
 		(&Instruments{}).fail(span{seen: &seen}, redact.Value{}, err, Other)
 		return seen
 	}
 	require.Equal(t, []string{"_OTHER", "exception", "*telemetry.panicked", "handler panicked: no stock", "goroutine 1",
 		"handler panicked: no stock"},
-		told(&panicked{"no stock", "goroutine 1"}))
+		recorded(&panicked{"no stock", "goroutine 1"}))
 	require.Equal(t, "while busy: handler panicked: a\n\nb, at last",
-		told(fmt.Errorf("while busy: %w, at last", &panicked{"a\n\nb", "goroutine 1"}))[3])
-	require.Equal(t, "first\n\nsecond", told(errors.New("first\n\nsecond"))[3])
-	require.Equal(t, []string{"fine", "fine"}, slices.DeleteFunc(told(&moody{}),
+		recorded(fmt.Errorf("while busy: %w, at last", &panicked{"a\n\nb", "goroutine 1"}))[3])
+	require.Equal(t, "first\n\nsecond", recorded(errors.New("first\n\nsecond"))[3])
+	require.Equal(t, []string{"fine", "fine"}, slices.DeleteFunc(recorded(&moody{}),
 		func(s string) bool { return s != "fine" }))
-	require.Contains(t, told(&moody{calls: 1})[3], "*telemetry.moody, which panics")
+	require.Contains(t, recorded(&moody{calls: 1})[3], "*telemetry.moody, which panics")
 }
 
 func TestTextsAreCutAtACharacter(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-func TestDatabaseThatIsLentAgainIsLikeANewOne(t *testing.T) {
+func TestReusedTestDatabaseIsLikeANewOne(t *testing.T) {
 	var used string
 	t.Run("used", func(t *testing.T) {
 		used = testenv.PostgresDSN(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write docs/options.md anew")
+var update = flag.Bool("update", false, "rewrite docs/options.md")
 
 const root = "../../.."
 
@@ -58,17 +58,17 @@ func TestTheContractsOptionsAreTheCodes(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (.*?) \\|").FindAllStringSubmatch(text, -1)
 	require.Greater(t, len(rows), 30)
 	for _, row := range rows {
-		name, told := row[1], row[2]
+		name, documented := row[1], row[2]
 		byDefault, known := inCode[name]
 		require.True(t, known, "%s is no field of inbox.Options", name)
-		want, inWords := defaultsInWords[told]
+		want, inWords := defaultsInWords[documented]
 		if !inWords {
-			want = strings.NewReplacer(" ", "", ",", "").Replace(told)
+			want = strings.NewReplacer(" ", "", ",", "").Replace(documented)
 		}
 		if name == "Schema" {
 			want = ""
 		}
-		require.Equal(t, want, byDefault, "default of %s, in the contract %q", name, told)
+		require.Equal(t, want, byDefault, "default of %s, in the contract %q", name, documented)
 		require.Regexp(t, `(?i)\b(do|does) not\b|don't`, advice[name], "%s does not say when not to use it", name)
 		delete(inCode, name)
 	}

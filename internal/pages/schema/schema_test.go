@@ -22,11 +22,11 @@ type table struct {
 }
 
 var (
-	create  = regexp.MustCompile(`(?s)^CREATE TABLE IF NOT EXISTS "(\w+)" \((.*)\)`)
-	index   = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX IF NOT EXISTS "(\w+)" ON "(\w+)" \((.*?)\)(?: WHERE .*)?;`)
-	column  = regexp.MustCompile(`(?m)^\s+"(\w+)" (\w+(?:\(\d+\))?)(.*)$`)
-	told    = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\| (no|yes) \\| (.+) \\|$")
-	indexed = regexp.MustCompile("`(\\w+)`( unique)? \\(([^)]*)\\)")
+	create    = regexp.MustCompile(`(?s)^CREATE TABLE IF NOT EXISTS "(\w+)" \((.*)\)`)
+	index     = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX IF NOT EXISTS "(\w+)" ON "(\w+)" \((.*?)\)(?: WHERE .*)?;`)
+	column    = regexp.MustCompile(`(?m)^\s+"(\w+)" (\w+(?:\(\d+\))?)(.*)$`)
+	columnRow = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\| (no|yes) \\| (.+) \\|$")
+	indexed   = regexp.MustCompile("`(\\w+)`( unique)? \\(([^)]*)\\)")
 )
 
 func TestThePageHasTheColumnsAndIndexesOfTheTables(t *testing.T) {
@@ -62,7 +62,7 @@ func TestThePageHasTheColumnsAndIndexesOfTheTables(t *testing.T) {
 	for _, part := range strings.Split(string(text), "\n### ")[1:] {
 		name, rest, _ := strings.Cut(part, "\n")
 		var said table
-		for _, row := range told.FindAllStringSubmatch(rest, -1) {
+		for _, row := range columnRow.FindAllStringSubmatch(rest, -1) {
 			said.columns = append(said.columns, strings.Join(row[1:4], " "))
 		}
 		_, list, found := strings.Cut(rest, "\nIndexes:\n")

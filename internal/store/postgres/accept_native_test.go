@@ -82,7 +82,7 @@ func spokenTo(t *testing.T, db *gorm.DB) (n int) {
 	return n
 }
 
-func TestAcceptOfLargeContentsSpeaksToPgx(t *testing.T) {
+func TestAcceptOfLargeContentsUsesPgxDirectly(t *testing.T) {
 	db, opened := oneConnection(t, pgxPool(t, testenv.PostgresDSN(t), nil))
 	small := largeBatch("small")
 	small.Messages = small.Messages[:6] // 60 KiB
@@ -94,7 +94,7 @@ func TestAcceptOfLargeContentsSpeaksToPgx(t *testing.T) {
 	require.Equal(t, 1, spokenTo(t, db))
 }
 
-func TestAcceptOfLargeContentsIsPreparedAnewAfterAFailure(t *testing.T) {
+func TestAcceptOfLargeContentsIsPreparedAgainAfterAFailure(t *testing.T) {
 	db, opened := oneConnection(t, pgxPool(t, testenv.PostgresDSN(t), nil))
 	requireAccepted(t, db, opened, largeBatch("first"))
 	fails := func(change, text string) {
@@ -129,7 +129,7 @@ func (w wrapped) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrappedConn{c.(*stdlib.Conn)}, nil
 }
 
-func TestLargeContentsAreAcceptedWhereNobodyMaySpeakToPgx(t *testing.T) {
+func TestLargeContentsAreAcceptedWithoutAccessToPgx(t *testing.T) {
 	for name, configure := range testenv.PgxReserved() {
 		t.Run(name, func(t *testing.T) {
 			db, opened := oneConnection(t, pgxPool(t, testenv.PostgresDSN(t), configure))
@@ -159,7 +159,7 @@ func TestLargeContentsAreAcceptedWhereNobodyMaySpeakToPgx(t *testing.T) {
 	})
 }
 
-func TestAcceptOfLargeContentsThatIsGivenUpLeavesNothing(t *testing.T) {
+func TestCancelledAcceptOfLargeContentsLeavesNothing(t *testing.T) {
 	dsn := testenv.PostgresDSN(t)
 	db, opened := oneConnection(t, pgxPool(t, dsn, nil))
 	other := testenv.OpenPostgres(t, dsn)

@@ -64,9 +64,9 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 	require.Empty(t, native[4].Message.Source, "nothing is left of the row before")
 }
 
-// TestClaimsPassThroughWhatIsAroundTheDriver covers GORM's prepared statements, for example, or a
+// TestClaimsPassThroughADriversWrapper covers GORM's prepared statements, for example, or a
 // driver that traces each statement.
-func TestClaimsPassThroughWhatIsAroundTheDriver(t *testing.T) {
+func TestClaimsPassThroughADriversWrapper(t *testing.T) {
 	db := testenv.Postgres(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	prepared := db.Session(&gorm.Session{PrepareStmt: true})

@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-func TestOnlyACommitWithoutAnAnswerMayHaveTakenPlace(t *testing.T) {
+func TestOnlyACommitWithoutAResponseMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	batch := func(id string) store.AcceptBatch {
 		return store.AcceptBatch{Now: time.Now(), Messages: []store.NewMessage{{
@@ -54,7 +54,7 @@ func TestOnlyACommitWithoutAnAnswerMayHaveTakenPlace(t *testing.T) {
 		proxy.Lose(fault, 1, pgproxy.Containing(`INSERT INTO "inbox_messages"`))
 		err = accept("insert " + fault.String())
 		require.Error(t, err, fault)
-		require.False(t, store.MayBeCommitted(err), "%s: what is not told to commit is not: %v", fault, err)
+		require.False(t, store.MayBeCommitted(err), "%s: without a commit statement nothing is committed: %v", fault, err)
 		proxy.Mend()
 	}
 

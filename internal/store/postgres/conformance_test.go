@@ -31,8 +31,8 @@ func TestPostgresBySimpleProtocol(t *testing.T) {
 	})
 }
 
-// TestPostgresSpeakingToPgx accepts as for large contents, with small and empty ones too.
-func TestPostgresSpeakingToPgx(t *testing.T) {
+// TestPostgresUsingPgxDirectly accepts as for large contents, with small and empty ones too.
+func TestPostgresUsingPgxDirectly(t *testing.T) {
 	t.Parallel() // much of it waits: for disks, for locks
 	storetest.RunAccepts(t, func(t *testing.T) (*gorm.DB, store.Store) {
 		db, opened := storetest.Migrated(t, testenv.Postgres(t))

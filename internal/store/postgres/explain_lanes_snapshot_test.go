@@ -72,7 +72,7 @@ func TestPostgresOldSnapshotsCostAClaimOncePerLane(t *testing.T) {
 				pages := explained.Hit + explained.Read
 				t.Logf("%.0f pages", pages)
 				// The window costs this much anyway (see
-				// TestPostgresHundredThousandRowsBehindOneLane). In addition, each lane costs a
+				// TestPostgresHundredThousandRowsInOneLane). In addition, each lane costs a
 				// walk over the completed rows on 130 pages: by heads and by passed, for rows and
 				// for poisoned ones.
 				window := float64(40 * (2*each.limit + base.LaneWindow))

@@ -15,10 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestPostgresHundredThousandRowsBehindOneLane proves contract 5.12: 100,000 rows behind one
+// TestPostgresHundredThousandRowsInOneLane proves contract 5.12: 100,000 rows behind one
 // blocked lane cost other lanes nothing. A claim that meets them marks a bounded number, and no
 // statement reads them after they are marked.
-func TestPostgresHundredThousandRowsBehindOneLane(t *testing.T) {
+func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 	t.Parallel() // much of it waits for disks
 	x := openExplainer(t)
 	p, db := x.store, x.db

@@ -73,8 +73,8 @@ func batch(handlers []string, ids ...string) store.AcceptBatch {
 	return b
 }
 
-// TestAcceptsAnnounceOnceWhatTheyAdd proves contract 4.7.
-func TestAcceptsAnnounceOnceWhatTheyAdd(t *testing.T) {
+// TestAcceptsNotifyOnceOfNewMessages proves contract 4.7.
+func TestAcceptsNotifyOnceOfNewMessages(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
@@ -113,7 +113,7 @@ func TestAcceptsAnnounceOnceWhatTheyAdd(t *testing.T) {
 	}
 }
 
-func TestAnnouncementOfMoreKeysThanFitIsForAll(t *testing.T) {
+func TestNotificationOfTooManyKeysWakesAllHandlers(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
 	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{})
@@ -128,9 +128,9 @@ func TestAnnouncementOfMoreKeysThanFitIsForAll(t *testing.T) {
 	require.Equal(t, [][]string{nil, nil}, notification(t, l, elsewhere))
 }
 
-// TestOnlyUsersOfTheSameTablesHearEachOther covers any schema that naming states for the tables,
+// TestOnlyUsersOfTheSameTablesReceiveNotifications covers any schema that naming states for the tables,
 // and any search path.
-func TestOnlyUsersOfTheSameTablesHearEachOther(t *testing.T) {
+func TestOnlyUsersOfTheSameTablesReceiveNotifications(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
 	plain, named := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{Schema: "public"})
@@ -145,7 +145,7 @@ func TestOnlyUsersOfTheSameTablesHearEachOther(t *testing.T) {
 	require.Empty(t, notification(t, theirs, announcing(t, db, models.Naming{Prefix: "other_"})))
 }
 
-func TestStoreThatDoesNotAnnounceTellsNobody(t *testing.T) {
+func TestStoreThatDoesNotAnnounceNotifiesNoOne(t *testing.T) {
 	t.Parallel()
 	db, silent := storetest.Migrated(t, testenv.Postgres(t))
 	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{})

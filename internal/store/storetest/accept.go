@@ -33,7 +33,7 @@ var acceptTests = []test{
 			require.Equal(s, []string{"m2/mail"}, pairs(s.statuses()))
 		}
 	}},
-	{"the number of a deleted message is given to no other", func(s *suite) {
+	{"the number of a deleted message is not reused", func(s *suite) {
 		last := int64(0)
 		for _, m := range []store.NewMessage{message("m1", "mail"), message("m2"), message("m3", "mail"), message("m4")} {
 			s.accept(m)
@@ -111,7 +111,7 @@ var acceptTests = []test{
 			require.Equal(s, store.Accepted{}, again)
 		}
 	}},
-	{"an empty batch is nothing", func(s *suite) {
+	{"an empty batch stores nothing", func(s *suite) {
 		require.Empty(s, s.accept())
 	}},
 	{"a duplicate adds nothing", func(s *suite) {
@@ -322,7 +322,7 @@ func (s *suite) rejectedCount() int64 {
 }
 
 var acceptTxTests = []test{
-	{"what it did is there after the commit and gone after a rollback", func(s *suite) {
+	{"its writes follow the transaction's commit or rollback", func(s *suite) {
 		batch := store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")}, Now: noon}
 		tx := s.begin()
 		accepted, err := s.store.AcceptTx(s.ctx, tx, batch)
@@ -343,11 +343,11 @@ var acceptTxTests = []test{
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 		_, err = s.store.AcceptTx(s.ctx, nil, batch)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
-		_, err = completeTx(s, s.db, store.Completion{})
+		_, err = s.store.CompleteTx(s.ctx, s.db, []store.Completion{{}}, noon)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 		require.Empty(s, s.messageIDs())
 	}},
-	{"two in one transaction see each other", func(s *suite) {
+	{"two accepts in one transaction see each other's rows", func(s *suite) {
 		tx := s.begin()
 		for i, expected := range []store.Accepted{{Inserted: true, StatusesAdded: 1}, {StatusesAdded: 1}} {
 			accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1",

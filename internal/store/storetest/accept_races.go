@@ -131,24 +131,18 @@ var acceptRaceTests = []test{
 			require.True(s, expected[id] == content, id)
 		}
 	}},
-	{"a message that vanishes under an accept is inserted in its place", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+	{"a message deleted during an accept is inserted again, in order", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
 		s.accept(message("gone", "h"), message("known", "h"))
 		// The accept finds both messages and is held at the end of that statement.
-		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$`).Error)
-		require.NoError(s,
-			s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_messages FOR EACH STATEMENT EXECUTE FUNCTION hold()`).Error)
 		for i, batch := range [][]store.NewMessage{
 			{message("gone", "h", "i"), message("new0", "h")},
 			{message("new1", "h"), message("gone", "h", "i"), message("known", "late"), message("new2", "h")},
 			{message("gone", "h", "i")},
 		} {
-			gate := s.begin()
-			require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
+			gate := s.holdEach("INSERT ON inbox_messages FOR EACH STATEMENT")
 			accepted := s.acceptBehind(func() *gorm.DB {
 				if cleaned := s.db.Exec(`DELETE FROM inbox_messages WHERE id = 'gone'`); cleaned.Error != nil {
 					return cleaned
@@ -170,28 +164,15 @@ var acceptRaceTests = []test{
 			s.db.Raw(`SELECT count(*) FROM inbox_handler_statuses s JOIN inbox_messages m ON m.id = s.message_id WHERE m.number <> s.message_number`).Scan(&strays).Error)
 		require.Zero(s, strays)
 	}},
-	{"a transaction that rolls back leaves its message to who waits for it", func(s *suite) {
+	{"after a rollback, an accept that waited inserts the message", func(s *suite) {
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
-			Now: noon})
-		require.NoError(s, err)
-		accepted := make(chan store.Accepted, 1)
-		go func() {
-			results, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
-				Now: noon})
-			if err == nil {
-				accepted <- results[0]
-			}
-			close(accepted)
-		}()
-		s.waitForLock()
-		require.NoError(s, tx.Rollback().Error)
-		require.Equal(s, store.Accepted{Inserted: true, StatusesAdded: 1}, <-accepted)
+		s.acceptTx(tx, noon, message("m1", "mail"))
+		accepted := s.acceptBehind(tx.Rollback, message("m1", "mail"))
+		require.Equal(s, []store.Accepted{{Inserted: true, StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
 	}},
-	{"an accept that falls victim to a deadlock is tried again", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules deadlocks out")
+	{"an accept that a deadlock aborts is retried", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules deadlocks out") {
 			return
 		}
 		s.accept(message("a", "old"), message("b", "old"))

@@ -22,6 +22,13 @@ func (s *suite) load(request store.CleanupRequest) []store.ExpiredMessage {
 	return loaded
 }
 
+func (s *suite) deleteExpired(loaded []store.ExpiredMessage) store.CleanupResult {
+	s.Helper()
+	result, err := s.store.DeleteExpired(s.ctx, loaded)
+	require.NoError(s, err)
+	return result
+}
+
 // described formats what was loaded as "message: status status", with a star after messages that
 // are deleted.
 func described(loaded []store.ExpiredMessage) []string {
@@ -40,7 +47,7 @@ func described(loaded []store.ExpiredMessage) []string {
 }
 
 var archiveTests = []test{
-	{"Expired names what Cleanup would take something of, and takes nothing", func(s *suite) {
+	{"Expired lists the messages of which Cleanup would delete something, and deletes nothing", func(s *suite) {
 		for _, m := range []store.NewMessage{
 			message("m1", "old"), message("m2", "pending"), message("m3", "old", "poisoned"), message("m4"),
 			message("m5", "young"), message("m6", "discarded", "superseded"),
@@ -94,7 +101,7 @@ var archiveTests = []test{
 		got.CompletedAt, got.CreatedAt = want.CompletedAt, want.CreatedAt
 		require.Equal(s, want, got)
 	}},
-	{"a hand-over is bounded by bytes, and a message larger than that comes alone", func(s *suite) {
+	{"a load is bounded by bytes, and a message larger than that is loaded alone", func(s *suite) {
 		var numbers []int64
 		for i, size := range []int{10, 10, 500, 10} {
 			m := message(fmt.Sprint("m", i), "old")
@@ -120,27 +127,24 @@ var archiveTests = []test{
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
 		require.Equal(s, []string{"m1* old", "m2 old", "m3*"}, described(loaded))
 		s.bring("old", "m4")
-		result, err := s.store.DeleteExpired(s.ctx, loaded)
-		require.NoError(s, err)
+		result := s.deleteExpired(loaded)
 		require.Equal(s, store.CleanupResult{Messages: 2, Statuses: 2}, result)
 		require.Equal(s, []string{"m2", "m4"}, s.messageIDs())
 		require.ElementsMatch(s, []string{"m2/pending", "m4/old"}, pairs(s.statuses()))
-		result, err = s.store.DeleteExpired(s.ctx, loaded)
-		require.NoError(s, err)
+		result = s.deleteExpired(loaded)
 		require.Zero(s, result.Messages+result.Statuses)
 	}},
-	{"a status added after the hand-over keeps its message", func(s *suite) {
+	{"a status added after the load keeps its message", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2"))
 		s.bring("old", "m1")
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
 		s.acceptAt(cutoff, message("m1", "old", "late"), message("m2", "late"))
-		result, err := s.store.DeleteExpired(s.ctx, loaded)
-		require.NoError(s, err)
+		result := s.deleteExpired(loaded)
 		require.Equal(s, store.CleanupResult{Statuses: 1, Passed: 2}, result)
 		require.Equal(s, []string{"m1", "m2"}, s.messageIDs())
 		require.ElementsMatch(s, []string{"m1/late", "m2/late"}, pairs(s.statuses()))
 	}},
-	{"a status that changed after the hand-over stays, and its message", func(s *suite) {
+	{"a status that changed after the load stays, and its message", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2", "old"))
 		s.bring("old", "m1")
 		s.bring("old", "m2")
@@ -150,8 +154,7 @@ var archiveTests = []test{
 		require.NoError(s, s.db.Exec(`DELETE FROM inbox_handler_statuses WHERE message_id = 'm2'`).Error)
 		require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages WHERE id = 'm2'`).Error)
 		s.acceptAt(cutoff, message("m2", "old"))
-		result, err := s.store.DeleteExpired(s.ctx, loaded)
-		require.NoError(s, err)
+		result := s.deleteExpired(loaded)
 		require.Equal(s, store.CleanupResult{Passed: 2}, result)
 		require.Equal(s, []string{"m1/old", "m2/old"}, pairs(s.statuses()))
 	}},
@@ -159,36 +162,16 @@ var archiveTests = []test{
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
-		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old", "late")},
-			Now: cutoff})
-		require.NoError(s, err)
-		deleted := make(chan error, 1)
-		remove := func() {
+		s.deleteBesideAccept(func() error {
 			_, err := s.store.DeleteExpired(s.ctx, loaded)
-			deleted <- err
-		}
-		if s.postgres() {
-			remove() // does not wait for the accept
-			require.Len(s, s.statuses(), 1)
-		} else {
-			go remove() // waits for the accept
-		}
-		require.NoError(s, tx.Commit().Error)
-		require.NoError(s, <-deleted)
-		require.Equal(s, []string{"m1"}, s.messageIDs())
-		require.Contains(s, pairs(s.statuses()), "m1/late")
+			return err
+		})
 	}},
-	{"hand-overs of thousands of statuses are deleted by one call", func(s *suite) {
-		var batch []store.NewMessage
-		for i := range 500 {
-			batch = append(batch, message(fmt.Sprintf("m%03d", i), "a", "b", "c", "d"))
-		}
-		s.accept(batch...)
+	{"thousands of loaded statuses are deleted by one call", func(s *suite) {
+		s.accept(messages(500, "a", "b", "c", "d")...)
 		s.complete(noon, s.claim(noon, 500, "a", "b", "c", "d")...)
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 500})
-		result, err := s.store.DeleteExpired(s.ctx, loaded)
-		require.NoError(s, err)
+		result := s.deleteExpired(loaded)
 		require.Equal(s, store.CleanupResult{Messages: 500, Statuses: 2000}, result)
 	}},
 }

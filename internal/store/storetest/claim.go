@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -72,8 +71,7 @@ var claimTests = []test{
 		require.Equal(s, at, claims[1].Due)
 	}},
 	{"on PostgreSQL a new status is due at once, however far clocks are apart", func(s *suite) {
-		if !s.postgres() {
-			s.Log("all processes of a SQLite file share the machine's clock")
+		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
 			return
 		}
 		now := time.Now()
@@ -90,18 +88,14 @@ var claimTests = []test{
 		require.Len(s, s.claim(now, 10, "mail"), 1)
 	}},
 	{"each key has its own limit, whatever the others' backlog", func(s *suite) {
-		var backlog []store.NewMessage
-		for i := range 50 {
-			backlog = append(backlog, message(fmt.Sprintf("m%02d", i), "busy"))
-		}
-		s.accept(backlog...)
+		s.accept(messages(50, "busy")...)
 		s.accept(message("z1", "calm"), message("z2", "calm"))
 		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{
 			{HandlerKey: "calm", Limit: 10}, {HandlerKey: "none", Limit: 0}, {HandlerKey: "busy", Limit: 3},
 			{HandlerKey: "idle", Limit: 5},
 		}})
 		require.NoError(s, err)
-		require.Equal(s, []string{"m00/busy", "m01/busy", "m02/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
+		require.Equal(s, []string{"m000/busy", "m001/busy", "m002/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
 		require.Empty(s, s.claim(noon, 0, "busy"))
 		require.Empty(s, s.claim(noon, 5))
 	}},
@@ -113,11 +107,7 @@ var claimTests = []test{
 	}},
 	{"competing claimers get every row once", func(s *suite) {
 		const rows, claimers = 400, 8
-		var batch []store.NewMessage
-		for i := range rows {
-			batch = append(batch, message(fmt.Sprintf("m%03d", i), "mail"))
-		}
-		s.accept(batch...)
+		s.accept(messages(rows, "mail")...)
 		var lock sync.Mutex
 		seen := map[string]int{}
 		s.noErrors(racetest.Together(claimers, func(i int) error {
@@ -147,8 +137,7 @@ var claimTests = []test{
 		}
 	}},
 	{"rows another transaction has locked are passed over", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite locks no rows: its one writer makes claimers take turns, as the test before shows")
+		if s.onSQLite("SQLite locks no rows: its one writer makes claimers take turns, as the test before shows") {
 			return
 		}
 		s.accept(message("m1", "mail"), message("m2", "mail"))
@@ -166,39 +155,20 @@ var claimTests = []test{
 		require.Empty(s, s.claimAs(worker, noon, 10, "mail"))
 		require.Len(s, s.claimAs(s.worker("mail"), noon, 10, "mail"), 1)
 	}},
-	{"a worker marked released while it claims leaves no claim unseen", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+	{"a worker marked released while it claims leaves no claim unseen, and heartbeats do not wait", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
-		s.accept(message("m1", "mail"))
-		worker := s.worker("mail")
-		// The claim's statement sees a living worker. A trigger holds the statement after it has
-		// written the claim and before it commits.
-		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
-		require.NoError(s,
-			s.db.Exec(`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
-		gate := s.begin()
-		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
-		done := make(chan int, 1)
-		go func() {
-			claims, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon,
-				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1}}})
-			if err != nil {
-				done <- -1
-				return
-			}
-			done <- len(claims.Claims)
-		}()
-		s.waitForLock()
-		require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
-		require.NoError(s, gate.Rollback().Error)
-		require.Equal(s, 1, <-done)
-		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
-		claims, err := s.store.ClaimsOf(s.ctx, worker, 10)
-		require.NoError(s, err)
-		require.Len(s, claims, 1)
+		s.accept(message("m1", "mail", "stock"))
+		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 1},
+			{HandlerKey: "stock", Limit: 1, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
+			worker := s.worker("mail", "stock")
+			gate := s.holdEach("UPDATE ON inbox_handler_statuses FOR EACH ROW")
+			s.releaseWorkerDuring(worker, gate, func() (int, error) {
+				got, err := s.store.Claim(s.ctx, store.ClaimRequest{WorkerID: worker, Now: noon, Limits: []store.KeyLimit{limit}})
+				return len(got.Claims), err
+			})
+		}
 	}},
 	{"a status whose message is gone comes without one", func(s *suite) {
 		s.accept(message("m1", "mail"))
@@ -221,7 +191,7 @@ var claimTests = []test{
 		require.Len(s, claims, 1)
 		require.Nil(s, claims[0].Message)
 	}},
-	{"NextDue tells the earliest due time to come", func(s *suite) {
+	{"NextDue returns the earliest due time to come", func(s *suite) {
 		none := func() {
 			s.Helper()
 			_, ok, err := s.store.NextDue(s.ctx, []string{"mail", "stock"}, noon)
@@ -257,12 +227,10 @@ var claimTests = []test{
 		require.NoError(s, err)
 		require.False(s, ok)
 	}},
-	{"Siblings tells the same messages' rows under other keys", func(s *suite) {
+	{"Siblings returns the same messages' rows under other keys", func(s *suite) {
 		s.accept(message("m1", "new", "old", "other"), message("m2", "old"), message("m3", "old"))
 		s.complete(noon, s.claim(noon, 1, "new")...)
-		poisoned := settlement(s.claim(noon, 1, "old")[0])
-		poisoned.Poisoned = true
-		s.settle(poisoned)
+		s.poison(s.claim(noon, 1, "old")[0])
 		claims := s.claim(noon, 1, "old")
 		found, err := s.store.Siblings(s.ctx, s.numbers("m1", "m2"), []string{"new", "old"})
 		require.NoError(s, err)

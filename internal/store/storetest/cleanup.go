@@ -59,14 +59,11 @@ func (s *suite) bring(state string, messageID string) {
 	case "superseded":
 		outcome = models.OutcomeSuperseded
 	}
-	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
-		Outcome: outcome}}, at, store.AwaitLocked)
-	require.NoError(s, err)
-	require.Equal(s, []bool{true}, applied)
+	s.end(row, outcome, at)
 }
 
 var cleanupTests = []test{
-	{"every mixture of states leaves exactly what must stay", func(s *suite) {
+	{"cleanup of every mixture of states leaves exactly what must stay", func(s *suite) {
 		stays := []string{"pending", "processing", "poisoned", "snoozed", "young"}
 		goes := []string{"old", "discarded", "superseded"}
 		mixtures := [][]string{{}}
@@ -110,7 +107,7 @@ var cleanupTests = []test{
 			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		require.Equal(s, []string{"young"}, s.messageIDs())
 	}},
-	{"batches walk in order, look at no message twice and say when they are done", func(s *suite) {
+	{"batches walk in order, read no message twice and report the end", func(s *suite) {
 		for i, id := range []string{"c", "a", "b", "e", "d"} {
 			s.acceptAt(noon.Add(time.Duration(i/2)*time.Second), message(id, "pending"))
 		}
@@ -127,7 +124,7 @@ var cleanupTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, store.CleanupResult{Next: request.After, Done: true}, result)
 	}},
-	{"handlers with a cutoff of their own are judged by it", func(s *suite) {
+	{"a handler's own cutoff replaces the common one", func(s *suite) {
 		s.accept(message("m1", "quick", "slow", "usual"), message("m2", "quick"), message("m3", "slow"),
 			message("m4", "usual"))
 		s.complete(noon.Add(30*time.Minute), s.claim(noon, 10, "quick", "slow", "usual")...)
@@ -143,7 +140,7 @@ var cleanupTests = []test{
 		request.HandlerCutoffs, request.Cutoff = request.HandlerCutoffs[1:], time.Time{}
 		require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(request), "no cutoff keeps all")
 	}},
-	{"a walk ends where it is told to, and begins at what was received then", func(s *suite) {
+	{"a walk begins and ends at the requested times of receipt", func(s *suite) {
 		for i, id := range []string{"a", "b", "c", "d"} {
 			s.acceptAt(noon.Add(time.Duration(i)*time.Minute), message(id, "old"))
 			s.bring("old", id)
@@ -157,13 +154,12 @@ var cleanupTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, s.numbers("a"), found.MessageNumbers, "no walk goes beyond the latest cutoff")
 	}},
-	{"messages of which nothing goes are not written to", func(s *suite) {
+	{"messages of which nothing is deleted are not written", func(s *suite) {
 		s.accept(message("m1", "pending"), message("m2", "old", "pending"))
 		s.bring("old", "m2")
 		request := store.CleanupRequest{Cutoff: cutoff, Limit: 10}
 		require.EqualValues(s, 1, s.cleanAll(request).Statuses)
-		if !s.postgres() {
-			s.Log("SQLite locks no rows")
+		if s.onSQLite("SQLite locks no rows") {
 			return
 		}
 		locks := func() (xmax []string) {
@@ -193,35 +189,16 @@ var cleanupRaceTests = []test{
 		s.accept(message("m1", "old"), message("m2", "old"))
 		s.bring("old", "m1")
 		s.bring("old", "m2")
-		tx := s.begin()
-		accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old",
-			"late")}, Now: cutoff})
-		require.NoError(s, err)
-		require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, accepted)
-
-		cleaned := make(chan error, 1)
-		clean := func() {
+		s.deleteBesideAccept(func() error {
 			_, err := s.store.Cleanup(s.ctx, store.CleanupRequest{Cutoff: cutoff, Limit: 10})
-			cleaned <- err
-		}
-		if s.postgres() {
-			clean() // does not wait for the accept
-			require.Equal(s, []string{"m1"}, s.messageIDs())
-		} else {
-			go clean() // waits for the accept
-		}
-		require.NoError(s, tx.Commit().Error)
-		require.NoError(s, <-cleaned)
-		require.Equal(s, []string{"m1"}, s.messageIDs())
-		require.Contains(s, pairs(s.statuses()), "m1/late")
+			return err
+		})
 	}},
 	{"an accept that only locked a known message keeps it too", func(s *suite) {
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "old")},
-			Now: cutoff})
-		require.NoError(s, err)
+		s.acceptTx(tx, cutoff, message("m1", "old"))
 		if s.postgres() {
 			require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		}
@@ -229,7 +206,7 @@ var cleanupRaceTests = []test{
 		require.Equal(s, store.CleanupResult{Messages: 1, Statuses: 1, Done: true},
 			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 	}},
-	{"a message cleaned under a waiting accept is inserted again", func(s *suite) {
+	{"a message deleted while an accept waits for it is inserted again", func(s *suite) {
 		s.accept(message("m1", "old"), message("m2", "old"))
 		tx := s.begin()
 		require.NoError(s, tx.Exec(`DELETE FROM inbox_handler_statuses WHERE message_id = 'm1'`).Error)
@@ -239,7 +216,7 @@ var cleanupRaceTests = []test{
 			{Inserted: true, StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m2/old", "m2/new", "m1/old", "m1/new", "m3/old"}, pairs(s.statuses()))
 	}},
-	{"a message locked by cleanup that lets go is a duplicate", func(s *suite) {
+	{"a message that cleanup locked and kept is a duplicate", func(s *suite) {
 		s.accept(message("m1", "old"))
 		tx := s.begin()
 		lock := `SELECT id FROM inbox_messages FOR UPDATE`
@@ -251,7 +228,7 @@ var cleanupRaceTests = []test{
 		require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, accepted)
 		require.Equal(s, []string{"m1/old", "m1/new"}, pairs(s.statuses()))
 	}},
-	{"accepts and cleanups at once strand no status and lose none", func(s *suite) {
+	{"concurrent accepts and cleanups lose no status and leave no orphan", func(s *suite) {
 		// Each message's handler "old" is completed and old, so cleanup may delete its status at
 		// any moment. "late" must survive wherever it was added.
 		const messages = 30
@@ -305,6 +282,26 @@ func (s *suite) archiveAll(request store.CleanupRequest) error {
 	}
 	_, err = s.store.DeleteExpired(s.ctx, loaded)
 	return err
+}
+
+// deleteBesideAccept deletes what is old while an open transaction adds a status to m1, which must
+// stay then.
+func (s *suite) deleteBesideAccept(remove func() error) {
+	s.Helper()
+	tx := s.begin()
+	require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, s.acceptTx(tx, cutoff, message("m1", "old", "late")))
+	removed := make(chan error, 1)
+	if s.postgres() {
+		removed <- remove() // does not wait for the accept
+		require.Equal(s, []string{"m1"}, s.messageIDs())
+		require.Equal(s, []string{"m1/old"}, pairs(s.statuses()))
+	} else {
+		go func() { removed <- remove() }() // waits for the accept
+	}
+	require.NoError(s, tx.Commit().Error)
+	require.NoError(s, <-removed)
+	require.Equal(s, []string{"m1"}, s.messageIDs())
+	require.Contains(s, pairs(s.statuses()), "m1/late")
 }
 
 // acceptBehind starts an accept that must wait for an open transaction, ends that transaction, and

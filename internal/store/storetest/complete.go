@@ -1,11 +1,13 @@
 package storetest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -83,30 +85,24 @@ var completeTests = []test{
 		require.Equal(s, models.OutcomeDiscarded, row.Outcome)
 		require.False(s, row.IsPoisoned)
 	}},
-	{"CompleteTx lives and dies with the handler's transaction", func(s *suite) {
+	{"CompleteTx is committed or rolled back with the handler's transaction", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(claim))
-		require.NoError(s, err)
-		require.True(s, applied)
+		require.True(s, s.completeTx(tx, claim))
 		require.NoError(s, tx.Rollback().Error)
 		require.Nil(s, s.status("m1", "mail").CompletedAt)
 
 		tx = s.begin()
-		applied, err = completeTx(s, tx, completion(claim))
-		require.NoError(s, err)
-		require.True(s, applied)
-		again, err := completeTx(s, tx, completion(claim))
-		require.NoError(s, err)
-		require.False(s, again)
+		require.True(s, s.completeTx(tx, claim))
+		require.False(s, s.completeTx(tx, claim))
 		require.NoError(s, tx.Commit().Error)
 		row := s.status("m1", "mail")
 		require.Equal(s, models.OutcomeProcessed, row.Outcome)
 		require.Equal(s, noon, row.CompletedAt.UTC())
 		require.EqualValues(s, 3, row.Version)
 	}},
-	{"CurrentTx tells what is still at its version, and CompleteTx has the last word", func(s *suite) {
+	{"CurrentTx reports what is still at its version, and CompleteTx decides", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
 		claims := s.claim(noon, 4, "mail")
 		s.settle(settlement(claims[1])) // released: its version has moved on by one
@@ -133,13 +129,11 @@ var completeTests = []test{
 		stale := s.claim(noon, 1, "mail")[0]
 		s.settle(settlement(stale)) // released: its version has moved on by one
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(stale))
-		require.NoError(s, err)
-		require.False(s, applied)
+		require.False(s, s.completeTx(tx, stale))
 		require.NoError(s, tx.Commit().Error)
 		require.Nil(s, s.status("m1", "mail").CompletedAt)
 	}},
-	{"of several who complete one version, one does", func(s *suite) {
+	{"one of several concurrent completions of a version is applied", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		claim := s.claim(noon, 1, "mail")[0]
 		wins := make([]bool, 10)
@@ -159,14 +153,12 @@ var completeTests = []test{
 		require.Equal(s, 1, count)
 		require.EqualValues(s, 3, s.status("m1", "mail").Version)
 	}},
-	{"States tells what became of a write", func(s *suite) {
+	{"States reports the outcome of a write", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"))
 		worker := s.worker("mail")
 		claims := s.claimAs(worker, noon, 3, "mail")
 		s.complete(noon, claims[0])
-		poisoned := settlement(claims[1])
-		poisoned.Poisoned = true
-		s.settle(poisoned)
+		s.poison(claims[1])
 		pending := s.status("m4", "mail")
 		states, err := s.store.States(s.ctx, []string{claims[0].StatusID, claims[1].StatusID, claims[2].StatusID, pending.ID,
 			uuid.NewString()})
@@ -178,7 +170,7 @@ var completeTests = []test{
 			pending.ID:         {Version: 1},
 		}, states)
 	}},
-	{"nothing to do is nothing done", func(s *suite) {
+	{"empty requests change nothing", func(s *suite) {
 		applied, err := s.store.Complete(s.ctx, nil, noon, store.AwaitLocked)
 		require.NoError(s, err)
 		require.Empty(s, applied)
@@ -188,5 +180,148 @@ var completeTests = []test{
 		states, err := s.store.States(s.ctx, nil)
 		require.NoError(s, err)
 		require.Empty(s, states)
+	}},
+}
+
+var settleTests = []test{
+	{"failed: counted, with its text and its next attempt", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		next, text := noon.Add(time.Minute), "boom"
+		failed := settlement(s.claimAs(s.worker("mail"), noon, 1, "mail")[0])
+		failed.ErrorCount, failed.AbandonedCount, failed.LastError, failed.NextAttemptAt = 4, 2, &text, &next
+		s.settle(failed)
+		row := s.status("m1", "mail")
+		require.Equal(s, 4, row.ErrorCount)
+		require.Equal(s, 2, row.AbandonedCount)
+		require.Equal(s, text, *row.LastError)
+		require.Equal(s, next, row.NextAttemptAt.UTC())
+		require.Nil(s, row.ProcessingStartedAt)
+		require.Nil(s, row.WorkerID)
+		require.Nil(s, row.CompletedAt)
+		require.EqualValues(s, 3, row.Version)
+		claim := s.claim(next, 1, "mail")[0]
+		require.Equal(s, 4, claim.ErrorCount)
+		require.Equal(s, 2, claim.AbandonedCount)
+		require.EqualValues(s, 4, claim.Version)
+	}},
+	{"poisoned: waits for no attempt", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		next := noon.Add(time.Minute)
+		poisoned := settlement(s.claim(noon, 1, "mail")[0])
+		poisoned.Poisoned, poisoned.NextAttemptAt = true, &next
+		s.settle(poisoned)
+		row := s.status("m1", "mail")
+		require.True(s, row.IsPoisoned)
+		require.Nil(s, row.NextAttemptAt)
+		require.Empty(s, s.claim(noon.Add(time.Hour), 1, "mail"))
+	}},
+	{"released: due at once, the last error kept", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		text := "boom"
+		failed := settlement(s.claim(noon, 1, "mail")[0])
+		failed.LastError = &text
+		s.settle(failed)
+		s.settle(settlement(s.claim(noon, 1, "mail")[0]))
+		row := s.status("m1", "mail")
+		require.Equal(s, text, *row.LastError)
+		require.Nil(s, row.NextAttemptAt)
+		require.Len(s, s.claim(noon, 1, "mail"), 1)
+	}},
+	{"the fingerprint is stored, replaced and kept with the error text", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "ship"))
+		of := map[string]store.Settlement{}
+		fail := func(texts map[string]string) {
+			var all []store.Settlement
+			for _, claim := range s.claim(noon, 10, "mail", "ship") {
+				back := settlement(claim)
+				if text, ok := texts[claim.MessageID]; ok {
+					back.LastError, back.Poisoned = &text, claim.MessageID == "m2"
+				}
+				of[claim.MessageID] = back
+				all = append(all, back)
+			}
+			s.settle(all...)
+		}
+		named := func(id string) string {
+			row := s.status(id, of[id].HandlerKey)
+			require.NotNil(s, row.Fingerprint, id)
+			require.Equal(s, fingerprint.Of(row.HandlerKey, *row.LastError), *row.Fingerprint, id)
+			return *row.Fingerprint
+		}
+		fail(nil)
+		require.Nil(s, s.status("m1", "mail").Fingerprint, "it has not failed")
+		fail(map[string]string{"m1": "order 1 not found", "m2": "order 2 not found", "m3": "order 3 not found"})
+		first := named("m1")
+		require.Equal(s, first, named("m2"))
+		require.NotEqual(s, first, named("m3"), "another handler")
+		fail(nil) // released
+		require.Equal(s, first, named("m1"))
+		fail(map[string]string{"m1": "timeout\x00" + strings.Repeat("é", 3000)}) // cleansed and cut
+		require.NotEqual(s, first, named("m1"))
+		fail(map[string]string{"m1": ""})
+		second := named("m1")
+		s.complete(noon, s.claim(noon, 1, "mail")...)
+		require.Equal(s, second, named("m1"), "history")
+		row := s.status("m2", "mail")
+		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version)})
+		require.Equal(s, first, named("m2"), "retried, its text stays, too")
+	}},
+	{"stale versions stay unchanged, the others are settled", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		s.complete(noon, claims[1])
+		stale := settlement(claims[2])
+		stale.Version--
+		require.Equal(s, []bool{true, false, false},
+			s.trySettle(store.AwaitLocked, settlement(claims[0]), settlement(claims[1]), stale))
+		require.NotNil(s, s.status("m2", "mail").CompletedAt)
+		require.NotNil(s, s.status("m3", "mail").ProcessingStartedAt)
+		applied := s.trySettle(store.SkipLocked, settlement(claims[0]), settlement(claims[2]), stale)
+		require.Equal(s, []bool{false, true, false}, applied)
+	}},
+	{"a completed row stays completed whatever version a settlement names", func(s *suite) {
+		s.accept(message("m1", "mail"))
+		claim := s.claim(noon, 1, "mail")[0]
+		s.complete(noon, claim)
+		claim.Version++
+		for _, mode := range []store.Locked{store.AwaitLocked, store.SkipLocked} {
+			require.Equal(s, []bool{false}, s.trySettle(mode, settlement(claim)))
+		}
+	}},
+	{"Settle that skips locked rows does not wait for a handler's transaction", func(s *suite) {
+		if s.onSQLite("SQLite locks no rows; writers wait for each other by busy_timeout") {
+			return
+		}
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		claims := s.claim(noon, 10, "mail")
+		tx := s.begin()
+		require.True(s, s.completeTx(tx, claims[0]))
+		settled := s.trySettle(store.SkipLocked, settlement(claims[0]), settlement(claims[1]))
+		require.Equal(s, []bool{false, true}, settled)
+		require.NoError(s, tx.Commit().Error)
+		require.NotNil(s, s.status("m1", "mail").CompletedAt)
+	}},
+	{"no error text keeps a failure from being recorded", func(s *suite) {
+		texts := map[string]string{
+			"nul": "a\x00b", "utf8": "a\xff\xfeb", "long": string(make([]rune, 5000)), "cut": "é" + string(make([]byte, 1999)) +
+				"日本",
+			"huge": string(make([]byte, 1<<20)),
+		}
+		var batch []store.NewMessage
+		for id := range texts {
+			batch = append(batch, message(id, "mail"))
+		}
+		s.accept(batch...)
+		var settlements []store.Settlement
+		for _, claim := range s.claim(noon, 10, "mail") {
+			failed := settlement(claim)
+			text := texts[claim.MessageID]
+			failed.LastError = &text
+			settlements = append(settlements, failed)
+		}
+		s.settle(settlements...)
+		for id, text := range texts {
+			require.Equal(s, store.SanitizeError(text), *s.status(id, "mail").LastError, id)
+		}
 	}},
 }

@@ -66,12 +66,11 @@ var dispatchTests = []test{
 			require.Equal(s, row.CreatedAt.UTC(), got.CreatedAt)
 		}
 		require.Empty(s, s.claimAs(worker, noon.Add(time.Second), 10, "handed"), "they are claimed")
-		found, err := s.store.ClaimsOf(s.ctx, worker, 10)
-		require.NoError(s, err)
+		found := s.claimsOf(worker, 10)
 		require.Len(s, found, 6)
 		s.complete(noon, dispatched["plain"], dispatched["empty"], dispatched["keyed"])
 	}},
-	{"each claim has bytes of its own", func(s *suite) {
+	{"claims of one message share no memory", func(s *suite) {
 		m := dispatched(message("m1", "mail", "stock"))
 		m.OrderingKey = []byte("key")
 		claims := s.acceptFor(s.worker("mail", "stock"), m)[0].Claims
@@ -82,7 +81,7 @@ var dispatchTests = []test{
 		require.Equal(s, want, string(claims[1].Message.Content))
 		require.Equal(s, "key", string(claims[1].Message.OrderingKey))
 	}},
-	{"only what asks for it is claimed, and nothing without a worker", func(s *suite) {
+	{"only statuses that ask for it are claimed, and none without a worker", func(s *suite) {
 		m := message("m1", "mail", "stock")
 		m.Handlers[1].Claim = true
 		accepted := s.acceptFor(s.worker("mail", "stock"), m, message("m2", "mail"), dispatched(message("m3", "mail")))
@@ -104,7 +103,7 @@ var dispatchTests = []test{
 		}
 		require.Len(s, s.claimAs(s.worker("mail"), noon, 10, "mail"), 3)
 	}},
-	{"of a message that was known nothing is claimed", func(s *suite) {
+	{"statuses added to a known message are not claimed", func(s *suite) {
 		worker := s.worker("mail", "stock")
 		s.accept(message("m2", "mail"))
 		// m2 lacks a row, so the rows of m3, which comes after it, are inserted after that row.
@@ -114,53 +113,31 @@ var dispatchTests = []test{
 		require.Equal(s, 1, accepted[1].StatusesAdded)
 		require.Empty(s, accepted[1].Claims)
 		require.Equal(s, 2, accepted[2].StatusesAdded)
-		refs, err := s.store.ClaimsOf(s.ctx, worker, 10)
-		require.NoError(s, err)
+		refs := s.claimsOf(worker, 10)
 		require.Len(s, refs, 1+len(accepted[2].Claims), "what is claimed is returned")
 		require.Equal(s, []string{"m2/mail", "m1/mail", "m2/stock", "m3/mail", "m3/stock"}, pairs(s.statuses()),
 			"in the order of acceptance")
 	}},
 	{"a worker marked released while it accepts leaves no claim unseen, and heartbeats do not wait", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
 		worker := s.worker("mail")
-		// The accept's statement sees a living worker. A trigger holds it after it has written the
-		// claim and before it commits.
-		require.NoError(s, s.db.Exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
-		require.NoError(s,
-			s.db.Exec(`CREATE TRIGGER hold AFTER INSERT ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION hold()`).Error)
-		gate := s.begin()
-		require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
-		done := make(chan int, 1)
-		go func() {
-			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{dispatched(message("m1",
-				"mail"))}, Now: noon, Claimer: worker})
+		gate := s.holdEach("INSERT ON inbox_handler_statuses FOR EACH ROW")
+		s.releaseWorkerDuring(worker, gate, func() (int, error) {
+			accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{
+				Messages: []store.NewMessage{dispatched(message("m1", "mail"))}, Now: noon, Claimer: worker})
 			if err != nil {
-				done <- -1
-				return
+				return 0, err
 			}
-			done <- len(accepted[0].Claims)
-		}()
-		s.waitForLock()
-		require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7,
-			HandlerKeys: []string{"mail"}}, noon))
-		require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
-		require.NoError(s, gate.Rollback().Error)
-		require.Equal(s, 1, <-done)
-		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
-		claims, err := s.store.ClaimsOf(s.ctx, worker, 10)
-		require.NoError(s, err)
-		require.Len(s, claims, 1)
+			return len(accepted[0].Claims), nil
+		})
 		lives, err := s.store.WorkerLives(s.ctx, worker)
 		require.NoError(s, err)
 		require.False(s, lives)
 	}},
 	{"an accept that meets its worker being marked released claims nothing", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
 		worker := s.worker("mail")

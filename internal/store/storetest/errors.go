@@ -120,12 +120,10 @@ var errorTests = []test{
 	}},
 	{"a context that ends while waiting for a lock is a transient error and leaves nothing", func(s *suite) {
 		tx := s.begin()
-		_, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail")},
-			Now: noon})
-		require.NoError(s, err)
+		s.acceptTx(tx, noon, message("m1", "mail"))
 		ctx, cancel := context.WithTimeout(s.ctx, 200*time.Millisecond)
 		defer cancel()
-		_, err = s.store.Accept(ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "other")},
+		_, err := s.store.Accept(ctx, store.AcceptBatch{Messages: []store.NewMessage{message("m1", "mail", "other")},
 			Now: noon})
 		require.Error(s, err)
 		require.True(s, store.IsTransient(err), "%v", err)
@@ -134,8 +132,7 @@ var errorTests = []test{
 		s.accept(message("m1", "other"))
 	}},
 	{"a lost connection is a transient error", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite has no connection to lose")
+		if s.onSQLite("SQLite has no connection to lose") {
 			return
 		}
 		tx := s.begin()

@@ -1,11 +1,16 @@
 package storetest
 
 import (
-	"time"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -13,10 +18,10 @@ var laneRaceTests = []test{
 	{"no two claims of a lane are ever held at once, and none of its rows is forgotten", func(s *suite) {
 		s.race(ruleOf("mail"), 3, 40)
 	}},
-	{"nor where poisoned rows are skipped and retried", func(s *suite) {
+	{"no lane is claimed twice where poisoned rows are skipped and retried", func(s *suite) {
 		s.race(skipping(ruleOf("mail")), 3, 40)
 	}},
-	{"nor in many short lanes", func(s *suite) {
+	{"no lane is claimed twice among many short lanes", func(s *suite) {
 		s.race(ruleOf("mail"), 60, 3)
 	}},
 	{"the database refuses a second claimed row of a lane", func(s *suite) {
@@ -26,19 +31,18 @@ var laneRaceTests = []test{
 		require.True(s, store.IsUniqueViolation(err), "%v", err)
 	}},
 	{"a retried row and a later one are not claimed at the same moment", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
 		rule := skipping(ruleOf("mail"))
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"))
+		s.acceptLane("m1", "m2")
 		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
 		// Two claims take different rows for the first one:
 		//
 		// 1. A claim finds that m2 is first and has written its claim, not committed.
 		// 2. m1 is retried.
 		// 3. To another claim m1 is first, and no row of the lane is claimed.
-		gate := s.hold("holds_lane")
+		gate := s.holdSetting("holds_lane")
 		one := s.claimInBackground(rule)
 		s.waitForLock()
 		s.retry("m1", "mail")
@@ -53,12 +57,11 @@ var laneRaceTests = []test{
 		s.complete(noon, first.got.Claims...)
 		require.Equal(s, []string{"m1/mail"}, claimed(s.claimUnder(rule, noon, 5, "mail").Claims))
 	}},
-	{"a row marked while its predecessor ends is let go by the claim that marked it", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+	{"a row marked while its predecessor ends is released by the claim that marked it", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		head := s.heads(noon, 1)[0]
 		// The mark and the end of the row before it miss each other:
 		//
@@ -66,7 +69,7 @@ var laneRaceTests = []test{
 		//     not committed them.
 		// 2. m1 ends.
 		// 3. The caller that ended m1 advances the lane and sees no mark.
-		gate := s.hold("is_waiting")
+		gate := s.holdSetting("is_waiting")
 		marking := s.claimInBackground(ruleOf("mail"))
 		s.waitForLock()
 		s.complete(noon, head)
@@ -79,17 +82,14 @@ var laneRaceTests = []test{
 		require.Equal(s, []string{"m3"}, s.waiting())
 		require.Equal(s, []string{"m2/mail"}, claimed(s.heads(noon, 1)))
 	}},
-	{"a row marked while its predecessor's transaction is open is let go when that has committed", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's one writer rules this out")
+	{"a row marked while its predecessor's transaction is open is released after the commit", func(s *suite) {
+		if s.onSQLite("SQLite's one writer rules this out") {
 			return
 		}
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		head := s.heads(noon, 1)[0]
 		tx := s.begin()
-		applied, err := completeTx(s, tx, completion(head))
-		require.NoError(s, err)
-		require.True(s, applied)
+		require.True(s, s.completeTx(tx, head))
 		require.Empty(s, s.heads(noon, 1), "m1 has not ended yet, and nobody waits for its lock")
 		require.Equal(s, []string{"m2", "m3"}, s.waiting())
 		require.NoError(s, tx.Commit().Error)
@@ -114,28 +114,165 @@ func (s *suite) claimInBackground(rule store.LaneRule) <-chan outcome {
 	return done
 }
 
-// hold stops every statement that sets this column of a status until the returned transaction ends.
-// The row is written by then and not committed.
-func (s *suite) hold(column string) (gate *gorm.DB) {
+// holdSetting stops every statement that sets this column of a status until the returned
+// transaction ends.
+func (s *suite) holdSetting(column string) (gate *gorm.DB) {
 	s.Helper()
-	for _, statement := range []string{
-		`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`,
-		`CREATE TRIGGER hold AFTER UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW.` + column + ` AND NOT OLD.` +
-			column + `) EXECUTE FUNCTION hold()`,
-	} {
-		require.NoError(s, s.db.Exec(statement).Error)
-	}
-	gate = s.begin()
-	require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
-	return gate
+	return s.holdEach("UPDATE ON inbox_handler_statuses FOR EACH ROW WHEN (NEW." + column + " AND NOT OLD." + column + ")")
 }
 
-// waitForLocks returns once this many connections wait for a lock.
-func (s *suite) waitForLocks(count int) {
+// race lets claimers claim, fail, release, poison, retry and complete until every row of every lane
+// has completed. Claimers, and those that end claims, advance the lanes. CheckLanes does not run,
+// so a lane that is forgotten stays blocked.
+func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 	s.Helper()
-	require.Eventually(s, func() bool {
-		var waiting int
-		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
-		return err == nil && waiting >= count
-	}, patience, 2*time.Millisecond)
+	claimers := 8
+	if !s.postgres() { // one of them writes at a time
+		claimers, rows = 3, (rows+3)/4
+	}
+	for i := range rows {
+		var batch []store.NewMessage
+		for lane := range lanes {
+			batch = append(batch, ordered(fmt.Sprintf("%02d-%03d", lane, i), fmt.Sprint(lane), "mail"))
+		}
+		s.accept(batch...)
+	}
+	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{},
+		last: map[store.Lane]string{}}
+	r.moved.L = &r.mu
+	s.noErrors(racetest.Together(claimers, func(int) error {
+		err := r.claimer()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.over = r.over || err != nil
+		r.moved.Broadcast()
+		return err
+	}))
+	require.Zero(s, r.left)
+	require.Empty(s, s.waiting())
+}
+
+type laneRace struct {
+	*suite
+	rule     store.LaneRule
+	claimers int
+
+	mu      sync.Mutex
+	moved   sync.Cond // ends, left or over has changed
+	left    int
+	over    bool // a claimer failed
+	ends    int  // claims that were ended and whose lanes were advanced
+	idle    int  // claimers that have found nothing since the last end
+	running map[store.Lane]string
+	last    map[store.Lane]string // the last message that each lane completed
+}
+
+func (r *laneRace) claimer() error {
+	for last := false; ; {
+		r.mu.Lock()
+		ends, done := r.ends, r.over || r.left == 0
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		limit := 1 + rand.N(3)
+		got, err := r.store.Claim(r.ctx, store.ClaimRequest{Now: noon,
+			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: limit, Lanes: &r.rule}}})
+		if err = errors.Join(err, got.LanesErr); err != nil {
+			return err
+		}
+		for _, claim := range got.Claims {
+			if err := r.begin(claim); err != nil {
+				return err
+			}
+		}
+		for _, claim := range got.Claims {
+			if err := r.end(claim); err != nil {
+				return err
+			}
+		}
+		switch {
+		case len(got.Claims) > 0 || len(got.More) > 0:
+			last = false
+		case last:
+			return fmt.Errorf("rows are forgotten: %d left, waiting are %v", r.left, r.waiting())
+		default:
+			last = r.await(ends)
+		}
+	}
+}
+
+// await waits for the next end of a claim. It reports true if no other claimer could still end one:
+// what is left must then be free to be claimed.
+func (r *laneRace) await(ends int) (alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle++
+	defer func() { r.idle-- }()
+	for r.ends == ends && r.left > 0 && !r.over {
+		if r.idle == r.claimers {
+			return true
+		}
+		r.moved.Wait()
+	}
+	return false
+}
+
+func (r *laneRace) begin(claim store.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other := r.running[*claim.Lane]; other != "" {
+		return fmt.Errorf("message %s is claimed while %s is", claim.MessageID, other)
+	}
+	if last := r.last[*claim.Lane]; !r.rule.SkipPoisoned && claim.MessageID <= last {
+		return fmt.Errorf("message %s is claimed after %s", claim.MessageID, last)
+	}
+	r.running[*claim.Lane] = claim.MessageID
+	return nil
+}
+
+// end ends a claim in a random way and advances its lane.
+func (r *laneRace) end(claim store.Claim) error {
+	r.mu.Lock()
+	delete(r.running, *claim.Lane)
+	r.mu.Unlock()
+	var applied []bool
+	var err error
+	completed := false
+	switch back := settlement(claim); rand.N(4) {
+	case 0: // failed or released, due again
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
+	case 1: // poisoned, and retried by an operator a moment later
+		back.Poisoned = true
+		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
+		if err == nil {
+			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
+				return err
+			}
+			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
+		}
+	default:
+		r.mu.Lock()
+		r.last[*claim.Lane] = claim.MessageID
+		r.mu.Unlock()
+		completed = true
+		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon, store.AwaitLocked)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.Contains(applied, false) {
+		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+	}
+	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ends++
+	if completed {
+		r.left--
+	}
+	r.moved.Broadcast()
+	return nil
 }

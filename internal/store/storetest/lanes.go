@@ -1,11 +1,13 @@
 package storetest
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // ordered returns a message whose handlers share its ordering key, each with lanes of its own.
@@ -16,6 +18,14 @@ func ordered(id, orderingKey string, handlers ...string) store.NewMessage {
 		m.Handlers[i].Lane = store.LaneOf(key, m.OrderingKey)
 	}
 	return m
+}
+
+// acceptLane accepts messages of one lane of "mail".
+func (s *suite) acceptLane(ids ...string) {
+	s.Helper()
+	for _, id := range ids {
+		s.accept(ordered(id, "k", "mail"))
+	}
 }
 
 func ruleOf(keys ...string) store.LaneRule {
@@ -79,13 +89,6 @@ func (s *suite) waiting() []string {
 	return found
 }
 
-func (s *suite) poison(claim store.Claim) {
-	s.Helper()
-	poisoned := settlement(claim)
-	poisoned.Poisoned = true
-	s.settle(poisoned)
-}
-
 // retry makes a poisoned status pending, as an operator does.
 func (s *suite) retry(messageID, handlerKey string) {
 	s.Helper()
@@ -97,7 +100,7 @@ func (s *suite) retry(messageID, handlerKey string) {
 
 // laneTests cover what a lane is, and who gets its first row.
 var laneTests = []test{
-	{"accepting writes the lane, and nothing else of it", func(s *suite) {
+	{"accepting stores the lane, neither held nor waiting", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), message("m2", "mail"), ordered("m3", "", "mail"))
 		lane := store.LaneOf("mail", []byte("k"))
 		row := s.status("m1", "mail")
@@ -150,7 +153,7 @@ var laneTests = []test{
 		require.False(s, s.status("m1", "stock").HoldsLane)
 		s.complete(noon, got.Claims...)
 	}},
-	{"sweeps and siblings tell the lane", func(s *suite) {
+	{"sweeps and Siblings return the lane", func(s *suite) {
 		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k2", "mail"))
 		worker := s.worker("mail")
 		rule := ruleOf("mail")
@@ -159,8 +162,7 @@ var laneTests = []test{
 		require.NoError(s, err)
 		require.Len(s, got.Claims, 1)
 		s.heads(noon, 1)
-		refs, err := s.store.ClaimsOf(s.ctx, worker, 5)
-		require.NoError(s, err)
+		refs := s.claimsOf(worker, 5)
 		require.Equal(s, []store.Ref{got.Claims[0].Ref}, refs)
 		refs, err = s.store.StuckClaims(s.ctx, noon, 5)
 		require.NoError(s, err)
@@ -170,7 +172,7 @@ var laneTests = []test{
 		require.Equal(s, store.LaneOf("mail", []byte("k")), siblings[0].Lane)
 	}},
 	{"an unknown or released worker neither claims from lanes nor marks", func(s *suite) {
-		s.accept(ordered("m1", "k", "mail"), ordered("m2", "k", "mail"), ordered("m3", "k", "mail"))
+		s.acceptLane("m1", "m2", "m3")
 		worker := s.worker("mail")
 		require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
 		rule := ruleOf("mail")
@@ -179,5 +181,99 @@ var laneTests = []test{
 		require.NoError(s, err)
 		require.Equal(s, store.Claimed{}, got)
 		require.Empty(s, s.waiting())
+	}},
+}
+
+// laneNameTests cover lanes of handlers that have, or had, another name.
+var laneNameTests = []test{
+	{"a renamed handler's lanes are the same under all its names", func(s *suite) {
+		// The rules of the program before a rename from "old" to "mail", of the program after it,
+		// and of one that has dropped the legacy key too early.
+		before, after, dropped := ruleOf("old"), ruleOf("mail", "old"), ruleOf("mail")
+		lane := func(id, key, name string) store.NewMessage {
+			m := ordered(id, "k", key)
+			m.Handlers[0].Lane = store.LaneOf(name, m.OrderingKey)
+			return m
+		}
+		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "old", "old"), lane("m4", "mail", "mail"),
+			lane("m5", "mail", "old"))
+		first := s.claimUnder(after, noon, 5, "mail", "old").Claims
+		require.Equal(s, []string{"m1/old"}, claimed(first))
+		s.complete(noon, first...)
+		s.advance(after, first...)
+		require.Empty(s, s.claimUnder(before, noon, 5, "old").Claims,
+			"m2 is before m3, under a key the old program does not know")
+		for _, id := range []string{"m2/mail", "m3/old", "m4/mail", "m5/mail"} {
+			claims := s.claimUnder(after, noon, 5, "mail", "old").Claims
+			require.Equal(s, []string{id}, claimed(claims))
+			s.complete(noon, claims...)
+			require.NotEmpty(s, append(s.advance(after, claims...), id))
+		}
+		s.accept(lane("n1", "mail", "old"), lane("n2", "mail", "old"), lane("n3", "mail", "old"))
+		for _, id := range []string{"n1", "n2", "n3"} {
+			claims := s.claimUnder(dropped, noon, 5, "mail").Claims
+			require.Equal(s, []string{id + "/mail"}, claimed(claims), "a row's own name counts")
+			next := noon.Add(time.Minute)
+			s.retryAt(claims[0], next)
+			require.Empty(s, s.claimUnder(dropped, noon, 5, "mail").Claims, "also while its time has not come")
+			claims = s.claimUnder(dropped, next, 5, "mail").Claims
+			require.Equal(s, []string{id + "/mail"}, claimed(claims))
+			s.complete(noon, claims...)
+			s.advance(dropped, claims...)
+		}
+	}},
+	{"lanes of a name that their handler has dropped are found", func(s *suite) {
+		lane := func(id, key, name string) store.NewMessage {
+			m := ordered(id, "k", key)
+			m.Handlers[0].Lane = store.LaneOf(name, m.OrderingKey)
+			return m
+		}
+		stray := func(rules map[string]store.LaneRule) []string {
+			s.Helper()
+			keys, err := s.store.StrayLanes(s.ctx, rules)
+			require.NoError(s, err)
+			return keys
+		}
+		dropped := map[string]store.LaneRule{"mail": ruleOf("mail"), "stock": ruleOf("stock")}
+		require.Empty(s, stray(dropped))
+		s.accept(lane("m1", "old", "old"), lane("m2", "mail", "old"), lane("m3", "mail", "mail"), ordered("m4", "k", "stock"),
+			message("m5", "mail"), ordered("m6", "k", "foreign"))
+		require.Equal(s, []string{"mail"}, stray(dropped))
+		require.Empty(s, stray(map[string]store.LaneRule{"mail": ruleOf("mail", "old"), "old": ruleOf("mail", "old")}))
+		require.Empty(s, stray(map[string]store.LaneRule{"stock": ruleOf("stock")}), "mail is not asked for")
+		require.Empty(s, stray(nil))
+
+		rule := ruleOf("mail", "old")
+		s.complete(noon, s.claimUnder(rule, noon, 1, "old").Claims...)
+		s.poison(s.claimUnder(rule, noon, 1, "mail").Claims[0])
+		require.Equal(s, []string{"mail"}, stray(dropped), "poisoned, m2 parks a lane that m3 is not in")
+		row := s.status("m2", "mail")
+		s.end(row, models.OutcomeDiscarded, noon)
+		require.Empty(s, stray(dropped), "what has ended is in no lane")
+	}},
+	{"waiting rows of an unknown handler key are found, and poisoning releases them", func(s *suite) {
+		for i := range 4 {
+			s.accept(ordered(fmt.Sprintf("m%d", i), "k", "gone"))
+		}
+		s.poison(s.claimUnder(ruleOf("gone"), noon, 1, "gone").Claims[0])
+		require.Empty(s, s.claimUnder(ruleOf("gone"), noon, 1, "gone").Claims)
+		require.Len(s, s.waiting(), 3)
+		keys, err := s.store.PendingKeys(s.ctx)
+		require.NoError(s, err)
+		require.Equal(s, []string{"gone"}, keys)
+		refs, err := s.store.PendingOf(s.ctx, "gone", 2)
+		require.NoError(s, err)
+		require.Len(s, refs, 2)
+		refs, err = s.store.PendingOf(s.ctx, "gone", 10)
+		require.NoError(s, err)
+		require.Len(s, refs, 3)
+		require.Equal(s, store.LaneOf("gone", []byte("k")), refs[0].Lane)
+		for _, ref := range refs {
+			s.poison(store.Claim{Ref: ref})
+		}
+		require.Empty(s, s.waiting())
+		keys, err = s.store.PendingKeys(s.ctx)
+		require.NoError(s, err)
+		require.Empty(s, keys)
 	}},
 }

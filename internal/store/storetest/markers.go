@@ -1,11 +1,14 @@
 package storetest
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
@@ -86,9 +89,8 @@ var markerTests = []test{
 		_, err := s.store.AddMarkerTx(s.ctx, s.db, marker("2", "h"), patience)
 		require.ErrorIs(s, err, store.ErrNoTransaction)
 	}},
-	{"a marker in the way is waited for as long as asked, whatever the session's lock_timeout", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite waits for the file, before the marker")
+	{"an uncommitted marker is waited for as long as requested, whatever the session's lock_timeout", func(s *suite) {
+		if s.onSQLite("SQLite waits for the file, before the marker") {
 			return
 		}
 		first := s.begin()
@@ -112,8 +114,7 @@ var markerTests = []test{
 		require.Equal(s, "1ms", setting)
 	}},
 	{"a marker that came after the snapshot is a serialization failure", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite's writers have the newest snapshot")
+		if s.onSQLite("SQLite's writers have the newest snapshot") {
 			return
 		}
 		tx := s.db.WithContext(s.ctx).Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
@@ -122,5 +123,69 @@ var markerTests = []test{
 		require.True(s, s.addMarker(marker("1", "h"), nil))
 		_, err := s.store.AddMarkerTx(s.ctx, tx, marker("1", "h"), patience)
 		require.True(s, store.IsSerialization(err), err)
+	}},
+}
+
+// fiveSeconds are the times of the rows that the tests of pruning make.
+var fiveSeconds = []time.Time{noon, noon.Add(time.Second), noon.Add(2 * time.Second), noon.Add(3 * time.Second),
+	noon.Add(4 * time.Second)}
+
+// prunesThree deletes the first three of fiveSeconds in batches of two.
+func (s *suite) prunesThree(prune func(ctx context.Context, before time.Time, limit int) (int64, error)) {
+	s.Helper()
+	for _, expected := range []int64{2, 1, 0} {
+		deleted, err := prune(s.ctx, noon.Add(2500*time.Millisecond), 2)
+		require.NoError(s, err)
+		require.Equal(s, expected, deleted)
+	}
+}
+
+var pruneTests = []test{
+	{"expired markers are deleted in batches, and others stay", func(s *suite) {
+		for i, at := range fiveSeconds {
+			m := marker(fmt.Sprint(i), "h")
+			m.ExpiresAt = at
+			require.NoError(s, s.db.Create(&m).Error)
+		}
+		s.prunesThree(s.store.DeleteMarkers)
+		var left []string
+		require.NoError(s, s.db.Model(&models.Marker{}).Order("message_id").Pluck("message_id", &left).Error)
+		require.Equal(s, []string{"3", "4"}, left)
+	}},
+	{"old audit rows are deleted in batches, and others stay", func(s *suite) {
+		for _, at := range fiveSeconds {
+			require.NoError(s, s.db.Create(&models.Audit{ID: uuid.NewString(), Actor: "a", Action: "retry",
+				OccurredAt: at}).Error)
+		}
+		s.prunesThree(s.store.DeleteAudit)
+		var left []models.Audit
+		require.NoError(s, s.db.Order("occurred_at").Find(&left).Error)
+		require.Len(s, left, 2)
+		require.True(s, left[0].OccurredAt.Equal(fiveSeconds[3]))
+	}},
+	{"old rejected messages are deleted in batches, and others stay", func(s *suite) {
+		for i, at := range fiveSeconds {
+			r := rejection(int64(i))
+			r.ID, r.RejectedAt = uuid.NewString(), at
+			require.NoError(s, s.db.Create(r).Error)
+		}
+		s.prunesThree(s.store.DeleteRejected)
+		var left []int64
+		require.NoError(s, s.db.Model(&models.RejectedMessage{}).Order("record_offset").Pluck("record_offset", &left).Error)
+		require.Equal(s, []int64{3, 4}, left)
+	}},
+	{"a row that another transaction has locked is passed over", func(s *suite) {
+		if s.onSQLite("SQLite locks no rows") {
+			return
+		}
+		for _, id := range []string{"1", "2"} {
+			require.NoError(s, s.db.Create(&models.Marker{MessageID: id, HandlerKey: "h", ProcessedAt: noon,
+				ExpiresAt: noon}).Error)
+		}
+		tx := s.begin()
+		require.NoError(s, tx.Exec(`SELECT FROM inbox_markers WHERE message_id = '1' FOR UPDATE`).Error)
+		deleted, err := s.store.DeleteMarkers(s.ctx, cutoff, 10)
+		require.NoError(s, err)
+		require.EqualValues(s, 1, deleted)
 	}},
 }

@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"flag"
 	"maps"
 	"os"
@@ -27,7 +29,7 @@ import (
 const modelBudget = 3 * time.Second
 
 var modelTests = []test{
-	{"random operations leave what a simple model says", func(s *suite) {
+	{"random operations leave what the model predicts", func(s *suite) {
 		s.hasten()
 		long, begun, sequences, failed := longRun(), time.Now(), 0, false
 		for sequences == 0 || !long && time.Since(begun) < modelBudget {
@@ -194,4 +196,232 @@ func (m *machine) adopt(added []models.HandlerStatus) {
 		added[i].MessageNumber = int64(m.model.messages[row.MessageID].Number)
 		m.model.rows[row.ID] = added[i]
 	}
+}
+
+// storedStatuses reads every status in the order of acceptance, with times in UTC.
+func storedStatuses(t require.TestingT, db *gorm.DB) []models.HandlerStatus {
+	var rows []models.HandlerStatus
+	require.NoError(t, db.Order("sequence").Find(&rows).Error)
+	for i := range rows {
+		rows[i].CreatedAt = rows[i].CreatedAt.UTC()
+		for _, at := range []*time.Time{rows[i].ProcessingStartedAt, rows[i].NextAttemptAt, rows[i].CompletedAt} {
+			if at != nil {
+				*at = at.UTC()
+			}
+		}
+	}
+	return rows
+}
+
+// inWords formats a row on one line, the same for equal rows. A failing comparison prints it.
+func inWords(row models.HandlerStatus) string {
+	words, err := json.Marshal(row)
+	if err != nil { // only strings, numbers and times
+		panic(err)
+	}
+	return string(words)
+}
+
+// checkRows checks what holds for the statuses at any moment, whatever was done.
+func checkRows(t require.TestingT, rows []models.HandlerStatus) {
+	found, numbers := map[[2]string]bool{}, map[string]int64{}
+	for _, row := range rows {
+		name := row.MessageID + "/" + row.HandlerKey
+		if number, known := numbers[row.MessageID]; known {
+			require.Equal(t, number, row.MessageNumber, "%s: the number of its message", name)
+		}
+		numbers[row.MessageID] = row.MessageNumber
+		pair := [2]string{row.MessageID, row.HandlerKey}
+		require.False(t, found[pair], "%s: one status per message and handler (3.2)", name)
+		found[pair] = true
+		require.Positive(t, row.Version, name)
+		require.Equal(t, row.CompletedAt != nil, row.Outcome != "", "%s: an outcome and only when completed", name)
+		if row.CompletedAt != nil {
+			require.False(t, row.IsPoisoned, "%s: completed and poisoned", name)
+			require.Zero(t, row.AbandonedCount, "%s: a finished attempt resets it (5.9)", name)
+		}
+		if row.CompletedAt != nil || row.IsPoisoned {
+			require.Nil(t, row.ProcessingStartedAt, "%s: at its end and claimed", name)
+			require.Nil(t, row.NextAttemptAt, "%s: at its end and to be tried again (5.5)", name)
+		}
+		if row.ProcessingStartedAt == nil {
+			require.Nil(t, row.WorkerID, "%s: a worker without a claim", name)
+		}
+	}
+}
+
+// checkSteps checks what holds between two reads of the statuses, by their IDs.
+func checkSteps(t require.TestingT, before, after map[string]models.HandlerStatus, cleaned bool) {
+	for id, was := range before {
+		name := was.MessageID + "/" + was.HandlerKey
+		is, there := after[id]
+		if !there {
+			require.True(t, cleaned, "%s: gone without a cleanup", name)
+			require.NotNil(t, was.CompletedAt, "%s: gone, and it was not completed (6.4)", name)
+			continue
+		}
+		if is.Version == was.Version {
+			require.Equal(t, inWords(was), inWords(is), "%s: changed without a new version (3.2)", name)
+			continue
+		}
+		require.Greater(t, is.Version, was.Version, "%s: a version never falls", name)
+		require.Nil(t, was.CompletedAt, "%s: changed after it was completed", name)
+		require.Equal(t, [3]any{was.MessageID, was.HandlerKey, was.Sequence},
+			[3]any{is.MessageID, is.HandlerKey, is.Sequence}, name)
+		require.Equal(t, was.CreatedAt, is.CreatedAt, name)
+		require.GreaterOrEqual(t, is.RequeuedCount, was.RequeuedCount, name)
+	}
+}
+
+// checkLanes checks what must hold for lanes, whatever was done. In unadvanced lanes the first row
+// may be marked as waiting. Rows are in the order of acceptance.
+func checkLanes(t require.TestingT, rows []models.HandlerStatus, unadvanced map[store.Lane]bool) {
+	holders, firsts := map[store.Lane]models.HandlerStatus{}, map[store.Lane]models.HandlerStatus{}
+	for _, row := range rows {
+		if row.HoldsLane {
+			require.True(t, claimedRow(row) && row.LaneKey != nil, "%s: holds a lane", inWords(row))
+			other, held := holders[familyLane(row)]
+			require.False(t, held, "%s and %s are claimed in one lane (5.12)", inWords(row), inWords(other))
+			holders[familyLane(row)] = row
+		}
+		if row.IsWaiting {
+			require.True(t, pending(row) && row.ProcessingStartedAt == nil && row.LaneKey != nil, "%s: waits", inWords(row))
+		}
+		if rules[row.HandlerKey] == nil || row.LaneKey == nil || row.CompletedAt != nil {
+			continue
+		}
+		require.Equal(t, claimedRow(row), row.HoldsLane, "%s: claimed, and so is its lane", inWords(row))
+		if row.IsPoisoned && rules[row.HandlerKey].SkipPoisoned {
+			continue
+		}
+		if _, found := firsts[familyLane(row)]; !found {
+			firsts[familyLane(row)] = row
+		}
+	}
+	for lane, row := range firsts {
+		if _, held := holders[lane]; !held && !unadvanced[lane] {
+			require.False(t, row.IsWaiting, "%s: first in its lane and forgotten (5.12)", inWords(row))
+		}
+	}
+}
+
+// readStep runs all queries.
+type readStep struct {
+	Key      string
+	Keys     []string
+	Messages []string
+	Limit    int
+}
+
+func drawRead(t *rapid.T) operation {
+	return readStep{
+		Key: rapid.SampledFrom(handlerKeys).Draw(t, "key"), Keys: some(t, handlerKeys, 0, 3),
+		Messages: some(t, messageIDs, 0, 3), Limit: rapid.IntRange(1, 3).Draw(t, "limit"),
+	}
+}
+
+func (l readStep) run(m *machine) {
+	l.readPending(m)
+	l.readRows(m)
+	m.checkLanes()
+
+	paused, err := m.store.Paused(m.ctx)
+	require.NoError(m, err)
+	require.Len(m, paused, len(m.model.paused))
+	for _, key := range paused {
+		require.True(m, m.model.paused[key], key)
+	}
+
+	workers, err := m.store.Workers(m.ctx, m.model.now)
+	require.NoError(m, err)
+	stored := map[string]modelWorker{}
+	for _, worker := range workers {
+		stored[worker.ID] = modelWorker{stopped: worker.Stopped, released: worker.Released}
+	}
+	require.Equal(m, m.model.workers, stored)
+}
+
+func (l readStep) readPending(m *machine) {
+	keys, err := m.store.PendingKeys(m.ctx)
+	require.NoError(m, err)
+	distinct := map[string]bool{}
+	for _, row := range m.model.sorted(pending) {
+		distinct[row.HandlerKey] = true
+	}
+	require.Len(m, keys, len(distinct), "pending keys")
+	for _, key := range keys {
+		require.True(m, distinct[key], key)
+	}
+
+	refs, err := m.store.PendingOf(m.ctx, l.Key, l.Limit)
+	require.NoError(m, err)
+	expected := m.model.unclaimed(l.Key)
+	// Rows that wait in a lane come last.
+	slices.SortStableFunc(expected, func(a, b models.HandlerStatus) int {
+		switch {
+		case a.IsWaiting && b.IsWaiting:
+			return cmp.Compare(a.ID, b.ID)
+		case a.IsWaiting:
+			return 1
+		case b.IsWaiting:
+			return -1
+		}
+		return 0
+	})
+	expected = expected[:min(l.Limit, len(expected))]
+	require.Len(m, refs, len(expected))
+	for i, ref := range unplaced(refs) {
+		require.Equal(m, refOf(expected[i]), ref, "oldest due first")
+	}
+	m.learn(refs...)
+
+	next, ok, err := m.store.NextDue(m.ctx, l.Keys, m.model.now)
+	require.NoError(m, err)
+	later := m.model.sorted(func(row models.HandlerStatus) bool {
+		return pending(row) && !row.IsWaiting && row.ProcessingStartedAt == nil && slices.Contains(l.Keys, row.HandlerKey) &&
+			due(row).After(m.model.now)
+	})
+	require.Equal(m, len(later) > 0, ok, "something due later")
+	if ok {
+		require.Equal(m, due(later[0]), next)
+	}
+}
+
+func (l readStep) readRows(m *machine) {
+	var numbers []int64
+	for _, id := range l.Messages {
+		if message, stored := m.model.messages[id]; stored {
+			numbers = append(numbers, int64(message.Number))
+		}
+	}
+	siblings, err := m.store.Siblings(m.ctx, numbers, l.Keys)
+	require.NoError(m, err)
+	rows := m.model.sorted(func(row models.HandlerStatus) bool {
+		return slices.Contains(l.Messages, row.MessageID) && slices.Contains(l.Keys, row.HandlerKey)
+	})
+	slices.SortFunc(rows, func(a, b models.HandlerStatus) int {
+		return cmp.Or(cmp.Compare(m.model.messages[a.MessageID].Number, m.model.messages[b.MessageID].Number),
+			cmp.Compare(a.HandlerKey, b.HandlerKey))
+	})
+	require.Len(m, siblings, len(rows))
+	ids, states := []string{}, map[string]store.State{}
+	for i, sibling := range siblings {
+		m.learn(sibling.Ref)
+		sibling.Locator = ""
+		row := rows[i]
+		require.Equal(m, store.Sibling{
+			Ref: refOf(row), MessageNumber: int64(m.model.messages[row.MessageID].Number),
+			Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil,
+			Outcome: row.Outcome,
+		}, sibling)
+		state := store.State{Version: int64(row.Version), Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned,
+			Processing: row.ProcessingStartedAt != nil}
+		if row.WorkerID != nil {
+			state.WorkerID = *row.WorkerID
+		}
+		ids, states[row.ID] = append(ids, row.ID), state
+	}
+	found, err := m.store.States(m.ctx, ids)
+	require.NoError(m, err)
+	require.Equal(m, states, found)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 var modelRaceTests = []test{
-	{"random operations at once lose nothing and apply each version once", func(s *suite) {
+	{"concurrent random operations lose nothing and apply each version once", func(s *suite) {
 		callers, rounds := 8, 60
 		if !s.postgres() {
 			callers, rounds = 4, 20 // one writer: every operation waits for all others

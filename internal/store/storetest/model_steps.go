@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // operation is one step of a sequence. It does the same to the store and to the model and compares
@@ -208,4 +210,201 @@ func bare(c store.Claim) store.Claim {
 		c.Message.ReceivedAt = c.Message.ReceivedAt.UTC()
 	}
 	return c
+}
+
+type completeStep struct {
+	Targets []target
+	Outcome models.Outcome
+	How     string // together, unlocked, or each alone in a transaction that is committed or rolled back
+	Dies    bool   // before it advances the lanes
+}
+
+func drawComplete(t *rapid.T) operation {
+	return completeStep{
+		Targets: targets.Draw(t, "targets"),
+		Outcome: rapid.SampledFrom([]models.Outcome{models.OutcomeProcessed, models.OutcomeProcessed,
+			models.OutcomeSuperseded}).Draw(t, "outcome"),
+		How:  rapid.SampledFrom([]string{"together", "together", "unlocked", "committed", "rolled back"}).Draw(t, "how"),
+		Dies: rapid.IntRange(0, 3).Draw(t, "dies") == 3,
+	}
+}
+
+func (c completeStep) run(m *machine) {
+	var completions []store.Completion
+	for _, ref := range m.picked(c.Targets) {
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version,
+			Locator: ref.Locator,
+			Outcome: c.Outcome})
+	}
+	m.complete(completions, c.How, c.Dies)
+}
+
+func (m *machine) complete(completions []store.Completion, how string, dies bool) {
+	m.Helper()
+	expected := make([]bool, len(completions))
+	for i, completion := range completions {
+		_, expected[i] = m.model.current(completion.StatusID, completion.Version)
+	}
+	applied, err := make([]bool, len(completions)), error(nil)
+	switch how {
+	case "together":
+		applied, err = m.store.Complete(m.ctx, completions, m.model.now, store.AwaitLocked)
+	case "unlocked":
+		applied, err = m.store.Complete(m.ctx, completions, m.model.now, store.SkipLocked)
+	default:
+		if !m.inTx(how, func(tx *gorm.DB) {
+			applied, err = m.store.CompleteTx(m.ctx, tx, completions, m.model.now)
+			require.NoError(m, err)
+		}) {
+			require.Equal(m, expected, applied)
+			return
+		}
+	}
+	require.NoError(m, err)
+	require.Equal(m, expected, applied)
+	var ended []string
+	for _, completion := range completions {
+		if m.model.complete(completion, m.model.now) {
+			ended = append(ended, completion.StatusID)
+		}
+	}
+	m.Logf("applied %v", applied)
+	m.advanceAfter(ended, dies)
+}
+
+type settleStep struct {
+	Targets  []target
+	How      string // failed, poisoned, snoozed, released
+	Delay    time.Duration
+	Unlocked bool
+	Dies     bool // before it advances the lanes
+}
+
+func drawSettle(t *rapid.T) operation {
+	return settleStep{
+		Targets:  targets.Draw(t, "targets"),
+		How:      rapid.SampledFrom([]string{"failed", "poisoned", "snoozed", "released"}).Draw(t, "how"),
+		Delay:    delays.Draw(t, "delay"),
+		Unlocked: rapid.Bool().Draw(t, "unlocked"),
+		Dies:     rapid.IntRange(0, 3).Draw(t, "dies") == 3,
+	}
+}
+
+func (s settleStep) run(m *machine) {
+	var settlements []store.Settlement
+	for _, ref := range m.picked(s.Targets) {
+		m.steps++
+		text, next := fmt.Sprintf("failure %d", m.steps), m.model.now.Add(s.Delay)
+		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
+			Locator: ref.Locator, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
+		switch s.How {
+		case "failed":
+			settled.ErrorCount, settled.AbandonedCount, settled.LastError, settled.NextAttemptAt = ref.ErrorCount+
+				1, 0, &text, &next
+		case "poisoned": // with a time that must not be stored
+			settled.ErrorCount, settled.LastError, settled.NextAttemptAt, settled.Poisoned = ref.ErrorCount+1, &text, &next, true
+		case "snoozed":
+			settled.AbandonedCount, settled.NextAttemptAt = 0, &next
+		}
+		settlements = append(settlements, settled)
+	}
+	m.settle(settlements, s.Unlocked, s.Dies)
+}
+
+func (m *machine) settle(settlements []store.Settlement, unlocked, dies bool) {
+	m.Helper()
+	locked := store.AwaitLocked
+	if unlocked {
+		locked = store.SkipLocked
+	}
+	applied, err := m.store.Settle(m.ctx, settlements, locked)
+	require.NoError(m, err)
+	expected := make([]bool, len(settlements))
+	var ended []string
+	for i, settlement := range settlements {
+		if expected[i] = m.model.settle(settlement); expected[i] {
+			ended = append(ended, settlement.StatusID)
+		}
+	}
+	require.Equal(m, expected, applied)
+	m.Logf("applied %v", applied)
+	m.advanceAfter(ended, dies)
+}
+
+// learn keeps statuses that the store has returned.
+func (m *machine) learn(refs ...store.Ref) {
+	m.known = append(m.known, refs...)
+}
+
+// place returns the last known place of a status, at any version: an outdated hint must do no harm.
+func (m *machine) place(statusID string) string {
+	for _, ref := range slices.Backward(m.known) {
+		if ref.StatusID == statusID {
+			return ref.Locator
+		}
+	}
+	return ""
+}
+
+// target picks a status: among those in some state, longest due first, or among everything the
+// store ever returned, newest first. An Index beyond the last means the last, so that a shorter
+// sequence picks the same ones.
+type target struct {
+	Of    string // claimed, pending, poisoned, known
+	Index int
+}
+
+func (m *machine) pick(t target) (ref store.Ref, found bool) {
+	if t.Of == "known" {
+		if len(m.known) == 0 {
+			return ref, false
+		}
+		return m.known[max(len(m.known)-1-t.Index, 0)], true
+	}
+	rows := m.model.sorted(func(row models.HandlerStatus) bool {
+		switch t.Of {
+		case "claimed":
+			return claimedRow(row)
+		case "pending":
+			return pending(row) && row.ProcessingStartedAt == nil
+		default:
+			return row.IsPoisoned && row.CompletedAt == nil
+		}
+	})
+	if len(rows) == 0 {
+		return ref, false
+	}
+	ref = refOf(rows[min(t.Index, len(rows)-1)])
+	ref.Locator = m.place(ref.StatusID)
+	return ref, true
+}
+
+// picked returns the distinct statuses of targets, at one version each.
+func (m *machine) picked(targets []target) (refs []store.Ref) {
+	taken := map[version]bool{}
+	for _, t := range targets {
+		ref, found := m.pick(t)
+		if at := (version{ref.StatusID, ref.Version}); found && !taken[at] {
+			taken[at] = true
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+func refOf(row models.HandlerStatus) store.Ref {
+	return store.Ref{
+		StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: int64(row.Version),
+		ErrorCount: row.ErrorCount, AbandonedCount: row.AbandonedCount, Lane: laneOf(row),
+	}
+}
+
+// unplaced returns references without the hints, for comparison.
+func unplaced(refs []store.Ref) []store.Ref {
+	bare := make([]store.Ref, len(refs))
+	for i, ref := range refs {
+		ref.Locator = ""
+		bare[i] = ref
+	}
+	return bare
 }

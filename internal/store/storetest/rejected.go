@@ -3,10 +3,12 @@ package storetest
 import (
 	"bytes"
 	"errors"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -30,7 +32,7 @@ func one(messages ...store.NewMessage) store.AcceptBatch {
 }
 
 var rejectedTests = []test{
-	{"a rejected message is loaded as it was kept, empty apart from none", func(s *suite) {
+	{"a rejected message is loaded as it was stored, empty distinct from missing", func(s *suite) {
 		var rejected []models.RejectedMessage
 		for i, content := range [][2][]byte{{nil, nil}, {{}, {}}, {nil, {}}, {{}, nil},
 			{{0, 0xff}, bytes.Repeat([]byte{0}, 100_000)}} {
@@ -44,7 +46,7 @@ var rejectedTests = []test{
 			require.Equal(s, rejected[i], loaded)
 		}
 	}},
-	{"an unknown rejected message is gone", func(s *suite) {
+	{"an unknown rejected message is reported as gone", func(s *suite) {
 		_, err := s.store.LoadRejected(s.ctx, uuid.NewString())
 		require.ErrorIs(s, err, store.ErrRejectedGone)
 		_, err = s.store.AcceptRejected(s.ctx, uuid.NewString(), one(message("m1", "mail")))
@@ -90,7 +92,7 @@ var rejectedTests = []test{
 		require.EqualValues(s, 1, s.rejectedCount())
 		require.Empty(s, s.messageIDs())
 	}},
-	{"a new reason replaces the old one, made fit", func(s *suite) {
+	{"a new reason replaces the old one and is sanitized", func(s *suite) {
 		ids := s.keep(*rejection(1))
 		require.NoError(s, s.store.SetRejectedReason(s.ctx, ids[0], "still \x00\xff bad", nil))
 		loaded, err := s.store.LoadRejected(s.ctx, ids[0])
@@ -133,5 +135,37 @@ var rejectedRaceTests = []test{
 			return err
 		}))
 		require.Equal(s, []string{"m1/mail"}, pairs(s.statuses()))
+	}},
+}
+
+var gapTests = []test{
+	{"a gap is kept once, whatever its reason says", func(s *suite) {
+		keep := func(change func(*models.Gap)) bool {
+			gap := models.Gap{ID: uuid.NewString(), Channel: "c", Topic: strings.Repeat("t", 249), Partition: 3,
+				FromOffset: 1 << 40, ToOffset: 0,
+				Reason: "gone \x00\xff " + strings.Repeat("x", 3000), FoundAt: noon}
+			if change != nil {
+				change(&gap)
+			}
+			added, err := s.store.KeepGap(s.ctx, gap)
+			require.NoError(s, err)
+			return added
+		}
+		require.True(s, keep(nil))
+		require.False(s, keep(nil))
+		for _, other := range []func(*models.Gap){
+			func(g *models.Gap) { g.Channel = "d" }, func(g *models.Gap) { g.Topic = "t" },
+			func(g *models.Gap) { g.Partition = 4 },
+			func(g *models.Gap) { g.FromOffset = 5 }, func(g *models.Gap) { g.ToOffset = 7 },
+		} {
+			require.True(s, keep(other))
+		}
+		var gaps []models.Gap
+		require.NoError(s, s.db.Find(&gaps).Error)
+		require.Len(s, gaps, 6)
+		for _, g := range gaps {
+			require.Len(s, []rune(g.Reason), columns.MaxLastError)
+			require.True(s, g.FoundAt.Equal(noon))
+		}
 	}},
 }

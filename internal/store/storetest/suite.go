@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -34,7 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 		{"Cleanup against accept", cleanupRaceTests},
 		{"Size", sizeTests},
 		{"Model", modelTests},
-		{"Everything at once", modelRaceTests},
+		{"Everything concurrently", modelRaceTests},
 	})
 }
 
@@ -44,9 +46,9 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
-		{"Hand-off", dispatchTests},
+		{"Local dispatch", dispatchTests},
 		{"Rejected", rejectedTests},
-		{"Claim", slices.Concat(claimTests, claimBeatTests)},
+		{"Claim", claimTests},
 		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
 		{"Complete", completeTests},
 		{"Settle", settleTests},
@@ -68,7 +70,7 @@ func RunAccepts(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)) {
 	run(t, open, []group{
 		{"Accept", acceptTests},
 		{"AcceptTx", acceptTxTests},
-		{"Hand-off", dispatchTests},
+		{"Local dispatch", dispatchTests},
 		{"Rejected", rejectedTests},
 		{"Gaps", gapTests},
 		{"Concurrent accepts", acceptRaceTests},
@@ -125,10 +127,34 @@ func message(id string, handlers ...string) store.NewMessage {
 
 func (s *suite) postgres() bool { return s.db.Dialector.Name() == "postgres" }
 
+// onSQLite reports whether the database is SQLite, and logs why a promise does not apply there.
+func (s *suite) onSQLite(why string) bool {
+	if !s.postgres() {
+		s.Log(why)
+	}
+	return !s.postgres()
+}
+
 // accept accepts at noon.
 func (s *suite) accept(messages ...store.NewMessage) []store.Accepted {
 	s.Helper()
 	return s.acceptAt(noon, messages...)
+}
+
+// messages returns n messages with the IDs m000, m001 and so on.
+func messages(n int, handlers ...string) (batch []store.NewMessage) {
+	for i := range n {
+		batch = append(batch, message(fmt.Sprintf("m%03d", i), handlers...))
+	}
+	return batch
+}
+
+// acceptTx accepts in a transaction.
+func (s *suite) acceptTx(tx *gorm.DB, now time.Time, messages ...store.NewMessage) []store.Accepted {
+	s.Helper()
+	accepted, err := s.store.AcceptTx(s.ctx, tx, store.AcceptBatch{Messages: messages, Now: now})
+	require.NoError(s, err)
+	return accepted
 }
 
 func (s *suite) acceptAt(now time.Time, messages ...store.NewMessage) []store.Accepted {
@@ -167,10 +193,29 @@ func completion(c store.Claim) store.Completion {
 	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: models.OutcomeProcessed}
 }
 
-// completeTx completes one status in a transaction.
-func completeTx(s *suite, tx *gorm.DB, c store.Completion) (bool, error) {
-	applied, err := s.store.CompleteTx(s.ctx, tx, []store.Completion{c}, noon)
-	return err == nil && applied[0], err
+// completeTx completes one claim in a transaction, and reports whether that was applied.
+func (s *suite) completeTx(tx *gorm.DB, c store.Claim) bool {
+	s.Helper()
+	applied, err := s.store.CompleteTx(s.ctx, tx, []store.Completion{completion(c)}, noon)
+	require.NoError(s, err)
+	return applied[0]
+}
+
+// tryComplete completes at noon, and reports which completions were applied.
+func (s *suite) tryComplete(mode store.Locked, completions ...store.Completion) []bool {
+	s.Helper()
+	applied, err := s.store.Complete(s.ctx, completions, noon, mode)
+	require.NoError(s, err)
+	return applied
+}
+
+// end ends a status that is not claimed, as an operator or a worker that finds it superseded does.
+func (s *suite) end(row models.HandlerStatus, outcome models.Outcome, at time.Time) {
+	s.Helper()
+	applied, err := s.store.Complete(s.ctx, []store.Completion{{StatusID: row.ID, Version: int64(row.Version),
+		Outcome: outcome}}, at, store.AwaitLocked)
+	require.NoError(s, err)
+	require.Equal(s, []bool{true}, applied)
 }
 
 func settlement(c store.Claim) store.Settlement {
@@ -196,6 +241,36 @@ func (s *suite) settle(settlements ...store.Settlement) {
 	applied, err := s.store.Settle(s.ctx, settlements, store.AwaitLocked)
 	require.NoError(s, err)
 	require.NotContains(s, applied, false)
+}
+
+// trySettle reports which settlements were applied.
+func (s *suite) trySettle(mode store.Locked, settlements ...store.Settlement) []bool {
+	s.Helper()
+	applied, err := s.store.Settle(s.ctx, settlements, mode)
+	require.NoError(s, err)
+	return applied
+}
+
+// retryAt makes a claimed status pending until its next attempt.
+func (s *suite) retryAt(claim store.Claim, next time.Time) {
+	s.Helper()
+	failed := settlement(claim)
+	failed.NextAttemptAt = &next
+	s.settle(failed)
+}
+
+func (s *suite) poison(claim store.Claim) {
+	s.Helper()
+	poisoned := settlement(claim)
+	poisoned.Poisoned = true
+	s.settle(poisoned)
+}
+
+func (s *suite) claimsOf(worker string, limit int) []store.Ref {
+	s.Helper()
+	refs, err := s.store.ClaimsOf(s.ctx, worker, limit)
+	require.NoError(s, err)
+	return refs
 }
 
 // statuses reads every status in the order of acceptance.
@@ -261,14 +336,58 @@ func (s *suite) numbersIn(namespace string, ids ...string) []int64 {
 // other writer past an open write transaction.
 func (s *suite) waitForLock() {
 	s.Helper()
-	if !s.postgres() {
-		return
+	if s.postgres() {
+		s.waitForLocks(1)
 	}
+}
+
+// waitForLocks returns once this many connections to PostgreSQL wait for a lock.
+func (s *suite) waitForLocks(count int) {
+	s.Helper()
 	require.Eventually(s, func() bool {
 		var waiting int
-		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
-		return err == nil && waiting > 0
+		err := s.db.WithContext(s.ctx).Raw(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting).Error
+		return err == nil && waiting >= count
 	}, patience, 2*time.Millisecond)
+}
+
+// releaseWorkerDuring marks a worker as released while one of its statements is held before its
+// commit, and checks that the statement's claims are not missed.
+func (s *suite) releaseWorkerDuring(worker string, gate *gorm.DB, statement func() (claims int, err error)) {
+	s.Helper()
+	type outcome struct {
+		claims int
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		claims, err := statement()
+		done <- outcome{claims, err}
+	}()
+	s.waitForLock()
+	soon, cancel := context.WithTimeout(s.ctx, patience/2)
+	defer cancel()
+	require.NoError(s, s.store.Heartbeat(soon, store.Worker{ID: worker, Host: "host", PID: 7,
+		HandlerKeys: []string{"mail"}}, noon), "a heartbeat does not wait for the statement")
+	require.ErrorIs(s, s.store.MarkReleased(s.ctx, worker, noon), store.ErrWorkerBusy)
+	require.Empty(s, done)
+	require.NoError(s, gate.Rollback().Error)
+	require.Equal(s, outcome{claims: 1}, <-done)
+	require.NoError(s, s.store.MarkReleased(s.ctx, worker, noon))
+	require.Len(s, s.claimsOf(worker, 10), 1)
+}
+
+// holdEach stops each of these events, such as "INSERT ON inbox_messages FOR EACH STATEMENT", until
+// the returned transaction ends. The statement has then written and not committed.
+func (s *suite) holdEach(event string) (gate *gorm.DB) {
+	s.Helper()
+	require.NoError(s, s.db.Exec(`CREATE OR REPLACE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$`).Error)
+	require.NoError(s, s.db.Exec(`CREATE OR REPLACE TRIGGER hold AFTER `+event+` EXECUTE FUNCTION hold()`).Error)
+	gate = s.begin()
+	require.NoError(s, gate.Exec(`SELECT pg_advisory_xact_lock(42)`).Error)
+	return gate
 }
 
 // begin opens a transaction that is rolled back when the test ends, unless it ended before.
@@ -278,4 +397,48 @@ func (s *suite) begin() *gorm.DB {
 	require.NoError(s, tx.Error)
 	s.Cleanup(func() { tx.Rollback() })
 	return tx
+}
+
+// Migrated creates the tables and a store on a fresh database.
+func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
+	t.Helper()
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
+	opened, err := dialects.New(db, models.Naming{}, store.Options{})
+	require.NoError(t, err)
+	return db, opened
+}
+
+var sizeTests = []test{
+	{"20,000 statuses are accepted, claimed, completed and cleaned in one call each", func(s *suite) {
+		messages := 5000
+		if raceDetector && !s.postgres() {
+			messages = 500
+			s.Log("a tenth of it: with the race detector SQLite in pure Go takes a minute")
+		}
+		handlers := []string{"a", "b", "c", "d"}
+		batch := make([]store.NewMessage, messages)
+		for i := range batch {
+			batch[i] = message(fmt.Sprintf("m%05d", (i*7919)%messages), handlers...)
+		}
+		for i, accepted := range s.accept(batch...) {
+			require.Equal(s, store.Accepted{Inserted: true, StatusesAdded: 4}, accepted, i)
+		}
+		require.NotContains(s, s.accept(batch...), store.Accepted{Inserted: true, StatusesAdded: 4})
+		order := pairs(s.statuses())
+		for i, handler := range handlers {
+			require.Equal(s, batch[messages-1].ID+"/"+handler, order[len(order)-4+i])
+		}
+		claims := s.claim(noon, messages, handlers...)
+		require.Len(s, claims, len(handlers)*messages)
+		settlements := make([]store.Settlement, len(claims))
+		for i := range claims {
+			settlements[i] = settlement(claims[i])
+		}
+		s.settle(settlements...)
+		claims = s.claim(noon, messages, handlers...)
+		require.Len(s, claims, len(handlers)*messages)
+		s.complete(noon, claims...)
+		require.Equal(s, store.CleanupResult{Messages: int64(messages), Statuses: int64(len(claims)), Done: true},
+			s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 2 * messages}))
+	}},
 }

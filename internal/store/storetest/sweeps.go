@@ -16,23 +16,17 @@ import (
 )
 
 var sweepTests = []test{
-	{"ClaimsOf lists a worker's claims and nobody else's", func(s *suite) {
+	{"ClaimsOf lists a worker's claims and no others", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"),
 			message("m5", "mail"))
 		mine, other := s.worker("mail"), s.worker("mail")
 		claims := s.claimAs(mine, noon, 2, "mail")
 		s.claimAs(other, noon, 1, "mail")
 		s.claim(noon, 1, "mail")
-		refs, err := s.store.ClaimsOf(s.ctx, mine, 10)
-		require.NoError(s, err)
-		require.ElementsMatch(s, []store.Ref{claims[0].Ref, claims[1].Ref}, refs)
-		refs, err = s.store.ClaimsOf(s.ctx, mine, 1)
-		require.NoError(s, err)
-		require.Len(s, refs, 1)
+		require.ElementsMatch(s, []store.Ref{claims[0].Ref, claims[1].Ref}, s.claimsOf(mine, 10))
+		require.Len(s, s.claimsOf(mine, 1), 1)
 		s.complete(noon, claims...)
-		refs, err = s.store.ClaimsOf(s.ctx, mine, 10)
-		require.NoError(s, err)
-		require.Empty(s, refs)
+		require.Empty(s, s.claimsOf(mine, 10))
 	}},
 	{"OldestClaimsOf reads a window of each key's statuses", func(s *suite) {
 		s.accept(message("m1", "mail", "stock"), message("m2", "mail", "stock"), message("m3", "mail", "stock"))
@@ -61,9 +55,7 @@ var sweepTests = []test{
 		theirs, ours := s.claimAs(dead, noon, 1, "mail")[0], s.claimAs(alive, noon, 1, "stock")[0]
 		left, kept := s.begin(), s.begin()
 		for tx, claim := range map[*gorm.DB]store.Claim{left: theirs, kept: ours} {
-			applied, err := completeTx(s, tx, completion(claim))
-			require.NoError(s, err)
-			require.True(s, applied)
+			require.True(s, s.completeTx(tx, claim))
 		}
 		ended, err := s.store.EvictWorker(s.ctx, dead)
 		require.NoError(s, err)
@@ -73,8 +65,7 @@ var sweepTests = []test{
 		s.settledOnceUnlocked(theirs)
 	}},
 	{"a dead worker's transaction is ended that was cut off amid a statement", func(s *suite) {
-		if !s.postgres() {
-			s.Log("a SQLite transaction dies with its process")
+		if s.onSQLite("a SQLite transaction dies with its process") {
 			return
 		}
 		dead := s.worker("mail")
@@ -119,8 +110,7 @@ var sweepTests = []test{
 		require.ErrorIs(s, conn.Raw(func(any) error { return driver.ErrBadConn }), driver.ErrBadConn)
 	}},
 	{"a dead worker's open accepts are ended, others are not, and it can be marked released", func(s *suite) {
-		if !s.postgres() {
-			s.Log("a SQLite transaction dies with its process")
+		if s.onSQLite("a SQLite transaction dies with its process") {
 			return
 		}
 		dead, alive := s.worker("mail"), s.worker("mail")
@@ -172,22 +162,17 @@ var sweepTests = []test{
 		}, testenv.Patience, 10*time.Millisecond)
 	}},
 	{"Complete that skips locked rows passes over what another transaction has locked", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite locks no rows")
+		if s.onSQLite("SQLite locks no rows") {
 			return
 		}
 		s.accept(message("m1", "mail"), message("m2", "mail"))
 		claims := s.claim(noon, 2, "mail")
 		tx := s.begin()
-		_, err := completeTx(s, tx, completion(claims[0]))
-		require.NoError(s, err)
-		applied, err := s.store.Complete(s.ctx, []store.Completion{completion(claims[0]), completion(claims[1])}, noon,
-			store.SkipLocked)
-		require.NoError(s, err)
+		require.True(s, s.completeTx(tx, claims[0]))
+		applied := s.tryComplete(store.SkipLocked, completion(claims[0]), completion(claims[1]))
 		require.Equal(s, []bool{false, true}, applied)
 		require.NoError(s, tx.Rollback().Error)
-		applied, err = s.store.Complete(s.ctx, []store.Completion{completion(claims[0])}, noon, store.SkipLocked)
-		require.NoError(s, err)
+		applied = s.tryComplete(store.SkipLocked, completion(claims[0]))
 		require.Equal(s, []bool{true}, applied)
 	}},
 	{"StuckClaims lists old claims without a worker", func(s *suite) {
@@ -206,14 +191,10 @@ var sweepTests = []test{
 		keys, err := s.store.PendingKeys(s.ctx)
 		require.NoError(s, err)
 		require.Empty(s, keys)
-		for i := range 5 {
-			s.accept(message(fmt.Sprintf("m%d", i), "a", "b", "c", "done", "poisoned", "claimed"))
-		}
+		s.accept(messages(5, "a", "b", "c", "done", "poisoned", "claimed")...)
 		s.complete(noon, s.claim(noon, 10, "done")...)
 		for _, claim := range s.claim(noon, 10, "poisoned") {
-			poisoned := settlement(claim)
-			poisoned.Poisoned = true
-			s.settle(poisoned)
+			s.poison(claim)
 		}
 		s.claim(noon, 10, "claimed")
 		keys, err = s.store.PendingKeys(s.ctx)
@@ -224,9 +205,7 @@ var sweepTests = []test{
 	{"PendingOf lists one key's unclaimed rows, due or not", func(s *suite) {
 		s.accept(message("m1", "mail", "other"), message("m2", "mail"), message("m3", "mail"))
 		next := noon.Add(time.Hour)
-		snoozed := settlement(s.claim(noon, 1, "mail")[0])
-		snoozed.NextAttemptAt = &next
-		s.settle(snoozed)
+		s.retryAt(s.claim(noon, 1, "mail")[0], next)
 		s.claim(noon, 1, "mail")
 		refs, err := s.store.PendingOf(s.ctx, "mail", 10)
 		require.NoError(s, err)
@@ -258,8 +237,83 @@ var sweepTests = []test{
 // The server releases the lock shortly after the session has answered.
 func (s *suite) settledOnceUnlocked(claim store.Claim) {
 	require.Eventually(s, func() bool {
-		applied, err := s.store.Settle(s.ctx, []store.Settlement{settlement(claim)}, store.SkipLocked)
-		require.NoError(s, err)
+		applied := s.trySettle(store.SkipLocked, settlement(claim))
 		return applied[0]
 	}, testenv.Patience, 10*time.Millisecond)
+}
+
+// backlog counts the work of these keys, without lanes.
+func (s *suite) backlog(now time.Time, limit int, keys ...string) []store.Backlog {
+	s.Helper()
+	var limits []store.KeyLimit
+	for _, key := range keys {
+		limits = append(limits, store.KeyLimit{HandlerKey: key, Limit: limit})
+	}
+	return s.backlogOf(now, limits...)
+}
+
+func (s *suite) backlogOf(now time.Time, limits ...store.KeyLimit) []store.Backlog {
+	s.Helper()
+	backlogs, err := s.store.Backlog(s.ctx, limits, now)
+	require.NoError(s, err)
+	return backlogs
+}
+
+var backlogTests = []test{
+	{"each key's statuses are counted by state", func(s *suite) {
+		for i := range 8 {
+			s.acceptAt(noon.Add(time.Duration(i)*time.Second), message(fmt.Sprint("m", i), "mail"))
+		}
+		s.accept(message("other", "stock"))
+		at := noon.Add(time.Minute)
+		claims := s.claim(at, 5, "mail")
+		s.complete(at, claims[0])
+		poisoned, later, again := settlement(claims[1]), settlement(claims[2]), settlement(claims[3])
+		poisoned.Poisoned = true
+		hour, second := at.Add(time.Hour), at.Add(time.Second)
+		later.NextAttemptAt, again.NextAttemptAt = &hour, &second
+		s.settle(poisoned, later, again)
+		require.Equal(s, []store.Backlog{
+			{HandlerKey: "mail", Due: 3, Processing: 1, Poisoned: 1, OldestDue: noon.Add(5 * time.Second)},
+			{HandlerKey: "stock", Due: 1, OldestDue: noon},
+			{HandlerKey: "idle"},
+		}, s.backlog(at, 100, "mail", "stock", "idle"), "four were claimed, of which one is completed and two put off")
+		require.Equal(s, 4, s.backlog(second, 100, "mail")[0].Due)
+		require.Equal(s, 5, s.backlog(hour, 100, "mail")[0].Due)
+		require.Empty(s, s.backlog(at, 100))
+	}},
+	{"nothing is counted beyond the limit", func(s *suite) {
+		for i := range 9 {
+			s.acceptAt(noon.Add(time.Duration(i)*time.Second), message(fmt.Sprint("m", i), "mail"))
+		}
+		at := noon.Add(time.Minute)
+		s.claim(at, 2, "mail")
+		require.Equal(s, []store.Backlog{{HandlerKey: "mail", Due: 3, Processing: 2, OldestDue: noon.Add(2 * time.Second),
+			Capped: true}}, s.backlog(at, 5, "mail"))
+		require.False(s, s.backlog(at, 10, "mail")[0].Capped)
+	}},
+	{"a row that waits for another of its lane is not due", func(s *suite) {
+		rule := ruleOf("mail")
+		look := func(rule *store.LaneRule) store.Backlog {
+			s.Helper()
+			return s.backlogOf(noon, store.KeyLimit{HandlerKey: "mail", Limit: 100, Lanes: rule})[0]
+		}
+		s.accept(ordered("m1", "a", "mail"), ordered("m2", "a", "mail"), ordered("m3", "a", "mail"),
+			ordered("m4", "b", "mail"), message("m5", "mail"))
+		require.Equal(s, store.Backlog{HandlerKey: "mail", Due: 3, Waiting: 2, OldestDue: noon}, look(&rule))
+		require.Equal(s, 5, look(nil).Due, "of a handler that is not ordered")
+
+		head := s.claimUnder(rule, noon, 1, "mail").Claims[0]
+		require.Equal(s, "m1", head.MessageID)
+		got := look(&rule)
+		require.Equal(s, []int{2, 2, 1}, []int{got.Due, got.Waiting, got.Processing})
+
+		s.poison(head)
+		s.advance(rule, head)
+		got = look(&rule)
+		require.Equal(s, []int{2, 2, 0, 1}, []int{got.Due, got.Waiting, got.Processing, got.Poisoned}, "the lane is parked")
+		skips := skipping(rule)
+		got = look(&skips)
+		require.Equal(s, []int{3, 1}, []int{got.Due, got.Waiting}, "unless its handler skips what is poisoned")
+	}},
 }

@@ -1,16 +1,18 @@
 package storetest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 var workerTests = []test{
-	{"a heartbeat inserts and refreshes what a worker says of itself", func(s *suite) {
+	{"a heartbeat inserts and updates the worker's row", func(s *suite) {
 		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}, Health: "[]"}
 		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
 		first := s.workers(noon)
@@ -36,8 +38,7 @@ var workerTests = []test{
 		require.InDelta(s, time.Hour, s.workers(noon)[0].SilentFor, float64(10*time.Minute))
 	}},
 	{"on PostgreSQL time passes inside a transaction too", func(s *suite) {
-		if !s.postgres() {
-			s.Log("SQLite goes by the caller's clock")
+		if s.onSQLite("SQLite goes by the caller's clock") {
 			return
 		}
 		id := s.worker("mail")
@@ -56,7 +57,7 @@ var workerTests = []test{
 		require.False(s, s.lives(uuid.NewString()), "nor does one without a row")
 		require.True(s, s.workers(noon)[0].Released)
 	}},
-	{"a stopped worker is told so", func(s *suite) {
+	{"the heartbeat of a stopped worker reports that it has stopped", func(s *suite) {
 		worker := s.worker("mail")
 		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
 		require.NoError(s, s.store.StopWorker(s.ctx, worker, noon))
@@ -117,4 +118,94 @@ func (s *suite) workers(now time.Time) []store.WorkerState {
 	workers, err := s.store.Workers(s.ctx, now)
 	require.NoError(s, err)
 	return workers
+}
+
+var leaseTests = []test{
+	{"one owner holds a lease, renews it and gives it up", func(s *suite) {
+		a, b := uuid.NewString(), uuid.NewString()
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		require.False(s, s.acquire("p", b, time.Minute, noon))
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		require.True(s, s.acquire("other", b, time.Minute, noon))
+		require.NoError(s, s.store.ReleaseLease(s.ctx, "p", b), "not its own: nothing")
+		require.False(s, s.acquire("p", b, time.Minute, noon))
+		require.NoError(s, s.store.ReleaseLease(s.ctx, "p", a))
+		require.Empty(s, s.leaseOwner("p"))
+		require.True(s, s.acquire("p", b, time.Minute, noon))
+		require.Equal(s, b, s.leaseOwner("p"))
+	}},
+	{"an expired lease goes to the next caller, who keeps it", func(s *suite) {
+		a, b := uuid.NewString(), uuid.NewString()
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		later := s.endLeases()
+		require.Equal(s, a, s.leaseOwner("p"), "until somebody takes it")
+		require.True(s, s.acquire("p", b, time.Minute, later))
+		require.Equal(s, b, s.leaseOwner("p"))
+		require.False(s, s.acquire("p", a, time.Minute, later))
+	}},
+	{"one of many concurrent callers gets a lease", func(s *suite) {
+		held := make([]bool, 20)
+		s.noErrors(racetest.Together(len(held), func(i int) (err error) {
+			held[i], err = s.store.AcquireLease(s.ctx, "p", uuid.NewString(), time.Minute, noon)
+			return err
+		}))
+		require.Equal(s, 1, len(slices.DeleteFunc(held, func(h bool) bool { return !h })))
+	}},
+	{"leases that expired long ago are pruned, others stay", func(s *suite) {
+		require.True(s, s.acquire("old", uuid.NewString(), time.Minute, noon))
+		later := s.endLeases()
+		require.True(s, s.acquire("new", uuid.NewString(), time.Minute, later))
+		deleted, err := s.store.DeleteExpiredLeases(s.ctx, 24*time.Hour, later)
+		require.NoError(s, err)
+		require.Zero(s, deleted)
+		deleted, err = s.store.DeleteExpiredLeases(s.ctx, 0, later)
+		require.NoError(s, err)
+		require.EqualValues(s, 1, deleted)
+		require.False(s, s.acquire("new", uuid.NewString(), time.Minute, later))
+	}},
+	{"leases and workers can be read during a write", func(s *suite) {
+		a, worker := uuid.NewString(), s.worker("mail")
+		require.True(s, s.acquire("p", a, time.Minute, noon))
+		tx := s.begin()
+		require.NoError(s, tx.Exec(`UPDATE inbox_locks SET owner_id = ?`, uuid.NewString()).Error)
+		require.NoError(s, tx.Exec(`UPDATE inbox_workers SET released_at = heartbeat_at`).Error)
+		require.Equal(s, a, s.leaseOwner("p"))
+		require.True(s, s.lives(worker))
+		require.NoError(s, tx.Commit().Error)
+		require.NotEqual(s, a, s.leaseOwner("p"))
+		require.False(s, s.lives(worker))
+		require.Equal(s, !s.postgres(), s.store.SingleWriter())
+	}},
+	{"on PostgreSQL a lease is judged by the database's clock", func(s *suite) {
+		if s.onSQLite("SQLite goes by the caller's clock") {
+			return
+		}
+		require.True(s, s.acquire("p", uuid.NewString(), time.Minute, noon))
+		require.False(s, s.acquire("p", uuid.NewString(), time.Minute, noon.Add(1000*time.Hour)),
+			"the caller's clock is no matter")
+	}},
+}
+
+func (s *suite) acquire(name, owner string, ttl time.Duration, now time.Time) bool {
+	s.Helper()
+	held, err := s.store.AcquireLease(s.ctx, name, owner, ttl, now)
+	require.NoError(s, err)
+	return held
+}
+
+func (s *suite) leaseOwner(name string) string {
+	s.Helper()
+	owner, err := s.store.LeaseOwner(s.ctx, name)
+	require.NoError(s, err)
+	return owner
+}
+
+// endLeases lets the leases taken at noon expire, and returns the time after that.
+func (s *suite) endLeases() time.Time {
+	s.Helper()
+	if s.postgres() {
+		require.NoError(s,
+			s.db.Exec(`UPDATE inbox_locks SET expires_at = clock_timestamp() - interval '1 millisecond'`).Error)
+	}
+	return noon.Add(time.Minute + time.Millisecond)
 }

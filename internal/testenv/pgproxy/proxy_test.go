@@ -161,7 +161,7 @@ func TestEachAnswerIsLateByTheDelay(t *testing.T) {
 	require.Equal(t, 2, r.notes())
 }
 
-func TestAnswersLostAtRandom(t *testing.T) {
+func TestResponsesLostAtRandom(t *testing.T) {
 	r := newRig(t)
 	r.proxy.LoseAnswers(1)
 	failed := 0

@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-func TestLookingShowsWhatIsStored(t *testing.T) {
+func TestCommandsShowWhatIsStored(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("user 17 is unknown", "a")
 		r.poisoned("user 18 is unknown", "b")
@@ -56,9 +56,9 @@ func TestLookingShowsWhatIsStored(t *testing.T) {
 	})
 }
 
-// TestPagesOfAPeriodToldAsAnAgeGoOn checks paging with --from 1h: a cursor belongs to its filter,
+// TestPagesOfAPeriodGivenAsAnAgeContinue checks paging with --from 1h: a cursor belongs to its filter,
 // and "1h ago" is another time when the next page is requested.
-func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
+func TestPagesOfAPeriodGivenAsAnAgeContinue(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "a", "b", "c")
 		for offset := range int64(3) {
@@ -91,9 +91,9 @@ func TestPagesOfAPeriodToldAsAnAgeGoOn(t *testing.T) {
 	})
 }
 
-// TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited proves contract 11.3: a payload is shown
+// TestPayloadsAreHiddenByDefaultAndViewsAreAudited proves contract 11.3: a payload is shown
 // only on request, and showing it is audited.
-func TestPayloadsAreHiddenUnlessAskedForAndLooksAreAudited(t *testing.T) {
+func TestPayloadsAreHiddenByDefaultAndViewsAreAudited(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		m := inboxtest.Message("a")
 		m.Content = []byte(`{"card": "WXYZ-1111"}`)
@@ -149,7 +149,7 @@ func TestMessagesOfAttackersStayText(t *testing.T) {
 	})
 }
 
-func TestWorkersLeasesAndGapsAreSeen(t *testing.T) {
+func TestWorkersLeasesAndGapsAreListed(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, inboxtest.Brisk())
 		inboxtest.Start(t, r.ib)
