@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func newRoot(a *app) *cobra.Command {
   inboxctl list --state poisoned --handler orders.mail
   inboxctl retry --matching --handler orders.mail --dry-run`,
 		SilenceErrors: true, SilenceUsage: true,
-		Args: unknownCommand, RunE: showHelp,
+		Args: unknownCommand, RunE: showHelp, Version: programVersion().Version,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
@@ -274,19 +275,9 @@ JSON: {"Version", "Revision", "Go", "Schema"}.`,
 				return err
 			}
 			v := struct {
-				Version, Revision, Go string
-				Schema                int
-			}{"(devel)", "", runtime.Version(), schema}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				if info.Main.Version != "" {
-					v.Version = info.Main.Version
-				}
-				for _, setting := range info.Settings {
-					if setting.Key == "vcs.revision" {
-						v.Revision = setting.Value
-					}
-				}
-			}
+				ownVersion
+				Schema int
+			}{programVersion(), schema}
 			return a.print(v, func() {
 				fact(a.out, "inboxctl", v.Version)
 				fact(a.out, "revision", v.Revision)
@@ -295,6 +286,22 @@ JSON: {"Version", "Revision", "Go", "Schema"}.`,
 			})
 		},
 	}
+}
+
+// ownVersion is what inboxctl was built from.
+type ownVersion struct{ Version, Revision, Go string }
+
+func programVersion() ownVersion {
+	b := ownVersion{Version: "(devel)", Go: runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.Version = cmp.Or(info.Main.Version, b.Version)
+		for _, setting := range info.Settings {
+			if setting.Key == "vcs.revision" {
+				b.Revision = setting.Value
+			}
+		}
+	}
+	return b
 }
 
 func newCompletion() *cobra.Command {

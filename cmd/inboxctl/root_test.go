@@ -55,7 +55,7 @@ func TestMisuseExitsWith2AndNamesTheHelp(t *testing.T) {
 func TestCommandsWithoutDatabaseWorkWithoutOne(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{}, {"--help"}, {"help"}, {"help", "json"}, {"exit-codes"}, {"rejected"}, {"migrate"}, {"version"},
+		{}, {"--help"}, {"--version"}, {"help"}, {"help", "json"}, {"exit-codes"}, {"rejected"}, {"migrate"}, {"version"},
 		{"version", "-o", "json"},
 		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"},
 		{"migrate", "print", "--dialect", "sqlite"},
