@@ -334,6 +334,11 @@ func TestRequestsOfOneActorLeaveConnectionsToOthers(t *testing.T) {
 		for range 20 {
 			require.Equal(t, http.StatusOK, get("bob", "messages?state=poisoned&handler=ship"))
 		}
+		inboxtest.Eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return now == 2
+		}, "two of the actor's requests read at once")
 		close(letGo)
 		for range cap(answers) - 1 {
 			require.Equal(t, http.StatusOK, inboxtest.Receive(t, answers, "an answer"))
