@@ -23,8 +23,8 @@ type page struct {
 	About  about
 	Groups []pageGroup
 	Missed int
-	// Processing and Textbook are rows of the group "process".
-	Processing, Textbook row
+	// Processing is the row of batches of 2,000 in the group "process".
+	Processing row
 }
 
 // Bound returns the processing rate if both cores were busy all the time.
@@ -68,11 +68,8 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 		}
 		if g.Name == "process" {
 			for _, r := range g.Rows {
-				switch r.Variant {
-				case groups.BatchesOf2000:
+				if r.Variant == groups.BatchesOf2000 {
 					p.Processing = r
-				case groups.Textbook:
-					p.Textbook = r
 				}
 			}
 		}
@@ -80,11 +77,7 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
 		"more": row.more, "rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
-		"div":   func(a, b float64) float64 { return a / b },
 		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
-		"cpu": func(g pageGroup) bool {
-			return g.Name == "accept" || g.Name == "process" || g.Name == "endtoend" || g.Name == "idempotent"
-		},
 	}).Parse(docsTemplate)
 	if err != nil {
 		return err

@@ -39,9 +39,7 @@ func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
 	require.Contains(t, text.String(), "| `accept_vs_copy` | 1.00 | at least 0.75 | met |")
 	require.Contains(t, text.String(), "| `process_vs_textbook` | 1.62 | at least 30.00 | **missed** |")
 	require.Contains(t, text.String(), "| `pickup_p99_ms` | 4.00 | at most 10.00 | met |")
-	require.Contains(t, text.String(),
-		"4.0 µs allow 500,000/s, and 20,000/s were reached. With both cores busy throughout `process_vs_textbook` would be 40.5.")
-	require.Contains(t, text.String(), "more than 16,667/s a ratio of 30")
+	require.Contains(t, text.String(), "4.0 µs allow 500,000/s, and 20,000/s were reached.")
 	require.Contains(t, text.String(), "| inbox | 12,345 | 12,345..12,345 | 1.0 | 2.0 | 3 | p99_ms 4 |")
 }
 

@@ -12,14 +12,14 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// The variants that process_vs_textbook compares.
+// Variants that lines compare.
 const (
 	BatchesOf2000 = "inbox, batches of 2,000"
 
 	river2000 = "River, its bench settings, 2,000 workers"
 	river1000 = "River, its bench settings, 1,000 workers"
 	river500  = "River, its bench settings, 500 workers"
-	Textbook  = "textbook inbox, one by one"
+	textbook  = "textbook inbox, one by one"
 	textbook8 = "textbook inbox, 8 at once"
 )
 
@@ -63,7 +63,7 @@ func Process() trial.Group {
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
 			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
 			// Slow variants process fewer messages. Their speed does not depend on the number.
-			{Name: Textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
+			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
 			{Name: textbook8, New: processByHand(8_000, 3_000, textbookOf(8))},
 			// Each read sorts all unread messages (the SELECT in schema_adapter_postgresql.go). A
 			// log is meant to be read while it is written, so it has a shorter backlog here.
@@ -77,7 +77,7 @@ func Process() trial.Group {
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5).Times(2),
-			trial.Ratio("process_vs_textbook", BatchesOf2000, Textbook, 30).Times(2),
+			trial.Ratio("process_vs_textbook", BatchesOf2000, textbook, 30).Times(2),
 			trial.Ratio("process_vs_textbook_8_at_once", BatchesOf2000, textbook8, 0),
 		},
 	}
