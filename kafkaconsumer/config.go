@@ -124,8 +124,8 @@ type Config struct {
 	// Default 10 s. Brokers allow 6 s to 30 m unless configured otherwise. After a crash, the
 	// partitions stand still for as long.
 	SessionTimeout time.Duration `yaml:"session_timeout" env:"SESSION_TIMEOUT"`
-	// HeartbeatInterval is how often the member sends a heartbeat and learns of rebalances, and the
-	// pause after a failed join. Default 1 s. It must be less than a third of SessionTimeout.
+	// HeartbeatInterval is how often the member sends a heartbeat and learns of rebalances. Default
+	// 1 s. It must be less than a third of SessionTimeout.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval" env:"HEARTBEAT_INTERVAL"`
 	// RebalanceTimeout is how long the broker waits for members to rejoin. Default 30 s.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout" env:"REBALANCE_TIMEOUT"`
@@ -182,6 +182,9 @@ type Config struct {
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 // withDefaults returns c with defaults for the fields that are zero.
+// joinBackoff is the pause after a failed join. A long HeartbeatInterval must not prolong it.
+func (c Config) joinBackoff() time.Duration { return min(c.HeartbeatInterval, time.Second) }
+
 func (c Config) withDefaults() Config {
 	orText(&c.ClientID, "inbox")
 	orText(&c.StartOffset, First)

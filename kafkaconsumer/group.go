@@ -114,7 +114,7 @@ func (c *Consumer) consume(topics []string) {
 	if err != nil {
 		// Validate rejects every config that fails here.
 		c.grouping.Begin(nil, fmt.Errorf("join group %q: %w", c.cfg.GroupID, err))
-		routine.Sleep(c.ctx, c.cfg.HeartbeatInterval)
+		routine.Sleep(c.ctx, c.cfg.joinBackoff())
 		return
 	}
 	// Closing the group ends the generation and waits for its session, which can still commit. Then
@@ -144,12 +144,12 @@ func (c *Consumer) consume(topics []string) {
 			if errors.Is(err, kafka.TopicAuthorizationFailed) {
 				// The group's leader may not see one of the topics. Joining without it keeps the
 				// others.
-				routine.Sleep(c.ctx, c.cfg.HeartbeatInterval)
+				routine.Sleep(c.ctx, c.cfg.joinBackoff())
 				return
 			}
 			if c.askAnother(err) {
 				leave()
-				routine.Sleep(c.ctx, c.cfg.HeartbeatInterval)
+				routine.Sleep(c.ctx, c.cfg.joinBackoff())
 				return
 			}
 			continue
@@ -201,7 +201,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 		},
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout,
 		RebalanceTimeout: c.cfg.RebalanceTimeout,
-		JoinGroupBackoff: c.cfg.HeartbeatInterval, Timeout: c.cfg.RequestTimeout,
+		JoinGroupBackoff: c.cfg.joinBackoff(), Timeout: c.cfg.RequestTimeout,
 		// The fetcher resolves the start: it can tell a new group from a committed offset.
 		StartOffset: kafka.FirstOffset,
 	}

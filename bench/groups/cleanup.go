@@ -13,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/server"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // Cleanup measures whether deleting old rows slows down new work.
@@ -126,13 +127,25 @@ func cleaningMeanwhile(
 		rows int64
 		err  error
 	}
+	oldest, err := oldestMessage(ctx, ib)
+	if err != nil {
+		return 0, err
+	}
 	done := make(chan outcome, 1)
 	began := time.Now()
 	go func() {
 		d, err := ib.Cleanup(cleanup)
 		done <- outcome{d.Messages + d.Statuses, err}
 	}()
-	if err := work(ctx); err != nil {
+	err = work(ctx)
+	// A little work may end before the first batch does. Only the second says that the cleanup has
+	// counted the first.
+	for range 2 {
+		if err == nil {
+			oldest, err = awaitDeletion(ctx, ib, oldest)
+		}
+	}
+	if err != nil {
 		end()
 		<-done
 		return 0, err
@@ -149,4 +162,22 @@ func cleaningMeanwhile(
 		return 0, errors.New("the cleanup deleted nothing")
 	}
 	return float64(cleaned.rows) / took.Seconds(), nil
+}
+
+// oldestMessage returns the ID of the message that a cleanup deletes first.
+func oldestMessage(ctx context.Context, ib *ours.Inbox) (id string, err error) {
+	err = ib.DB.WithContext(ctx).Scopes(ib.Messages).Select("id").Order("received_at, number").Limit(1).Scan(&id).Error
+	return id, err
+}
+
+// awaitDeletion returns the next oldest message once the oldest is deleted.
+func awaitDeletion(ctx context.Context, ib *ours.Inbox, oldest string) (next string, err error) {
+	for {
+		if next, err = oldestMessage(ctx, ib); err != nil || next != oldest {
+			return next, err
+		}
+		if !routine.Sleep(ctx, time.Millisecond) {
+			return next, ctx.Err()
+		}
+	}
 }

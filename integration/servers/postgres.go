@@ -87,10 +87,12 @@ func (p *Postgres) postgres() *exec.Cmd {
 	return command
 }
 
-// program returns a command that the environment of this process does not influence.
+// program returns a command that the environment of this process does not influence, but for where
+// its libraries are.
 func (p *Postgres) program(name string, arguments ...string) *exec.Cmd {
 	command := exec.Command(filepath.Join(p.binaries, name), arguments...)
-	command.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+	command.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC",
+		"LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
 	return command
 }
 

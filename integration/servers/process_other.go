@@ -15,7 +15,7 @@ func ChildAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgi
 
 // processes returns the states of all processes by their IDs.
 func processes() (map[int]state, error) {
-	output, err := exec.Command("ps", "-A", "-o", "pid=,ppid=,state=").Output()
+	output, err := exec.Command("ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "state=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("ps: %w", err)
 	}

@@ -193,18 +193,20 @@ func (s *server) kill() error {
 	}
 	// Freeze first, for the reason given there: a child that is started between the listing and the
 	// signals would survive. PostgreSQL's would keep the shared memory that the next start needs.
+	var frozen error
 	if s.running() {
-		if err := s.freeze(); err != nil {
-			return err
-		}
+		frozen = s.freeze()
 	}
 	killed := s.frozen
+	if frozen != nil && killed == nil {
+		killed = []int{s.process.pid()} // a server that cannot be frozen must not stay
+	}
 	signalled := signalAll(syscall.SIGKILL, killed...)
 	<-s.process.done
 	ended := pollFor(stopTimeout, func() bool { return gone(killed...) })
 	dismissed := s.guard.dismiss()
 	s.process, s.frozen, s.guard = nil, nil, nil
-	return errors.Join(signalled, ended, dismissed)
+	return errors.Join(frozen, signalled, ended, dismissed)
 }
 
 func (s *server) close() error {

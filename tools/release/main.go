@@ -37,7 +37,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("git push origin %s\n", strings.Join(tags, " "))
+	fmt.Printf("git push --atomic origin %s\n", strings.Join(tags, " "))
 }
 
 // module is one module of the repository.
@@ -161,10 +161,11 @@ func publish(
 		return tags, err
 	}
 	message := "Release " + m.tag(version)
-	if _, err := run(tree, nil, "git", "commit", "--quiet", "--all", "--allow-empty", "-m", message); err != nil {
+	if _, err := run(tree, nil, "git", "-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "commit", "--quiet",
+		"--all", "--allow-empty", "-m", message); err != nil {
 		return tags, err
 	}
-	if _, err := run(tree, nil, "git", "tag", m.tag(version)); err != nil {
+	if _, err := run(tree, nil, "git", "-c", "tag.gpgSign=false", "tag", m.tag(version)); err != nil {
 		return tags, err
 	}
 	tags = append(tags, m.tag(version))
@@ -220,11 +221,21 @@ func fetch(tree, module, cache string) (sums checksums, err error) {
 // run runs a program and returns its standard output.
 func run(dir string, env []string, name string, args ...string) ([]byte, error) {
 	command := exec.Command(name, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), env...)
+	command.Dir, command.Env = dir, append(environment(), env...)
 	output, err := command.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		err = fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err, exit.Stderr)
 	}
 	return output, err
+}
+
+// environment is that of this process without what would lead git to another repository: git itself
+// sets such variables for its hooks.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains([]string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX",
+			"GIT_OBJECT_DIRECTORY"}, name)
+	})
 }

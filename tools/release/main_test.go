@@ -11,27 +11,37 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checkout returns a clone of this repository, with what is changed and not committed.
-func checkout(t *testing.T) (dir, commit string) {
+// copied returns a repository with one commit: the files of this one as they are now.
+func copied(t *testing.T) (dir, content string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "inbox")
-	execute(t, ".", nil, "git", "clone", "--quiet", "--shared", "--no-checkout", filepath.Join("..", ".."), dir)
-	commit = strings.TrimSpace(execute(t, ".", nil, "git", "-c", "user.name=t", "-c", "user.email=t@example.org", "stash",
-		"create"))
-	if commit == "" {
-		commit = strings.TrimSpace(execute(t, ".", nil, "git", "rev-parse", "HEAD"))
+	root := filepath.Join("..", "..")
+	files := execute(t, root, nil, "git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard")
+	for name := range strings.Lines(files) {
+		name = strings.TrimSpace(name)
+		file, err := os.ReadFile(filepath.Join(root, name))
+		if os.IsNotExist(err) { // deleted, and not committed
+			continue
+		}
+		require.NoError(t, err)
+		info, err := os.Stat(filepath.Join(root, name))
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), file, info.Mode().Perm()))
 	}
-	execute(t, dir, nil, "git", "checkout", "--quiet", "--detach", commit)
-	for key, value := range map[string]string{"user.name": "t", "user.email": "t@example.org"} {
-		execute(t, dir, nil, "git", "config", key, value)
+	for _, args := range [][]string{
+		{"init", "--quiet"}, {"config", "user.name", "t"}, {"config", "user.email", "t@example.org"}, {"add", "--all"},
+		{"-c", "commit.gpgSign=false", "commit", "--quiet", "--message", "All"},
+	} {
+		execute(t, dir, nil, "git", args...)
 	}
-	return dir, commit
+	return dir, strings.TrimSpace(execute(t, dir, nil, "git", "rev-parse", "HEAD^{tree}"))
 }
 
 func execute(t *testing.T, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	command := exec.Command(name, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), env...)
+	command.Dir, command.Env = dir, append(environment(), env...)
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s: %s", command, output)
 	return string(output)
@@ -52,9 +62,9 @@ func buildFlags(t *testing.T) string {
 }
 
 func TestEveryModuleIsTakenFromAProxy(t *testing.T) {
-	repository, commit := checkout(t)
-	// The module cache is shared, so each commit has a version of its own.
-	version := "v0.1.0-g" + commit[:12]
+	repository, content := copied(t)
+	// The module cache is shared, so each content has a version of its own.
+	version := "v0.1.0-g" + content[:12]
 	proxy := t.TempDir()
 	tags, err := release(repository, version, proxy)
 	require.NoError(t, err)
@@ -82,7 +92,7 @@ func TestEveryModuleIsTakenFromAProxy(t *testing.T) {
 		}
 	})
 	outside, bin := t.TempDir(), t.TempDir()
-	env := []string{"GOPROXY=file://" + proxy + "/cache/download," + own, "GONOSUMDB=" + root, "GOBIN=" + bin, "GOWORK=off",
+	env := []string{"GOPROXY=file://" + proxy + "/cache/download," + own, "GOSUMDB=off", "GOBIN=" + bin, "GOWORK=off",
 		"GOFLAGS=" + buildFlags(t)}
 	program, err := os.ReadFile("../../examples/minimal/main.go")
 	require.NoError(t, err)
@@ -110,13 +120,13 @@ func TestKit(t *testing.T) {
 }
 `), 0o600))
 	execute(t, outside, env, "go", "mod", "init", "example.org/orders")
-	goes := execute(t, outside, env, "go", "list", "-m", "-f", "{{.GoVersion}}")
+	oldest := strings.TrimSpace(execute(t, filepath.Join("..", ".."), nil, "go", "list", "-m", "-f", "{{.GoVersion}}"))
+	execute(t, outside, env, "go", "mod", "edit", "-go="+oldest)
 	execute(t, outside, env, "go", "get", root+"@"+version, root+"/idempotent/redisstore@"+version,
 		root+"/fxtest/kafkatest@"+version)
-	execute(t, outside, env, "go", "mod", "tidy")
 	execute(t, outside, env, "go", "build", "-o", filepath.Join(bin, "orders"), ".")
 	execute(t, outside, env, "go", "test", ".")
-	require.Equal(t, goes, execute(t, outside, env, "go", "list", "-m", "-f", "{{.GoVersion}}"),
+	require.Equal(t, oldest, strings.TrimSpace(execute(t, outside, env, "go", "list", "-m", "-f", "{{.GoVersion}}")),
 		"nothing raised the user's version of Go")
 
 	execute(t, outside, env, "go", "install", root+"/cmd/inboxctl@"+version)
@@ -124,7 +134,7 @@ func TestKit(t *testing.T) {
 }
 
 func TestReleaseIsAllModulesOrNone(t *testing.T) {
-	repository, _ := checkout(t)
+	repository, _ := copied(t)
 	_, err := release(repository, "1.0", "")
 	require.EqualError(t, err, `version "1.0" is not like v1.2.3`)
 
