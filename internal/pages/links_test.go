@@ -91,3 +91,24 @@ func anchors(t *testing.T, file string) []string {
 	anchorsOf[file] = all
 	return all
 }
+
+func TestEveryPackageIsInTheMapForContributors(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	for _, pattern := range []string{"*", "internal/*"} {
+		directories, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, directories)
+		for _, directory := range directories {
+			info, err := os.Stat(directory)
+			require.NoError(t, err)
+			name, err := filepath.Rel(root, directory)
+			require.NoError(t, err)
+			sources, err := filepath.Glob(filepath.Join(directory, "*.go"))
+			require.NoError(t, err)
+			if info.IsDir() && (len(sources) > 0 || pattern == "internal/*") {
+				require.Contains(t, string(page), "`"+name+"/`")
+			}
+		}
+	}
+}
