@@ -49,12 +49,12 @@ func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
 		message := make([]byte, 34)
 		message[7], message[11], message[formatAt] = 9, 22, magic
 		out := deliver(t, message, 0, nil, nil)
-		require.ErrorIs(t, out.err, ErrUndecodable)
+		require.ErrorIs(t, out.err, ErrUnreadable)
 		require.ErrorContains(t, out.err, "the checksum of the message at offset 9 is wrong",
 			"a flipped bit is not taken for a format")
 		binary.BigEndian.PutUint32(message[oldChecksumAt:], crc32.ChecksumIEEE(message[formatAt:]))
 		out = deliver(t, message, 0, nil, nil)
-		require.ErrorIs(t, out.err, ErrUndecodable)
+		require.ErrorIs(t, out.err, ErrUnreadable)
 		require.ErrorContains(t, out.err, fmt.Sprintf("the message at offset 9 is in format %d, of before Kafka 0.11", magic))
 		require.Empty(t, out.records)
 	}
@@ -106,7 +106,7 @@ func TestDeclaredSizeOfABatchAllocatesNoMemory(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			out := deliver(t, content, 0, nil, func(c *Config) { c.MaxBatchBytes = limit })
 			runtime.ReadMemStats(&after)
-			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.ErrorIs(t, out.err, ErrUnreadable)
 			require.NotContains(t, out.err.Error(), "panicked")
 			require.Empty(t, out.records)
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4*limit))
@@ -128,7 +128,7 @@ func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 			w := written{layout: layout{base: 1, last: 1, codec: codec}}
 			smaller := func(c *Config) { c.MaxBatchBytes = limit }
 			out := deliver(t, append(good.bytes(t), size(w, limit+8).bytes(t)...), 0, nil, smaller)
-			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.ErrorIs(t, out.err, ErrUnreadable)
 			require.ErrorContains(t, out.err, "MaxBatchBytes (300000)")
 			require.Len(t, out.records, 1, "what is before it is not lost")
 			require.Equal(t, int64(1), out.next)
@@ -170,7 +170,7 @@ func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := deliver(t, content, 0, nil, nil)
-			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.ErrorIs(t, out.err, ErrUnreadable)
 			require.NotContains(t, out.err.Error(), "panicked")
 			require.Empty(t, out.records)
 			require.Zero(t, out.next)
@@ -180,13 +180,13 @@ func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
 		require.NoError(t, deliver(t, claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0}), 0, nil, nil).err)
 	})
 	t.Run("a batch that ends before what was asked for", func(t *testing.T) {
-		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUndecodable)
+		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUnreadable)
 	})
 	t.Run("what lies before is shown", func(t *testing.T) {
 		second := written{layout: layout{base: 10, last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
 		second[len(second)-1] ^= 1
 		out := deliver(t, append(bytes.Clone(whole), second...), 0, nil, nil)
-		require.ErrorIs(t, out.err, ErrUndecodable)
+		require.ErrorIs(t, out.err, ErrUnreadable)
 		require.Len(t, out.records, 2)
 		require.Equal(t, int64(10), out.next)
 	})
@@ -204,7 +204,7 @@ func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
 func TestPanicOutsideABatchIsAnError(t *testing.T) {
 	f := &fetcher{partition: newPartition(t.Context(), "t", 1, 0), buffer: kafkawire.NewBudget(1)} // no network
 	next, _, err := f.fetchOnce(5)
-	require.ErrorIs(t, err, ErrUndecodable)
+	require.ErrorIs(t, err, ErrUnreadable)
 	require.Equal(t, int64(5), next)
 	require.Zero(t, f.buffer.Bytes())
 }

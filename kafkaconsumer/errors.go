@@ -18,10 +18,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// ErrUndecodable is why a partition halts when its records cannot be read: their checksum, compression or format is
+// ErrUnreadable is why a partition halts when its records cannot be read: their checksum, compression or format is
 // wrong, or a batch is larger than MaxBatchBytes. Find it with errors.Is in PartitionHealth.Halted. A record that can
 // be read and is no message is a bad record instead (acceptor.BadRecordPolicy).
-var ErrUndecodable = kafkawire.ErrUndecodable
+var ErrUnreadable = kafkawire.ErrUnreadable
 
 // ErrStopped is returned by Start after Stop. Make a new Consumer then.
 var ErrStopped = errors.New("consumer is stopped")
@@ -122,7 +122,7 @@ func fatal(err error) bool {
 	var gap *OffsetGapError
 	var epoch *EpochError
 	var recreated *TopicRecreatedError
-	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUndecodable)
+	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUnreadable)
 }
 
 // explain adds to a broker's refusal what an operator has to know and the refusal does not say: who

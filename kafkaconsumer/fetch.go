@@ -151,7 +151,7 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	next = offset
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: reading it panicked: %v", ErrUndecodable, p)
+			err = fmt.Errorf("%w: reading it panicked: %v", ErrUnreadable, p)
 		}
 	}()
 	response, err := f.fetch(offset, held)
@@ -209,7 +209,7 @@ func (f *fetcher) fetch(offset int64, held *kafkawire.Hold) (*kafkawire.Response
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		return nil, f.gap(offset)
 	case errors.Is(err, kafka.InvalidMessage): // the broker's own copy is corrupt
-		err = fmt.Errorf("%w: %w", ErrUndecodable, err)
+		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return nil, fmt.Errorf("fetch %s/%d from offset %d: %w", p.topic, p.id, offset, err)
 }

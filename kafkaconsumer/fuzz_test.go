@@ -283,7 +283,7 @@ func FuzzResponseOfAnyBytes(f *testing.F) {
 		}
 		var epoch *EpochError
 		if out.err != nil && !errors.As(out.err, &epoch) && !errors.Is(out.err, io.ErrUnexpectedEOF) {
-			require.ErrorIs(t, out.err, ErrUndecodable)
+			require.ErrorIs(t, out.err, ErrUnreadable)
 			require.NotContains(t, out.err.Error(), "panicked")
 		}
 	})

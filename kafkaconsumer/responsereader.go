@@ -60,7 +60,7 @@ func (d *responseReader) batches() error {
 			break
 		}
 		if err == nil && b.Base <= last {
-			err = fmt.Errorf("%w: the batch at offset %d follows offset %d", ErrUndecodable, b.Base, last)
+			err = fmt.Errorf("%w: the batch at offset %d follows offset %d", ErrUnreadable, b.Base, last)
 		}
 		if err == nil {
 			err = d.batch(b)
@@ -72,7 +72,7 @@ func (d *responseReader) batches() error {
 	}
 	f.ask = 0
 	if d.next == d.wanted {
-		return fmt.Errorf("%w: all batches end at %d, before offset %d, for which they were sent", ErrUndecodable, last,
+		return fmt.Errorf("%w: all batches end at %d, before offset %d, for which they were sent", ErrUnreadable, last,
 			d.wanted)
 	}
 	return nil
@@ -82,7 +82,7 @@ func (d *responseReader) batches() error {
 // always send a first batch whole.
 func (f *fetcher) askFor(need int, offset int64) error {
 	if need-kafkawire.BatchPrefix > f.cfg.MaxBatchBytes {
-		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUndecodable, offset,
+		return fmt.Errorf("%w: the batch for offset %d has %d bytes, more than MaxBatchBytes (%d)", ErrUnreadable, offset,
 			need, f.cfg.MaxBatchBytes)
 	}
 	asked := max(f.ask, f.cfg.FetchMaxBytes)
@@ -100,7 +100,7 @@ func (d *responseReader) batch(b kafkawire.Batch) (err error) {
 	ctx := f.partition.ctx
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: reading the batch at offset %d panicked: %v", ErrUndecodable, b.Base, p)
+			err = fmt.Errorf("%w: reading the batch at offset %d panicked: %v", ErrUnreadable, b.Base, p)
 		}
 	}()
 	if b.Epoch >= 0 {

@@ -134,7 +134,7 @@ func TestCorruptBatchHaltsBeforeItself(t *testing.T) {
 			halted <- reason
 		}
 	})
-	require.ErrorIs(t, receive(t, halted), kafkaconsumer.ErrUndecodable)
+	require.ErrorIs(t, receive(t, halted), kafkaconsumer.ErrUnreadable)
 	eventually(t, "what is before it is committed", func() bool { return r.committed(0) == 2 })
 	r.produce(10, 1)
 	eventually(t, "the other partition goes on", func() bool { return r.committed(1) == 10 })

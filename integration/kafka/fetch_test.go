@@ -37,7 +37,7 @@ func TestPanicOfADecoderHaltsItsPartitionAndNothingElse(t *testing.T) {
 	halted := make(chan error, 5)
 	c := r.start(func(c *kafkaconsumer.Config) { c.OnHalt = func(_ string, _ int, reason error) { halted <- reason } })
 	reason := receive(t, halted)
-	require.ErrorIs(t, reason, kafkaconsumer.ErrUndecodable)
+	require.ErrorIs(t, reason, kafkaconsumer.ErrUnreadable)
 	require.ErrorContains(t, reason, "a bug of the codec")
 	r.produce(10, 1)
 	eventually(t, "what is before it and the other partition are committed", func() bool {
@@ -54,7 +54,7 @@ func TestUnknownCodecHaltsBeforeTheBatch(t *testing.T) {
 	halted := make(chan error, 5)
 	r.start(func(c *kafkaconsumer.Config) { c.OnHalt = func(_ string, _ int, reason error) { halted <- reason } })
 	reason := receive(t, halted)
-	require.ErrorIs(t, reason, kafkaconsumer.ErrUndecodable)
+	require.ErrorIs(t, reason, kafkaconsumer.ErrUnreadable)
 	require.ErrorContains(t, reason, "unknown codec 6")
 	eventually(t, "committed up to it", func() bool { return r.committed(0) == 1 })
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// ErrUndecodable means that records cannot be read: their checksum, compression or format is wrong,
+// ErrUnreadable means that records cannot be read: their checksum, compression or format is wrong,
 // or a batch is larger than MaxBatchBytes.
-var ErrUndecodable = errors.New("records cannot be decoded")
+var ErrUnreadable = errors.New("records cannot be read")
 
 // Batch is a record batch as it is stored in the log: records that were written together.
 type Batch struct {
@@ -72,14 +72,14 @@ type CutError struct {
 func (e *CutError) Error() string { return fmt.Sprintf("a batch of %d bytes is cut off", e.Need) }
 
 // CutBatch returns the first batch and what follows it, and verifies the batch's checksum. The
-// error is a CutError or ErrUndecodable.
+// error is a CutError or ErrUnreadable.
 func CutBatch(from []byte) (b Batch, rest []byte, err error) {
 	if len(from) < BatchPrefix {
 		return b, nil, &CutError{BatchPrefix + batchHeader}
 	}
 	base, size := int64(binary.BigEndian.Uint64(from)), int64(int32(binary.BigEndian.Uint32(from[8:])))
 	if size <= magicAt-BatchPrefix || base < 0 {
-		return b, nil, fmt.Errorf("%w: a batch at offset %d claims to have %d bytes", ErrUndecodable, base, size)
+		return b, nil, fmt.Errorf("%w: a batch at offset %d claims to have %d bytes", ErrUnreadable, base, size)
 	}
 	if size > int64(len(from)-BatchPrefix) {
 		return b, nil, &CutError{BatchPrefix + int(size)}
@@ -90,13 +90,13 @@ func CutBatch(from []byte) (b Batch, rest []byte, err error) {
 		b, err = newBatch(base, whole)
 	case 0, 1:
 		if sum := binary.BigEndian.Uint32(whole[oldSumAt:]); sum != crc32.ChecksumIEEE(whole[magicAt:]) {
-			err = fmt.Errorf("%w: the checksum of the message at offset %d is wrong", ErrUndecodable, base)
+			err = fmt.Errorf("%w: the checksum of the message at offset %d is wrong", ErrUnreadable, base)
 			break
 		}
 		const what = "%w: the message at offset %d is in format %d, of before Kafka 0.11: copy the topic with a newer client"
-		err = fmt.Errorf(what, ErrUndecodable, base, magic)
+		err = fmt.Errorf(what, ErrUnreadable, base, magic)
 	default:
-		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUndecodable, base, magic)
+		err = fmt.Errorf("%w: the batch at offset %d has the unknown format %d", ErrUnreadable, base, magic)
 	}
 	return b, rest, err
 }
@@ -104,13 +104,13 @@ func CutBatch(from []byte) (b Batch, rest []byte, err error) {
 // newBatch reads the header of a batch of the current format.
 func newBatch(base int64, whole []byte) (b Batch, err error) {
 	if len(whole) < BatchPrefix+batchHeader {
-		return b, fmt.Errorf("%w: the batch at offset %d has only %d bytes", ErrUndecodable, base, len(whole))
+		return b, fmt.Errorf("%w: the batch at offset %d has only %d bytes", ErrUnreadable, base, len(whole))
 	}
 	c := cursor{rest: whole[BatchPrefix:]}
 	b.Base, b.Epoch = base, c.int32()
 	c.int8() // the format, which is known
 	if sum, found := uint32(c.int32()), crc32.Checksum(c.rest, castagnoli); sum != found {
-		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUndecodable, base,
+		return b, fmt.Errorf("%w: the checksum of the batch at offset %d is %08x, its content's %08x", ErrUnreadable, base,
 			sum, found)
 	}
 	attributes := c.int16()
@@ -122,7 +122,7 @@ func newBatch(base int64, whole []byte) (b Batch, err error) {
 	c.take(2 + 4) // only the broker uses the producer's epoch and sequence
 	b.Count, b.content = int(c.int32()), c.rest
 	if delta < 0 || b.Last < base || b.Count < 0 {
-		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUndecodable, base,
+		return b, fmt.Errorf("%w: the batch at offset %d has %d records up to %d offsets behind it", ErrUnreadable, base,
 			b.Count, delta)
 	}
 	return b, nil

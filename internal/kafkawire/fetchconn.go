@@ -235,7 +235,7 @@ func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) 
 	answer, err := c.ask(ctx, request, c.version, wait, most, h)
 	var size *sizeError
 	if errors.As(err, &size) {
-		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUndecodable, err, c.maxBatchBytes)
+		return nil, fmt.Errorf("%w: %w; is a batch larger than MaxBatchBytes (%d)?", ErrUnreadable, err, c.maxBatchBytes)
 	}
 	if err != nil {
 		return nil, err
@@ -282,7 +282,7 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 		c.int32() // we only read from the leader
 	}
 	if r.Records = c.bytes(); c.short {
-		return nil, fmt.Errorf("%w: the answer to the fetch ends within itself", ErrUndecodable)
+		return nil, fmt.Errorf("%w: the answer to the fetch ends within itself", ErrUnreadable)
 	}
 	return r, nil
 }

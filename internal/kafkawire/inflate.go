@@ -56,19 +56,19 @@ func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byt
 }
 
 func (i *Inflater) tooLarge(b Batch, what string) error {
-	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUndecodable, what, b.Base,
+	return fmt.Errorf("%w: the %sbatch at offset %d is larger than MaxBatchBytes (%d)", ErrUnreadable, what, b.Base,
 		i.limit)
 }
 
 func corrupt(b Batch, err error) error {
-	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUndecodable, b.Base, b.codec, err)
+	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUnreadable, b.Base, b.codec, err)
 }
 
 // stream decompresses content of unknown size, growing with what comes.
 func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte, err error) {
 	codec := b.codec.Codec()
 	if codec == nil {
-		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUndecodable, b.Base,
+		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUnreadable, b.Base,
 			int(b.codec))
 	}
 	reader := codec.NewReader(&bytesReader{rest: b.content})

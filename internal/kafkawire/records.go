@@ -10,12 +10,12 @@ import (
 
 // Walk calls each for the records of a batch, in order. content is that of the batch, decompressed,
 // and the records share its memory. A nil each only checks that all records can be read. The error
-// is that of each, or ErrUndecodable. If a record has more headers than maxHeaders, they are left
+// is that of each, or ErrUnreadable. If a record has more headers than maxHeaders, they are left
 // unread.
 func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) error) error {
 	// A count that is too low would hide records.
 	if int64(b.Count)*leastRecord > int64(len(content)) || b.Count == 0 && len(content) > 0 {
-		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUndecodable, b.Base, b.Count,
+		return fmt.Errorf("%w: the batch at offset %d claims to have %d records in %d bytes", ErrUnreadable, b.Base, b.Count,
 			len(content))
 	}
 	c := cursor{rest: content}
@@ -27,7 +27,7 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 		key, value := r.varBytes(), r.varBytes()
 		headers, raw := readHeaders(&r, maxHeaders, each != nil)
 		if c.short || r.short || len(r.rest) > 0 || delta <= previous || delta > b.Last-b.Base {
-			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUndecodable, b.Base+previous, b.Base)
+			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUnreadable, b.Base+previous, b.Base)
 		}
 		previous = delta
 		if each == nil {
@@ -43,7 +43,7 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 		}
 	}
 	if len(c.rest) > 0 {
-		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUndecodable, len(c.rest),
+		return fmt.Errorf("%w: %d bytes are left behind the last of the %d records at offset %d", ErrUnreadable, len(c.rest),
 			b.Count, b.Base)
 	}
 	return nil

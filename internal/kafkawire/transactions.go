@@ -52,7 +52,7 @@ func (a *Aborted) ReadControl(b Batch, content []byte) error {
 		c.int16()
 		kind := c.int16()
 		if c.short {
-			return fmt.Errorf("%w: the control record at offset %d has a key of %d bytes", ErrUndecodable, r.Offset, len(r.Key))
+			return fmt.Errorf("%w: the control record at offset %d has a key of %d bytes", ErrUnreadable, r.Offset, len(r.Key))
 		}
 		if kind == abortMarker {
 			a.end(b.Producer, r.Offset)
