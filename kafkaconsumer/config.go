@@ -181,10 +181,10 @@ type Config struct {
 // DefaultConfig returns the defaults of the contract. Brokers, Topics and GroupID remain to be set.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
-// withDefaults returns c with defaults for the fields that are zero.
 // joinBackoff is the pause after a failed join. A long HeartbeatInterval must not prolong it.
 func (c Config) joinBackoff() time.Duration { return min(c.HeartbeatInterval, time.Second) }
 
+// withDefaults returns c with defaults for the fields that are zero.
 func (c Config) withDefaults() Config {
 	orText(&c.ClientID, "inbox")
 	orText(&c.StartOffset, First)

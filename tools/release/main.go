@@ -1,7 +1,7 @@
 // Command release tags every module of a repository with one version. On main the modules find one
 // another through replace directives, which `go install module@version` refuses. So the tags are on
-// commits of their own, after the newest commit: there each go.mod requires the other modules at
-// this version, and replaces none.
+// a chain of commits after the newest one: in each, the tagged module's go.mod requires the other
+// modules at this version, and replaces none.
 //
 //	go run -C tools ./release -version v0.1.0
 //

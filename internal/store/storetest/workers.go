@@ -138,7 +138,7 @@ var leaseTests = []test{
 		a, b := uuid.NewString(), uuid.NewString()
 		require.True(s, s.acquire("p", a, time.Minute, noon))
 		later := s.endLeases()
-		require.Equal(s, a, s.leaseOwner("p"), "until somebody takes it")
+		require.Equal(s, a, s.leaseOwner("p"), "until another worker takes it")
 		require.True(s, s.acquire("p", b, time.Minute, later))
 		require.Equal(s, b, s.leaseOwner("p"))
 		require.False(s, s.acquire("p", a, time.Minute, later))
