@@ -144,12 +144,11 @@ func deliver(
 		return demo.Watch(ctx, read, func(p Progress) (bool, error) {
 			env.Show("acknowledged %d of %d", p.Acknowledged, transport.Deliveries)
 			err := workers.RestartKilled(func(w *demo.Process) {
-				if killed := transport.Restarted(); len(killed) > 0 {
-					env.Say("%s killed itself (%d): %s", w.Name, len(killed), killed[len(killed)-1])
-				}
+				killed := transport.Restarted()
+				env.Say("%s killed itself (%d): %s", w.Name, len(killed), killed[len(killed)-1])
 			})
 			// Others may handle what a killed worker had before it has exited. To stop it meanwhile would fail.
-			return p.Acknowledged == transport.Deliveries && !p.Killing, err
+			return p.Acknowledged == transport.Deliveries && p.Killing == "", err
 		})
 	})
 }

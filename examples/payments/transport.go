@@ -84,8 +84,8 @@ type Seen struct {
 // Progress is how far a transport has come.
 type Progress struct {
 	Acknowledged int // deliveries
-	// Killing reports that a delivery that kills is under way, or its worker has not been restarted yet.
-	Killing bool
+	// Killing is where a delivery that is under way kills its worker. It is empty once the worker runs again.
+	Killing Point
 }
 
 // NewTransport returns a transport that sends deliveries in this order.
@@ -128,10 +128,12 @@ func (t *Transport) Deliver(ctx context.Context, address string) {
 func (t *Transport) begin(p Payment) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p.KillAt != "" && t.progress.Killing {
-		return false
+	if p.KillAt != "" {
+		if t.progress.Killing != "" {
+			return false
+		}
+		t.progress.Killing = p.KillAt
 	}
-	t.progress.Killing = t.progress.Killing || p.KillAt != ""
 	t.seen.Sent++
 	return true
 }
@@ -170,19 +172,20 @@ func (t *Transport) end(p Payment, status int) Payment {
 	switch {
 	case p.KillAt == "":
 	case status == 0:
-		t.seen.Killed = append(t.seen.Killed, p.KillAt) // Restarted allows the next kill
-		p.KillAt = ""
+		p.KillAt = "" // Restarted counts the kill, before or after this, and allows the next one
 	default: // refused before it reached that point
-		t.progress.Killing = false
+		t.progress.Killing = ""
 	}
 	return p
 }
 
-// Restarted is called when the worker that killed itself runs again. It returns where workers were killed.
+// Restarted is called when the worker that killed itself runs again, maybe before its connections have ended
+// here. It returns where workers were killed.
 func (t *Transport) Restarted() []Point {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.progress.Killing = false
+	t.seen.Killed = append(t.seen.Killed, t.progress.Killing)
+	t.progress.Killing = ""
 	return slices.Clone(t.seen.Killed)
 }
 

@@ -51,12 +51,6 @@ func TestWhatIsRefusedComesAgain(t *testing.T) {
 		Unsure: map[string]int{"a": 1}}, seen, "a lost claim may have had its effects")
 }
 
-func killed(t *Transport) []Point {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.seen.Killed
-}
-
 func TestWhatAKilledWorkerHadComesAgain(t *testing.T) {
 	receive := Receiver(func(context.Context, Payment) error { return nil })
 	worker := func(w http.ResponseWriter, r *http.Request) {
@@ -70,9 +64,9 @@ func TestWhatAKilledWorkerHadComesAgain(t *testing.T) {
 	seen := deliverHere(t, []Payment{{ID: "a", KillAt: inHandler}, {ID: "b", KillAt: afterMarker}, {ID: "c"}},
 		http.HandlerFunc(worker), func(transport *Transport) {
 			for i, point := range []Point{inHandler, afterMarker} {
-				require.Eventually(t, func() bool { return len(killed(transport)) == i+1 }, 2*time.Minute, time.Millisecond)
-				require.True(t, transport.Progress().Killing)
-				require.Equal(t, point, transport.Restarted()[i], "the next kill waits for the restart")
+				require.Eventually(t, func() bool { return transport.Progress().Killing == point }, 2*time.Minute,
+					time.Millisecond, "the next kill waits for the restart")
+				require.Equal(t, point, transport.Restarted()[i])
 			}
 		})
 	require.Equal(t, Seen{Sent: 5, Acknowledged: map[string]int{"a": 1, "b": 1, "c": 1},
@@ -86,10 +80,22 @@ func TestRefusedDeliveryKillsLater(t *testing.T) {
 	require.False(t, transport.begin(Payment{ID: "b", KillAt: inHandler}), "one at a time")
 	require.True(t, transport.begin(Payment{ID: "c"}))
 	require.Equal(t, kill, transport.end(kill, http.StatusInternalServerError), "it has not killed yet")
-	require.False(t, transport.Progress().Killing)
+	require.Empty(t, transport.Progress().Killing)
 	require.True(t, transport.begin(kill))
 	require.Equal(t, Payment{ID: "a"}, transport.end(kill, 0), "it kills once")
-	require.True(t, transport.Progress().Killing)
+	require.Equal(t, inHandler, transport.Progress().Killing)
 	require.Equal(t, []Point{inHandler}, transport.Restarted())
-	require.False(t, transport.Progress().Killing)
+	require.Empty(t, transport.Progress().Killing)
+}
+
+func TestKillIsCountedAlthoughItsWorkerRunsAgainBeforeTheConnectionEnds(t *testing.T) {
+	transport := NewTransport(nil)
+	first, second := Payment{ID: "a", KillAt: inHandler}, Payment{ID: "b", KillAt: afterMarker}
+	require.True(t, transport.begin(first))
+	require.Equal(t, []Point{inHandler}, transport.Restarted())
+	require.True(t, transport.begin(second))
+	require.Equal(t, Payment{ID: "a"}, transport.end(first, 0))
+	require.Equal(t, afterMarker, transport.Progress().Killing, "the second is under way")
+	require.Equal(t, Payment{ID: "b"}, transport.end(second, 0))
+	require.Equal(t, []Point{inHandler, afterMarker}, transport.Restarted())
 }
