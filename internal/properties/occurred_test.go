@@ -43,7 +43,7 @@ func TestAMessageOccurredWhenItsEventSaysElseWhenItsRecordWasMade(t *testing.T) 
 	}
 }
 
-// TestTimesAreReadAsTheCloudEventsSDKReadsThem keeps the two from drifting apart: the decoder refuses by the SDK's rule.
+// TestTimesAreReadAsTheCloudEventsSDKReadsThem keeps the two alike: the decoder refuses by the SDK's rule.
 func TestTimesAreReadAsTheCloudEventsSDKReadsThem(t *testing.T) {
 	for _, text := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5+01:00", "2026-01-02t03:04:05z", "2026-01-02",
 		"2026-01-02T03:04:05", "2026-02-30T03:04:05Z", "2026-01-02T03:04:05,5Z", "", "1767323045"} {

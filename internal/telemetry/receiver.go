@@ -17,8 +17,8 @@ import (
 const ReceiverScope = Scope + "/idempotent"
 
 // Receiver counts and measures one handler of an idempotent receiver that is used without an inbox. It has the
-// instruments that an Inline channel has (contract 8.6). It is safe for concurrent use, and has no goroutine and nothing
-// to close.
+// instruments that an Inline channel has (contract 8.6). It is safe for concurrent use, starts no goroutine, and needs
+// no end.
 type Receiver struct {
 	counters [events]metric.Int64Counter
 	run      metric.Float64Histogram
