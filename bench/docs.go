@@ -4,7 +4,9 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -32,13 +34,13 @@ func (p page) Bound() float64 { return 2e6 / (p.Processing.ClientUs + p.Processi
 
 type pageGroup struct {
 	trial.Group
-	Rows  []row
+	Table []string // its lines, the header first
 	Lines []pageLine
 }
 
 // pageLine is a line with its value and, if it has one, its target.
 type pageLine struct {
-	Name, Value, Target, Verdict string
+	Name, Value, Target string
 }
 
 func writeDocs(a about, results []*trial.Result) error {
@@ -55,7 +57,8 @@ func writeDocs(a about, results []*trial.Result) error {
 func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 	p := page{About: a}
 	for _, r := range results {
-		g := pageGroup{Group: r.Group, Rows: rowsOf(r)}
+		rows := rowsOf(r)
+		g := pageGroup{Group: r.Group, Table: tableOf(r.Group.Unit, rows)}
 		for _, line := range r.Group.Lines {
 			value, err := line.Of(r)
 			if err != nil {
@@ -67,7 +70,7 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 			}
 		}
 		if g.Name == "process" {
-			for _, r := range g.Rows {
+			for _, r := range rows {
 				if r.Variant == groups.BatchesOf2000 {
 					p.Processing = r
 				}
@@ -76,7 +79,7 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 		p.Groups = append(p.Groups, g)
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
-		"more": row.more, "rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
+		"rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
 		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 	}).Parse(docsTemplate)
 	if err != nil {
@@ -85,19 +88,63 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 	return t.Execute(w, p)
 }
 
+// tableOf returns a table's lines. A table of latencies has no other figures. Columns that are 0
+// everywhere are left out, the server's where nothing wrote WAL.
+func tableOf(unit string, rows []row) []string {
+	var keys []string
+	var wal float64
+	for _, r := range rows {
+		keys = slices.AppendSeq(keys, maps.Keys(r.Values))
+		wal += r.WAL
+	}
+	slices.Sort(keys)
+	keys = slices.DeleteFunc(slices.Compact(keys), func(key string) bool {
+		return !slices.ContainsFunc(rows, func(r row) bool { return r.Values[key] != 0 })
+	})
+	rates := !slices.Contains(keys, "p50_ms")
+
+	titles := []string{"variant"}
+	if rates {
+		titles = append(titles, unit+"/s", "client µs")
+		if wal > 0 {
+			titles = append(titles, "server µs", "WAL B")
+		}
+	}
+	titles = append(titles, keys...)
+	lines := []string{tableLine(titles), "|---|" + strings.Repeat("---:|", len(titles)-1)}
+	for _, r := range rows {
+		cells := []string{r.Variant}
+		if rates {
+			cells = append(cells, fmt.Sprintf("%s (%s..%s)", rate(r.Rate), rate(r.Least), rate(r.Most)),
+				fmt.Sprintf("%.1f", r.ClientUs))
+			if wal > 0 {
+				cells = append(cells, fmt.Sprintf("%.1f", r.ServerUs), fmt.Sprintf("%.0f", r.WAL))
+			}
+		}
+		for _, key := range keys {
+			cell := ""
+			if value, measured := r.Values[key]; measured {
+				cell = figure(value)
+			}
+			cells = append(cells, cell)
+		}
+		lines = append(lines, tableLine(cells))
+	}
+	return lines
+}
+
+func tableLine(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }
+
 func pageLineOf(line trial.Line, value float64) pageLine {
-	l := pageLine{Name: line.Name, Value: fmt.Sprintf("%.2f", value), Target: "none", Verdict: "–"}
+	l := pageLine{Name: line.Name, Value: fmt.Sprintf("%.2f", value)}
 	switch {
 	case line.AtLeast > 0:
-		l.Target = fmt.Sprintf("at least %.2f", line.AtLeast)
+		l.Target = fmt.Sprintf("≥ %.2f", line.AtLeast)
 	case line.AtMost > 0:
-		l.Target = fmt.Sprintf("at most %.2f", line.AtMost)
-	default:
-		return l
+		l.Target = fmt.Sprintf("≤ %.2f", line.AtMost)
 	}
-	l.Verdict = "met"
 	if !line.Met(value) {
-		l.Verdict = "**missed**"
+		l.Target += " **missed**"
 	}
 	return l
 }

@@ -49,13 +49,17 @@ func rowsOf(r *trial.Result) []row {
 func (r row) more() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(r.Values)) {
-		format := "%s %.3g"
-		if r.Values[key] >= 1000 {
-			format = "%s %.0f"
-		}
-		parts = append(parts, fmt.Sprintf(format, key, r.Values[key]))
+		parts = append(parts, key+" "+figure(r.Values[key]))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// figure formats one of a trial's further values.
+func figure(value float64) string {
+	if value >= 1000 {
+		return fmt.Sprintf("%.0f", value)
+	}
+	return fmt.Sprintf("%.3g", value)
 }
 
 func printTable(w io.Writer, r *trial.Result) {
