@@ -16,7 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// table is what is said of one: columns as "name type null", in their order.
+// table is what is said of one: columns as "name type" or "name type, null", in their order.
 type table struct {
 	columns, indexes []string
 }
@@ -25,7 +25,7 @@ var (
 	create    = regexp.MustCompile(`(?s)^CREATE TABLE IF NOT EXISTS "(\w+)" \((.*)\)`)
 	index     = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX IF NOT EXISTS "(\w+)" ON "(\w+)" \((.*?)\)(?: WHERE .*)?;`)
 	column    = regexp.MustCompile(`(?m)^\s+"(\w+)" (\w+(?:\(\d+\))?)(.*)$`)
-	columnRow = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\| (no|yes) \\| (.+) \\|$")
+	columnRow = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\| .*\\|$")
 	indexed   = regexp.MustCompile("`(\\w+)`( unique)? \\(([^)]*)\\)")
 )
 
@@ -38,11 +38,11 @@ func TestThePageHasTheColumnsAndIndexesOfTheTables(t *testing.T) {
 			if found := create.FindStringSubmatch(statement); found != nil {
 				var made table
 				for _, c := range column.FindAllStringSubmatch(found[2], -1) {
-					null := "yes"
+					null := ", null"
 					if strings.Contains(c[3], "NOT NULL") {
-						null = "no"
+						null = ""
 					}
-					made.columns = append(made.columns, strings.Join([]string{c[1], c[2], null}, " "))
+					made.columns = append(made.columns, c[1]+" "+c[2]+null)
 				}
 				inSQL[found[1]] = made
 			} else if found := index.FindStringSubmatch(statement); found != nil {
@@ -63,10 +63,9 @@ func TestThePageHasTheColumnsAndIndexesOfTheTables(t *testing.T) {
 		name, rest, _ := strings.Cut(part, "\n")
 		var said table
 		for _, row := range columnRow.FindAllStringSubmatch(rest, -1) {
-			said.columns = append(said.columns, strings.Join(row[1:4], " "))
+			said.columns = append(said.columns, row[1]+" "+row[2])
 		}
-		_, list, found := strings.Cut(rest, "\nIndexes:\n")
-		require.True(t, found, "%s: indexes", name)
+		_, list, _ := strings.Cut(rest, "\nIndexes:\n")
 		for _, i := range indexed.FindAllStringSubmatch(list, -1) {
 			said.indexes = append(said.indexes, i[1]+" "+strings.TrimPrefix(i[2]+" ", " ")+"("+i[3]+")")
 		}
