@@ -4,9 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"text/template"
 
@@ -34,7 +32,7 @@ func (p page) Bound() float64 { return 2e6 / (p.Processing.ClientUs + p.Processi
 
 type pageGroup struct {
 	trial.Group
-	Table []string // its lines, the header first
+	Table string
 	Lines []pageLine
 }
 
@@ -87,53 +85,6 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 	}
 	return t.Execute(w, p)
 }
-
-// tableOf returns a table's lines. A table of latencies has no other figures. Columns that are 0
-// everywhere are left out, the server's where nothing wrote WAL.
-func tableOf(unit string, rows []row) []string {
-	var keys []string
-	var wal float64
-	for _, r := range rows {
-		keys = slices.AppendSeq(keys, maps.Keys(r.Values))
-		wal += r.WAL
-	}
-	slices.Sort(keys)
-	keys = slices.DeleteFunc(slices.Compact(keys), func(key string) bool {
-		return !slices.ContainsFunc(rows, func(r row) bool { return r.Values[key] != 0 })
-	})
-	rates := !slices.Contains(keys, "p50_ms")
-
-	titles := []string{"variant"}
-	if rates {
-		titles = append(titles, unit+"/s", "client µs")
-		if wal > 0 {
-			titles = append(titles, "server µs", "WAL B")
-		}
-	}
-	titles = append(titles, keys...)
-	lines := []string{tableLine(titles), "|---|" + strings.Repeat("---:|", len(titles)-1)}
-	for _, r := range rows {
-		cells := []string{r.Variant}
-		if rates {
-			cells = append(cells, fmt.Sprintf("%s (%s..%s)", rate(r.Rate), rate(r.Least), rate(r.Most)),
-				fmt.Sprintf("%.1f", r.ClientUs))
-			if wal > 0 {
-				cells = append(cells, fmt.Sprintf("%.1f", r.ServerUs), fmt.Sprintf("%.0f", r.WAL))
-			}
-		}
-		for _, key := range keys {
-			cell := ""
-			if value, measured := r.Values[key]; measured {
-				cell = figure(value)
-			}
-			cells = append(cells, cell)
-		}
-		lines = append(lines, tableLine(cells))
-	}
-	return lines
-}
-
-func tableLine(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }
 
 func pageLineOf(line trial.Line, value float64) pageLine {
 	l := pageLine{Name: line.Name, Value: fmt.Sprintf("%.2f", value)}
