@@ -22,7 +22,7 @@ var docsTemplate string
 type page struct {
 	About  about
 	Groups []pageGroup
-	Missed int
+	Lines  string
 	// Processing is the row of batches of 2,000 in the group "process".
 	Processing row
 }
@@ -33,12 +33,6 @@ func (p page) Bound() float64 { return 2e6 / (p.Processing.ClientUs + p.Processi
 type pageGroup struct {
 	trial.Group
 	Table string
-	Lines []pageLine
-}
-
-// pageLine is a line with its value and, if it has one, its target.
-type pageLine struct {
-	Name, Value, Target string
 }
 
 func writeDocs(a about, results []*trial.Result) error {
@@ -53,28 +47,21 @@ func writeDocs(a about, results []*trial.Result) error {
 }
 
 func renderDocs(w io.Writer, a about, results []*trial.Result) error {
-	p := page{About: a}
+	var lines strings.Builder
+	if err := printLines(&lines, results); err != nil {
+		return err
+	}
+	p := page{About: a, Lines: strings.TrimSpace(lines.String())}
 	for _, r := range results {
 		rows := rowsOf(r)
-		g := pageGroup{Group: r.Group, Table: tableOf(r.Group.Unit, rows)}
-		for _, line := range r.Group.Lines {
-			value, err := line.Of(r)
-			if err != nil {
-				return err
-			}
-			g.Lines = append(g.Lines, pageLineOf(line, value))
-			if !line.Met(value) {
-				p.Missed++
-			}
-		}
-		if g.Name == "process" {
+		if r.Group.Name == "process" {
 			for _, r := range rows {
 				if r.Variant == groups.BatchesOf2000 {
 					p.Processing = r
 				}
 			}
 		}
-		p.Groups = append(p.Groups, g)
+		p.Groups = append(p.Groups, pageGroup{Group: r.Group, Table: tableOf(r.Group.Unit, rows)})
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
 		"rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
@@ -84,20 +71,6 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 		return err
 	}
 	return t.Execute(w, p)
-}
-
-func pageLineOf(line trial.Line, value float64) pageLine {
-	l := pageLine{Name: line.Name, Value: fmt.Sprintf("%.2f", value)}
-	switch {
-	case line.AtLeast > 0:
-		l.Target = fmt.Sprintf("≥ %.2f", line.AtLeast)
-	case line.AtMost > 0:
-		l.Target = fmt.Sprintf("≤ %.2f", line.AtMost)
-	}
-	if !line.Met(value) {
-		l.Target += " **missed**"
-	}
-	return l
 }
 
 // rate formats a rate with separated thousands.
