@@ -32,11 +32,8 @@ func (i *Instruments) provider() trace.TracerProvider {
 	return provider
 }
 
-// scopeVersion is made once: tracers are asked for at each span, because the global provider may change.
-var scopeVersion = trace.WithInstrumentationVersion(Version())
-
 func tracerOf(provider trace.TracerProvider) trace.Tracer {
-	return provider.Tracer(Scope, scopeVersion)
+	return provider.Tracer(Scope, trace.WithInstrumentationVersion(Version()))
 }
 
 // Traces reports whether calling StartAttempt has any effect.
