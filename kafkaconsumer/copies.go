@@ -36,15 +36,13 @@ const (
 	copyLease = 2 * time.Minute
 )
 
-// CopyStore is the part of an inbox's store that publishing copies needs.
-type CopyStore interface {
-	lease.Store
-	store.Publisher
-}
-
 // Copies says what a channel publishes copies of (Config.PublishPoisoned).
 type Copies struct {
-	Store CopyStore
+	// Store is the part of the inbox's store that publishing needs.
+	Store interface {
+		lease.Store
+		store.Publisher
+	}
 	// HandlerKeys are all keys of the channel's handlers.
 	HandlerKeys []string
 	// StatementTimeout bounds each database call.
