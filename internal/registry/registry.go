@@ -21,7 +21,7 @@ type Subscription struct {
 
 // Registry finds one inbox's handlers by key and by route. It is immutable.
 type Registry struct {
-	byKey  map[string]*handler.Handler
+	byKey  map[string]Subscription
 	routes map[route][]*handler.Handler
 	all    []*handler.Handler
 }
@@ -31,7 +31,7 @@ type route struct{ channel, typ string }
 // New checks the subscriptions and indexes them. The error joins all problems, each with
 // channel, type and handler key.
 func New(subscriptions []Subscription) (*Registry, error) {
-	r := &Registry{byKey: map[string]*handler.Handler{}, routes: map[route][]*handler.Handler{}}
+	r := &Registry{byKey: map[string]Subscription{}, routes: map[route][]*handler.Handler{}}
 	var problems []error
 	for _, s := range subscriptions {
 		at := fmt.Sprintf("channel %q, type %q, handler %q", s.Channel, s.Type, s.Handler.Key())
@@ -45,7 +45,7 @@ func New(subscriptions []Subscription) (*Registry, error) {
 			if err := CheckKey(key); err != nil {
 				problems = append(problems, fmt.Errorf("%s: %w", at, err))
 			}
-			r.byKey[key] = s.Handler
+			r.byKey[key] = s
 		}
 		r.all = append(r.all, s.Handler)
 		to := route{s.Channel, s.Type}
@@ -82,8 +82,14 @@ func (r *Registry) AppendRoute(handlers []*handler.Handler, channel, typ string)
 
 // Lookup finds a handler by its primary key or a legacy key.
 func (r *Registry) Lookup(key string) (*handler.Handler, bool) {
-	h, ok := r.byKey[key]
-	return h, ok
+	s, ok := r.byKey[key]
+	return s.Handler, ok
+}
+
+// Subscription finds a handler as Lookup does, with its channel and type.
+func (r *Registry) Subscription(key string) (Subscription, bool) {
+	s, ok := r.byKey[key]
+	return s, ok
 }
 
 // Handlers returns all handlers in order of declaration.
