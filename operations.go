@@ -96,7 +96,7 @@ func (l live) Subscription(key string) (ops.Subscription, error) {
 			return name != s.Channel && of(name) == of(s.Channel)
 		}),
 		Retention: cmp.Or(s.Handler.Retention(), l.ib.cfg.options.Cleanup.Retention),
-		Stored:    !slices.Contains(synchronousChannels(channels), s.Channel)}, nil
+		Stored:    !s.Synchronous}, nil
 }
 
 func (l live) Wake(handlerKeys ...string) {

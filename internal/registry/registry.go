@@ -17,13 +17,15 @@ type Subscription struct {
 	Channel string
 	Type    string
 	Handler *handler.Handler
+	// Synchronous means that the channel is Inline or Direct: its messages have no statuses.
+	Synchronous bool
 }
 
 // Registry finds one inbox's handlers by key and by route. It is immutable.
 type Registry struct {
 	byKey  map[string]Subscription
 	routes map[route][]*handler.Handler
-	all    []*handler.Handler
+	all    []Subscription
 }
 
 type route struct{ channel, typ string }
@@ -47,7 +49,7 @@ func New(subscriptions []Subscription) (*Registry, error) {
 			}
 			r.byKey[key] = s
 		}
-		r.all = append(r.all, s.Handler)
+		r.all = append(r.all, s)
 		to := route{s.Channel, s.Type}
 		r.routes[to] = append(r.routes[to], s.Handler)
 	}
@@ -93,7 +95,18 @@ func (r *Registry) Subscription(key string) (Subscription, bool) {
 }
 
 // Handlers returns all handlers in order of declaration.
-func (r *Registry) Handlers() iter.Seq[*handler.Handler] { return slices.Values(r.all) }
+func (r *Registry) Handlers() iter.Seq[*handler.Handler] {
+	return func(yield func(*handler.Handler) bool) {
+		for _, s := range r.all {
+			if !yield(s.Handler) {
+				return
+			}
+		}
+	}
+}
+
+// Subscriptions returns all subscriptions in order of declaration.
+func (r *Registry) Subscriptions() iter.Seq[Subscription] { return slices.Values(r.all) }
 
 // Keys returns every primary and legacy key, sorted.
 func (r *Registry) Keys() []string {
