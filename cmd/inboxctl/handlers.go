@@ -83,7 +83,7 @@ refuses with code 4. Use the page Handlers of the application's dashboard, or
   o, err := ib.Ops()
   result, err := o.Backfill(ctx, actor, handlerKey, from, to, ops.Bulk{})
 
-See docs/renaming.md.`,
+See docs/handlers.md.`,
 		Example: `  inboxctl backfill orders.mail`,
 		Args:    oneArg("handler key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
