@@ -27,8 +27,8 @@ import (
 // An ordered handler has to be paused, or nothing is done (ErrNotPaused): pause it, wait a heartbeat, backfill, resume.
 // Each new status then takes its message's place in its lane, before later ones that have not run yet (contract 5.12).
 //
-// It works in chunks, like RetryMatching, and returns what was done also with an error. To continue, call it again. Do a
-// DryRun first; its count reads 10,000 messages at most.
+// It works in chunks, like RetryMatching, and returns what was done also with an error. To continue, call it again. Do
+// a DryRun first; its count reads 10,000 messages at most.
 func (o *Ops) Backfill(
 	ctx context.Context, actor Actor, handlerKey string, from, to time.Time, bulk Bulk,
 ) (BulkResult, error) {
@@ -124,7 +124,9 @@ type unhandled struct {
 }
 
 // find returns the messages among the next ones that lack a row; next is nil at the end.
-func (b *backfill) find(ctx context.Context, after place, limit int) (found []unhandled, next *place, looked int, err error) {
+func (b *backfill) find(
+	ctx context.Context, after place, limit int,
+) (found []unhandled, next *place, looked int, err error) {
 	at, err := b.argument(after.At)
 	if err != nil {
 		return nil, nil, 0, err
@@ -301,11 +303,14 @@ func (b *backfill) checkPaused(ctx context.Context, pool gorm.ConnPool) error {
 		return nil
 	}
 	paused, err := query(ctx, b.Ops, pool, pausedKeys, store.Value[string], mostListed)
-	if err == nil && !slices.ContainsFunc(b.of.Handler.Keys(), func(key string) bool { return slices.Contains(paused, key) }) {
-		err = fmt.Errorf("%w: an ordered handler is backfilled while it is paused, so that no later message runs first",
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(b.of.Handler.Keys(), func(key string) bool { return slices.Contains(paused, key) }) {
+		return fmt.Errorf("%w: an ordered handler is backfilled while it is paused, so that no later message runs first",
 			ErrNotPaused)
 	}
-	return err
+	return nil
 }
 
 // setLane sets the lane of a message of an ordered handler. It reads one message at a time, because

@@ -302,8 +302,8 @@ func (o *Ops) Can(action Action) error {
 }
 
 // Live is what only a running application can do, because it knows the channels and handlers. Inbox.Ops gets one from
-// *inbox.Inbox. Without it Backfill, Replay, ReAccept and Cleanup (but see Options.Cleanup) fail with ErrNeedsApplication.
-// Implementations are safe for concurrent use.
+// *inbox.Inbox. Without it Backfill, Replay, ReAccept and Cleanup (but see Options.Cleanup) fail with
+// ErrNeedsApplication. Implementations are safe for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls
 	// wake after the commit.
