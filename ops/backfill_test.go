@@ -176,29 +176,39 @@ func TestBackfillAddsNoSecondRowToALegacyKeys(t *testing.T) {
 // TestLegacyKeysRowThatAppearsDuringABackfillStaysTheOnly proves the same while an accept of a
 // program from before the rename is under way.
 func TestLegacyKeysRowThatAppearsDuringABackfillStaysTheOnly(t *testing.T) {
-	onVersions(t, func(t *testing.T, v *versions) {
-		without := v.program(inboxtest.Handlers(v.note("mail")))
-		inboxtest.Accept(t, without.Inbox, "a", "b")
-		before := v.program(inboxtest.Handlers(v.note("mail"), v.note("post")))
-		now := v.program(inboxtest.Handlers(v.note("mail"), v.note("letter", handler.LegacyKeys("post"))))
-		tx := before.DB().Begin()
-		_, err := before.AcceptTx(t.Context(), tx, inboxtest.Message("a"))
-		require.NoError(t, err)
-		added := make(chan ops.BulkResult, 1)
-		failed := make(chan error, 1)
-		go func() {
-			result, err := now.ops.Backfill(t.Context(), ada, "letter", inboxtest.Noon, v.clock.Now().Add(time.Second), ops.Bulk{})
-			added <- result
-			failed <- err
-		}()
-		if v.d.Dialect == "postgres" {
-			awaitLock(t, v.d)
-		}
-		require.NoError(t, tx.Commit().Error)
-		require.NoError(t, <-failed)
-		require.EqualValues(t, 1, (<-added).Done)
-		require.Equal(t, []string{"post/a", "letter/b"}, now.pairs("letter", "post"))
+	onVersions(t, legacyKeysRowStaysTheOnly)
+}
+
+// TestBackfillStatesItsIsolation proves contract 3.7, 11.1: the snapshot of a stricter default would
+// not show what an accept has added meanwhile.
+func TestBackfillStatesItsIsolation(t *testing.T) {
+	inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, _ string) {
+		legacyKeysRowStaysTheOnly(t, &versions{t: t, d: d, clock: fxtest.NewClock(inboxtest.Noon)})
 	})
+}
+
+func legacyKeysRowStaysTheOnly(t *testing.T, v *versions) {
+	without := v.program(inboxtest.Handlers(v.note("mail")))
+	inboxtest.Accept(t, without.Inbox, "a", "b")
+	before := v.program(inboxtest.Handlers(v.note("mail"), v.note("post")))
+	now := v.program(inboxtest.Handlers(v.note("mail"), v.note("letter", handler.LegacyKeys("post"))))
+	tx := before.DB().Begin()
+	_, err := before.AcceptTx(t.Context(), tx, inboxtest.Message("a"))
+	require.NoError(t, err)
+	added := make(chan ops.BulkResult, 1)
+	failed := make(chan error, 1)
+	go func() {
+		result, err := now.ops.Backfill(t.Context(), ada, "letter", inboxtest.Noon, v.clock.Now().Add(time.Second), ops.Bulk{})
+		added <- result
+		failed <- err
+	}()
+	if v.d.Dialect == "postgres" {
+		awaitLock(t, v.d)
+	}
+	require.NoError(t, tx.Commit().Error)
+	require.NoError(t, <-failed)
+	require.EqualValues(t, 1, (<-added).Done)
+	require.Equal(t, []string{"post/a", "letter/b"}, now.pairs("letter", "post"))
 }
 
 // awaitLock waits until a session waits for a lock.
