@@ -22,9 +22,9 @@ const SQLiteVariable = "INBOX_TEST_SQLITE"
 
 // sqliteParameters are the recommended setup of docs/databases.md for both drivers, of which each
 // ignores the other's names, with a longer timeout than an application would use.
-const sqliteParameters = "?_txlock=immediate" +
-	"&_pragma=journal_mode(WAL)&_pragma=" + patientGo + "&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)" +
-	"&_journal_mode=WAL&" + patientC + "&_synchronous=FULL&_foreign_keys=1"
+const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=" + patientGo +
+	"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)" +
+	"&_journal_mode=WAL&" + patientC + "&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
 
 // SQLiteDriver returns the name of the database/sql driver with which tests open SQLite.
 func SQLiteDriver() string {
