@@ -17,7 +17,7 @@ import (
 )
 
 // SQLiteVariable names the environment variable that has tests open SQLite with the driver in C if
-// it is "mattn". By default they use the driver in Go, which needs no C compiler.
+// it is "mattn", and skip PostgreSQL. By default they use the driver in Go, which needs no C compiler.
 const SQLiteVariable = "INBOX_TEST_SQLITE"
 
 // sqliteParameters are the recommended setup of docs/databases.md for both drivers, of which each
