@@ -376,7 +376,8 @@ func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Han
 			if r := resolved[s.spec]; r != nil {
 				h = r
 			}
-			subs = append(subs, registry.Subscription{Channel: c.name, Type: s.typ, Handler: h})
+			subs = append(subs, registry.Subscription{Channel: c.name, Type: s.typ, Handler: h,
+				Synchronous: c.mode != modeInbox})
 		}
 	}
 	return subs

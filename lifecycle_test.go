@@ -166,10 +166,11 @@ func TestStartLogsLanesThatADroppedKeySplits(t *testing.T) {
 
 // Contract 3.2: SQLite obeys foreign keys only where the DSN says so.
 func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
-	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)": 1, "&_pragma=foreign_keys(1)": 0} {
+	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)&_foreign_keys=0": 1,
+		"&_pragma=foreign_keys(1)&_foreign_keys=1": 0} { // each driver's own name
 		log, logs := inboxtest.Observe()
 		db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+
-			"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"+pragma)
+			"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_journal_mode=WAL&_txlock=immediate"+pragma)
 		ib := inboxtest.New(t, db, log, inboxtest.Handlers(nothing("a")))
 		inboxtest.Start(t, ib)
 		require.Equal(t, warnings, logs.FilterMessageSnippet("foreign keys are off").Len(), "DSN with %q", pragma)

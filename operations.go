@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,20 +84,19 @@ func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	return l.ib.cleaner.Clean(ctx)
 }
 
-func (l live) HandlerKeys(key string) ([]string, error) {
-	h, known := l.ib.registry.Lookup(key)
+func (l live) Subscription(key string) (ops.Subscription, error) {
+	s, known := l.ib.registry.Subscription(key)
 	if !known {
-		return nil, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
+		return ops.Subscription{}, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
 	}
-	return h.Keys(), nil
-}
-
-func (l live) Ordered(key string) (ordered, skipsPoisoned bool) {
-	h, known := l.ib.registry.Lookup(key)
-	if !known {
-		return false, false
-	}
-	return h.Ordered(), h.SkipsPoisoned()
+	channels, namespaces := l.ib.cfg.channels, sharedNamespaces(l.ib.cfg.channels)
+	of := func(channel string) string { return cmp.Or(namespaces[channel], channel) }
+	return ops.Subscription{Handler: s.Handler, Channel: s.Channel, Type: s.Type, Namespace: of(s.Channel),
+		Shared: slices.ContainsFunc(channelNames(channels), func(name string) bool {
+			return name != s.Channel && of(name) == of(s.Channel)
+		}),
+		Retention: cmp.Or(s.Handler.Retention(), l.ib.cfg.options.Cleanup.Retention),
+		Stored:    !s.Synchronous}, nil
 }
 
 func (l live) Wake(handlerKeys ...string) {

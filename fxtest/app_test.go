@@ -65,7 +65,7 @@ func TestWaitsForMessagesAndRecordsReturnThem(t *testing.T) {
 	require.Equal(t, "order.placed", fxtest.WaitAccepted(t, kit.Inbox, within, "o-1").Type)
 
 	reject := func(channel, id, reason string, offset int64) error {
-		return kit.DB.Scopes(kit.Inbox.Rejected).Create(&models.RejectedMessage{ID: id, Channel: channel, Topic: "t",
+		return kit.DB.Clauses(kit.Inbox.Tables()).Create(&models.RejectedMessage{ID: id, Channel: channel, Topic: "t",
 			Offset: offset, Timestamp: fxtest.Start, Headers: "[]", Reason: reason,
 			RejectedAt: fxtest.Start.Add(time.Duration(offset))}).Error
 	}

@@ -45,7 +45,7 @@ func WaitAccepted(t testing.TB, ib *inbox.Inbox, within time.Duration, messageID
 	t.Helper()
 	var found []models.Message
 	if !poll(within, func() bool {
-		found = rows[models.Message](t, ib.DB().Scopes(ib.Messages).Where("id = ?", messageID))
+		found = rows[models.Message](t, ib.DB().Clauses(ib.Tables()).Where("id = ?", messageID))
 		return len(found) > 0
 	}) {
 		t.Fatalf("fxtest: not accepted within %s: message %q", within, messageID)
@@ -59,7 +59,7 @@ func WaitRejected(t testing.TB, ib *inbox.Inbox, within time.Duration, channel s
 	t.Helper()
 	var found []models.RejectedMessage
 	if !poll(within, func() bool {
-		found = rows[models.RejectedMessage](t, ib.DB().Scopes(ib.Rejected).Where("channel = ?", channel).
+		found = rows[models.RejectedMessage](t, ib.DB().Clauses(ib.Tables()).Where("channel = ?", channel).
 			Order("rejected_at DESC, id DESC"))
 		return len(found) > 0
 	}) {
