@@ -23,9 +23,9 @@ import (
 //		})
 //	})
 //
-// Module calls fn once, when Fx builds the inbox, and applies what it returns in its place among the other options. What
-// is wrong there fails the start, and so does the error of fn, which errors.Is finds. A missing parameter also fails
-// fx.ValidateApp.
+// Module calls fn once, when Fx builds the inbox, and applies what it returns in its place among the other options.
+// What is wrong there fails the start, and so does the error of fn, which errors.Is finds. A missing parameter also
+// fails fx.ValidateApp.
 //
 // Do not use it for what is known in code: a mistake there fails sooner. It cannot set UnnamedDB. Handlers that it
 // declares take their values from its parameters, by Func or Tx with a method value: From does not work in it. Without
@@ -43,8 +43,8 @@ func Inject(fn any) Option {
 	}
 }
 
-// InjectChannel is Inject for one channel: fn returns a ChannelOption or []ChannelOption, such as Kafka with brokers and
-// TLS from the application's configuration, or Inline with a store.
+// InjectChannel is Inject for one channel: fn returns a ChannelOption or []ChannelOption, such as Kafka with brokers
+// and TLS from the application's configuration, or Inline with a store.
 func InjectChannel(fn any) ChannelOption {
 	in := newInjection("inbox.InjectChannel", fn, reflect.TypeFor[ChannelOption]())
 	return func(c *channel) {
@@ -58,9 +58,9 @@ func InjectChannel(fn any) ChannelOption {
 }
 
 // Extend adds channels and handlers to the inbox of a Module elsewhere in the application, so that a feature's package
-// can declare its own: by Channel, which no one else may declare, by Subscribe, and by Inject. Handlers' values, and what
-// Inject takes, may be private to the feature's fx.Module. Options of the inbox are its Module's alone: Configure is an
-// error here.
+// can declare its own: by Channel, which no one else may declare, by Subscribe, and by Inject. Handlers' values, and
+// what Inject takes, may be private to the feature's fx.Module. Options of the inbox are its Module's alone: Configure
+// is an error here.
 //
 // A mistake fails as one in Module does. Without a Module of that name the start and fx.ValidateApp fail; so they do if
 // a channel, a handler key or a consumer group is declared twice, by whomever (contract 10.2, 10.4).
@@ -81,8 +81,9 @@ func Extend(name string, opts ...Option) fx.Option {
 // that is complete without features: forgetting a handler would fail later (contract 10.2).
 func Extended() Option { return func(c *config) { c.extended = true } }
 
-// Subscribe adds handlers to a channel that is declared elsewhere: by Channel in the inbox's Module, or in an Extend of
-// another feature, but not within Inject. It is On for that channel.
+// Subscribe adds handlers to a channel that is declared elsewhere: by Channel in the inbox's Module or in the Extend of
+// another feature. It is On for that channel. The channel must be declared in code, not by what Inject returns
+// (contract 10.2).
 func Subscribe(channel, messageType string, handlers ...*HandlerSpec) Option {
 	return func(c *config) {
 		for _, h := range handlers {

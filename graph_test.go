@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,11 +35,20 @@ type settings struct {
 }
 
 // audit is a service of the application that middleware and hooks need.
-type audit struct{ calls, accepted []string }
+type audit struct {
+	mu              sync.Mutex
+	calls, accepted []string
+}
 
 func (a *audit) middleware(ctx context.Context, call handler.Call, next func(context.Context) error) error {
+	a.mu.Lock()
 	a.calls = append(a.calls, call.HandlerKey)
+	a.mu.Unlock()
 	return next(ctx)
+}
+
+func (a *audit) onAccepted(_ context.Context, e handler.AcceptedEvent) {
+	a.accepted = append(a.accepted, e.MessageID)
 }
 
 func migrate(o *inbox.Options) { o.Migrate = true }
@@ -71,7 +81,7 @@ func TestEachOptionCanComeFromTheGraph(t *testing.T) {
 					require.Equal(t, 7, o.Processor.BatchSize, "what was set before")
 					*o = cfg.Inbox
 					o.Middleware = append(o.Middleware, a.middleware)
-					o.Hooks.OnAccepted = func(_ context.Context, e handler.AcceptedEvent) { a.accepted = append(a.accepted, e.MessageID) }
+					o.Hooks.OnAccepted = a.onAccepted
 					o.Ops = func(o *ops.Options) { o.AllowReplay = true }
 				}), nil
 			}),
@@ -413,4 +423,38 @@ func TestAHandlerGetsItsOwnInboxByAFunction(t *testing.T) {
 			return newReorder(ib, o)
 		}, names)))
 	})
+}
+
+// neighbour is a handler that knows the other inbox.
+type neighbour struct{ other func() *inbox.Inbox }
+
+func (n *neighbour) Handle(ctx context.Context, m inboxtest.Bytes) error {
+	_, err := n.other().Accept(ctx, inboxtest.Message(m.ID+"+"))
+	return err
+}
+
+func TestTwoInboxesMayNeedEachOther(t *testing.T) {
+	var unnamed, billing *fxtest.Kit
+	type graph struct {
+		fx.In
+		Billing *inbox.Inbox `name:"billing"`
+	}
+	fxtest.App(t, fx.Supply(fxtest.OpenDB(t)), namedDB("billing", fxtest.OpenDB(t)), fxtest.Manual(),
+		fx.Provide(fx.Annotate(func(other func() *inbox.Inbox) *neighbour { return &neighbour{other} },
+			fx.ParamTags(`name:"billing"`))),
+		fxtest.Use(t, "", &unnamed), fxtest.Use(t, "billing", &billing),
+		inbox.Module("", inbox.Configure(migrate), inbox.Extended(), inbox.Channel("c"),
+			inbox.Inject(func(g graph) inbox.Option {
+				return inbox.Channel("injected", inbox.On("t", nothing("of "+g.Billing.Name())))
+			})),
+		inbox.Extend("", inbox.Subscribe("c", "t", inbox.From[*neighbour]("ask"))),
+		inbox.Module("billing", inbox.Configure(migrate), inbox.Inject(func(other func() *inbox.Inbox) inbox.Option {
+			return inbox.Channel("c", inbox.On("t", inbox.Func("answer", (&neighbour{other}).Handle)))
+		})))
+	unnamed.Accept(inboxtest.Message("1"))
+	unnamed.Process()
+	billing.Process()
+	unnamed.RequireCompleted("1", "ask")
+	billing.RequireCompleted("1+", "answer")
+	unnamed.RequireAccepted("1++")
 }

@@ -25,8 +25,8 @@ import (
 // side by side, each with its own database, processor, options and leases. The inbox starts and stops with the
 // application.
 //
-// A handler, or what Inject takes, may need the inbox itself, which Fx refuses as a cycle. It takes the func() *Inbox or
-// func() *ops.Ops of the inbox's name instead, and calls it when it runs: before the inbox is built it panics.
+// A handler, or what Inject takes, may need the inbox itself, which Fx refuses as a cycle. It takes the func() *Inbox
+// or func() *ops.Ops of the inbox's name instead, and calls it when it runs: before the inbox is built it panics.
 //
 // Logger, MeterProvider, TracerProvider and Propagator are the graph's unnamed ones where no option sets them. Other
 // options come from the graph by Inject. Other packages add channels and handlers by Extend.
@@ -53,7 +53,8 @@ func Module(name string, opts ...Option) fx.Option {
 		return fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ParamTags(param), fx.ResultTags(nameTag(name)))))
 	}
 	private := func(constructor any, result string, params ...string) fx.Option {
-		return fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ParamTags(params...), fx.ResultTags(result))), fx.Private)
+		return fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ParamTags(params...), fx.ResultTags(result))),
+			fx.Private)
 	}
 	parts := []fx.Option{
 		// The inbox comes first, because Fx reports only the first constructor that it refuses.

@@ -26,7 +26,8 @@ func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	}
 	// The inbox's hook is last set but first to run, so that no option removes it.
 	last := func(o *ops.Options) { o.Redact = ib.cfg.redactor.Then(o.Redact).Hook() }
-	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first, ib.cfg.options.Ops}, configure, []func(*ops.Options){last})...)
+	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first, ib.cfg.options.Ops}, configure,
+		[]func(*ops.Options){last})...)
 	return o, ib.name(err)
 }
 

@@ -134,16 +134,16 @@ type Options struct {
 	// Clock replaces the system clock, for tests. Do not use it to shift time in production: workers of one inbox must
 	// agree on it. Default nil, the system's (contract 3.5).
 	Clock Clock `yaml:"-" env:"-"`
-	// MeterProvider receives the inbox's metrics. Default: Module uses the Fx graph's metric.MeterProvider if there is
-	// one, and otherwise OpenTelemetry's global one (otel.SetMeterProvider), which does nothing until it is set, before
-	// or after the inbox is made. Do not set it where the application has either.
+	// MeterProvider receives the inbox's metrics. Do not set it where the Fx graph has a metric.MeterProvider, which
+	// Module uses, or where the application sets OpenTelemetry's global one (otel.SetMeterProvider): that is used
+	// otherwise, and does nothing until it is set, before or after the inbox is made.
 	//
 	// Counters are exported from New on, gauges between Start and Stop. Each process samples the database's gauges
 	// every SampleInterval, and all show the same: take their maximum, not their sum (contract 12).
 	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
 	// TracerProvider receives the inbox's spans: one of each accept, of one message or of a batch, and one of each
-	// attempt, linked to it. Default: Module uses the Fx graph's trace.TracerProvider if there is one, and otherwise
-	// OpenTelemetry's global one (otel.SetTracerProvider). Do not set it where the application has either. The provider
+	// attempt, linked to it. Do not set it where the Fx graph has a trace.TracerProvider, which Module uses, or where
+	// the application sets OpenTelemetry's global one (otel.SetTracerProvider), which is used otherwise. The provider
 	// decides what is sampled. With full sampling, each
 	// attempt makes a span and each message stores a hundred more bytes (contract 12).
 	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
@@ -291,10 +291,11 @@ func newConfig(name string, opts []Option) *config {
 	return (&config{name: name, declared: opts}).apply(nil)
 }
 
-// apply returns the declaration with its options applied. values are what the Fx graph gives, nil while it is not known.
+// apply returns the declaration with its options applied. values are what the Fx graph gives, nil while it is not
+// known.
 func (cfg *config) apply(values map[*injection]injected) *config {
-	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature, options: DefaultOptions(),
-		values: values}
+	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,
+		options: DefaultOptions(), values: values}
 	for _, o := range c.declared {
 		if o != nil {
 			o(c)
