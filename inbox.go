@@ -136,6 +136,9 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
 	}
+	if _, err := ib.Ops(); err != nil {
+		return nil, err
+	}
 	return ib, nil
 }
 

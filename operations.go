@@ -19,7 +19,7 @@ import (
 // Ops returns what operators look at this inbox with and act on it by, for a
 // dashboard or a program of one's own (contract 11.1). It has the inbox's
 // tables, clock, StatementTimeout and redaction hook (Redact), and what only this
-// process can do; configure may change the options. It needs no Start and starts nothing.
+// process can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
 func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
 		o.Naming, o.Clock, o.Live = ib.naming, ib.cfg.clock, live{ib}
@@ -27,7 +27,8 @@ func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	}
 	// The inbox's hook is last set but first to run, so that no option removes it.
 	last := func(o *ops.Options) { o.Redact = ib.cfg.redactor.Then(o.Redact).Hook() }
-	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
+	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first, ib.cfg.options.Ops}, configure,
+		[]func(*ops.Options){last})...)
 	return o, ib.name(err)
 }
 
