@@ -167,6 +167,23 @@ func (q *request) gaps() error {
 	return q.render("gaps", "Gaps", "gaps", gapsBody{page.Items, q.pagingOf(page.Next, false, 0, len(page.Items))})
 }
 
+type markersBody struct {
+	Markers                          []models.Marker
+	MessageID, HandlerKey, Namespace string
+}
+
+// markers answers whether a message was handled inline. Without a message ID it shows the form alone.
+func (q *request) markers() (err error) {
+	b := markersBody{MessageID: q.query.Get("id"), HandlerKey: q.query.Get("handler"), Namespace: q.query.Get("namespace")}
+	if b.MessageID != "" {
+		b.Markers, err = q.d.ops.Markers(q.r.Context(), b.MessageID, b.HandlerKey, b.Namespace)
+	}
+	if err != nil {
+		return err
+	}
+	return q.render("markers", "Handled inline", "markers", b)
+}
+
 type auditBody struct {
 	Entries  []ops.AuditEntry
 	Paging   paging

@@ -12,13 +12,14 @@ import (
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
 func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		pages := []string{"", "messages", "messages?state=poisoned&handler=mail&limit=100", "failures", "rejected",
-			"handlers", "workers", "gaps", "audit", "cleanup"}
+			"handlers", "workers", "gaps", "markers", "markers?id=m1", "audit", "cleanup"}
 		for _, page := range pages {
 			require.Contains(t, r.page(page), "</html>", page)
 		}
@@ -32,12 +33,26 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 			require.Contains(t, r.page(page), "</html>", page)
 			require.NotContains(t, r.page(page), "no value", page)
 		}
-		for _, page := range []string{"", "messages", "failures", "rejected", "handlers", "workers", "gaps", "audit"} {
+		for _, page := range []string{"", "messages", "failures", "rejected", "handlers", "workers", "gaps", "markers", "audit"} {
 			part := r.page(page + "?part=live")
 			require.True(t, strings.HasPrefix(part, "<nav"), part)
 			require.NotContains(t, part, "<html", page)
 		}
 		require.Equal(t, 400, r.get("message?id=m1&part=live").Status)
+	})
+}
+
+func TestMarkersPageTellsWhetherAMessageWasHandledInline(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		require.NoError(t, r.d.DB.Create(&models.Marker{MessageID: "m1", HandlerKey: "inline.mail", Namespace: "orders",
+			MessageType: "order.placed", ProcessedAt: inboxtest.Noon, ExpiresAt: inboxtest.Noon}).Error)
+		require.Contains(t, r.page("markers"), "Enter the ID")
+		page := r.page("markers?id=m1")
+		require.Contains(t, page, "inline.mail")
+		require.Contains(t, page, "order.placed")
+		require.Contains(t, r.page("markers?id=m1&handler=other"), "No marker.")
+		require.Contains(t, r.page("markers?id=m2"), "No marker.")
+		require.Equal(t, 400, r.get("markers?id="+strings.Repeat("x", 201)).Status)
 	})
 }
 

@@ -28,6 +28,7 @@ func routes() []route {
 		{get, "handlers", Viewer, (*request).handlers},
 		{get, "workers", Viewer, (*request).workers},
 		{get, "gaps", Viewer, (*request).gaps},
+		{get, "markers", Viewer, (*request).markers},
 		{get, "audit", Operator, (*request).audit},
 
 		{post, "retry", Operator, (*request).retry},

@@ -12,6 +12,7 @@ require (
 	github.com/gorm-inbox/inbox v0.0.0
 	github.com/gorm-inbox/inbox/fxtest/kafkatest v0.0.0
 	github.com/gorm-inbox/inbox/idempotent/redisstore v0.0.0
+	github.com/libtnb/sqlite v1.2.2
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/segmentio/kafka-go v0.4.51

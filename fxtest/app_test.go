@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -46,6 +47,36 @@ func TestManualAppProcessesNothingByItself(t *testing.T) {
 	kit.RequirePoisoned("o-1", "reject")
 	kit.ProcessAll()
 	kit.RequireCompleted("o-1", "charge")
+}
+
+func TestWaitsForMessagesAndRecordsReturnThem(t *testing.T) {
+	kit := fxtest.New(t, orders(inbox.Func("ok", nothing)))
+	later := func(do func() error) {
+		done := make(chan error, 1)
+		go func() { done <- do() }()
+		t.Cleanup(func() { require.NoError(t, <-done) })
+	}
+	const within = testenv.Patience
+	require.Equal(t, `fxtest: not accepted within 20ms: message "o-1"`,
+		run(t, func(t testing.TB) { fxtest.WaitAccepted(t, kit.Inbox, 20*time.Millisecond, "o-1") }))
+	later(func() error {
+		_, err := kit.Inbox.Accept(context.Background(), fxtest.JSON("orders", "order.placed", "o-1", placed{1}))
+		return err
+	})
+	require.Equal(t, "order.placed", fxtest.WaitAccepted(t, kit.Inbox, within, "o-1").Type)
+
+	reject := func(channel, id, reason string, offset int64) error {
+		return kit.DB.Clauses(kit.Inbox.Tables()).Create(&models.RejectedMessage{ID: id, Channel: channel, Topic: "t",
+			Offset: offset, Timestamp: fxtest.Start, Headers: "[]", Reason: reason,
+			RejectedAt: fxtest.Start.Add(time.Duration(offset))}).Error
+	}
+	require.NoError(t, reject("other", "0190a0e0-0000-7000-8000-000000000001", "not ours", 1))
+	require.Equal(t, `fxtest: nothing rejected within 20ms on channel "orders"`,
+		run(t, func(t testing.TB) { fxtest.WaitRejected(t, kit.Inbox, 20*time.Millisecond, "orders") }))
+	later(func() error { return reject("orders", "0190a0e0-0000-7000-8000-000000000002", "no type", 2) })
+	require.Equal(t, "no type", fxtest.WaitRejected(t, kit.Inbox, within, "orders").Reason)
+	require.NoError(t, reject("orders", "0190a0e0-0000-7000-8000-000000000003", "no ID", 3))
+	require.Equal(t, "no ID", fxtest.WaitRejected(t, kit.Inbox, within, "orders").Reason, "the latest")
 }
 
 func TestRunningAppIsWaitedFor(t *testing.T) {

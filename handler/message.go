@@ -23,6 +23,9 @@ type Metadata struct {
 	OrderingKey []byte
 	// ReceivedAt is when the message was accepted first, in UTC.
 	ReceivedAt time.Time
+	// OccurredAt is when what the message is about occurred, in UTC: the CloudEvents attribute "time", else the
+	// timestamp of the Kafka record, else zero. It is the producer's word, by the producer's clock (contract 4.5).
+	OccurredAt time.Time
 
 	// HandlerKey is the key of the status this attempt belongs to. After a
 	// rename it may be one of the handler's legacy keys.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
@@ -62,6 +63,10 @@ type Options struct {
 	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do
 	// not leave it out in production.
 	Logger *zap.Logger `yaml:"-" env:"-"`
+	// MeterProvider receives what the handlers count and how long they run, under the names that Inline channels use. Do
+	// not set it where the application sets OpenTelemetry's global one (otel.SetMeterProvider): that is the default, and
+	// does nothing until it is set. An inbox ignores it and uses its own (contract 8.6).
+	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
 }
 
 // DefaultOptions returns the defaults of the contract.

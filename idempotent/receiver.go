@@ -101,7 +101,8 @@ func Handle[T any](
 		all = append(all, errNoLogger)
 	}
 	w := &wrapped[T]{store: r.store, Identifier: identifier, fn: fn, counters: &counters{}}
-	err = errors.Join(all...)
+	w.measured, err = telemetry.NewReceiver(cfg.MeterProvider, handlerKey, cfg.Channel)
+	err = errors.Join(append(all, err)...)
 	if err == nil {
 		err = r.register(handlerKey, w.counters)
 	}

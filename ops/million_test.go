@@ -43,8 +43,9 @@ func loadMillion(t *testing.T, db *gorm.DB) {
 		`INSERT INTO inbox_rejected_messages SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, now(), NULL, NULL, '[]', 'bad',
 		'2026-01-01 12:00:00+00'::timestamptz + n * interval '10 seconds' FROM generate_series(1, 20000) n`,
 		`INSERT INTO inbox_gaps SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'c', 't', 0, n, n + 1, 'gone', now() FROM generate_series(1, 20000) n`,
+		`INSERT INTO inbox_markers SELECT 'm' || n, 'h', 'c', 't', now(), now() FROM generate_series(1, 20000) n`,
 	)
 }
 
 // growing are the tables that no statement may scan.
-var growing = []string{"messages", "handler_statuses", "audit", "rejected_messages", "gaps"}
+var growing = []string{"messages", "handler_statuses", "audit", "rejected_messages", "gaps", "markers"}

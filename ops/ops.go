@@ -132,6 +132,7 @@ func tables(naming models.Naming) []string {
 		"{statuses}", columns.Quote(naming.HandlerStatuses()),
 		"{rejected}", columns.Quote(naming.RejectedMessages()),
 		"{gaps}", columns.Quote(naming.Gaps()),
+		"{markers}", columns.Quote(naming.Markers()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{handlers}", columns.Quote(naming.Handlers()),
 		"{audit}", columns.Quote(naming.Audit()),

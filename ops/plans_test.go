@@ -194,6 +194,10 @@ func plansOf(o *Ops) []planned {
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
+		{"markersOf", markersOf, []any{"m500", "", "", mostListed}, "inbox_markers_pkey", 2, auto +
+			"inbox_markers_1 (message_id=?)"},
+		{"markersOf", markersOf, []any{"m500", "h", "c", mostListed}, "inbox_markers_pkey", 2, auto +
+			"inbox_markers_1 (message_id=?)"},
 		{"listAudit", listAudit, []any{id(5000), 1000, 51, "", "", "none", o.stamp(time.Time{}), o.stamp(endOfTime), id(1)},
 			"inbox_audit_pkey", 1000 * 5, auto + "inbox_audit_1 (id>? AND id<?)"},
 		{"auditDetails", auditDetails, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1007)), 50}, "inbox_audit_pkey", 2, auto +

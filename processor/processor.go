@@ -242,7 +242,11 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 		return
 	}
 	if r.outcome != handler.AttemptReleased {
-		p.progress.Store(p.clock.Now().UnixNano())
+		now := p.clock.Now()
+		p.progress.Store(now.UnixNano())
+		if r.outcome == handler.AttemptCompleted {
+			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, now.Sub(r.claim.CreatedAt))
+		}
 	}
 	p.reports.Ended(ctx, r.event(), r.Delivery.Transport, r.Cause)
 }

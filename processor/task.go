@@ -101,15 +101,15 @@ func (t *task) deliver() error {
 	if m == nil {
 		return fmt.Errorf("message %q is deleted", t.claim.MessageID)
 	}
-	properties, err := properties.Parse(m.SerializedProperties)
+	parsed, err := properties.Parse(m.SerializedProperties)
 	if err != nil {
 		return fmt.Errorf("message %q: %w", t.claim.MessageID, err)
 	}
 	t.Delivery = handler.Delivery{
 		Metadata: handler.Metadata{
 			ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.TransportName,
-			Properties: properties, OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt,
-			HandlerKey: t.claim.HandlerKey, Attempt: t.number(),
+			Properties: parsed, OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt,
+			OccurredAt: properties.OccurredAt(parsed), HandlerKey: t.claim.HandlerKey, Attempt: t.number(),
 		},
 		Content: m.Content,
 	}

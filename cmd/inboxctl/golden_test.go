@@ -94,6 +94,11 @@ func TestTablesForPeople(t *testing.T) {
 			gapTable([]models.Gap{{FoundAt: now, Channel: "orders", Topic: "orders.v1", Partition: 1, FromOffset: 5,
 				ToOffset: 900, Reason: "removed by the topic's retention"}}).write(out)
 		},
+		"markers": func(out *bytes.Buffer) {
+			markerTable([]models.Marker{{MessageID: "7f9c2ba4", HandlerKey: "orders.mail", Namespace: "orders.events",
+				MessageType: "order.placed", ProcessedAt: before(time.Hour), ExpiresAt: now},
+				{MessageID: "7f9c2ba4", HandlerKey: evil, ProcessedAt: now, ExpiresAt: now}}).write(out)
+		},
 		"audit": func(out *bytes.Buffer) {
 			auditTable([]ops.AuditEntry{{OccurredAt: now, Actor: "alice@ops1", Action: ops.ActionRetry, Target: "status " +
 				statusID, Detail: `{"message_id":"7f9c2ba4"}`},

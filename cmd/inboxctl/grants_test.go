@@ -105,7 +105,7 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 		Value: []byte("x"), Headers: "[]", Reason: "bad", RejectedAt: inboxtest.Noon}).Error)
 
 	for _, args := range [][]string{{"status"}, {"list"}, {"failures"}, {"handlers"}, {"workers"}, {"locks"}, {"gaps"},
-		{"audit"}, {"migrate", "status"}} {
+		{"markers", "a"}, {"audit"}, {"migrate", "status"}} {
 		g.done(g.reader, args...)
 		g.done(g.operator, args...)
 	}

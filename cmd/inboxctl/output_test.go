@@ -33,7 +33,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"},
 			{"migrate", "up", "--inbox", "test"},
 			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"},
-			{"workers"}, {"locks"}, {"gaps"}, {"audit"},
+			{"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
 			{"delete", "4", "--confirm", "4"},

@@ -50,6 +50,12 @@ func TestCommandsShowWhatIsStored(t *testing.T) {
 		require.Contains(t, r.done("workers").out, "No workers: none has started")
 		require.Contains(t, r.done("locks").out, "No lease is held")
 		require.Contains(t, r.done("gaps").out, "No gaps found.")
+		require.Contains(t, r.done("markers", "a").out, "No marker: not processed inline")
+		require.NoError(t, r.ib.DB().Create(&models.Marker{MessageID: "m1", HandlerKey: "orders.mail", Namespace: "orders.events",
+			ProcessedAt: inboxtest.Noon, ExpiresAt: inboxtest.Noon}).Error)
+		require.Contains(t, r.done("markers", "m1").out, "orders.mail")
+		require.Contains(t, r.done("markers", "m1", "--handler", "other").out, "No marker")
+		require.Contains(t, r.done("markers", "m1", "--namespace", "orders.events", "-o", "json").out, `"orders.events"`)
 		require.Contains(t, r.done("audit").out, "No audit row found")
 		require.Contains(t, r.done("rejected", "list").out, "No rejected message found")
 		require.Empty(t, r.audit(), "looking at lists is not audited")

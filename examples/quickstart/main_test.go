@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -57,6 +58,17 @@ func TestLedgerBalancesOnRealServers(t *testing.T) {
 
 func TestCommandNeedsNothingButGo(t *testing.T) {
 	requireWhole(t, figures(t, demotest.GoRun(t, "quickstart", "-n", "300", "-crash", "1")), 1)
+}
+
+// TestFirstRunCompilesNoC keeps a stranger's first run short: SQLite's C code would be a quarter of its build.
+func TestFirstRunCompilesNoC(t *testing.T) {
+	t.Parallel()
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+		"{{if and .Module (or .CgoFiles .CFiles)}}{{.ImportPath}}{{end}}", ".")
+	list.Env = append(os.Environ(), "CGO_ENABLED=1") // without it such files are ignored
+	found, err := list.Output()
+	require.NoError(t, err)
+	require.Empty(t, strings.Fields(string(found)))
 }
 
 func TestServiceThatEndsByItselfFailsTheRun(t *testing.T) {

@@ -25,7 +25,7 @@ func addresses() map[string]string {
 		"message-failing": "message?id=payment-4002",
 		"failures":        "failures", "rejected": "rejected",
 		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
-		"handlers":         "handlers", "workers": "workers", "gaps": "gaps", "audit": "audit",
+		"handlers":         "handlers", "workers": "workers", "gaps": "gaps", "markers": "markers?id=nobody", "audit": "audit",
 		"confirm": "bulk?action=retry&handler=" + mail, "confirm-discard": "bulk?action=discard&handler=" + mail,
 		"delete": "delete?id=order-2026-00003", "delete-rejected": "delete-rejected?id=0190c1a2-1111-7000-8000-000000005511",
 		"replay": "replay?id=order-2026-00003", "cleanup": "cleanup",

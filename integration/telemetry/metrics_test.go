@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -149,6 +150,66 @@ func TestDurationsAreMeasuredInSeconds(t *testing.T) {
 			require.EqualValues(t, 8, p.count)
 			require.InDelta(t, 6*90+2*4, p.value, 2.1)
 		}
+	})
+}
+
+// TestCompletionsAreMeasuredFromAcceptance proves contract 12: retries are part of the time, and what does not complete
+// has none.
+func TestCompletionsAreMeasuredFromAcceptance(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m, provider := newMeter(t)
+		clock := fxtest.NewClock(inboxtest.Noon)
+		failing := true
+		ib := inboxtest.New(t, d.DB, provider, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
+			inboxtest.Handlers(
+				inboxtest.Do("plain", func(context.Context, inboxtest.Bytes) error {
+					if failing {
+						return errors.New("not yet")
+					}
+					return nil
+				}, handler.LegacyKeys("old")),
+				inboxtest.Tx("tx", func(context.Context, *gorm.DB, inboxtest.Bytes) error { return nil })))
+		inboxtest.Accept(t, ib, "m1", "m2")
+		clock.Advance(time.Minute)
+		inboxtest.Process(t, ib)
+		byHandler := func() (seconds, counts map[string]float64) {
+			points := m.collect(t)["inbox.completion.duration"]
+			counts = map[string]float64{}
+			for _, p := range points {
+				counts[p.of("inbox.handler.key")] += float64(p.count)
+				require.Contains(t, p.bounds, 3600.0)
+			}
+			return by(points, "inbox.handler.key"), counts
+		}
+		seconds, counts := byHandler()
+		require.Equal(t, map[string]float64{"tx": 2}, counts)
+		require.InDelta(t, 2*60, seconds["tx"], 0.1)
+
+		failing = false
+		clock.Advance(time.Hour)
+		inboxtest.Process(t, ib)
+		seconds, counts = byHandler()
+		require.Equal(t, map[string]float64{"tx": 2, "plain": 2}, counts)
+		require.InDelta(t, 2*3660, seconds["plain"], 0.1)
+	})
+}
+
+func TestCompletionsOfLocallyDispatchedMessagesAreMeasured(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m, provider := newMeter(t)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), provider, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Start(t, ib)
+		accepted := 0
+		inboxtest.Eventually(t, func() bool {
+			accepted++
+			inboxtest.Accept(t, ib, fmt.Sprint(accepted))
+			return ib.Counters().HandedOff > 0
+		}, "an accept is dispatched locally")
+		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == int64(accepted) }, "all are processed")
+		points := m.collect(t)["inbox.completion.duration"]
+		require.Len(t, points, 1)
+		require.EqualValues(t, accepted, points[0].count)
+		require.Less(t, points[0].value/float64(accepted), inboxtest.Patience.Seconds())
 	})
 }
 
@@ -302,6 +363,7 @@ func TestUndeclaredNamesGetNoTimeSeries(t *testing.T) {
 	}
 	for _, key := range []string{"h", "gone 1", "gone 2"} {
 		i.Waited(t.Context(), key, time.Second)
+		i.Completed(t.Context(), key, time.Second)
 		i.Ran(t.Context(), key, "kafka", "completed", "", time.Second)
 		i.Ran(t.Context(), key, "kafka", "failed", "timeout", time.Second)
 		counters.OfHandler(telemetry.Poisoned, key, 1)
@@ -310,7 +372,8 @@ func TestUndeclaredNamesGetNoTimeSeries(t *testing.T) {
 	for _, name := range []string{"inbox.accept.duration", "inbox.messages.unrouted"} {
 		require.ElementsMatch(t, []string{"c", "_OTHER"}, slices.Collect(maps.Keys(by(all[name], "inbox.channel"))), name)
 	}
-	for _, name := range []string{"inbox.wait.duration", "messaging.process.duration", "inbox.statuses.poisoned"} {
+	for _, name := range []string{"inbox.wait.duration", "inbox.completion.duration", "messaging.process.duration",
+		"inbox.statuses.poisoned"} {
 		require.ElementsMatch(t, []string{"h", "_OTHER"}, slices.Collect(maps.Keys(by(all[name], "inbox.handler.key"))), name)
 	}
 }

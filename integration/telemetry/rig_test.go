@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -27,10 +28,22 @@ type meter struct{ *metric.ManualReader }
 
 func newMeter(t *testing.T) (meter, inbox.Option) {
 	t.Helper()
+	m := newManual(t)
+	return m.meter, inbox.Configure(func(o *inbox.Options) { o.MeterProvider = m.provider })
+}
+
+// manual is a provider whose metrics a test collects.
+type manual struct {
+	meter
+	provider *metric.MeterProvider
+}
+
+func newManual(t *testing.T) manual {
+	t.Helper()
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
-	return meter{reader}, inbox.Configure(func(o *inbox.Options) { o.MeterProvider = provider })
+	return manual{meter{reader}, provider}
 }
 
 // point is one value of a metric, or a histogram's count and sum.
@@ -56,7 +69,8 @@ func (m meter) collect(t *testing.T) map[string][]point {
 	require.NoError(t, m.Collect(t.Context(), &collected))
 	points := map[string][]point{}
 	for _, scope := range collected.ScopeMetrics {
-		require.Equal(t, "github.com/gorm-inbox/inbox", scope.Scope.Name)
+		require.Contains(t, []string{telemetry.Scope, telemetry.ReceiverScope}, scope.Scope.Name)
+		require.Equal(t, telemetry.Version(), scope.Scope.Version)
 		for _, its := range scope.Metrics {
 			require.NotContains(t, points, its.Name)
 			points[its.Name] = pointsOf(t, its.Data)

@@ -69,7 +69,8 @@ func exported(t *testing.T) map[string][]string {
 			}
 		}
 		return series["inbox_consumer_lag"] != nil && series["inbox_backlog_due"] != nil &&
-			series["messaging_process_duration_seconds_bucket"] != nil
+			series["messaging_process_duration_seconds_bucket"] != nil &&
+			series["inbox_completion_duration_seconds_bucket"] != nil
 	}, inboxtest.Patience, 10*time.Millisecond)
 	return series
 }

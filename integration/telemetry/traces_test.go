@@ -21,6 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // producer returns the IDs of a producer's span n, and the header that carries it.
@@ -77,6 +78,7 @@ func TestAMessageIsTracedFromItsProducerToItsHandlersOwnSpans(t *testing.T) {
 		inboxtest.Process(t, ib)
 
 		accept := seen.named("accept c")[0]
+		require.Equal(t, telemetry.Version(), accept.InstrumentationScope().Version)
 		require.Equal(t, traceID, traceOf(accept))
 		require.Equal(t, spanID, accept.Parent().SpanID().String())
 		require.Equal(t, []string{spanID}, linked(accept))

@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -255,7 +256,8 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 			policy := r.policies[h]
 			received := handler.Delivery{Content: m.Content, Metadata: handler.Metadata{
 				ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.Transport,
-				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now, HandlerKey: h.Key(),
+				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now,
+				OccurredAt: properties.OccurredAt(m.Properties), HandlerKey: h.Key(),
 			}}
 			tasks = append(tasks, &task{received: received,
 				Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout, Delivery: received}})

@@ -34,13 +34,13 @@ type Instruments struct {
 	cfg   Config
 	meter metric.Meter
 
-	accept, wait, run, cleanup metric.Float64Histogram
+	accept, wait, run, completion, cleanup metric.Float64Histogram
 
 	deleted metric.Int64Counter
 	// Options of measurements, made once.
-	accepted, waited map[string][]metric.RecordOption // by channel, by handler key
-	ran              map[runLabels][]metric.RecordOption
-	counts           metric.Registration
+	ofChannel, ofHandler map[string][]metric.RecordOption // by channel, by handler key
+	ran                  map[runLabels][]metric.RecordOption
+	counts               metric.Registration
 }
 
 // runLabels are the labels by which completed attempts differ.
@@ -52,22 +52,23 @@ func New(cfg Config) (*Instruments, error) {
 	if provider == nil {
 		provider = otel.GetMeterProvider()
 	}
-	i := &Instruments{cfg: cfg, meter: provider.Meter(Scope),
-		accepted: map[string][]metric.RecordOption{}, waited: map[string][]metric.RecordOption{},
+	i := &Instruments{cfg: cfg, meter: provider.Meter(Scope, metric.WithInstrumentationVersion(Version())),
+		ofChannel: map[string][]metric.RecordOption{}, ofHandler: map[string][]metric.RecordOption{},
 		ran: map[runLabels][]metric.RecordOption{}}
-	var problems [5]error
-	i.accept, problems[0] = i.histogram(acceptDuration)
-	i.wait, problems[1] = i.histogram(waitDuration)
-	i.run, problems[2] = i.histogram(runDuration)
-	i.cleanup, problems[3] = i.histogram(cleanupDuration)
-	i.deleted, problems[4] = i.meter.Int64Counter(cleanupDeleted.name, metric.WithUnit(cleanupDeleted.unit),
+	var problems [6]error
+	i.accept, problems[0] = histogram(i.meter, acceptDuration)
+	i.wait, problems[1] = histogram(i.meter, waitDuration)
+	i.run, problems[2] = histogram(i.meter, runDuration)
+	i.completion, problems[3] = histogram(i.meter, completionDuration)
+	i.cleanup, problems[4] = histogram(i.meter, cleanupDuration)
+	i.deleted, problems[5] = i.meter.Int64Counter(cleanupDeleted.name, metric.WithUnit(cleanupDeleted.unit),
 		metric.WithDescription(cleanupDeleted.description))
 	for channel := range cfg.Counters.channels {
-		i.accepted[channel] = i.record(attrChannel.String(channel))
+		i.ofChannel[channel] = i.record(attrChannel.String(channel))
 	}
 	for key, its := range cfg.Counters.handlers {
 		handler := attrHandler.String(its.label)
-		i.waited[key] = i.record(handler)
+		i.ofHandler[key] = i.record(handler)
 		for _, system := range []string{systemKafka, systemInbox} {
 			i.ran[runLabels{key, system}] = i.record(handler, attrSystem.String(system), attrOperation.String(operationProcess),
 				attrOutcome.String(outcomeCompleted))
@@ -82,8 +83,8 @@ func New(cfg Config) (*Instruments, error) {
 // Close ends the observation of the counters.
 func (i *Instruments) Close() error { return i.counts.Unregister() }
 
-func (i *Instruments) histogram(d instrument) (metric.Float64Histogram, error) {
-	h, err := i.meter.Float64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description),
+func histogram(meter metric.Meter, d instrument) (metric.Float64Histogram, error) {
+	h, err := meter.Float64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.description),
 		metric.WithExplicitBucketBoundaries(d.buckets...))
 	return h, named(d, err)
 }
@@ -152,7 +153,7 @@ func (i *Instruments) TimesAccepts(ctx context.Context) bool {
 // Accepted measures one accept: how long its transaction took, and whether it failed. A batch of
 // several channels counts as Other.
 func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Duration, failed bool) {
-	options, declared := i.accepted[channel]
+	options, declared := i.ofChannel[channel]
 	if failed || !declared {
 		if !declared {
 			channel = Other
@@ -171,11 +172,22 @@ func (i *Instruments) TimesWaits(ctx context.Context) bool { return i != nil && 
 
 // Waited measures how long a status was due before its attempt began.
 func (i *Instruments) Waited(ctx context.Context, handlerKey string, d time.Duration) {
-	options, declared := i.waited[handlerKey]
-	if !declared {
-		options = i.record(attrHandler.String(Other))
+	i.wait.Record(ctx, max(d, 0).Seconds(), i.handlerOptions(handlerKey)...)
+}
+
+// Completed measures how long after its creation a status was completed.
+func (i *Instruments) Completed(ctx context.Context, handlerKey string, d time.Duration) {
+	if i == nil || !i.completion.Enabled(ctx) {
+		return
 	}
-	i.wait.Record(ctx, max(d, 0).Seconds(), options...)
+	i.completion.Record(ctx, max(d, 0).Seconds(), i.handlerOptions(handlerKey)...)
+}
+
+func (i *Instruments) handlerOptions(handlerKey string) []metric.RecordOption {
+	if options, declared := i.ofHandler[handlerKey]; declared {
+		return options
+	}
+	return i.record(attrHandler.String(Other))
 }
 
 // Ran measures one attempt by its outcome and, unless it has completed, by the class of its error.

@@ -17,7 +17,7 @@ func Metrics() []Metric {
 		all = append(all, Metric{d.name, d.unit, d.description, "counter", d.field})
 	}
 	all = append(all, Metric{cleanupDeleted.name, cleanupDeleted.unit, cleanupDeleted.description, "counter", ""})
-	for _, d := range []instrument{acceptDuration, waitDuration, runDuration, cleanupDuration} {
+	for _, d := range []instrument{acceptDuration, waitDuration, runDuration, completionDuration, cleanupDuration} {
 		all = append(all, Metric{d.name, d.unit, d.description, "histogram", ""})
 	}
 	for _, d := range []instrument{backlogDue, backlogWaiting, backlogProcessing, backlogPoisoned, oldestDueAge,

@@ -20,7 +20,10 @@ var (
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}}
 	waitDuration = instrument{"inbox.wait.duration", "s",
 		"Time from when a status was due (created, or put off until) to the beginning of its attempt.",
-		[]float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400}}
+		longBuckets}
+	completionDuration = instrument{"inbox.completion.duration", "s",
+		"Time from when a status was created, as its message was accepted, to its completion, retries included.",
+		longBuckets}
 	runDuration = instrument{"messaging.process.duration", "s",
 		"Time that an attempt of a handler ran, its transaction included.",
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900}}
@@ -28,6 +31,10 @@ var (
 		"Time that a run of cleanup took which had the lease, its pauses included.",
 		[]float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600}}
 )
+
+// longBuckets are those of durations that a backlog, an outage or retries may prolong.
+var longBuckets = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600,
+	21600, 86400}
 
 // cleanupDeleted counts what runs of cleanup deleted.
 var cleanupDeleted = instrument{name: "inbox.cleanup.deleted", unit: "{row}", description: "Rows that cleanup deleted."}
@@ -94,9 +101,9 @@ var eventInstruments = [events]struct {
 	EmptyRecords: {"EmptyRecords", instrument{name: "inbox.records.empty", unit: "{record}",
 		description: "Records that hold no message: empty batches of CloudEvents."}, perChannel},
 	DuplicateSkipped: {"DuplicateSkipped", instrument{name: "inbox.inline.duplicates_skipped", unit: "{message}",
-		description: "Messages that a handler of an Inline channel had processed before."}, perChannel},
+		description: "Messages that a handler without inbox (Inline, idempotent) had processed before."}, perChannel},
 	MissingKey: {"MissingKey", instrument{name: "inbox.inline.missing_keys", unit: "{attempt}",
-		description: "Times a message of an Inline channel had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
+		description: "Times a message for handlers without inbox (Inline, idempotent) had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
 	HandedOff: {"HandedOff", instrument{name: "inbox.statuses.handed_off", unit: "{status}",
 		description: "Statuses accepted already claimed and run from memory."}, perHandler},

@@ -32,6 +32,10 @@ func (i *Instruments) provider() trace.TracerProvider {
 	return provider
 }
 
+func tracerOf(provider trace.TracerProvider) trace.Tracer {
+	return provider.Tracer(Scope, trace.WithInstrumentationVersion(Version()))
+}
+
 // Traces reports whether calling StartAttempt has any effect.
 func (i *Instruments) Traces() bool { return i.provider() != nil }
 
@@ -94,7 +98,7 @@ func (i *Instruments) StartAccept(
 			ctx = trace.ContextWithRemoteSpanContext(ctx, producers[0].SpanContext)
 		}
 	}
-	ctx, span := provider.Tracer(Scope).Start(ctx, operationAccept+" "+channel, trace.WithSpanKind(trace.SpanKindConsumer),
+	ctx, span := tracerOf(provider).Start(ctx, operationAccept+" "+channel, trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(attributes...), trace.WithLinks(producers...))
 	return ctx, &Accepting{span, i, channel, traceparent(span.SpanContext())}
 }
@@ -162,7 +166,7 @@ func (i *Instruments) StartAttempt(
 		options = append(options, trace.WithNewRoot())
 	}
 	options = append(options, trace.WithAttributes(attributes...), trace.WithLinks(i.links(ctx, messages)...))
-	ctx, span := provider.Tracer(Scope).Start(ctx, operationProcess+" "+handlerKey, options...)
+	ctx, span := tracerOf(provider).Start(ctx, operationProcess+" "+handlerKey, options...)
 	return ctx, &Attempt{span, i, handlerKey}
 }
 

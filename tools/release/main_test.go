@@ -125,6 +125,8 @@ func TestKit(t *testing.T) {
 	execute(t, outside, env, "go", "get", root+"@"+version, root+"/idempotent/redisstore@"+version,
 		root+"/fxtest/kafkatest@"+version)
 	execute(t, outside, env, "go", "build", "-o", filepath.Join(bin, "orders"), ".")
+	require.Contains(t, execute(t, outside, env, "go", "version", "-m", filepath.Join(bin, "orders")),
+		"dep\t"+root+"\t"+version, "the version that metrics and spans name")
 	execute(t, outside, env, "go", "test", ".")
 	require.Equal(t, oldest, strings.TrimSpace(execute(t, outside, env, "go", "list", "-m", "-f", "{{.GoVersion}}")),
 		"nothing raised the user's version of Go")

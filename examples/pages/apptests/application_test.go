@@ -113,6 +113,22 @@ func TestARecordIsCharged(t *testing.T) {
 
 //page:end
 
+func TestARecordWithoutTypeIsKept(t *testing.T) {
+	kafka := kafkatest.Start(t, kafkatest.Topic("orders.events", 2))
+	var kit *fxtest.Kit
+	fxtest.App(t,
+		Application(kafka.Brokers()),
+		fx.Supply(fx.Annotate(&fakeBank{}, fx.As(new(Bank))), fx.Annotate(fxtest.OpenDB(t), fx.ResultTags(`name:"shop"`))),
+		fxtest.Use(t, "shop", &kit))
+	require.NoError(t, kafka.Produce("orders.events",
+		kafkatest.Record{Value: []byte("{}"), Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("o-1")}}},
+		kafkatest.Record{Value: []byte(`{"Customer":"ann"}`), Headers: []kafkatest.Header{
+			{Key: "MessageId", Value: []byte("o-2")}, {Key: "MessageType", Value: []byte("order.placed")},
+		}}))
+	require.Contains(t, fxtest.WaitRejected(t, kit.Inbox, 30*time.Second, "orders.events").Reason, "type")
+	require.Equal(t, "order.placed", fxtest.WaitAccepted(t, kit.Inbox, 30*time.Second, "o-2").Type)
+}
+
 // testDatabase is a new one, of the application's kind.
 var testDatabase = testenv.Postgres
 

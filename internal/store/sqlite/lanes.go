@@ -28,7 +28,7 @@ WHERE rowid IN (
 	WHERE (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL)) AND ` + headSQL + `
 	LIMIT ?4
 )
-RETURNING ` + claimColumnsSQL + `, CAST(COALESCE(next_attempt_at, created_at) AS text)`
+RETURNING ` + claimColumnsSQL + `, '=' || COALESCE(next_attempt_at, created_at)`
 
 // headSQL is true if row w is first in its lane, under any of the handler's names, and no row of
 // the lane is claimed. It uses the index on lanes and the index on claimed lanes.
@@ -98,7 +98,10 @@ func (s *Store) claimHeads(
 	}
 	window := 2*limit.Limit + base.LaneWindow
 	heads, err := store.Query(ctx, pool, s.Text(claimHeadsSQL), func(rows *sql.Rows, h *head) error {
-		return scanClaim(rows, &h.Claim, &h.stored)
+		// The sign in front keeps a driver from parsing the time (modernc.org/sqlite under _texttotime).
+		err := scanClaim(rows, &h.Claim, &h.stored)
+		h.stored = strings.TrimPrefix(h.stored, "=")
+		return err
 	},
 		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
 	if err != nil {
