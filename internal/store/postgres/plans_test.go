@@ -94,6 +94,8 @@ func TestPostgresPlans(t *testing.T) {
 		{"rejectedSQL.Load", rejectedSQL.Load, []any{worker}, []string{rejectedID}, 1},
 		{"rejectedSQL.Remove", rejectedSQL.Remove, []any{worker}, []string{rejectedID}, 1},
 		{"rejectedSQL.Reason", rejectedSQL.Reason, []any{worker, "bad"}, []string{rejectedID}, 1},
+		{"requestsSQL.List", requestsSQL.List, []any{"c", now, 1000}, nil, 1},
+		{"requestsSQL.Delete", requestsSQL.Delete, []any{"c", "t", 0, worker}, nil, 1},
 		{"addAuditSQL", addAuditSQL, []any{worker, "a", "retry", "t", "{}", now}, nil, 1},
 		{"keepGapSQL", keepGapSQL, []any{worker, "c", "t", 0, 1, 2, "gone", now}, nil, 1},
 

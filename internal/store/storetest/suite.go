@@ -61,6 +61,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Markers", markerTests},
 		{"Prune", pruneTests},
 		{"Gaps", gapTests},
+		{"Requests", requestTests},
 		{"Errors", errorTests},
 	})
 }
