@@ -143,7 +143,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"stuckClaimsSQL", stuckClaimsSQL, []any{now, 100}, []string{pending}, 90000},
 		{"evictSQL", evictSQL, []any{worker}, []string{pending}, 90000},
 		{"deleteWorkersSQL", deleteWorkersSQL, []any{[]string{worker}}, nil, 90000},
-		{"heartbeatSQL", heartbeatSQL, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
+		{"heartbeatSQL", heartbeatSQL, []any{worker, "h", 1, "[]", "[]", "[]"}, nil, 1},
 		{"recordDrainSQL", recordDrainSQL, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
 		{"workerLivesSQL", workerLivesSQL, []any{worker}, nil, 1},
 		{"stopWorkerSQL", stopWorkerSQL, []any{worker}, nil, 2},
