@@ -73,6 +73,9 @@ func problemOf(err error) *problem {
 	case errors.Is(err, ops.ErrNotPoisoned):
 		return is(http.StatusConflict, "Not poisoned",
 			"Only poisoned messages can be retried or discarded. Nothing was done.")
+	case errors.Is(err, ops.ErrNotSkippable):
+		return is(http.StatusConflict, "Cannot be skipped",
+			"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it.")
 	case errors.Is(err, ops.ErrProcessing):
 		return is(http.StatusConflict, "A handler is running",
 			"Wait until it has ended, or pause the handler, then delete the message.")
