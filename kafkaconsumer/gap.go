@@ -43,8 +43,9 @@ const (
 )
 
 // passGap continues after a gap if the acceptor stored the gap and allows it, or if an operator
-// requested it (passing). It halts the partition if the acceptor does not, or if reason is no gap. It returns the offset to continue at,
-// and false if there is none. If the log turns out to hold the offset, reading continues there.
+// requested it (passing). It halts the partition if the acceptor does not, or if reason is no gap.
+// It returns the offset to continue at, and false if there is none. If the log turns out to hold the
+// offset, reading continues there.
 //
 // Only passGap may move the committed offset back: to the beginning of a log that ends before the
 // offset, or to that of another log than the one that was read. Topic IDs or leader epochs show the

@@ -114,8 +114,8 @@ type heart struct {
 	onBack  func() // called when the worker may claim again
 }
 
-func newHeart(st heartbeatStore, opts Options, keys []string, report func() (health, consumers string), now func() time.Time,
-	beating *condition.Condition, onPause func([]string), onBack func(),
+func newHeart(st heartbeatStore, opts Options, keys []string, report func() (health, consumers string),
+	now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func(),
 ) *heart {
 	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(),
 		onPause: onPause, onBack: onBack}

@@ -16,11 +16,7 @@ import (
 func TestHaltedPartitionsAreListedResumedAndSkipped(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		require.Contains(t, r.done("consumers").out, "No consumers")
-		require.NoError(t, inboxtest.Store(t, r.ib.DB()).Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(),
-			Host: "app-1", PID: 7, Consumers: `[{"channel":"c","group":"g","state":"running","lag":12,"partitions":[
-				{"topic":"orders","partition":1,"state":"halted","position":7,"committed":7,"lag":5,"problem":"no ID","halted":true,"skippable":true},
-				{"topic":"orders","partition":2,"state":"halted","position":9,"committed":9,"lag":5,"problem":"gone","halted":true,"after_gap":true},
-				{"topic":"orders","partition":3,"state":"fetching","position":4,"committed":2,"lag":2}]}]`}, time.Now()))
+		r.halted()
 		out := r.done("consumers").out
 		require.Contains(t, out, "orders/3")
 		require.NotContains(t, r.done("consumers", "--halted").out, "orders/3")
@@ -60,4 +56,14 @@ func TestHaltedPartitionsAreListedResumedAndSkipped(t *testing.T) {
 			"alice skip_record partition orders/1 of channel c", "alice resume_partition partition orders/2 of channel c"},
 			r.audit())
 	})
+}
+
+// halted stores the consumers of a worker with two halted partitions.
+func (r *rig) halted() {
+	r.t.Helper()
+	require.NoError(r.t, inboxtest.Store(r.t, r.ib.DB()).Heartbeat(r.t.Context(), store.Worker{ID: uuid.NewString(),
+		Host: "app-1", PID: 7, Consumers: `[{"channel":"c","group":"g","state":"running","lag":12,"partitions":[
+			{"topic":"orders","partition":1,"state":"halted","position":7,"committed":7,"lag":5,"problem":"no ID","halted":true,"skippable":true},
+			{"topic":"orders","partition":2,"state":"halted","position":9,"committed":9,"lag":5,"problem":"gone","halted":true,"after_gap":true},
+			{"topic":"orders","partition":3,"state":"fetching","position":4,"committed":2,"lag":2}]}]`}, time.Now()))
 }
