@@ -18,7 +18,7 @@ import (
 const requestsLast = time.Hour
 
 // PartitionRequests returns what operators have requested for halted partitions of a channel within
-// the last hour, 1,000 at most (contract 7.9).
+// the last hour, 1,000 at most (contract 7.10).
 func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
@@ -26,7 +26,7 @@ func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]mod
 }
 
 // CarryOut deletes a request and stores its effect, if it has one, in the same transaction (contract
-// 7.9): a record as rejected, with its Err as the reason, or a gap. The result is Durable if that is
+// 7.10): a record as rejected, with its Err as the reason, or a gap. The result is Durable if that is
 // done. It is Halt if nothing is stored, because the request is no longer there, or because the
 // database refuses the effect: the request is then deleted alone. An error means that the database
 // could not be used: call again.

@@ -42,7 +42,7 @@ func halting() ops.Consumer {
 			{Topic: "orders", Partition: 6, State: "fetching", Position: 20, Committed: 19, Lag: 1000}}, Unlisted: 2}
 }
 
-// TestHaltedPartitionsAreResumedAndTheirRecordsSkipped proves contract 7.9 and 11.1: the page offers
+// TestHaltedPartitionsAreResumedAndTheirRecordsSkipped proves contract 7.10 and 11.1: the page offers
 // what each halt allows, and what leaves records out is confirmed.
 func TestHaltedPartitionsAreResumedAndTheirRecordsSkipped(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {

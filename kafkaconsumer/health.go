@@ -59,6 +59,10 @@ type Health struct {
 	// while publishing works.
 	DeadLetterFailingSince time.Time
 	DeadLetterErr          error
+	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail. It is
+	// zero while that works.
+	CopyFailingSince time.Time
+	CopyErr          error
 	// CommitErr is why the last commit failed, nil if it succeeded.
 	CommitErr error
 	// BufferedBytes counts what is fetched and not yet accepted.
@@ -97,6 +101,10 @@ func (h Health) Err() error {
 	if h.DeadLetterErr != nil {
 		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w",
 			h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
+	}
+	if h.CopyErr != nil {
+		problems = append(problems, fmt.Errorf("copies of poisoned and rejected messages cannot be published since %s: %w",
+			h.CopyFailingSince.Format(time.RFC3339), h.CopyErr))
 	}
 	problems = append(problems, h.partitionProblems()...)
 	if i := h.Idle; i != nil && i.Unassigned > 0 {
@@ -183,7 +191,7 @@ const (
 	PartitionAccepting PartitionState = "accepting"
 	// PartitionFailing means that fetching fails and is retried.
 	PartitionFailing PartitionState = "failing"
-	// PartitionHalted means stopped until an operator resumes the partition (contract 7.9), or until
+	// PartitionHalted means stopped until an operator resumes the partition (contract 7.10), or until
 	// it is assigned again.
 	PartitionHalted PartitionState = "halted"
 )
@@ -221,7 +229,7 @@ type PartitionHealth struct {
 	// Health.DeadLetterErr shows the cause. An open transaction is no stall.
 	StalledSince time.Time
 	// Halted is why the partition is stopped before Accepted, since HaltedAt. It is nil if the
-	// partition is not stopped. An operator's request (contract 7.9) or a new assignment starts it
+	// partition is not stopped. An operator's request (contract 7.10) or a new assignment starts it
 	// again.
 	Halted   error
 	HaltedAt time.Time

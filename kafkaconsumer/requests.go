@@ -39,7 +39,7 @@ type granted struct {
 }
 
 // attend polls for operators' requests while a partition is halted, and passes each request to the
-// fetcher of its partition (contract 7.9).
+// fetcher of its partition (contract 7.10).
 func (s *session) attend(ctx context.Context) {
 	c := s.consumer
 	defer c.attending.Clear()

@@ -34,7 +34,7 @@ import (
 // (contract 7.5).
 //
 // PartitionRequests returns what operators have requested for the channel's halted partitions. It is
-// called every HeartbeatInterval while one is halted (contract 7.9).
+// called every HeartbeatInterval while one is halted (contract 7.10).
 //
 // CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it
 // gets one. Durable means that this is done. Halt means that nothing is stored, because the request

@@ -60,7 +60,7 @@ type ConsumedPartition struct {
 	Problem string    `json:"problem,omitempty"`
 	Since   time.Time `json:"at"`
 	// Halted means that it waits for ResumePartition or, if Skippable, for SkipRecord. AfterGap
-	// means that resuming leaves out records that are gone (contract 7.9).
+	// means that resuming leaves out records that are gone (contract 7.10).
 	Halted    bool `json:"halted,omitempty"`
 	Skippable bool `json:"skippable,omitempty"`
 	AfterGap  bool `json:"after_gap,omitempty"`
@@ -165,7 +165,7 @@ const storedConsumers = `
 SELECT CAST(id AS text), consumers FROM {workers} WHERE stopped_at IS NULL AND released_at IS NULL AND consumers <> '[]'
 ORDER BY id LIMIT $1`
 
-// requestsLast is how long consumers carry a request out (contract 7.9).
+// requestsLast is how long consumers carry a request out (contract 7.10).
 const requestsLast = time.Hour
 
 // requests returns the requests that are not carried out, by the halts that they are for.
@@ -193,7 +193,7 @@ WHERE requested_at > $1 ORDER BY channel, topic, "partition" LIMIT $2`
 
 // ResumePartition requests that the consumer of a halted partition goes on. It reads the record or
 // the batch before which it is halted again, or goes on after the gap. The consumer carries the
-// request out within about a second, or the partition's next owner does (contract 7.9).
+// request out within about a second, or the partition's next owner does (contract 7.10).
 //
 // ErrNotFound means that no living worker reports the partition, ErrStale that none reports it as
 // halted at that offset. A later request for the partition replaces an earlier one.

@@ -75,7 +75,7 @@ func TestConsumersOfLivingWorkersAreListed(t *testing.T) {
 	})
 }
 
-// TestRequestsAreForHaltsThatLivingWorkersReport proves contract 7.9 and 11.1.
+// TestRequestsAreForHaltsThatLivingWorkersReport proves contract 7.10 and 11.1.
 func TestRequestsAreForHaltsThatLivingWorkersReport(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		worker := r.consumes("c", haltedAtBad+","+haltedAtGap+","+fetching)

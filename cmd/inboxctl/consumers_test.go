@@ -12,7 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// TestHaltedPartitionsAreListedResumedAndSkipped proves contract 7.9 and 11.1.
+// TestHaltedPartitionsAreListedResumedAndSkipped proves contract 7.10 and 11.1.
 func TestHaltedPartitionsAreListedResumedAndSkipped(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		require.Contains(t, r.done("consumers").out, "No consumers")

@@ -84,7 +84,7 @@ func rejectedOf(t *testing.T, ib *inbox.Inbox) (rows []models.RejectedMessage) {
 	return rows
 }
 
-// TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone proves contract 7.9 and 11.1: an operator of
+// TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone proves contract 7.10 and 11.1: an operator of
 // another process sees the halt and resumes the partition. Until the cause is gone it halts again.
 func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -138,7 +138,7 @@ func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
 	})
 }
 
-// TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed proves contract 7.9 for the halts about
+// TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed proves contract 7.10 for the halts about
 // one record, in each delivery mode.
 func TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed(t *testing.T) {
 	unrouted := record(0, "2")
@@ -195,7 +195,7 @@ func TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed(t *testing.T) {
 	}
 }
 
-// TestRequestForAnotherHaltChangesNothing proves contract 7.9: requests for another offset or of a
+// TestRequestForAnotherHaltChangesNothing proves contract 7.10: requests for another offset or of a
 // decision that the halt does not allow, and old ones, are never carried out.
 func TestRequestForAnotherHaltChangesNothing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -255,7 +255,7 @@ func idsOf(requests []models.PartitionRequest) (ids []string) {
 	return ids
 }
 
-// TestConcurrentRequestsAreCarriedOutOnce proves contract 7.9: the later one of two requests
+// TestConcurrentRequestsAreCarriedOutOnce proves contract 7.10: the later one of two requests
 // replaces the earlier one, and whatever wins, the record is kept once and nothing is lost.
 func TestConcurrentRequestsAreCarriedOutOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -294,7 +294,7 @@ func TestConcurrentRequestsAreCarriedOutOnce(t *testing.T) {
 	})
 }
 
-// TestRequestIsCarriedOutByTheNextOwnerOfThePartition proves contract 7.9: the process with the
+// TestRequestIsCarriedOutByTheNextOwnerOfThePartition proves contract 7.10: the process with the
 // halted partition leaves its group before it has polled, and another one joins.
 func TestRequestIsCarriedOutByTheNextOwnerOfThePartition(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -319,7 +319,7 @@ func TestRequestIsCarriedOutByTheNextOwnerOfThePartition(t *testing.T) {
 	})
 }
 
-// TestSkipWhoseCommitFailsKeepsOneRow proves contract 7.9: after a crash between the effect and the
+// TestSkipWhoseCommitFailsKeepsOneRow proves contract 7.10: after a crash between the effect and the
 // commit the record comes again. It halts again, and skipping it again keeps one row.
 func TestSkipWhoseCommitFailsKeepsOneRow(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -345,7 +345,7 @@ func TestSkipWhoseCommitFailsKeepsOneRow(t *testing.T) {
 	})
 }
 
-// TestGapIsPassedAndKeptOnRequest proves contract 7.9 and 7.5: resuming after a gap keeps the gap and
+// TestGapIsPassedAndKeptOnRequest proves contract 7.10 and 7.5: resuming after a gap keeps the gap and
 // goes on as under GapContinue. A gap has no record to skip.
 func TestGapIsPassedAndKeptOnRequest(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, k *kafkatest.Kafka) (to, end int64){
@@ -391,7 +391,7 @@ func TestGapIsPassedAndKeptOnRequest(t *testing.T) {
 	}
 }
 
-// TestBatchThatCannotBeReadIsReadAgainAndNotSkipped proves contract 7.9: its records are unknown, so
+// TestBatchThatCannotBeReadIsReadAgainAndNotSkipped proves contract 7.10: its records are unknown, so
 // skipping one would lose others.
 func TestBatchThatCannotBeReadIsReadAgainAndNotSkipped(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
@@ -483,7 +483,7 @@ func (a *asking) CarryOut(
 
 // TestResumedPartitionReadsEachRecordInOrder halts a partition again and again while records after
 // the halt are fetched and queued. The ledger checks that none is passed, and that no offset is
-// committed before its record is accepted (contract 7.1, 7.9).
+// committed before its record is accepted (contract 7.1, 7.10).
 func TestResumedPartitionReadsEachRecordInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)

@@ -1,7 +1,7 @@
 package health
 
 // The decisions that operators take about a halted partition, as they are stored in requests and in
-// the workers' rows (contract 7.9).
+// the workers' rows (contract 7.10).
 const (
 	// Resume reads the record or the batch again.
 	Resume = "resume"
