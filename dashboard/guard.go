@@ -162,7 +162,7 @@ const (
 	// discard, accept rejected messages again, pause and resume, resume halted partitions and skip
 	// their records.
 	Operator
-	// Admin may also delete, replay, and run the cleanup.
+	// Admin may also delete, replay, backfill, and run the cleanup.
 	Admin
 )
 

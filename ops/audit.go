@@ -32,6 +32,7 @@ const (
 	ActionDiscard        Action = "discard"
 	ActionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
+	ActionBackfill       Action = "backfill"
 	ActionReAccept       Action = "re_accept"
 	ActionDeleteRejected Action = "delete_rejected"
 	ActionPause          Action = "pause"
@@ -45,9 +46,9 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionReAccept,
-		ActionDeleteRejected,
-		ActionPause, ActionResume, ActionResumePartition, ActionSkipRecord, ActionCleanup, ActionDenied}
+	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionBackfill,
+		ActionReAccept, ActionDeleteRejected, ActionPause, ActionResume,
+		ActionResumePartition, ActionSkipRecord, ActionCleanup, ActionDenied}
 }
 
 // AuditEntry is one row of the audit.

@@ -145,16 +145,7 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 	if err != nil {
 		return models.Message{}, err
 	}
-	messages, err := query(ctx, o, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
-		var received store.Stamp
-		var ordered bool
-		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
-			&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
-		if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
-			m.OrderingKey = []byte{}
-		}
-		return err
-	}, number)
+	messages, err := query(ctx, o, pool, loadMessage, scanWholeMessage, number)
 	if err == nil && len(messages) == 0 {
 		err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 	}
@@ -162,6 +153,18 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 		return models.Message{}, err
 	}
 	return messages[0], nil
+}
+
+// scanWholeMessage scans the columns of loadMessage.
+func scanWholeMessage(rows *sql.Rows, m *models.Message) error {
+	var received store.Stamp
+	var ordered bool
+	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
+		&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
+	if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
+		m.OrderingKey = []byte{}
+	}
+	return err
 }
 
 // shown returns a message as operators see it, without its statuses.
@@ -173,7 +176,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	if err != nil {
 		m.PropertiesProblem = err.Error()
 	}
-	m.TraceID, m.OriginalID = traceID(p), p.Attributes[propertyOriginalID]
+	m.TraceID, m.OriginalID = traceID(p), p.Attributes[properties.ReplayOf]
 	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
 	show := func(part redact.Part, name string, value []byte) []byte {
 		of := of
@@ -183,7 +186,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	m.Content, m.OrderingKey = show(redact.PartPayload, "", stored.Content), show(redact.PartKey, "", stored.OrderingKey)
 	p.Headers = o.redactHeaders(of, p.Headers)
 	for name, value := range p.Attributes {
-		if name != propertyOriginalID {
+		if name != properties.ReplayOf {
 			p.Attributes[name] = string(show(redact.PartAttribute, name, []byte(value)))
 		}
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
+// ReplayOf is the attribute of a replayed message that has the ID of its original.
+const ReplayOf = "inboxreplayof"
+
 // storedProperties is the stored form. Text stays readable for an operator, and everything else
 // exact: a string that is not valid UTF-8 is stored as base64 beside it.
 type storedProperties struct {
@@ -109,6 +112,27 @@ func Parse(serialized string) (handler.Properties, error) {
 		return p, nil
 	}
 	return decodeProperties(serialized)
+}
+
+// ChannelBytes is how much of the stored form Channel needs: its first member is the channel, at most
+// 200 characters of at most 12 bytes each.
+const ChannelBytes = 2500
+
+// Channel returns the channel in the beginning of the stored form, which may be cut after
+// ChannelBytes. It returns "" if that does not begin with one.
+func Channel(beginning string) string {
+	d := json.NewDecoder(strings.NewReader(beginning))
+	for _, expected := range []json.Token{json.Delim('{'), "channel"} {
+		if token, err := d.Token(); err != nil || token != expected {
+			return ""
+		}
+	}
+	token, err := d.Token()
+	channel, ok := token.(string)
+	if err != nil || !ok {
+		return ""
+	}
+	return channel
 }
 
 func decodeProperties(serialized string) (handler.Properties, error) {
