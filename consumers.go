@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,9 +12,12 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/ops"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // validateKafka returns what is wrong with the channels' transports.
@@ -218,4 +222,56 @@ func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
 		break
 	}
 	return waiting
+}
+
+// storedConsumers returns the consumers as workers store them for operators. Of all partitions it has the first
+// mostStoredPartitions: the halted ones, then those with a problem, then those with the largest lag.
+func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health) []ops.Consumer {
+	consumers := make([]ops.Consumer, len(all))
+	type listed struct {
+		consumer int
+		ops.ConsumedPartition
+	}
+	var partitions []listed
+	for i, h := range all {
+		of := redact.Value{Channel: h.Channel}
+		consumers[i] = ops.Consumer{Channel: h.Channel, GroupID: h.GroupID, State: string(h.State), Since: h.StateSince,
+			Unlisted: len(h.Partitions)}
+		consumers[i].Lag, _ = h.Lag()
+		for _, p := range h.Partitions {
+			stored := ops.ConsumedPartition{Topic: p.Topic, Partition: int32(p.Partition), State: string(p.State),
+				Position: p.Accepted, Committed: p.Committed, Lag: p.Lag, Since: p.HaltedAt, Halted: p.Halted != nil,
+				Skippable: slices.Contains(p.Decisions, health.Skip), AfterGap: slices.Contains(p.Decisions, health.Continue)}
+			problem := p.Halted
+			if problem == nil && p.Err != nil {
+				problem, stored.Since = p.Err, p.ErrSince
+			}
+			if problem != nil {
+				stored.Problem = shortened(ib.cfg.redactor.Error(of, problem.Error()))
+			}
+			partitions = append(partitions, listed{i, stored})
+		}
+		h.Partitions = nil // what is left is the consumer's own
+		if err := h.Err(); err != nil {
+			consumers[i].Problem = shortened(ib.cfg.redactor.Error(of, err.Error()))
+		}
+	}
+	severity := func(p listed) int {
+		switch {
+		case p.Halted:
+			return 0
+		case p.Problem != "":
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(partitions, func(a, b listed) int {
+		return cmp.Or(cmp.Compare(severity(a), severity(b)), cmp.Compare(b.Lag, a.Lag))
+	})
+	for _, p := range partitions[:min(len(partitions), mostStoredPartitions)] {
+		c := &consumers[p.consumer]
+		c.Partitions = append(c.Partitions, p.ConsumedPartition)
+		c.Unlisted--
+	}
+	return consumers
 }

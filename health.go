@@ -142,22 +142,33 @@ func (ib *Inbox) Health() Health {
 // These bound the health that a heartbeat stores: the row is written every few seconds, and an error's text may be
 // long.
 const (
-	mostStoredReasons = 50
-	mostStoredDetail  = 500 // characters
+	mostStoredReasons    = 50
+	mostStoredDetail     = 500 // characters
+	mostStoredPartitions = 100
 )
 
-// healthJSON returns the reasons, the worst first, as workers store them for operators.
-func (ib *Inbox) healthJSON() string {
-	reasons := append([]ops.HealthReason{}, ib.Health().Reasons...)
+// report returns what workers store for operators: the reasons, the worst first, and the state of the consumers.
+func (ib *Inbox) report() (health, consumers string) {
+	h := ib.Health()
+	reasons := append([]ops.HealthReason{}, h.Reasons...)
 	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })
 	reasons = reasons[:min(len(reasons), mostStoredReasons)]
 	for i, r := range reasons {
-		if text := []rune(r.Detail); len(text) > mostStoredDetail {
-			reasons[i].Detail = string(text[:mostStoredDetail]) + "…"
-		}
+		reasons[i].Detail = shortened(r.Detail)
 	}
-	encoded, err := json.Marshal(reasons)
-	if err != nil { // strings cannot fail to encode
+	return jsonOf(reasons), jsonOf(ib.storedConsumers(h.Consumers))
+}
+
+func shortened(detail string) string {
+	if text := []rune(detail); len(text) > mostStoredDetail {
+		return string(text[:mostStoredDetail]) + "…"
+	}
+	return detail
+}
+
+func jsonOf(list any) string {
+	encoded, err := json.Marshal(list)
+	if err != nil { // strings, numbers and times cannot fail to encode
 		return ""
 	}
 	return string(encoded)

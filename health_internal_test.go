@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,4 +20,28 @@ func TestHaltsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
 	require.Len(t, h.Reasons, haltReasons+1)
 	require.Contains(t, h.Reasons[0].Detail, "orders/0 is halted")
 	require.Equal(t, "9980 more partitions are halted", h.Reasons[haltReasons].Detail)
+}
+
+// TestHaltedPartitionsAreStoredFirst proves contract 11.1: however many partitions a process has, its row has a bounded
+// number of them.
+func TestHaltedPartitionsAreStoredFirst(t *testing.T) {
+	all := []kafkaconsumer.Health{{Channel: "orders", Partitions: make([]kafkaconsumer.PartitionHealth, 10_000)},
+		{Channel: "payments", Partitions: make([]kafkaconsumer.PartitionHealth, 3)}}
+	for i := range all[0].Partitions {
+		all[0].Partitions[i] = kafkaconsumer.PartitionHealth{Topic: "orders", Partition: i, Lag: int64(i)}
+	}
+	all[1].Partitions[2] = kafkaconsumer.PartitionHealth{Topic: "payments", Partition: 2, Accepted: 7,
+		Halted: errors.New("bad " + strings.Repeat("x", 1000)), Decisions: []string{"resume", "skip"}}
+	all[1].Partitions[1].Err = errors.New("fetching fails")
+	stored := (&Inbox{cfg: &config{}}).storedConsumers(all)
+	require.Len(t, stored[1].Partitions, 2, "more than a lag")
+	halted := stored[1].Partitions[0]
+	require.Equal(t, []any{"payments", int32(2), int64(7), true, true, false},
+		[]any{halted.Topic, halted.Partition, halted.Position, halted.Halted, halted.Skippable, halted.AfterGap})
+	require.Len(t, []rune(halted.Problem), mostStoredDetail+1)
+	require.Len(t, stored[0].Partitions, mostStoredPartitions-2)
+	require.EqualValues(t, 9999, stored[0].Partitions[0].Lag)
+	require.Equal(t, []int{10_000 - mostStoredPartitions + 2, 1}, []int{stored[0].Unlisted, stored[1].Unlisted})
+	require.Empty(t, stored[0].Problem)
+	require.Less(t, len(jsonOf(stored)), 64<<10)
 }

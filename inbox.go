@@ -100,7 +100,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		Options: cfg.options.Processor,
 		Clock:   cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
 		Middleware: cfg.options.Middleware, Backoff: cfg.options.Backoff,
-		Health: ib.healthJSON, Redactor: cfg.redactor})
+		Report: ib.report, Redactor: cfg.redactor})
 	if err != nil {
 		return fail(err)
 	}

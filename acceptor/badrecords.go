@@ -92,6 +92,14 @@ func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition
 	}
 }
 
+// bad returns the result of a bad record.
+func (in *intake) bad(r envelope.Record, err error) envelope.Result {
+	_, mostlyBad := in.mostlyBad[partitionOf(r)]
+	result := envelope.Result{Disposition: in.disposition(r, err), Err: err}
+	result.Skippable = result.Disposition == envelope.Halt && (!mostlyBad || isUnrouted(err))
+	return result
+}
+
 func isUnrouted(err error) bool {
 	var reason *InvalidError
 	return errors.As(err, &reason) && reason.Reason == reasonUnrouted

@@ -28,10 +28,7 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 		zap.Int64(telemetry.FieldFromOffset, gap.From), zap.Int64(telemetry.FieldToOffset, gap.To),
 		zap.String(telemetry.FieldReason, gap.Reason),
 	}
-	added, err := a.store.KeepGap(ctx, models.Gap{
-		ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic, Partition: int32(gap.Partition),
-		FromOffset: gap.From, ToOffset: gap.To, Reason: gap.Reason, FoundAt: a.clock.Now(),
-	})
+	added, err := a.store.KeepGap(ctx, a.gapRow(channel, gap))
 	if err != nil {
 		err = fmt.Errorf("keep the gap of %s/%d from offset %d to %d: %w", gap.Topic, gap.Partition, gap.From, gap.To, err)
 		if store.IsData(err) { // retrying would not help
@@ -47,4 +44,10 @@ func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.G
 	a.counters.OfChannel(telemetry.Gaps, channel, 1)
 	a.log.Error("inbox: records are missing, the channel goes on without them", fields...)
 	return envelope.Durable, nil
+}
+
+func (a *Acceptor) gapRow(channel string, gap envelope.Gap) models.Gap {
+	return models.Gap{ID: uuid.Must(uuid.NewV7()).String(), Channel: channel, Topic: gap.Topic,
+		Partition: int32(gap.Partition), FromOffset: gap.From, ToOffset: gap.To, Reason: gap.Reason,
+		FoundAt: a.clock.Now()}
 }

@@ -116,7 +116,8 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			result.Unrouted++
 		case handler.OutcomeInvalid:
 			if result.Err == nil { // an ID conflict, which only the store could see
-				result.Err, result.Disposition = r.Err, in.disposition(received[owner[i]].Record, r.Err)
+				bad := in.bad(received[owner[i]].Record, r.Err)
+				result.Err, result.Disposition, result.Skippable = bad.Err, bad.Disposition, bad.Skippable
 			}
 		}
 	}
@@ -160,12 +161,12 @@ func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []en
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
 		if r.Err != nil {
-			results[i] = envelope.Result{Disposition: in.disposition(r.Record, r.Err), Err: r.Err}
+			results[i] = in.bad(r.Record, r.Err)
 		}
 	}
 	for i, r := range p.results {
 		if r.Err != nil && results[owner[i]].Err == nil {
-			results[owner[i]] = envelope.Result{Disposition: in.disposition(received[owner[i]].Record, r.Err), Err: r.Err}
+			results[owner[i]] = in.bad(received[owner[i]].Record, r.Err)
 		}
 	}
 	return results

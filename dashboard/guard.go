@@ -159,7 +159,8 @@ const (
 	// keys, and the audit.
 	Viewer Role = iota + 1
 	// Operator sees those too (payloads with ShowPayloads), and may retry,
-	// discard, accept rejected messages again, pause and resume.
+	// discard, accept rejected messages again, pause and resume, resume halted partitions and skip
+	// their records.
 	Operator
 	// Admin may also delete, replay, backfill, and run the cleanup.
 	Admin

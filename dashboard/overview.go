@@ -133,8 +133,9 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) +
 			" wait. Check that the application runs and reaches the database.", "workers", "See the workers"}
 	case unhealthy > 0:
+		link, to := detailsOf(seen.Reasons[0])
 		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]),
-			"The health section below lists each reason.", "workers", "See the workers"}
+			"The health section below lists each reason.", link, to}
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
 			plural(int64(poisoned), " handler.", " handlers."),
@@ -151,8 +152,9 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."),
 			"Their messages wait until they are resumed.", "handlers", "See the handlers"}
 	case len(seen.Reasons) > 0:
+		link, to := detailsOf(seen.Reasons[0])
 		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]),
-			"The health section below lists each reason.", "workers", "See the workers"}
+			"The health section below lists each reason.", link, to}
 	case seen.Rejected.N > 0:
 		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.",
 			" records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.",
@@ -164,6 +166,14 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"good", "All is well: work is being processed.", "Nothing is poisoned or rejected.", "", ""}
 	}
 	return verdict{"good", "All is well: no work is pending.", "Nothing is due, poisoned or rejected.", "", ""}
+}
+
+// detailsOf returns the page with details of a health reason, and the text of the link to it.
+func detailsOf(r ops.HealthReason) (link, to string) {
+	if r.Channel != "" {
+		return "consumers", "See the consumers"
+	}
+	return "workers", "See the workers"
 }
 
 // reasonText formats a health reason as one line.

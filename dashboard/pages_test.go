@@ -19,7 +19,7 @@ import (
 func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		pages := []string{"", "messages", "messages?state=poisoned&handler=mail&limit=100", "failures", "rejected",
-			"handlers", "workers", "gaps", "markers", "markers?id=m1", "audit", "cleanup"}
+			"handlers", "consumers", "workers", "gaps", "markers", "markers?id=m1", "audit", "cleanup"}
 		for _, page := range pages {
 			require.Contains(t, r.page(page), "</html>", page)
 		}
@@ -33,7 +33,8 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 			require.Contains(t, r.page(page), "</html>", page)
 			require.NotContains(t, r.page(page), "no value", page)
 		}
-		for _, page := range []string{"", "messages", "failures", "rejected", "handlers", "workers", "gaps", "markers", "audit"} {
+		for _, page := range []string{"", "messages", "failures", "rejected", "handlers", "consumers", "workers", "gaps", "markers",
+			"audit"} {
 			part := r.page(page + "?part=live")
 			require.True(t, strings.HasPrefix(part, "<nav"), part)
 			require.NotContains(t, part, "<html", page)

@@ -34,7 +34,7 @@ func TestNoPageShowsWhatTheInboxsHookHides(t *testing.T) {
 			row.Key, row.Value, row.Headers = []byte(card), m.Content, properties.SerializeHeaders(headers)
 		})
 		for _, page := range []string{"", "messages", "messages?error=4111", "message?id=a", "failures", "handlers",
-			"workers", "audit",
+			"consumers", "workers", "audit",
 			"rejected", "rejected-message?id=" + rejected, "delete?id=a", "replay?id=a", "delete-rejected?id=" + rejected} {
 			got := r.page(page)
 			require.NotContains(t, got, "1111 1111", page)

@@ -26,6 +26,7 @@ func routes() []route {
 		{get, "rejected", Viewer, (*request).rejectedList},
 		{get, "rejected-message", Viewer, (*request).rejectedOne},
 		{get, "handlers", Viewer, (*request).handlers},
+		{get, "consumers", Viewer, (*request).consumers},
 		{get, "workers", Viewer, (*request).workers},
 		{get, "gaps", Viewer, (*request).gaps},
 		{get, "markers", Viewer, (*request).markers},
@@ -41,6 +42,10 @@ func routes() []route {
 		{post, "pause", Operator, (*request).pause},
 		{post, "resume", Operator, (*request).resume},
 		{post, "accept", Operator, (*request).reAccept},
+		{get, "resume-partition", Operator, (*request).confirmResume},
+		{post, "resume-partition", Operator, (*request).resumePartition},
+		{get, "skip-record", Operator, (*request).confirmSkip},
+		{post, "skip-record", Operator, (*request).skipRecord},
 
 		{get, "delete", Admin, (*request).confirmDelete},
 		{post, "delete", Admin, (*request).deleteMessage},

@@ -48,6 +48,7 @@ type navCounts struct {
 	Rejected ops.Count
 	Gaps     ops.Count
 	Paused   int
+	Halted   int
 }
 
 // samples holds the samples of the last hour, oldest first, and the latest overview.
@@ -142,7 +143,7 @@ func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 		}
 	}
 	g := navCounts{Known: true, Inbox: seen.Inbox, Poisoned: total(seen).Poisoned, Rejected: seen.Rejected,
-		Gaps: seen.Gaps}
+		Gaps: seen.Gaps, Halted: haltsIn(seen.Reasons)}
 	for _, h := range seen.Handlers {
 		if h.Paused {
 			g.Paused++

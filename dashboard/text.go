@@ -257,21 +257,23 @@ type notice struct {
 var noticeFields = []string{"notice", "done", "left"}
 
 var noticeTexts = map[string]notice{
-	"retried":         {Text: "Retried: due now."},
-	"discarded":       {Text: "Discarded: it will not run again."},
-	"retried-some":    {Text: "Retried.", Counted: true},
-	"discarded-some":  {Text: "Discarded.", Counted: true},
-	"paused":          {Text: "Paused: workers stop claiming within a heartbeat. Running handlers continue."},
-	"resumed":         {Text: "Resumed: workers claim again within a heartbeat."},
-	"not-paused":      {Text: "It was not paused: nothing was done."},
-	"accepted":        {Text: "Accepted: the record is now a message and no longer rejected."},
-	"known":           {Text: "Duplicate: the message had been accepted before. The record is no longer rejected."},
-	"unrouted":        {Text: "Accepted, but no handler subscribes to its type."},
-	"deleted":         {Text: "Deleted."},
-	"replayed":        {Text: "Replayed: this is the new message."},
-	"ended":           {Text: "Stopping: the current chunk is completed or rolled back as a whole."},
-	"nothing-chosen":  {Text: "Nothing was selected.", Bad: true},
-	"already-stopped": {Text: "It had already ended."},
+	"retried":          {Text: "Retried: due now."},
+	"discarded":        {Text: "Discarded: it will not run again."},
+	"retried-some":     {Text: "Retried.", Counted: true},
+	"discarded-some":   {Text: "Discarded.", Counted: true},
+	"paused":           {Text: "Paused: workers stop claiming within a heartbeat. Running handlers continue."},
+	"resumed":          {Text: "Resumed: workers claim again within a heartbeat."},
+	"resume-requested": {Text: "Requested: the consumer resumes the partition within seconds."},
+	"skip-requested":   {Text: "Requested: the consumer keeps the record as rejected and goes on within seconds."},
+	"not-paused":       {Text: "It was not paused: nothing was done."},
+	"accepted":         {Text: "Accepted: the record is now a message and no longer rejected."},
+	"known":            {Text: "Duplicate: the message had been accepted before. The record is no longer rejected."},
+	"unrouted":         {Text: "Accepted, but no handler subscribes to its type."},
+	"deleted":          {Text: "Deleted."},
+	"replayed":         {Text: "Replayed: this is the new message."},
+	"ended":            {Text: "Stopping: the current chunk is completed or rolled back as a whole."},
+	"nothing-chosen":   {Text: "Nothing was selected.", Bad: true},
+	"already-stopped":  {Text: "It had already ended."},
 }
 
 func noticeIn(query url.Values) *notice {

@@ -18,7 +18,7 @@ import (
 )
 
 // databaseAway is an acceptor whose database is down.
-type databaseAway struct{}
+type databaseAway struct{ noRequests }
 
 func (databaseAway) AcceptRecords(context.Context, string, []envelope.Received) ([]envelope.Result, error) {
 	return nil, errors.New("the database is away")
@@ -41,7 +41,6 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	other.Send(cfg.BufferBytes - 1) // to another worker
 	w := &worker{
 		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{},
-		stopped:   map[*partition]bool{},
 		accepting: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
 	}
 	var records []envelope.Record

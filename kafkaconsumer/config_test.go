@@ -131,7 +131,7 @@ func FuzzValidateNeverPanics(f *testing.F) {
 	})
 }
 
-type acceptor struct{}
+type acceptor struct{ kafkaconsumer.Acceptor }
 
 func (acceptor) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
 	return envelope.Halt, nil

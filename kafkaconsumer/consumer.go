@@ -49,6 +49,7 @@ type Consumer struct {
 	accepting   *condition.Condition
 	committing  *condition.Condition
 	stalling    *condition.Condition
+	attending   *condition.Condition // polling for operators' requests
 	bootstrap   int                  // index in cfg.Brokers to ask first; used by run's goroutine only
 	publishing  *condition.Condition // publishing to the dead-letter topic
 	deadLetters *deadLetterPublisher // nil without a dead-letter topic
@@ -110,6 +111,7 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		accepting:  condition.New(log, clk, zap.WarnLevel, "accept", "the same records are tried again"),
 		committing: condition.New(log, clk, zap.WarnLevel, "offset commit", "what was accepted since may be redelivered"),
 		stalling:   condition.New(log, clk, zap.WarnLevel, "partition progress", "there are records to read"),
+		attending:  condition.New(log, clk, zap.WarnLevel, "partition requests", "halted partitions stay halted"),
 	}
 	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk,
 		zap.WarnLevel,

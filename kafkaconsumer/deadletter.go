@@ -63,7 +63,7 @@ type DeadLetterError struct {
 
 // Error names both errors and what to do.
 func (e *DeadLetterError) Error() string {
-	return fmt.Sprintf("dead-letter topic %q refuses the bad record: %v; change the topic's limits, or the policy, and start again; the record is bad because: %v", e.Topic, e.Refusal, e.Reason)
+	return fmt.Sprintf("dead-letter topic %q refuses the bad record: %v; change the topic's limits and resume the partition, or skip the record; the record is bad because: %v", e.Topic, e.Refusal, e.Reason)
 }
 
 // Unwrap returns Refusal and Reason.

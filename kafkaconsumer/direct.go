@@ -81,15 +81,18 @@ func (w *directWorker) run(ctx, acceptCtx context.Context) {
 // deliver finishes a chunk's records, one after the other. It reports false if ctx or acceptCtx
 // ended first. Records that are unfinished then are not noted, so they are not committed.
 func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
+	if c.skipping != nil && w.partition.takes(c.run) {
+		return w.skip(acceptCtx, c)
+	}
 	for _, r := range c.received {
-		if w.stopped[w.partition] {
+		if !w.partition.takes(c.run) {
 			return true
 		}
-		if ctx.Err() != nil || !w.one(ctx, acceptCtx, r) {
+		if ctx.Err() != nil || !w.one(ctx, acceptCtx, c.run, r) {
 			return false
 		}
 	}
-	if !w.stopped[w.partition] {
+	if w.partition.takes(c.run) {
 		w.partition.accept(c.next, w.clock.Now()) // past hidden records, too
 	}
 	return true
@@ -98,18 +101,19 @@ func (w *directWorker) deliver(ctx, acceptCtx context.Context, c *chunk) bool {
 // one finishes one record. Unrouted messages are handed over first, because their policy may be to
 // halt before the record. Where they make the record bad, they wait for the handlers: a record is
 // kept once, with everything that is wrong with it.
-func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) bool {
+func (w *directWorker) one(ctx, acceptCtx context.Context, run int, r envelope.Received) bool {
 	reason, next := r.Err, r.Record.Offset+1
 	if reason == nil && len(r.Messages) == 0 {
-		return w.passToAcceptor(acceptCtx, r, next) // the acceptor counts the empty record
+		return w.passToAcceptor(acceptCtx, run, r, next) // the acceptor counts the empty record
 	}
 	if reason == nil {
 		unrouted := w.deliverer.Unrouted(r)
 		if len(unrouted) > 0 && !w.unroutedIsBad {
-			if !w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, r.Record.Offset) {
+			held := envelope.Received{Record: r.Record, Messages: unrouted}
+			if !w.passToAcceptor(acceptCtx, run, held, r.Record.Offset) {
 				return false
 			}
-			if w.stopped[w.partition] {
+			if !w.partition.takes(run) {
 				return true
 			}
 		}
@@ -118,7 +122,7 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 		}
 		if len(unrouted) > 0 && w.unroutedIsBad {
 			if reason == nil {
-				return w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Messages: unrouted}, next)
+				return w.passToAcceptor(acceptCtx, run, envelope.Received{Record: r.Record, Messages: unrouted}, next)
 			}
 			reason = fmt.Errorf("%w; besides, there is no handler for type %q", reason, unrouted[0].Type)
 		}
@@ -127,10 +131,10 @@ func (w *directWorker) one(ctx, acceptCtx context.Context, r envelope.Received) 
 		w.partition.accept(next, w.clock.Now())
 		return true
 	}
-	return w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)
+	return w.passToAcceptor(acceptCtx, run, envelope.Received{Record: r.Record, Err: reason}, next)
 }
 
 // passToAcceptor passes to the acceptor what no handler can process. next is the offset to continue at.
-func (w *directWorker) passToAcceptor(acceptCtx context.Context, r envelope.Received, next int64) bool {
-	return w.accept(acceptCtx, []*chunk{{partition: w.partition, received: []envelope.Received{r}, next: next}})
+func (w *directWorker) passToAcceptor(acceptCtx context.Context, run int, r envelope.Received, next int64) bool {
+	return w.accept(acceptCtx, []*chunk{{partition: w.partition, run: run, received: []envelope.Received{r}, next: next}})
 }

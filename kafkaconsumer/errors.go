@@ -47,10 +47,10 @@ func (e *OffsetGapError) Error() string {
 			e.Partition, e.Last)
 	}
 	if e.Offset < e.First {
-		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, set OnGap to continue or the group's offset to %d", where, e.First-e.Offset, e.First)
+		return fmt.Sprintf("%s: %d records were deleted unread; to go on without them, resume the partition, set OnGap to continue or the group's offset to %d", where, e.First-e.Offset, e.First)
 	}
 	return where +
-		": the log was truncated, or the topic was deleted and created again; to go on, set OnGap to continue or the group's offset within the log"
+		": the log was truncated, or the topic was deleted and created again; to go on, resume the partition, set OnGap to continue or the group's offset within the log"
 }
 
 // TopicRecreatedError is why a partition halts when its topic was deleted and created again while
@@ -68,7 +68,7 @@ type TopicRecreatedError struct {
 
 // Error describes what happened and what to do.
 func (e *TopicRecreatedError) Error() string {
-	return fmt.Sprintf("topic %s was deleted and created again: the log of partition %d in which offset %d came next is gone, the new one begins at %d; to go on, set OnGap to continue or the group's offset to %d",
+	return fmt.Sprintf("topic %s was deleted and created again: the log of partition %d in which offset %d came next is gone, the new one begins at %d; to go on, resume the partition, set OnGap to continue or the group's offset to %d",
 		e.Topic, e.Partition, e.Offset, e.First, e.First)
 }
 

@@ -29,7 +29,8 @@ const (
 	emptyPause = 10 * time.Millisecond
 )
 
-// fetcher reads one partition from its start until the session ends or the partition halts.
+// fetcher reads one partition from its start until the session ends. While the partition is halted,
+// it waits for an operator's request.
 type fetcher struct {
 	network   *network
 	cfg       Config
@@ -43,10 +44,14 @@ type fetcher struct {
 	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from
 	// fetching.
 	out  chan<- *chunk
-	halt func(*partition, error)
+	halt func(*partition, halt)
 	// fetching is shared by all partitions.
 	fetching *condition.Condition
 	gaps     gapKeeper
+	log      *zap.Logger
+	// skipping is a request to skip the next record, and passing one to continue after a gap. They
+	// are nil if there is none.
+	skipping, passing *granted
 
 	conn *kafkawire.FetchConn // nil: to be made
 	// id is the topic's ID. identified is when it was last confirmed, zero on a new connection.
@@ -63,13 +68,25 @@ type fetcher struct {
 	losses int
 }
 
-func (f *fetcher) run(committed int64) {
+func (f *fetcher) run(session context.Context, committed int64) {
+	defer f.fetching.Forget(f.partition)
+	offset, ok := f.begin(committed)
+	for ok {
+		f.read(offset)
+		offset, ok = f.awaitRequest(session)
+	}
+}
+
+// read fetches until the session ends or the partition halts.
+func (f *fetcher) read(offset int64) {
 	p := f.partition
 	defer f.fetching.Forget(p)
 	defer f.hangUp()
-	offset, ok := f.begin(committed)
-	if !ok {
-		return
+	ok := true
+	if f.passing != nil {
+		if offset, ok = f.passGap(offset, f.passing.halt.reason); !ok {
+			return
+		}
 	}
 	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
 	fatals := 0
@@ -173,7 +190,7 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 		f.identified, f.unsure = time.Now(), false
 	}
 	d := &responseReader{fetcher: f, held: held, response: response, wanted: offset, next: offset,
-		chunk: &chunk{partition: f.partition}}
+		chunk: f.newChunk()}
 	err = d.run()
 	return d.sent, len(response.Records) > 0, err
 }

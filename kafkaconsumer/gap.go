@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -41,9 +42,10 @@ const (
 	agreePause   = 250 * time.Millisecond
 )
 
-// passGap continues after a gap if the acceptor stored the gap and allows it. It halts the
-// partition if the acceptor does not, or if reason is no gap. It returns the offset to continue at,
-// and false if there is none. If the log turns out to hold the offset, reading continues there.
+// passGap continues after a gap if the acceptor stored the gap and allows it, or if an operator
+// requested it (passing). It halts the partition if the acceptor does not, or if reason is no gap.
+// It returns the offset to continue at, and false if there is none. If the log turns out to hold the
+// offset, reading continues there.
 //
 // Only passGap may move the committed offset back: to the beginning of a log that ends before the
 // offset, or to that of another log than the one that was read. Topic IDs or leader epochs show the
@@ -65,7 +67,7 @@ const (
 func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
 	if _, err := f.describeGap(offset, reason); err != nil {
-		f.halt(p, err)
+		f.halt(p, halt{reason: err, decisions: []string{health.Resume}})
 		return 0, false
 	}
 	for !p.isCommitted(offset) {
@@ -83,18 +85,22 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		switch {
 		case err != nil:
 			f.failed(err, zap.Int64(telemetry.FieldOffset, offset))
-		case now == nil:
+		case now == nil && f.passing == nil:
 			return offset, true
 		default:
-			reason = now
-			disposition, err := f.gaps.accept(p.ctx, gap)
+			disposition, err := f.keepGap(gap, now != nil)
 			if p.ctx.Err() != nil {
 				return 0, false
 			}
 			if err == nil {
 				f.gaps.accepting.End(f)
+				f.passing = nil
+				if now == nil {
+					return offset, true
+				}
+				reason = now
 				if disposition == envelope.Halt {
-					f.halt(p, reason)
+					f.halt(p, halt{reason: reason, decisions: []string{health.Continue}})
 					return 0, false
 				}
 				return f.restart(gap.To, reason)
@@ -105,6 +111,19 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		if !retry.wait(p.ctx) {
 			return 0, false
 		}
+	}
+}
+
+// keepGap has the gap stored if the policy allows it or an operator has requested it. If there is no
+// gap any more, the request has nothing to store and is only deleted.
+func (f *fetcher) keepGap(gap envelope.Gap, still bool) (envelope.Disposition, error) {
+	switch {
+	case f.passing == nil:
+		return f.gaps.accept(f.partition.ctx, gap)
+	case still:
+		return carryOut(f.partition.ctx, f.gaps.acceptor, f.passing.request, nil, &gap)
+	default:
+		return carryOut(f.partition.ctx, f.gaps.acceptor, f.passing.request, nil, nil)
 	}
 }
 
@@ -168,7 +187,7 @@ func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 			return 0, false
 		}
 	}
-	f.epoch = 0
+	f.epoch, f.skipping = 0, nil // the record to skip was in the log before
 	var fall *EpochError
 	var recreated *TopicRecreatedError
 	switch {

@@ -192,7 +192,8 @@ const (
 	PartitionAccepting PartitionState = "accepting"
 	// PartitionFailing means that fetching fails and is retried.
 	PartitionFailing PartitionState = "failing"
-	// PartitionHalted means stopped until the partition is assigned again.
+	// PartitionHalted means stopped until an operator resumes the partition (contract 7.10), or until
+	// it is assigned again.
 	PartitionHalted PartitionState = "halted"
 )
 
@@ -228,10 +229,14 @@ type PartitionHealth struct {
 	// ProgressTimeout. It is zero otherwise, and where Halted, Err, Health.AcceptErr or
 	// Health.DeadLetterErr shows the cause. An open transaction is no stall.
 	StalledSince time.Time
-	// Halted is why the partition is stopped, since HaltedAt. It is nil if the partition is not
-	// stopped. A new assignment starts it again.
+	// Halted is why the partition is stopped before Accepted, since HaltedAt. It is nil if the
+	// partition is not stopped. An operator's request (contract 7.10) or a new assignment starts it
+	// again.
 	Halted   error
 	HaltedAt time.Time
+	// Decisions are those that a request may take: "resume" or, after a gap, "continue", and "skip"
+	// if the halt is about one record. They are nil if the partition is not stopped.
+	Decisions []string
 	// Err is the last error of fetching, which has failed since ErrSince. It is nil once fetching
 	// works again.
 	Err      error
@@ -265,11 +270,11 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 		Lag:          p.lag(), BehindSince: p.behindSince,
 		CaughtUp:   p.answered && p.assignedWatermark >= 0 && p.accepted >= p.assignedWatermark,
 		AssignedAt: p.assignedAt, ProgressAt: p.progressAt, StalledSince: p.stalledSince(timeout, excused),
-		Halted: p.halted, HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,
+		HaltedAt: p.haltedAt, Err: p.err, ErrSince: p.errSince,
 	}
 	switch {
 	case p.halted != nil:
-		h.State = PartitionHalted
+		h.State, h.Halted, h.Decisions = PartitionHalted, p.halted.reason, p.halted.decisions
 	case p.err != nil:
 		h.State = PartitionFailing
 	case p.accepted < 0:

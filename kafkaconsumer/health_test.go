@@ -10,9 +10,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/models"
 )
 
-type acceptNothing struct{}
+// noRequests completes an acceptor in tests without operators.
+type noRequests struct{}
+
+func (noRequests) PartitionRequests(context.Context, string) ([]models.PartitionRequest, error) {
+	return nil, nil
+}
+
+func (noRequests) CarryOut(
+	context.Context, models.PartitionRequest, *envelope.Received, *envelope.Gap,
+) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
+type acceptNothing struct{ noRequests }
 
 func (acceptNothing) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
 	return envelope.Halt, nil
@@ -79,7 +93,7 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	halted.begin(5, false)
 	require.True(t, halted.assigned(10))
 	halted.fetched(8, 10, 10, 0)
-	halted.halt(kafka.Unknown)
+	halted.halt(recordHalt(kafka.Unknown, true))
 	require.False(t, now(halted).CaughtUp)
 
 	shorter := newPartition(t.Context(), "orders", 5, 100)
@@ -120,7 +134,7 @@ func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 		},
 		"nothing to read":        {do: func(p *partition, _ *set) { p.fetched(5, 5, 5, 0) }},
 		"an open transaction":    {do: func(p *partition, _ *set) { p.fetched(5, 10, 5, 0) }},
-		"halted":                 {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.halt(kafka.Unknown) }},
+		"halted":                 {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.halt(recordHalt(kafka.Unknown, true)) }},
 		"fetching fails":         {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.failing(kafka.Unknown) }},
 		"nothing is known of it": {do: func(*partition, *set) {}},
 	} {
@@ -221,12 +235,14 @@ func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	require.Zero(t, h.BehindSince)
 
 	halted := tick()
-	p.halt(kafka.Unknown)
+	p.halt(recordHalt(kafka.Unknown, true))
 	tick()
-	p.halt(kafka.NotLeaderForPartition)
+	p.halt(halt{reason: kafka.NotLeaderForPartition})
 	h = now(p)
 	require.Equal(t, PartitionHalted, h.State)
 	require.Equal(t, halted, h.HaltedAt)
+	require.ErrorIs(t, h.Halted, kafka.Unknown, "a record's halt stays the reason")
+	require.Equal(t, []string{"resume", "skip"}, h.Decisions)
 }
 
 func TestProblemsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
@@ -301,7 +317,7 @@ func FuzzPartitionHealth(f *testing.F) {
 				p.stale()
 			}
 			if n == 255 {
-				p.halt(kafka.Unknown)
+				p.halt(recordHalt(kafka.Unknown, true))
 			}
 			h = p.health(false, timeout, time.Time{})
 			require.LessOrEqual(t, h.Committed, max(h.Accepted, -1))

@@ -92,8 +92,11 @@ func (c *Consumer) setMissing(missing, denied []string) {
 }
 
 // halt stops a partition, logs the reason and calls OnHalt.
-func (c *Consumer) halt(p *partition, reason error) {
-	p.halt(reason)
+func (c *Consumer) halt(p *partition, h halt) {
+	if !p.halt(h) {
+		return
+	}
+	reason := h.reason
 	c.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
 		zap.Int(telemetry.FieldPartition, p.id),
 		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))

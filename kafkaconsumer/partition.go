@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // partition is one assigned partition in one generation. Offsets are those of the next record, as
@@ -14,9 +15,12 @@ import (
 type partition struct {
 	topic string
 	id    int
-	// ctx ends with the session, or earlier when the partition halts.
+	// ctx ends with the session, or earlier when the partition halts. A resumed partition gets
+	// another one. Only its fetcher uses it.
 	ctx  context.Context
 	stop context.CancelFunc
+	// requests passes operators' requests to the fetcher.
+	requests chan models.PartitionRequest
 
 	mu sync.Mutex
 	// start is where fetching began.
@@ -47,8 +51,10 @@ type partition struct {
 	err                        error // last error of fetching; nil since it worked again
 	errSince, wellSince        time.Time
 	watermarkErr               error // last error of asking for watermarks
-	halted                     error
+	halted                     *halt // nil if the partition is not halted
 	haltedAt                   time.Time
+	// run counts how often the partition was resumed.
+	run int
 
 	// clock and readCommitted are the session's.
 	clock         clock.Clock
@@ -63,11 +69,15 @@ type chunk struct {
 	// next is the offset to continue at once the chunk is accepted.
 	next  int64
 	bytes int
+	// run is that of the partition when the chunk was fetched.
+	run int
+	// skipping, if not nil, means that the chunk has one record, which an operator skips.
+	skipping *granted
 }
 
 func newPartition(ctx context.Context, topic string, id int, committed int64) *partition {
 	p := &partition{topic: topic, id: id, start: -1, next: -1, accepted: -1, committed: -1, highWatermark: -1,
-		lastStable: -1, logStart: -1, assignedWatermark: -1}
+		lastStable: -1, logStart: -1, assignedWatermark: -1, requests: make(chan models.PartitionRequest, 1)}
 	if committed >= 0 {
 		p.committed = committed
 	}
@@ -121,17 +131,21 @@ func (p *partition) acceptedTo() int64 {
 	return p.accepted
 }
 
-// halt stops fetching for the rest of the generation. What was accepted may still be committed.
-// What was fetched before is still accepted, unless one of its records halts the partition earlier:
-// then that becomes the reason.
-func (p *partition) halt(reason error) {
+// halt stops fetching until the partition is resumed or assigned again. What was accepted may still
+// be committed. What was fetched before is still accepted, unless one of its records halts the
+// partition earlier: then that becomes the reason. It reports whether h is the reason now.
+func (p *partition) halt(h halt) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.halted != nil && !h.record {
+		return false
+	}
 	if p.halted == nil {
 		p.haltedAt = p.clock.Now()
 	}
-	p.halted = reason
+	p.halted = &h
 	p.stop()
+	return true
 }
 
 // due returns the offset to commit, and whether the coordinator does not have it yet.

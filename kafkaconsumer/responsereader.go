@@ -132,7 +132,7 @@ func (d *responseReader) batch(b kafkawire.Batch) (err error) {
 }
 
 // add puts a record into the chunk.
-func (d *responseReader) add(r envelope.Record) error {
+func (d *responseReader) add(r envelope.Record) (err error) {
 	if r.Offset < d.wanted {
 		return nil
 	}
@@ -151,11 +151,24 @@ func (d *responseReader) add(r envelope.Record) error {
 	if d.chunk.received == nil {
 		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, d.count), 1))
 	}
-	received := f.decode(kafkawire.Owned(r))
+	received := envelope.Received{Record: kafkawire.Owned(r)}
+	if s := f.skipping; s != nil && r.Offset == s.request.Offset {
+		received.Err, d.chunk.skipping = s.halt.reason, s
+	} else {
+		received = f.decode(received.Record)
+	}
+	f.skipping = nil // it is the first record; if it is gone, there is nothing to skip
 	size = received.Size()
 	d.chunk.received = append(d.chunk.received, received)
 	d.chunk.bytes += size
 	d.next = r.Offset + 1
+	if d.chunk.skipping != nil {
+		defer func() {
+			if err == nil && !d.flush(d.next) {
+				err = f.partition.ctx.Err()
+			}
+		}()
+	}
 	if size > bound { // possible with IDs or keys that the application's functions make
 		if !d.held.Take(f.partition.ctx, size-bound) {
 			return f.partition.ctx.Err()
@@ -173,9 +186,12 @@ func (d *responseReader) flush(next int64) bool {
 	if !d.fetcher.send(d.fetcher.partition.ctx, d.chunk, d.held) {
 		return false
 	}
-	d.sent, d.chunk = next, &chunk{partition: d.fetcher.partition}
+	d.sent, d.chunk = next, d.fetcher.newChunk()
 	return true
 }
+
+// newChunk returns an empty chunk of the partition's run. Only the fetcher begins another run.
+func (f *fetcher) newChunk() *chunk { return &chunk{partition: f.partition, run: f.partition.run} }
 
 // note records the offset and the response's watermarks for the partition's health.
 func (d *responseReader) note(next int64) {

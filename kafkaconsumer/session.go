@@ -71,7 +71,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 		workers.Go(func() { w.run(s.ctx, s.acceptCtx) })
 		for j := i; j < len(s.partitions); j += len(consuming) {
 			f := s.makeFetcher(s.partitions[j], w.queue())
-			fetchers.Go(func() { f.run(f.partition.committed) })
+			fetchers.Go(func() { f.run(s.ctx, f.partition.committed) })
 		}
 	}
 	committer := &committer{gen: s.gen, partitions: s.partitions, interval: c.cfg.CommitInterval, another: s.commitAgain,
@@ -85,6 +85,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	})
 	helpers.Go(func() { watch(s.ctx, s.end) })
 	helpers.Go(func() { s.observe(s.ctx) })
+	helpers.Go(func() { s.attend(s.ctx) })
 	helpers.Go(func() { s.beginGroup(s.ctx) })
 
 	<-s.ctx.Done()
@@ -132,7 +133,7 @@ func (s *session) makeWorker(in chan *chunk) *worker {
 	return &worker{
 		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, accepting: c.accepting,
 		deadLetters: c.deadLetters, session: s.ctx, clock: c.clock,
-		in: in, stopped: map[*partition]bool{},
+		in: in,
 	}
 }
 
@@ -141,6 +142,7 @@ func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	return &fetcher{
 		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound,
 		groupOffsets: c.groupOffsets, out: out, halt: c.halt, fetching: c.fetching,
+		log:  c.log,
 		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, accepting: c.accepting},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Acceptor persists what a consumer received. *acceptor.Acceptor is one.
@@ -31,9 +32,20 @@ import (
 // not be. Halt stops the partition. An error is treated as one of AcceptRecords: the same gap is
 // passed again. A gap that was stored and is passed again after a crash counts as the same gap
 // (contract 7.5).
+//
+// PartitionRequests returns what operators have requested for the channel's halted partitions. It is
+// called every HeartbeatInterval while one is halted (contract 7.10).
+//
+// CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it
+// gets one. Durable means that this is done. Halt means that nothing is stored, because the request
+// is no longer there or because the database refuses its effect: the partition stays halted. An
+// error is treated as one of AcceptRecords.
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
 	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)
+	PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error)
+	CarryOut(ctx context.Context, request models.PartitionRequest, record *envelope.Received, gap *envelope.Gap) (
+		envelope.Disposition, error)
 }
 
 // Retrying an accept.
@@ -50,7 +62,7 @@ type worker struct {
 	acceptor    Acceptor
 	in          chan *chunk
 	buffer      *kafkawire.Budget
-	halt        func(*partition, error)
+	halt        func(*partition, halt)
 	accepting   *condition.Condition
 	deadLetters *deadLetterPublisher // nil without a DeadLetterTopic
 	session     context.Context
@@ -58,8 +70,6 @@ type worker struct {
 
 	// carry is a chunk that was received and did not fit into the batch.
 	carry *chunk
-	// stopped holds the partitions that a record halted.
-	stopped map[*partition]bool
 }
 
 // run works until ctx ends and the accept running then is done. acceptCtx ends when that takes too
@@ -150,30 +160,44 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 	var received []envelope.Received
 	live := batch[:0:0]
 	for _, c := range batch {
-		if !w.stopped[c.partition] {
+		switch {
+		case !c.partition.takes(c.run):
+		case c.skipping != nil: // the first chunk of its partition's run
+			if !w.skip(ctx, c) {
+				return false
+			}
+		default:
 			live = append(live, c)
 			received = append(received, c.received...)
 		}
 	}
 	var results []envelope.Result
-	if len(received) > 0 {
-		retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
-		for {
-			var err error
-			if results, err = w.try(ctx, received); err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				return false
-			}
-			w.accepting.Begin(w, err, zap.Int(telemetry.FieldRecords, len(received)))
-			if !retry.wait(ctx) {
-				return false
-			}
-		}
-		w.accepting.End(w)
+	if len(received) > 0 && !w.untilDone(ctx, len(received), func() (err error) {
+		results, err = w.try(ctx, received)
+		return err
+	}) {
+		return false
 	}
 	return w.finishBatch(ctx, live, results)
+}
+
+// untilDone calls the acceptor until it succeeds. It reports false if ctx ended first.
+func (w *worker) untilDone(ctx context.Context, records int, call func() error) bool {
+	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
+	for {
+		err := call()
+		if err == nil {
+			w.accepting.End(w)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		w.accepting.Begin(w, err, zap.Int(telemetry.FieldRecords, records))
+		if !retry.wait(ctx) {
+			return false
+		}
+	}
 }
 
 // try calls the acceptor once.
@@ -195,13 +219,13 @@ type batchOutcome struct {
 	// next is the offset to continue at once the dead letters are published. halted is why the partition
 	// does not continue.
 	next   int64
-	halted error
+	halted *halt
 }
 
 // finishBatch records how far the partitions of an accepted batch are accepted, after it has published
 // the batch's dead letters. It reports false if ctx ended first, or if the session ended while
 // publishing failed. A record that halts stops its partition right before the record and until the
-// partition is assigned again. The other partitions continue.
+// partition is resumed or assigned again. The other partitions continue.
 func (w *worker) finishBatch(ctx context.Context, batch []*chunk, results []envelope.Result) bool {
 	var all []*batchOutcome
 	known := map[*partition]*batchOutcome{}
@@ -238,7 +262,7 @@ func (w *worker) finishBatch(ctx context.Context, batch []*chunk, results []enve
 		if refused := (*DeadLetterError)(nil); !errors.As(err, &refused) {
 			return false
 		}
-		w.stop(s.partition, err)
+		w.halt(s.partition, recordHalt(err, true))
 	}
 	return true
 }
@@ -256,14 +280,16 @@ func (s *batchOutcome) take(c *chunk, results []envelope.Result, canPublish bool
 		case r.Disposition == envelope.DeadLetter && canPublish:
 			s.deadLetters = append(s.deadLetters, deadLetter{c.received[i].Record, r.Err, r.Reason})
 			continue
-		case r.Disposition == envelope.DeadLetter:
-			s.halted = fmt.Errorf("no DeadLetterTopic is configured for the bad record: %w", r.Err)
-		case r.Err != nil:
-			s.halted = r.Err
-		default:
-			s.halted = errors.New("the acceptor halted before the record")
 		}
-		s.next = c.received[i].Record.Offset
+		reason, skippable := r.Err, r.Skippable
+		switch {
+		case r.Disposition == envelope.DeadLetter:
+			reason, skippable = fmt.Errorf("no DeadLetterTopic is configured for the bad record: %w", r.Err), true
+		case reason == nil:
+			reason = errors.New("the acceptor halted before the record")
+		}
+		h := recordHalt(reason, skippable)
+		s.halted, s.next = &h, c.received[i].Record.Offset
 		return
 	}
 }
@@ -271,13 +297,8 @@ func (s *batchOutcome) take(c *chunk, results []envelope.Result, canPublish bool
 func (w *worker) finish(s *batchOutcome) {
 	s.partition.accept(s.next, w.clock.Now())
 	if s.halted != nil {
-		w.stop(s.partition, s.halted)
+		w.halt(s.partition, *s.halted)
 	}
-}
-
-func (w *worker) stop(p *partition, reason error) {
-	w.stopped[p] = true
-	w.halt(p, reason)
 }
 
 // backoff computes a growing pause between tries. Its zero value is unusable.

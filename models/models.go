@@ -123,6 +123,23 @@ type Gap struct {
 	FoundAt    time.Time `gorm:"column:found_at;not null"`
 }
 
+// PartitionRequest is what an operator decided about a halted partition, until the consumer that has
+// the partition carries it out (contract 7.10). A partition has one row at most.
+type PartitionRequest struct {
+	Channel   string `gorm:"column:channel;primaryKey;not null;type:varchar(200)"`
+	Topic     string `gorm:"column:topic;primaryKey;not null;type:varchar(255)"`
+	Partition int32  `gorm:"column:partition;primaryKey;autoIncrement:false;not null"`
+	// ID tells a request from a later one that replaces it.
+	ID string `gorm:"column:id;type:uuid;not null"`
+	// Offset is the one before which the partition is halted. For a halt elsewhere the request is
+	// not meant.
+	Offset int64 `gorm:"column:record_offset;not null"`
+	// Decision is "resume", "skip", or "continue": to resume after a gap.
+	Decision    string    `gorm:"column:decision;type:varchar(20);not null"`
+	Actor       string    `gorm:"column:actor;type:varchar(200);not null"`
+	RequestedAt time.Time `gorm:"column:requested_at;not null"`
+}
+
 // Lock is one lease (contract 5.3, 6.1).
 type Lock struct {
 	Name      string    `gorm:"column:name;primaryKey;not null;type:varchar(200)"`
@@ -143,6 +160,9 @@ type Worker struct {
 	// Health is what kept the process from being healthy at its last heartbeat: a JSON array of
 	// reasons, empty if there were none (contract 11.5).
 	Health string `gorm:"column:health;type:text;not null"`
+	// Consumers is the state of the process's Kafka consumers at its last heartbeat: a JSON array
+	// (contract 11.1).
+	Consumers string `gorm:"column:consumers;type:text;not null"`
 	// DatabaseRole is the role as which the worker has logged in to PostgreSQL, empty on SQLite.
 	DatabaseRole string `gorm:"column:database_role;type:text;not null"`
 }

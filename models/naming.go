@@ -58,6 +58,9 @@ func (n Naming) RejectedMessages() string { return n.table("rejected_messages") 
 // Gaps returns the qualified name of the gaps table.
 func (n Naming) Gaps() string { return n.table("gaps") }
 
+// PartitionRequests returns the qualified name of the table of requests about halted partitions.
+func (n Naming) PartitionRequests() string { return n.table("partition_requests") }
+
 // Locks returns the qualified name of the leases table.
 func (n Naming) Locks() string { return n.table("locks") }
 

@@ -7,8 +7,8 @@ package models
 // not use it for tables with another schema or prefix: use Migrate.
 func All() []any {
 	return []any{
-		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &Lock{}, &Worker{},
-		&Handler{}, &Marker{}, &Audit{}, &Meta{},
+		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &PartitionRequest{}, &Lock{},
+		&Worker{}, &Handler{}, &Marker{}, &Audit{}, &Meta{},
 	}
 }
 
@@ -23,6 +23,9 @@ func (RejectedMessage) TableName() string { return "inbox_rejected_messages" }
 
 // TableName returns the default name. Naming gives others.
 func (Gap) TableName() string { return "inbox_gaps" }
+
+// TableName returns the default name. Naming gives others.
+func (PartitionRequest) TableName() string { return "inbox_partition_requests" }
 
 // TableName returns the default name. Naming gives others.
 func (Lock) TableName() string { return "inbox_locks" }

@@ -193,20 +193,23 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 	require.NoError(t, err)
 	const rejected = "00000000-0000-7000-8000-000000000007"
 	poisoned := ops.Filter{HandlerKeys: []string{"mail"}}
+	halt := ops.PartitionRef{Channel: "c", Topic: "orders", Partition: 1, Offset: 7}
 	return map[string]func() error{
-		"view":            func() error { _, err := o.Message(ctx, actor, ops.MessageRef{ID: "1"}); return err },
-		"retry":           func() error { return o.Retry(ctx, actor, ref) },
-		"discard":         func() error { return o.Discard(ctx, actor, ref) },
-		"retry all":       func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
-		"discard all":     func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
-		"delete":          func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
-		"replay":          func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
-		"view rejected":   func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
-		"re-accept":       func() error { _, err := o.ReAccept(ctx, actor, rejected); return err },
-		"delete rejected": func() error { return o.DeleteRejected(ctx, actor, rejected, rejected) },
-		"pause":           func() error { return o.Pause(ctx, actor, "mail") },
-		"resume":          func() error { return o.Resume(ctx, actor, "mail") },
-		"cleanup":         func() error { _, err := o.Cleanup(ctx, actor); return err },
+		"view":             func() error { _, err := o.Message(ctx, actor, ops.MessageRef{ID: "1"}); return err },
+		"retry":            func() error { return o.Retry(ctx, actor, ref) },
+		"discard":          func() error { return o.Discard(ctx, actor, ref) },
+		"retry all":        func() error { _, err := o.RetryMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"discard all":      func() error { _, err := o.DiscardMatching(ctx, actor, poisoned, ops.Bulk{}); return err },
+		"delete":           func() error { return o.Delete(ctx, actor, ops.MessageRef{ID: "1"}, "1") },
+		"replay":           func() error { _, err := o.Replay(ctx, actor, ops.MessageRef{ID: "1"}, ops.Edit{}); return err },
+		"view rejected":    func() error { _, err := o.Rejected(ctx, actor, rejected); return err },
+		"re-accept":        func() error { _, err := o.ReAccept(ctx, actor, rejected); return err },
+		"delete rejected":  func() error { return o.DeleteRejected(ctx, actor, rejected, rejected) },
+		"pause":            func() error { return o.Pause(ctx, actor, "mail") },
+		"resume":           func() error { return o.Resume(ctx, actor, "mail") },
+		"resume_partition": func() error { return o.ResumePartition(ctx, actor, halt) },
+		"skip_record":      func() error { return o.SkipRecord(ctx, actor, halt) },
+		"cleanup":          func() error { _, err := o.Cleanup(ctx, actor); return err },
 	}
 }
 
@@ -221,6 +224,7 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 		require.NoError(t, r.ib.Pause(t.Context(), "ship"))
 		r.clock.Advance(2 * time.Hour) // message 2 is due to be cleaned
 		require.NoError(t, r.d.DB.Create(&models.Handler{HandlerKey: "mail", Paused: true}).Error)
+		r.consumes("c", haltedAtBad)
 		before := r.rows()
 		inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
 		for name, act := range actions(t, r, ada, r.ref("mail", "1")) {
@@ -238,7 +242,8 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected",
-			"re-accept", "cleanup", "delete", "delete rejected"}
+			"re-accept", "resume_partition", "skip_record", "cleanup", "delete", "delete rejected"}
+		r.consumes("c", haltedAtBad)
 		for i, name := range ids {
 			if i > 0 {
 				require.NoError(t, r.ops.Delete(t.Context(), "janitor", ops.MessageRef{ID: "1"}, "1"))

@@ -38,13 +38,17 @@ const (
 	ActionPause          Action = "pause"
 	ActionResume         Action = "resume"
 	ActionCleanup        Action = "cleanup"
-	ActionDenied         Action = "denied" // what was asked for is the target
+	// These record the request. Whether it was carried out shows the partition.
+	ActionResumePartition Action = "resume_partition"
+	ActionSkipRecord      Action = "skip_record"
+	ActionDenied          Action = "denied" // what was asked for is the target
 )
 
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionBackfill,
-		ActionReAccept, ActionDeleteRejected, ActionPause, ActionResume, ActionCleanup, ActionDenied}
+		ActionReAccept, ActionDeleteRejected, ActionPause, ActionResume,
+		ActionResumePartition, ActionSkipRecord, ActionCleanup, ActionDenied}
 }
 
 // AuditEntry is one row of the audit.

@@ -133,6 +133,8 @@ func tables(naming models.Naming) []string {
 		"{rejected}", columns.Quote(naming.RejectedMessages()),
 		"{gaps}", columns.Quote(naming.Gaps()),
 		"{markers}", columns.Quote(naming.Markers()),
+		"{requests}", columns.Quote(naming.PartitionRequests()),
+		"{workers}", columns.Quote(naming.Workers()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{handlers}", columns.Quote(naming.Handlers()),
 		"{audit}", columns.Quote(naming.Audit()),
@@ -257,13 +259,16 @@ var (
 	// ErrAmbiguous means that several namespaces have a message with that ID, see MessageRef.
 	ErrAmbiguous = errors.New("in several namespaces")
 	// ErrStale means that the status has another version than the caller saw, or changed during the
-	// action. Read it again.
+	// action, or that the partition is not halted at that offset. Read it again.
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned status can be retried or discarded.
 	ErrNotPoisoned = errors.New("not poisoned")
 	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered
 	// handler backfilled.
 	ErrNotPaused = errors.New("not paused")
+	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that
+	// skipping a record would not help, or would lose others.
+	ErrNotSkippable = errors.New("not halted by one record")
 	// ErrProcessing means that a message cannot be deleted while a handler runs on it.
 	ErrProcessing = errors.New("being processed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.

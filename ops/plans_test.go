@@ -206,6 +206,10 @@ func plansOf(o *Ops) []planned {
 		{"beginWriting", beginWriting, nil, "", 10, ""},
 		{"pausedKeys", pausedKeys, []any{mostListed}, "", 10, ""},
 		{"leases", leases, []any{mostListed}, "", 10, ""},
+		{"storedConsumers", storedConsumers, []any{mostConsuming}, "", 10, ""},
+		{"pendingRequests", pendingRequests, []any{now, mostListed}, "", 10, ""},
+		{"requestPartition", requestPartition, []any{"c", "t", 0, id(1), 7, "skip", "ada", now}, "", 10, ""},
+		{"expiredRequests", expiredRequests, []any{now}, "", 10, ""},
 		{"pause", pause, []any{"hot", now}, "", 10, ""},
 		{"resume", resume, []any{"hot", now}, "", 10, ""},
 	}

@@ -37,7 +37,7 @@ type Processor struct {
 	log      *zap.Logger
 	counters *telemetry.Counters
 	reports  attempt.Reports
-	report   func() string // Config.Health; never nil
+	report   func() (health, consumers string) // Config.Report; never nil
 
 	policies   map[*handler.Handler]*policy
 	runner     *runner
@@ -71,7 +71,7 @@ type Processor struct {
 	warned    map[string]bool // unknown handler keys that drains have warned of
 }
 
-// Config is what a Processor works with. Running, Health, Hooks, Instruments, Middleware, Backoff
+// Config is what a Processor works with. Running, Report, Hooks, Instruments, Middleware, Backoff
 // and Redactor are optional.
 type Config struct {
 	// DB is the database in which handlers get their sessions and transactions.
@@ -85,9 +85,9 @@ type Config struct {
 	// Running tracks the running calls.
 	Running *attempt.Running
 	Hooks   handler.Hooks
-	// Health returns the reasons why the process is not healthy, as a JSON array. Each heartbeat
-	// stores them for operators (contract 11.5). Nil stores none.
-	Health func() string
+	// Report returns the reasons why the process is not healthy, and the state of its consumers, as
+	// JSON arrays. Each heartbeat stores both for operators (contract 11.1, 11.5). Nil stores none.
+	Report func() (health, consumers string)
 	// Instruments measure and trace; nil disables both.
 	Instruments *telemetry.Instruments
 	// Middleware runs around every call of every handler, outside the handler's own middleware.
@@ -112,7 +112,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger,
-		counters: cfg.Counters, report: cfg.Health,
+		counters: cfg.Counters, report: cfg.Report,
 		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
 		lockFreed: routine.NewSignal(), health: &health{},
 	}
@@ -130,7 +130,7 @@ func New(cfg Config) (*Processor, error) {
 	p.listening = failing("listening", "polling goes on")
 	p.cutting = failing("handlers' transactions", "attempts are repeated uncharged")
 	if p.report == nil {
-		p.report = func() string { return "" }
+		p.report = func() (health, consumers string) { return "", "" }
 	}
 	if p.opts.Mode == "" {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())

@@ -106,7 +106,7 @@ type heart struct {
 	store   heartbeatStore
 	opts    Options
 	keys    []string
-	report  func() string // returns the process's health
+	report  func() (health, consumers string)
 	now     func() time.Time
 	beating *condition.Condition
 	host    string
@@ -114,8 +114,8 @@ type heart struct {
 	onBack  func() // called when the worker may claim again
 }
 
-func newHeart(st heartbeatStore, opts Options, keys []string, report func() string, now func() time.Time,
-	beating *condition.Condition, onPause func([]string), onBack func(),
+func newHeart(st heartbeatStore, opts Options, keys []string, report func() (health, consumers string),
+	now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func(),
 ) *heart {
 	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(),
 		onPause: onPause, onBack: onBack}
@@ -136,8 +136,9 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
 	at := time.Now()
+	health, consumers := h.report()
 	err := h.store.Heartbeat(stmt, store.Worker{ID: s.id, Host: h.host, PID: os.Getpid(), HandlerKeys: h.keys,
-		Health: h.report()}, h.now())
+		Health: health, Consumers: consumers}, h.now())
 	if err != nil {
 		return err
 	}

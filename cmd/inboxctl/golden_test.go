@@ -86,6 +86,17 @@ func TestTablesForPeople(t *testing.T) {
 				{ID: workerID, Host: "app-3", PID: 1, SilentFor: 4 * time.Minute, Released: true},
 			}, now).write(out)
 		},
+		"consumers": func(out *bytes.Buffer) {
+			consumerTable([]ops.Consumer{
+				{Channel: "orders", Host: "app-1", PID: 4711, State: "running", Unlisted: 12, Partitions: []ops.ConsumedPartition{
+					{Topic: "orders.v1", Partition: 3, State: "halted", Halted: true, Position: 1042, Committed: 1042, Lag: 17,
+						Problem: "message \"7f9c\" is invalid: unrouted: there is no handler for its type",
+						Request: &models.PartitionRequest{Decision: "skip", Actor: evil}},
+					{Topic: "orders.v1", Partition: 10, State: "starting", Position: -1, Committed: 5, Lag: -1},
+				}},
+				{Channel: "payments", Host: "app-1", PID: 4711, State: "waiting", Lag: -1, Problem: "topics do not exist"},
+			}, false).write(out)
+		},
 		"locks": func(out *bytes.Buffer) {
 			leaseTable([]ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second},
 				{Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)

@@ -62,9 +62,9 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
      before anything was done; or the result could not be printed (the disk is
      full, for example): the action is done then, and "inboxctl audit" shows it
   2  misuse: a bad flag or argument
-  3  not found: no such status, message, rejected message or handler key
-  4  refused: not poisoned, changed by someone else, being processed, not
-     confirmed, replay is off, another worker is cleaning up, or only the running
+  3  not found: no such status, message, rejected message, handler key or partition
+  4  refused: not poisoned, changed by someone else, being processed, not halted
+     there, not halted by one record, not confirmed, replay is off, another worker is cleaning up, or only the running
      application can do it
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
      what was done, and that is kept
@@ -89,8 +89,8 @@ func misuse(format string, args ...any) error {
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
-	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrProcessing, ops.ErrNeedsApplication,
-	ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotSkippable, ops.ErrProcessing,
+	ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
 // exitCode returns the program's exit code for an error.

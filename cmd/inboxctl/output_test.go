@@ -25,6 +25,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, full.Close()) })
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "1", "2", "3", "4", "5")
+		r.halted()
 		first, second := r.reject(1, nil, nil), r.reject(2, nil, nil)
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
@@ -33,11 +34,12 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"},
 			{"migrate", "up", "--inbox", "test"},
 			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"},
-			{"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
+			{"consumers"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
 			{"delete", "4", "--confirm", "4"},
 			{"rejected", "delete", second, "--confirm", second},
+			{"resume-partition", "c", "orders/1@7"}, {"skip-record", "c", "orders/1@7", "--yes"},
 			{"pause", failing}, {"resume", failing}, {"cleanup", "--retention", "1h", "--yes"},
 			{"dashboard", "--listen", "127.0.0.1:0"},
 		}

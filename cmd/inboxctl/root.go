@@ -104,8 +104,9 @@ func newRoot(a *app) *cobra.Command {
 	root.AddCommand(
 		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a),
 		newRejected(a),
-		newHandlers(a), newPause(a), newResume(a), newBackfill(a), newWorkers(a), newLocks(a), newGaps(a), newMarkers(a),
-		newAudit(a), newCleanup(a), newMigrate(a), newGrants(a),
+		newHandlers(a), newPause(a), newResume(a), newBackfill(a), newConsumers(a), newResumePartition(a),
+		newSkipRecord(a), newWorkers(a), newLocks(a), newGaps(a), newMarkers(a), newAudit(a), newCleanup(a),
+		newMigrate(a), newGrants(a),
 		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),
 		topic("json", "What -o json prints", jsonHelp),

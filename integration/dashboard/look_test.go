@@ -25,9 +25,11 @@ func addresses() map[string]string {
 		"message-failing": "message?id=payment-4002",
 		"failures":        "failures", "rejected": "rejected",
 		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
-		"handlers":         "handlers", "workers": "workers", "gaps": "gaps", "markers": "markers?id=nobody", "audit": "audit",
+		"handlers":         "handlers", "consumers": "consumers", "workers": "workers", "gaps": "gaps", "markers": "markers?id=nobody",
+		"audit":   "audit",
 		"confirm": "bulk?action=retry&handler=" + mail, "confirm-discard": "bulk?action=discard&handler=" + mail,
 		"delete": "delete?id=order-2026-00003", "delete-rejected": "delete-rejected?id=0190c1a2-1111-7000-8000-000000005511",
+		"skip":   "skip-record?channel=orders&topic=orders.v1&partition=3&offset=1042",
 		"replay": "replay?id=order-2026-00003", "cleanup": "cleanup",
 	}
 }
@@ -100,7 +102,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	}
 	b.prefer("light")
 	b.run(chromedp.EmulateViewport(390, 800))
-	for _, name := range []string{"overview", "messages", "message", "failures"} {
+	for _, name := range []string{"overview", "messages", "message", "failures", "consumers", "skip"} {
 		b.visit(w.site + addresses()[name])
 		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
 			name)

@@ -192,7 +192,8 @@ func (w *world) furnish() {
 	now := w.clock.Now()
 	past := now.Add(-26 * time.Hour)
 	for i, worker := range []models.Worker{
-		{Host: "shop-7c9d8-x2x4q", PID: 1, StartedAt: now.Add(-50 * time.Hour), HeartbeatAt: now.Add(-4 * time.Second)},
+		{Host: "shop-7c9d8-x2x4q", PID: 1, StartedAt: now.Add(-50 * time.Hour), HeartbeatAt: now.Add(-4 * time.Second),
+			Consumers: haltedConsumers},
 		{Host: "shop-7c9d8-9kk2p", PID: 1, StartedAt: now.Add(-50 * time.Hour), HeartbeatAt: now.Add(-2 * time.Second)},
 		{Host: "shop-55bd1-qq81z", PID: 1, StartedAt: now.Add(-90 * time.Hour), HeartbeatAt: past, StoppedAt: &past},
 		{Host: "shop-55bd1-0l9fa", PID: 1, StartedAt: now.Add(-90 * time.Hour), HeartbeatAt: now.Add(-2 * time.Minute)},
@@ -216,3 +217,11 @@ func (w *world) reject(offset int64, reason string) (id string) {
 	require.NoError(w.t, w.db.Create(&row).Error)
 	return row.ID
 }
+
+// haltedConsumers is the state of a consumer with a partition that a record halts and one that halts after a gap.
+const haltedConsumers = `[{"channel":"shop","group":"fulfilment","state":"running","since":"2026-01-01T12:00:00Z","lag":1842,"partitions":[
+	{"topic":"shop.orders","partition":2,"state":"halted","position":10412,"committed":10412,"lag":17,"at":"2026-01-01T12:00:00Z",
+		"problem":"message \"order-r5511\" is invalid: unrouted: there is no handler for the type order.cancelled","halted":true,"skippable":true},
+	{"topic":"shop.orders","partition":7,"state":"halted","position":90,"committed":90,"lag":1825,"at":"2026-01-01T12:00:00Z",
+		"problem":"offset 90 of shop.orders/7 is out of range, the log holds 1200 to 1914: 1110 records were deleted unread","halted":true,"after_gap":true},
+	{"topic":"shop.orders","partition":0,"state":"fetching","position":15002,"committed":15002,"lag":0}],"unlisted":0}]`

@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest/kafkatest"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 const letters = "letters"
@@ -30,6 +31,16 @@ var errBad = errors.New("it is bad")
 type judge func(envelope.Record) envelope.Disposition
 
 func (judge) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
+func (judge) PartitionRequests(context.Context, string) ([]models.PartitionRequest, error) {
+	return nil, nil
+}
+
+func (judge) CarryOut(
+	context.Context, models.PartitionRequest, *envelope.Received, *envelope.Gap,
+) (envelope.Disposition, error) {
 	return envelope.Halt, nil
 }
 

@@ -156,6 +156,7 @@ func observeCommits(k *kafkatest.Kafka) func() []int64 {
 // gaps, in order. If hold is set, it waits for hold before it accepts. If behind is set, it waits
 // for behind before it accepts records after a gap.
 type values struct {
+	noRequests
 	hold, behind chan struct{}
 
 	mu     sync.Mutex

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 type place struct {
@@ -19,6 +20,7 @@ type place struct {
 // accepted at least once, first acceptances are in order and without gap, and offsets are never
 // committed past what is accepted and never move back.
 type ledger struct {
+	noRequests
 	// before runs first. If it fails, nothing is stored. after runs when everything is stored. If
 	// it fails, the response is lost. halt decides at which records to halt. All may be nil.
 	before, after func(ctx context.Context, received []envelope.Received) error
@@ -208,8 +210,21 @@ func (l *ledger) watchCommits(t *testing.T, topic string, committed func() (map[
 	})
 }
 
-// haltAtGaps completes an acceptor in tests without gaps.
-type haltAtGaps struct{}
+// noRequests completes an acceptor in tests without operators.
+type noRequests struct{}
+
+func (noRequests) PartitionRequests(context.Context, string) ([]models.PartitionRequest, error) {
+	return nil, nil
+}
+
+func (noRequests) CarryOut(
+	context.Context, models.PartitionRequest, *envelope.Received, *envelope.Gap,
+) (envelope.Disposition, error) {
+	return envelope.Halt, nil
+}
+
+// haltAtGaps completes an acceptor in tests without gaps and operators.
+type haltAtGaps struct{ noRequests }
 
 func (haltAtGaps) AcceptGap(context.Context, string, envelope.Gap) (envelope.Disposition, error) {
 	return envelope.Halt, nil

@@ -16,7 +16,7 @@ const inboxctlPage = "docs/inboxctl.md"
 var (
 	command = regexp.MustCompile("(?m)(?:^|`)inboxctl +([a-z][^`\n]*)")
 	flagged = regexp.MustCompile(`--[a-z-]+`)
-	word    = regexp.MustCompile(`^[a-z]+$`)
+	word    = regexp.MustCompile(`^[a-z][a-z-]*$`)
 )
 
 // What pages tell to type is what inboxctl understands.

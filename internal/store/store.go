@@ -71,6 +71,13 @@ type Acceptor interface {
 	// KeepGap stores a gap and reports whether it was unknown before. Gaps with the same channel,
 	// topic, partition and offsets are the same gap (contract 7.5). Its Reason may be any text.
 	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
+	// PartitionRequests returns up to 1,000 of the requests of a channel that were made after since.
+	PartitionRequests(ctx context.Context, channel string, since time.Time) ([]models.PartitionRequest, error)
+	// CarryOut deletes a request and stores its effect in one transaction: a rejected message or a
+	// gap, each as if it were kept by itself, or neither. If another request has replaced it, or it
+	// is gone, it stores nothing and reports false (contract 7.10).
+	CarryOut(ctx context.Context, request models.PartitionRequest, rejected *models.RejectedMessage, gap *models.Gap) (
+		done bool, err error)
 }
 
 // Announcer notifies other processes of statuses that are due.

@@ -12,6 +12,8 @@ type Worker struct {
 	HandlerKeys []string
 	// Health is a JSON array of what keeps the process from being healthy.
 	Health string
+	// Consumers is a JSON array of the state of the process's consumers. Workers does not return it.
+	Consumers string
 }
 
 // DrainKept is the minimum time for which a drain's row counts: long enough for a program that

@@ -45,6 +45,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 			"{statuses}", columns.Quote(naming.HandlerStatuses()),
 			"{rejected}", columns.Quote(naming.RejectedMessages()),
 			"{gaps}", columns.Quote(naming.Gaps()),
+			"{requests}", columns.Quote(naming.PartitionRequests()),
 			"{locks}", columns.Quote(naming.Locks()),
 			"{workers}", columns.Quote(naming.Workers()),
 			"{handlers}", columns.Quote(naming.Handlers()),

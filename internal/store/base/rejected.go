@@ -3,12 +3,14 @@ package base
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -62,7 +64,59 @@ func byCoordinates(a, b models.RejectedMessage) int {
 
 // KeepGap implements Store.KeepGap.
 func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, foundAt any) (bool, error) {
-	added, err := store.Exec(ctx, d.Pool(ctx), d.Text(statement),
-		g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset, store.SanitizeError(g.Reason), foundAt)
+	added, err := addGap(ctx, d.Pool(ctx), d, statement, g, foundAt)
 	return added == 1, Doing("keep gap", err)
+}
+
+// Requests holds the statements on what operators requested for halted partitions. All use the
+// primary key.
+type Requests struct{ List, Delete, KeepGap string }
+
+// mostRequests bounds a list of requests.
+const mostRequests = 1000
+
+// PartitionRequests implements Store.PartitionRequests.
+func PartitionRequests(ctx context.Context, d Database, statements Requests, channel string, since any) (
+	[]models.PartitionRequest, error,
+) {
+	found, err := store.Query(ctx, d.Pool(ctx), d.Text(statements.List),
+		func(rows *sql.Rows, r *models.PartitionRequest) error {
+			var at store.Stamp
+			err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
+			r.RequestedAt = at.Time
+			return err
+		}, channel, since, mostRequests)
+	return found, Doing("list requests for partitions", err)
+}
+
+// CarryOut implements Store.CarryOut. It deletes the request first, so that of two consumers that
+// carry it out at once the second waits for the first and then finds it gone.
+func CarryOut(ctx context.Context, d Database, in Transacting, dialect accepting, statements Requests,
+	r models.PartitionRequest, rejected *models.RejectedMessage, gap *models.Gap, foundAt func(time.Time) any,
+) (done bool, err error) {
+	err = in(ctx, func(pool gorm.ConnPool) error {
+		deleted, err := store.Exec(ctx, pool, d.Text(statements.Delete), r.Channel, r.Topic, r.Partition, r.ID)
+		if done = deleted == 1; err != nil || !done {
+			return err
+		}
+		if rejected != nil {
+			rows, err := prepareRejected([]models.RejectedMessage{*rejected}, rejected.RejectedAt)
+			if err == nil {
+				err = dialect.InsertRejected(ctx, pool, rows)
+			}
+			return err
+		}
+		if gap != nil {
+			_, err = addGap(ctx, pool, d, statements.KeepGap, *gap, foundAt(gap.FoundAt))
+		}
+		return err
+	})
+	return done && err == nil, Doing("carry out a request for a partition", err)
+}
+
+func addGap(ctx context.Context, pool gorm.ConnPool, d Database, statement string, g models.Gap, foundAt any) (int64,
+	error,
+) {
+	return store.Exec(ctx, pool, d.Text(statement), g.ID, g.Channel, g.Topic, g.Partition, g.FromOffset, g.ToOffset,
+		store.SanitizeError(g.Reason), foundAt)
 }

@@ -20,6 +20,9 @@ func HandlerKeysJSON(w store.Worker) (string, error) {
 // HealthJSON returns a worker's health. It is never empty.
 func HealthJSON(w store.Worker) string { return cmp.Or(w.Health, "[]") }
 
+// ConsumersJSON returns the state of a worker's consumers. It is never empty.
+func ConsumersJSON(w store.Worker) string { return cmp.Or(w.Consumers, "[]") }
+
 // ParseHandlerKeys decodes what HandlerKeysJSON has encoded.
 func ParseHandlerKeys(text string, w *store.WorkerState) error {
 	if err := json.Unmarshal([]byte(text), &w.HandlerKeys); err != nil {

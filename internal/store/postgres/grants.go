@@ -39,7 +39,8 @@ func privilegesOn(n models.Naming) []privileges {
 		{n.RejectedMessages(), `SELECT, INSERT, UPDATE ("reason", "published_at"), DELETE`, `SELECT, DELETE`,
 			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at", "published_at")`},
 		{n.Gaps(), `SELECT, INSERT, UPDATE ("reason")`, `SELECT`, `SELECT`},
-		{n.Locks(), everything, everything, `SELECT`}, // cleanup by hand takes its lease
+		{n.PartitionRequests(), everything, everything, `SELECT`}, // an operator's replaces an earlier one
+		{n.Locks(), everything, everything, `SELECT`},             // cleanup by hand takes its lease
 		{n.Workers(), everything, `SELECT, DELETE`, `SELECT`},
 		{n.Handlers(), `SELECT, INSERT, UPDATE`, `SELECT, INSERT, UPDATE`, `SELECT`},
 		{n.Markers(), everything, `SELECT`, `SELECT`},

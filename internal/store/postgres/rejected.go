@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -39,4 +40,26 @@ ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO UPDATE SET 
 
 func (p *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
 	return base.KeepGap(ctx, p.Database, keepGapSQL, g, g.FoundAt.UTC())
+}
+
+// requestsSQL uses partition_requests_pkey.
+var requestsSQL = base.Requests{
+	List: `
+SELECT channel, topic, "partition", id::text, record_offset, decision, actor, requested_at FROM {requests}
+WHERE channel = $1 AND requested_at > $2::timestamptz ORDER BY topic, "partition" LIMIT $3`,
+	Delete:  `DELETE FROM {requests} WHERE channel = $1 AND topic = $2 AND "partition" = $3 AND id = $4::text::uuid`,
+	KeepGap: keepGapSQL,
+}
+
+func (p *Store) PartitionRequests(ctx context.Context, channel string, since time.Time) (
+	[]models.PartitionRequest, error,
+) {
+	return base.PartitionRequests(ctx, p.Database, requestsSQL, channel, since.UTC())
+}
+
+func (p *Store) CarryOut(ctx context.Context, r models.PartitionRequest, rejected *models.RejectedMessage,
+	gap *models.Gap,
+) (bool, error) {
+	return base.CarryOut(ctx, p.Database, p.Transaction, p, requestsSQL, r, rejected, gap,
+		func(at time.Time) any { return at.UTC() })
 }

@@ -13,17 +13,17 @@ import (
 // clock_timestamp() is the current time, while now() would be the start of the transaction.
 const (
 	heartbeatSQL = `
-INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at)
-VALUES ($1::text::uuid, $2, $3::integer, $4, $5, session_user, clock_timestamp(), clock_timestamp())
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
+VALUES ($1::text::uuid, $2, $3::integer, $4, $5, $6, session_user, clock_timestamp(), clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys, health = EXCLUDED.health,
-	database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
+	consumers = EXCLUDED.consumers, database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
 
 	// recordDrainSQL writes a row that begins and ends at the same moment, which marks a drain. One
 	// statement reads the clock once.
 	recordDrainSQL = `
-INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
-SELECT $1::text::uuid, $2, $3::integer, $4, $5, session_user, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
+INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at, stopped_at)
+SELECT $1::text::uuid, $2, $3::integer, $4, $5, '[]', session_user, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
 ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler_keys = EXCLUDED.handler_keys,
 	started_at = EXCLUDED.started_at, heartbeat_at = EXCLUDED.heartbeat_at, stopped_at = EXCLUDED.stopped_at, released_at = NULL`
 
@@ -68,7 +68,8 @@ func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) erro
 	if err != nil {
 		return err
 	}
-	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, keys, base.HealthJSON(w))
+	written, err := store.Exec(ctx, p.Pool(ctx), p.Text(heartbeatSQL), w.ID, w.Host, w.PID, keys, base.HealthJSON(w),
+		base.ConsumersJSON(w))
 	if err == nil && written == 0 {
 		err = store.ErrWorkerReleased
 	}

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -38,4 +39,26 @@ ON CONFLICT (channel, topic, "partition", from_offset, to_offset) DO NOTHING`
 
 func (s *Store) KeepGap(ctx context.Context, g models.Gap) (bool, error) {
 	return base.KeepGap(ctx, s.Database, keepGapSQL, g, store.SQLiteTime(g.FoundAt))
+}
+
+// requestsSQL uses the primary key.
+var requestsSQL = base.Requests{
+	List: `
+SELECT channel, topic, "partition", id, record_offset, decision, actor, requested_at FROM {requests}
+WHERE channel = ?1 AND requested_at > ?2 ORDER BY topic, "partition" LIMIT ?3`,
+	Delete:  `DELETE FROM {requests} WHERE channel = ?1 AND topic = ?2 AND "partition" = ?3 AND id = ?4`,
+	KeepGap: keepGapSQL,
+}
+
+func (s *Store) PartitionRequests(ctx context.Context, channel string, since time.Time) (
+	[]models.PartitionRequest, error,
+) {
+	return base.PartitionRequests(ctx, s.Database, requestsSQL, channel, store.SQLiteTime(since))
+}
+
+func (s *Store) CarryOut(ctx context.Context, r models.PartitionRequest, rejected *models.RejectedMessage,
+	gap *models.Gap,
+) (bool, error) {
+	return base.CarryOut(ctx, s.Database, s.Transaction, s, requestsSQL, r, rejected, gap,
+		func(at time.Time) any { return store.SQLiteTime(at) })
 }

@@ -13,15 +13,16 @@ import (
 // Silence is measured by the caller's clock.
 const (
 	heartbeatSQL = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at) VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?6)
+INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?7, '', ?6, ?6)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys, health = excluded.health,
-	heartbeat_at = excluded.heartbeat_at
+	consumers = excluded.consumers, heartbeat_at = excluded.heartbeat_at
 WHERE released_at IS NULL
 RETURNING id`
 
 	recordDrainSQL = `
-INSERT INTO {workers} (id, host, pid, handler_keys, health, database_role, started_at, heartbeat_at, stopped_at)
-VALUES (?1, ?2, ?3, ?4, ?6, '', ?5, ?5, ?5)
+INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at, stopped_at)
+VALUES (?1, ?2, ?3, ?4, ?6, '[]', '', ?5, ?5, ?5)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, handler_keys = excluded.handler_keys,
 	started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at, stopped_at = excluded.stopped_at, released_at = NULL`
 
@@ -52,7 +53,7 @@ func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) er
 		return err
 	}
 	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys,
-		base.HealthJSON(w), store.SQLiteTime(now))
+		base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
 	}

@@ -62,6 +62,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Prune", pruneTests},
 		{"Publish", publishTests},
 		{"Gaps", gapTests},
+		{"Requests", requestTests},
 		{"Errors", errorTests},
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/racetest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 var workerTests = []test{
@@ -26,6 +27,11 @@ var workerTests = []test{
 		require.Len(s, second, 1)
 		require.Empty(s, second[0].HandlerKeys)
 		require.Equal(s, first[0].StartedAt, second[0].StartedAt)
+		worker.Consumers = `[{"channel":"c"}]`
+		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
+		var stored models.Worker
+		require.NoError(s, s.db.Take(&stored).Error)
+		require.Equal(s, worker.Consumers, stored.Consumers)
 	}},
 	{"silence is measured by the right clock", func(s *suite) {
 		s.worker("mail")

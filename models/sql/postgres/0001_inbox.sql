@@ -126,6 +126,19 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}gaps" (
 -- A gap is kept once, however often it is met.
 CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}gaps_coordinates" ON ${schema}"${prefix}gaps" ("channel", "topic", "partition", "from_offset", "to_offset");
 
+-- What operators decided about halted partitions, until it is carried out.
+CREATE TABLE IF NOT EXISTS ${schema}"${prefix}partition_requests" (
+    "channel" varchar(200) NOT NULL,
+    "topic" varchar(255) NOT NULL,
+    "partition" integer NOT NULL,
+    "id" uuid NOT NULL,
+    "record_offset" bigint NOT NULL,
+    "decision" varchar(20) NOT NULL,
+    "actor" varchar(200) NOT NULL,
+    "requested_at" timestamptz NOT NULL,
+    PRIMARY KEY ("channel", "topic", "partition")
+);
+
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}locks" (
     "name" varchar(200) NOT NULL PRIMARY KEY,
     "owner_id" uuid NOT NULL,
@@ -142,6 +155,7 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}workers" (
     "stopped_at" timestamptz,
     "released_at" timestamptz,
     "health" text NOT NULL,
+    "consumers" text NOT NULL,
     "database_role" text NOT NULL
 );
 

@@ -1,0 +1,75 @@
+package acceptor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// requestsLast is how long a request may wait for the owner of its partition. After an hour, what the
+// operator saw may no longer be so.
+const requestsLast = time.Hour
+
+// PartitionRequests returns what operators have requested for halted partitions of a channel within
+// the last hour, 1,000 at most (contract 7.10).
+func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	defer cancel()
+	return a.store.PartitionRequests(ctx, channel, a.clock.Now().Add(-requestsLast))
+}
+
+// CarryOut deletes a request and stores its effect, if it has one, in the same transaction (contract
+// 7.10): a record as rejected, with its Err as the reason, or a gap. The result is Durable if that is
+// done. It is Halt if nothing is stored, because the request is no longer there, or because the
+// database refuses the effect: the request is then deleted alone. An error means that the database
+// could not be used: call again.
+func (a *Acceptor) CarryOut(ctx context.Context, request models.PartitionRequest, record *envelope.Received,
+	gap *envelope.Gap,
+) (envelope.Disposition, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	defer cancel()
+	var rejected *models.RejectedMessage
+	var passed *models.Gap
+	if record != nil {
+		row := a.rejection(request.Channel, record.Record, record.Err)
+		rejected = &row
+	}
+	if gap != nil {
+		row := a.gapRow(request.Channel, *gap)
+		passed = &row
+	}
+	done, err := a.store.CarryOut(ctx, request, rejected, passed)
+	fields := []zap.Field{zap.String(telemetry.FieldChannel, request.Channel),
+		zap.String(telemetry.FieldTopic, request.Topic), zap.Int32(telemetry.FieldPartition, request.Partition),
+		zap.Int64(telemetry.FieldOffset, request.Offset), zap.String(telemetry.FieldActor, request.Actor)}
+	if err != nil {
+		err = fmt.Errorf("carry out the request to %s %s/%d at offset %d: %w", request.Decision, request.Topic,
+			request.Partition, request.Offset, err)
+		if !store.IsData(err) {
+			return envelope.Halt, err
+		}
+		a.log.Error("inbox: the database refuses what an operator requested, the partition stays halted",
+			append(fields, zap.Error(err))...)
+		_, err = a.store.CarryOut(ctx, request, nil, nil)
+		return envelope.Halt, err
+	}
+	switch {
+	case !done:
+		return envelope.Halt, nil
+	case record != nil:
+		a.log.Warn("inbox: an operator skips a record, which is kept as rejected",
+			append(fields, zap.Error(record.Err))...)
+	case gap != nil:
+		a.counters.OfChannel(telemetry.Gaps, request.Channel, 1)
+		a.log.Error("inbox: records are missing, an operator has the channel go on without them", append(fields,
+			zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason))...)
+	}
+	return envelope.Durable, nil
+}

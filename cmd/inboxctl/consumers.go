@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newConsumers(a *app) *cobra.Command {
+	var halted, wide bool
+	cmd := &cobra.Command{
+		Use: "consumers", Short: "Kafka consumers with their partitions, lags and halts",
+		Long: `Lists the partitions of the Kafka consumers of all living workers, as of each
+worker's last heartbeat. POSITION is the next offset to accept: a halted partition
+is halted before it. A worker stores 100 partitions: the halted ones first, then
+those with a problem, then those with the largest lag.
+
+  halted     waits for "inboxctl resume-partition" or "inboxctl skip-record"
+  failing    fetching fails, and is tried again
+  accepting  records are being accepted
+  fetching   nothing waits to be accepted
+
+JSON: a list of ops.Consumer.`,
+		Example: `  inboxctl consumers
+  inboxctl consumers --halted --wide`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				consumers, err := o.Consumers(ctx)
+				if err != nil {
+					return err
+				}
+				if halted {
+					consumers = onlyHalted(consumers)
+				}
+				return a.print(consumers, func() {
+					switch {
+					case len(consumers) > 0:
+						consumerTable(consumers, wide).write(a.out)
+					case halted:
+						fmt.Fprintln(a.out, "No partition is halted.")
+					default:
+						fmt.Fprintln(a.out, "No consumers: no living worker has a channel with a Kafka topic.")
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&halted, "halted", false, "only halted partitions")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show whole problems")
+	return cmd
+}
+
+// onlyHalted returns the consumers that have halted partitions, with these partitions.
+func onlyHalted(consumers []ops.Consumer) (with []ops.Consumer) {
+	for _, c := range consumers {
+		var halted []ops.ConsumedPartition
+		for _, p := range c.Partitions {
+			if p.Halted {
+				halted = append(halted, p)
+			}
+		}
+		if c.Partitions, c.Unlisted = halted, 0; len(halted) > 0 {
+			with = append(with, c)
+		}
+	}
+	return with
+}
+
+func consumerTable(consumers []ops.Consumer, wide bool) *table {
+	limit := errorColumns
+	if wide {
+		limit = 0
+	}
+	t := newTable(column{name: "CHANNEL"}, column{name: "PARTITION"}, column{name: "STATE"},
+		column{name: "POSITION", right: true}, column{name: "COMMITTED", right: true}, column{name: "LAG", right: true},
+		column{name: "HOST"}, column{name: "PID", right: true}, column{name: "NOTE", limit: limit})
+	for _, c := range consumers {
+		if len(c.Partitions) == 0 || c.Problem != "" {
+			t.add(c.Channel, "", c.State, "", "", known(c.Lag), c.Host, number(c.PID), c.Problem)
+		}
+		for _, p := range c.Partitions {
+			note := p.Problem
+			if r := p.Request; r != nil {
+				note = fmt.Sprintf("%s requested by %s; %s", r.Decision, r.Actor, note)
+			}
+			t.add(c.Channel, fmt.Sprintf("%s/%d", p.Topic, p.Partition), p.State, known(p.Position), known(p.Committed),
+				known(p.Lag), c.Host, number(c.PID), note)
+		}
+		if c.Unlisted > 0 {
+			t.add(c.Channel, "", "", "", "", "", c.Host, number(c.PID), fmt.Sprintf("%d more partitions", c.Unlisted))
+		}
+	}
+	return t
+}
+
+// known formats a number that is negative while it is unknown.
+func known(n int64) string {
+	if n < 0 {
+		return ""
+	}
+	return number(n)
+}
+
+const haltHelp = `Name the channel, and the partition with the offset before which it is halted, as
+"inboxctl consumers" shows them. The command stores a request, which the consumer
+carries out within seconds, or the partition's next owner does. A request for
+another offset than the one at which the partition is halted is refused. An hour
+later it expires.
+
+JSON: {"Channel", "Topic", "Partition", "Offset", "Outcome"}.`
+
+func newResumePartition(a *app) *cobra.Command {
+	cmd := newHaltCommand(a, "resume-partition", "resume", (*ops.Ops).ResumePartition)
+	cmd.Short = "Let a halted partition go on"
+	cmd.Long = `Lets the consumer of a halted partition read the record or the batch again. If the
+cause is not fixed, the partition halts again. After a gap in the log, or where the
+topic was created again, the partition goes on without the records that are gone,
+and "inboxctl gaps" lists them. inboxctl then asks for confirmation, unless --yes is
+given.
+
+` + haltHelp
+	cmd.Example = `  inboxctl resume-partition orders orders.v1/3@1042`
+	return cmd
+}
+
+func newSkipRecord(a *app) *cobra.Command {
+	cmd := newHaltCommand(a, "skip-record", "skip", (*ops.Ops).SkipRecord)
+	cmd.Short = "Keep the record that halts a partition as rejected, and go on"
+	cmd.Long = `Lets the consumer of a halted partition keep the record at the offset as rejected,
+unchanged, and go on after it. No handler processes the record. "inboxctl rejected"
+lists it. Only a halt about one record allows that: the record is bad or has no
+handler. inboxctl asks for confirmation, unless --yes is given.
+
+` + haltHelp
+	cmd.Example = `  inboxctl skip-record orders orders.v1/3@1042`
+	return cmd
+}
+
+var haltedAt = regexp.MustCompile(`^(.+)/(\d{1,9})@(\d{1,18})$`)
+
+// haltOf parses the arguments that name a halt.
+func haltOf(args []string) (at ops.PartitionRef, err error) {
+	switch {
+	case len(args) < 2:
+		return at, misuse("the channel and TOPIC/PARTITION@OFFSET are required, \"inboxctl consumers\" shows them")
+	case len(args) > 2:
+		return at, misuse("unexpected argument %q", args[2])
+	}
+	parts := haltedAt.FindStringSubmatch(args[1])
+	if parts == nil {
+		return at, misuse("partition %q: must be TOPIC/PARTITION@OFFSET, such as orders.v1/3@1042", args[1])
+	}
+	partition, err := strconv.ParseInt(parts[2], 10, 32)
+	offset, other := strconv.ParseInt(parts[3], 10, 64)
+	if err = errors.Join(err, other); err != nil {
+		return at, misuse("partition %q: %w", args[1], err)
+	}
+	return ops.PartitionRef{Channel: args[0], Topic: parts[1], Partition: int32(partition), Offset: offset}, nil
+}
+
+func newHaltCommand(a *app, name, verb string,
+	act func(o *ops.Ops, ctx context.Context, actor ops.Actor, at ops.PartitionRef) error,
+) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: name + " CHANNEL TOPIC/PARTITION@OFFSET",
+		Args: func(_ *cobra.Command, args []string) error {
+			_, err := haltOf(args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, err := haltOf(args)
+			if err != nil {
+				return err
+			}
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				question := ""
+				if verb == "skip" {
+					question = "The record is kept as rejected, and no handler processes it. Skip it as %s? Type yes: "
+				} else if gone, err := afterGap(ctx, o, at); err != nil {
+					return err
+				} else if gone {
+					question = "The records that should be read next are gone. Go on without them as %s? Type yes: "
+				}
+				if question != "" && !yes {
+					if err := a.confirm(ctx, fmt.Sprintf(question, oneLine(a.actor)), "yes"); err != nil {
+						return err
+					}
+				}
+				if err := act(o, ctx, a.who(), at); err != nil {
+					return err
+				}
+				result := struct {
+					ops.PartitionRef
+					Outcome string
+				}{at, verb + " requested"}
+				return a.print(result, func() { fmt.Fprintf(a.out, "requested to %s %s\n", verb, oneLine(args[1])) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// afterGap reports whether a worker reports the partition as halted there because records are gone.
+func afterGap(ctx context.Context, o *ops.Ops, at ops.PartitionRef) (bool, error) {
+	consumers, err := o.Consumers(ctx)
+	for _, c := range consumers {
+		for _, p := range c.Partitions {
+			if at == (ops.PartitionRef{Channel: c.Channel, Topic: p.Topic, Partition: p.Partition, Offset: p.Position}) &&
+				p.AfterGap {
+				return true, err
+			}
+		}
+	}
+	return false, err
+}

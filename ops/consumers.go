@@ -1,0 +1,280 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
+)
+
+// Consumer is a channel's Kafka consumer in one living worker, as of the worker's last heartbeat.
+type Consumer struct {
+	WorkerID string `json:"-"`
+	Host     string `json:"-"`
+	PID      int    `json:"-"`
+	// SilentFor is the time since that heartbeat, by the database's clock on PostgreSQL.
+	SilentFor time.Duration `json:"-"`
+
+	Channel string `json:"channel"`
+	GroupID string `json:"group"`
+	// State is waiting, joining, running, stopping or another state of kafkaconsumer.State, since
+	// Since.
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// Lag is the sum over all of its partitions, in offsets. It is -1 while one is unknown.
+	Lag int64 `json:"lag"`
+	// Problem is what keeps it from consuming, without what is wrong with single partitions. It is
+	// redacted, and empty if nothing is.
+	Problem string `json:"problem,omitempty"`
+	// Partitions are those with the most to see: halted ones first, then those with a problem, then
+	// those with the largest lag, 100 of a worker at most. Unlisted counts the others.
+	Partitions []ConsumedPartition `json:"partitions,omitempty"`
+	Unlisted   int                 `json:"unlisted,omitempty"`
+}
+
+// ConsumedPartition is a partition that is assigned to a Consumer.
+type ConsumedPartition struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	// State is starting, fetching, accepting, failing or halted.
+	State string `json:"state"`
+	// Position is the next offset to accept: the one before which a halted partition is halted.
+	// Committed is what the group has. Lag is in offsets. Each is -1 while unknown.
+	Position  int64 `json:"position"`
+	Committed int64 `json:"committed"`
+	Lag       int64 `json:"lag"`
+	// Problem is why it is halted, or why fetching fails, since Since. It is redacted, and empty if
+	// there is none.
+	Problem string    `json:"problem,omitempty"`
+	Since   time.Time `json:"at"`
+	// Halted means that it waits for ResumePartition or, if Skippable, for SkipRecord. AfterGap
+	// means that resuming leaves out records that are gone (contract 7.10).
+	Halted    bool `json:"halted,omitempty"`
+	Skippable bool `json:"skippable,omitempty"`
+	AfterGap  bool `json:"after_gap,omitempty"`
+	// Request is what an operator has requested for this halt and the consumer has not carried out
+	// yet; nil if there is none. Its Decision is "resume" or "skip".
+	Request *models.PartitionRequest `json:"-"`
+}
+
+// PartitionRef names the halt of a partition by the offset before which it is halted.
+type PartitionRef struct {
+	Channel   string
+	Topic     string
+	Partition int32
+	Offset    int64
+}
+
+func (at PartitionRef) check() error {
+	if err := checkText("channel", at.Channel, 1, columns.MaxChannel); err != nil {
+		return err
+	}
+	if err := checkText("topic", at.Topic, 1, columns.MaxTopic); err != nil {
+		return err
+	}
+	if at.Partition < 0 || at.Offset < 0 {
+		return badInput("partition", "%d at offset %d: both must be 0 or more", at.Partition, at.Offset)
+	}
+	return nil
+}
+
+// mostConsuming bounds how many workers' consumers are read.
+const mostConsuming = 500
+
+// Consumers lists the consumers of all living workers, 500 workers at most, sorted by channel.
+func (o *Ops) Consumers(ctx context.Context) ([]Consumer, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	consumers, err := o.consumers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list consumers: %w", err)
+	}
+	return consumers, nil
+}
+
+func (o *Ops) consumers(ctx context.Context) ([]Consumer, error) {
+	workers, err := o.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	alive := map[string]Worker{}
+	for _, w := range workers {
+		if w.Alive {
+			alive[w.ID] = w
+		}
+	}
+	var consumers []Consumer
+	_, err = readRows(ctx, o, storedConsumers, func(rows *sql.Rows, _ *struct{}) error {
+		var id, text string
+		if err := rows.Scan(&id, &text); err != nil {
+			return err
+		}
+		w, lives := alive[id]
+		if !lives || text == "" {
+			return nil
+		}
+		var own []Consumer
+		if err := json.Unmarshal([]byte(text), &own); err != nil {
+			return fmt.Errorf("consumers of worker %s: %w", id, err)
+		}
+		for _, c := range own {
+			c.WorkerID, c.Host, c.PID, c.SilentFor = w.ID, w.Host, w.PID, w.SilentFor
+			consumers = append(consumers, c)
+		}
+		return nil
+	}, mostConsuming)
+	if err != nil {
+		return nil, err
+	}
+	requests, err := o.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range consumers {
+		c := &consumers[i]
+		of := redact.Value{Channel: c.Channel}
+		c.Problem = o.redactor.Error(of, c.Problem)
+		for j := range c.Partitions {
+			p := &c.Partitions[j]
+			p.Problem = o.redactor.Error(of, p.Problem)
+			if r, ok := requests[PartitionRef{c.Channel, p.Topic, p.Partition, p.Position}]; ok && p.Halted {
+				p.Request = &r
+			}
+		}
+	}
+	slices.SortStableFunc(consumers, func(a, b Consumer) int {
+		return cmp.Or(cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Host, b.Host), cmp.Compare(a.WorkerID, b.WorkerID))
+	})
+	return consumers, nil
+}
+
+// storedConsumers reads a whole table, which has one row per process.
+const storedConsumers = `
+SELECT CAST(id AS text), consumers FROM {workers} WHERE stopped_at IS NULL AND released_at IS NULL AND consumers <> '[]'
+ORDER BY id LIMIT $1`
+
+// requestsLast is how long consumers carry a request out (contract 7.10).
+const requestsLast = time.Hour
+
+// requests returns the requests that are not carried out, by the halts that they are for.
+func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRequest, error) {
+	found, err := readRows(ctx, o, pendingRequests, func(rows *sql.Rows, r *models.PartitionRequest) error {
+		var at store.Stamp
+		err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
+		r.RequestedAt = at.Time
+		if r.Decision == health.Continue {
+			r.Decision = health.Resume
+		}
+		return err
+	}, o.stamp(o.opts.Clock.Now().Add(-requestsLast)), mostListed)
+	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
+	for _, r := range found {
+		requests[PartitionRef{r.Channel, r.Topic, r.Partition, r.Offset}] = r
+	}
+	return requests, err
+}
+
+// pendingRequests reads a whole table, which has few rows.
+const pendingRequests = `
+SELECT channel, topic, "partition", CAST(id AS text), record_offset, decision, actor, requested_at FROM {requests}
+WHERE requested_at > $1 ORDER BY channel, topic, "partition" LIMIT $2`
+
+// ResumePartition requests that the consumer of a halted partition goes on. It reads the record or
+// the batch before which it is halted again, or goes on after the gap. The consumer carries the
+// request out within about a second, or the partition's next owner does (contract 7.10).
+//
+// ErrNotFound means that no living worker reports the partition, ErrStale that none reports it as
+// halted at that offset. A later request for the partition replaces an earlier one.
+func (o *Ops) ResumePartition(ctx context.Context, actor Actor, at PartitionRef) error {
+	return o.request(ctx, actor, ActionResumePartition, at)
+}
+
+// SkipRecord requests that the consumer of a halted partition stores the record at the offset as
+// rejected, and goes on after it. If the halt is not about that record alone, it returns
+// ErrNotSkippable. It returns the same other errors as ResumePartition.
+func (o *Ops) SkipRecord(ctx context.Context, actor Actor, at PartitionRef) error {
+	return o.request(ctx, actor, ActionSkipRecord, at)
+}
+
+func (o *Ops) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	target := fmt.Sprintf("partition %s/%d of channel %s", at.Topic, at.Partition, at.Channel)
+	err := at.check()
+	var halted ConsumedPartition
+	if err == nil {
+		halted, err = o.halted(ctx, at)
+	}
+	decision := health.Resume
+	switch {
+	case err != nil:
+	case action == ActionSkipRecord && !halted.Skippable:
+		err = fmt.Errorf("%w: resume the partition once the cause is fixed: %s", ErrNotSkippable, halted.Problem)
+	case action == ActionSkipRecord:
+		decision = health.Skip
+	case halted.AfterGap:
+		decision = health.Continue
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s at offset %d: %w", action, target, at.Offset, err)
+	}
+	return o.audited(ctx, actor, action, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
+		now := o.opts.Clock.Now()
+		id, err := uuid.NewV7()
+		if err == nil {
+			_, err = o.exec(ctx, tx.Statement.ConnPool, expiredRequests, o.stamp(now.Add(-requestsLast)))
+		}
+		if err == nil {
+			_, err = o.exec(ctx, tx.Statement.ConnPool, requestPartition, at.Channel, at.Topic, at.Partition, id.String(),
+				at.Offset, decision, string(actor), o.stamp(now))
+		}
+		return map[string]any{"offset": at.Offset, "halted": halted.Problem}, err
+	})
+}
+
+// halted returns the partition as a living worker reports it halted at the offset.
+func (o *Ops) halted(ctx context.Context, at PartitionRef) (ConsumedPartition, error) {
+	consumers, err := o.consumers(ctx)
+	if err != nil {
+		return ConsumedPartition{}, err
+	}
+	err = fmt.Errorf("%w: no living worker reports it", ErrNotFound)
+	for _, c := range consumers {
+		for _, p := range c.Partitions {
+			switch {
+			case c.Channel != at.Channel || p.Topic != at.Topic || p.Partition != at.Partition:
+			case p.Halted && p.Position == at.Offset:
+				return p, nil
+			case p.Halted:
+				err = fmt.Errorf("%w: it is halted at offset %d", ErrStale, p.Position)
+			default:
+				err = fmt.Errorf("%w: it is not halted, but %s at offset %d", ErrStale, p.State, p.Position)
+			}
+		}
+	}
+	return ConsumedPartition{}, err
+}
+
+const (
+	// requestPartition uses the primary key.
+	requestPartition = `
+INSERT INTO {requests} (channel, topic, "partition", id, record_offset, decision, actor, requested_at)
+VALUES ($1, $2, $3, $4{as ID}, $5, $6, $7, $8)
+ON CONFLICT (channel, topic, "partition") DO UPDATE SET id = excluded.id, record_offset = excluded.record_offset,
+	decision = excluded.decision, actor = excluded.actor, requested_at = excluded.requested_at`
+
+	// expiredRequests reads a whole table, which has few rows.
+	expiredRequests = `DELETE FROM {requests} WHERE requested_at < $1`
+)
