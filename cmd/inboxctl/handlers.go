@@ -53,7 +53,7 @@ func newPause(a *app) *cobra.Command {
 Running handlers continue to their end. Messages are still accepted, and wait. The
 pause lasts until "inboxctl resume", also across restarts.
 
-JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
+JSON: {"results": [{"handler_key", "outcome", "error"}]}.`
 	cmd.Example = `  inboxctl pause orders.mail
   inboxctl pause orders.mail orders.invoice`
 	return cmd
@@ -66,7 +66,7 @@ func newResume(a *app) *cobra.Command {
 nothing is done and no audit row is written. inboxctl does not know legacy keys: to
 resume a renamed handler, give each key that "inboxctl handlers" shows as paused.
 
-JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
+JSON: {"results": [{"handler_key", "outcome", "error"}]}.`
 	cmd.Example = `  inboxctl resume orders.mail`
 	return cmd
 }
@@ -113,12 +113,12 @@ func (a *app) pauseEach(ctx context.Context, o *ops.Ops, done string,
 			continue
 		}
 		results.Results = append(results.Results, pauseResult{HandlerKey: key, Outcome: outcome})
-		if a.output != "json" {
+		if !a.structured() {
 			fmt.Fprintf(a.out, "%s %s\n", outcome, oneLine(key))
 		}
 	}
-	if a.output == "json" {
-		if err := writeJSON(a.out, results); err != nil {
+	if a.structured() {
+		if err := a.writeStructured(results); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // addresses returns the address of every page, by name.
@@ -22,7 +25,8 @@ func addresses() map[string]string {
 		"overview": "", "messages": "messages", "messages-poisoned": "messages?state=poisoned&handler=" + mail,
 		"messages-none": "messages?id=nobody",
 		"message":       "message?id=order-2026-00003", "message-lane": "message?id=order-c7-2",
-		"message-failing": "message?id=payment-4002",
+		"message-failing": "message?id=payment-4002", "message-breaker": "message?id=mail-down-01",
+		"messages-breaker": "messages?handler=" + mail, "messages-failing": "messages?state=failing&handler=" + invoice,
 		"failures":        "failures", "rejected": "rejected",
 		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
 		"handlers":         "handlers", "workers": "workers", "gaps": "gaps", "audit": "audit",
@@ -57,6 +61,35 @@ func (w *world) anHour() {
 	w.beat()
 }
 
+// breakdown has the mail server fail several times, with a retry by an operator in between, until the
+// circuit breaker of the mail handler is open.
+func (w *world) breakdown() {
+	w.t.Helper()
+	lost := ids("mail-down-%02d", 3)
+	for i := range 4 {
+		w.fail(mail, fmt.Errorf("send mail: dial tcp 10.0.4.25:587: connect: connection refused (attempt %d; %s)", i,
+			strings.Repeat("no route to the relay, ", i*4)), lost...)
+		if i == 0 {
+			w.accept("order.placed", nil, lost...)
+		} else {
+			w.clock.Advance(20 * time.Second)
+		}
+		w.process()
+		if i == 1 {
+			page, err := w.ops.List(w.t.Context(), ops.Filter{MessageID: lost[0], HandlerKeys: []string{mail}}, "", 1)
+			require.NoError(w.t, err)
+			require.NoError(w.t, w.ops.Retry(w.t.Context(), "grace@example.org", page.Items[0].Ref()))
+		}
+	}
+	reasons, err := json.Marshal([]ops.HealthReason{{Code: "open_circuit", State: "degraded", HandlerKey: mail,
+		Detail: "its circuit breaker is open"}, {Code: "stuck_handler", State: "degraded", HandlerKey: ship,
+		Detail: "2 calls ignore their cancelled context"}, {Code: "no_progress", State: "degraded",
+		Detail: "work is due and no attempt has ended since 2026-01-01T12:00:00Z; 2 calls are running"}})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.db.Exec("UPDATE inbox_workers SET health = ? WHERE host LIKE 'shop-7c9d8-%'", string(reasons)).Error)
+	w.beat()
+}
+
 // beat updates the heartbeats of the living workers.
 func (w *world) beat() {
 	w.t.Helper()
@@ -77,6 +110,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
 	w.anHour()
+	w.breakdown()
 	directory, err := photos()
 	require.NoError(t, err)
 	t.Logf("pictures are in %s", directory)
@@ -98,13 +132,19 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 		}
 		require.Empty(t, b.wrong(), name)
 	}
-	b.prefer("light")
-	b.run(chromedp.EmulateViewport(390, 800))
-	for _, name := range []string{"overview", "messages", "message", "failures"} {
-		b.visit(w.site + addresses()[name])
-		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
-			name)
-		b.photograph(name + "-narrow")
+	for _, theme := range []string{"light", "dark"} {
+		b.prefer(theme)
+		for _, width := range []int64{1280, 400} {
+			b.run(chromedp.EmulateViewport(width, 800))
+			for name, address := range addresses() {
+				b.visit(w.site + address)
+				require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0,
+					"%s scrolls sideways at %d pixels", name, width)
+				if theme == "light" {
+					b.photograph(fmt.Sprintf("%s-%d", name, width))
+				}
+			}
+		}
 	}
 }
 
