@@ -207,11 +207,9 @@ func attemptSteps(s ops.StatusDetail) (all []step) {
 		if i == latest {
 			one.Error = s.LastError
 		}
-		if !a.ClaimedAt.IsZero() {
-			one.More = "claimed " + age(a.At.Sub(a.ClaimedAt)) + " before"
-			if a.WorkerID != "" {
-				one.More += " " + workerNote(a.WorkerID)
-			}
+		one.More = workerNote(a.WorkerID)
+		if took := a.At.Sub(a.ClaimedAt); !a.ClaimedAt.IsZero() && took >= time.Second {
+			one.More = strings.TrimSpace(age(took) + " after its claim " + one.More)
 		}
 		all = append(all, one)
 	}

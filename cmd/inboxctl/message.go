@@ -24,8 +24,9 @@ func newShow(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show MESSAGE-ID", Short: "One message with its handlers, origin and payload",
 		Long: `Shows a message with one entry per handler: its state, its last error, the latest ten
-attempts that failed and, if it has an ordering key, what is ahead of it in its lane. The payload is
-shown only with --show-payload. The view is audited in either case.
+attempts that failed and, if it has an ordering key, what is ahead of it in its
+lane. The payload is shown only with --show-payload. The view is audited in either
+case.
 
 JSON: ops.Message, whose content is {"hidden": true, "size": …} without
 --show-payload.`,

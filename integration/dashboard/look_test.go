@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -27,7 +29,7 @@ func addresses() map[string]string {
 		"message":       "message?id=order-2026-00003", "message-lane": "message?id=order-c7-2",
 		"message-failing": "message?id=payment-4002", "message-breaker": "message?id=mail-down-01",
 		"messages-breaker": "messages?handler=" + mail, "messages-failing": "messages?state=failing&handler=" + invoice,
-		"failures":        "failures", "rejected": "rejected",
+		"failures": "failures", "rejected": "rejected",
 		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
 		"handlers":         "handlers", "workers": "workers", "gaps": "gaps", "audit": "audit",
 		"confirm": "bulk?action=retry&handler=" + mail, "confirm-discard": "bulk?action=discard&handler=" + mail,
@@ -132,19 +134,38 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 		}
 		require.Empty(t, b.wrong(), name)
 	}
-	for _, theme := range []string{"light", "dark"} {
-		b.prefer(theme)
-		for _, width := range []int64{1280, 400} {
-			b.run(chromedp.EmulateViewport(width, 800))
-			for name, address := range addresses() {
-				b.visit(w.site + address)
-				require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0,
-					"%s scrolls sideways at %d pixels", name, width)
-				if theme == "light" {
-					b.photograph(fmt.Sprintf("%s-%d", name, width))
-				}
-			}
+	b.prefer("light")
+	for _, width := range []int64{1280, 400} {
+		b.run(chromedp.EmulateViewport(width, 800))
+		for name, address := range addresses() {
+			b.visit(w.site + address)
+			require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0,
+				"%s scrolls sideways at %d pixels", name, width)
+			b.photograph(fmt.Sprintf("%s-%d", name, width))
 		}
+	}
+}
+
+func TestOneSwitchesAmongInboxes(t *testing.T) {
+	w, other := newWorld(t), newWorld(t)
+	w.furnish()
+	both, err := dashboard.Several(map[string]*dashboard.Dashboard{"webshop": w.dash, "warehouse-and-returns": other.dash,
+		"billing": other.dash})
+	require.NoError(t, err)
+	server := httptest.NewServer(both)
+	t.Cleanup(server.Close)
+	b := open(t)
+	b.prefer("light")
+	for _, width := range []int64{1280, 400} {
+		b.run(chromedp.EmulateViewport(width, 800))
+		b.visit(server.URL)
+		require.Contains(t, b.text(), "nothing is poisoned")
+		b.click(`.inboxes a[href="../webshop/"]`)
+		require.Equal(t, server.URL+"/webshop/", evaluate[string](b, "location.href"))
+		require.Contains(t, b.text(), "poisoned in 3 handlers")
+		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0)
+		require.Empty(t, evaluate[[]string](b, faint))
+		b.photograph(fmt.Sprintf("several-%d", width))
 	}
 }
 
