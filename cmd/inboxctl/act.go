@@ -180,7 +180,9 @@ type actResult struct {
 // actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are
 // among them. It continues after a status that is refused, because the others may succeed. It stops
 // at an error that every further status would get, too.
-func (a *app) actOnNamed(ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool) error {
+func (a *app) actOnNamed(
+	ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool,
+) error {
 	results := struct{ Results []actResult }{}
 	var problems []error
 	refused := func(what string, err error) {
@@ -208,7 +210,8 @@ func (a *app) actOnNamed(ctx context.Context, o *ops.Ops, act action, named []ta
 	unresolved := len(problems)
 	if len(ofMessages) > 0 && !yes {
 		for _, s := range ofMessages {
-			a.say("%s of message %s: %s, %s", oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s), cut(oneLine(s.LastError), errorColumns))
+			a.say("%s of message %s: %s, %s", oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s),
+				cut(oneLine(s.LastError), errorColumns))
 		}
 		question := fmt.Sprintf("%s %d statuses as %s? Type yes: ", act.verb, len(refs), oneLine(a.actor))
 		if err := a.confirm(ctx, question, "yes"); err != nil {
