@@ -156,9 +156,9 @@ type Config struct {
 	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
 
 	// DeadLetterTopic receives the bad records of an inbox with the policy BadRecordDeadLetter, or the
-	// copies of PublishPoisoned, and is required with either (contract 7.4, 7.9). Each record is published unchanged, with additional
-	// headers that name its origin and the reason (HeaderTopic and so on). The topic must exist, is
-	// never created, and must not be one of Topics.
+	// copies of PublishPoisoned, and is required with either (contract 7.4, 7.9). Each record is published
+	// unchanged, with additional headers that name its origin and the reason (HeaderTopic and so on). The
+	// topic must exist, is never created, and must not be one of Topics.
 	//
 	// While it cannot be written to, the partition waits before the record. So do the partitions
 	// that share its accept worker, after what they have accepted already: every

@@ -112,7 +112,7 @@ func copyLeaseName(channel string) string {
 // round publishes some copies, and reports whether there may be more. It tries each, whatever became of
 // the others.
 func (c *copier) round(ctx context.Context, owner *lease.Lease) (more bool, err error) {
-	copies, more, err := c.find(ctx)
+	copies, _, err := c.find(ctx)
 	if err != nil || len(copies) == 0 {
 		return false, err
 	}
