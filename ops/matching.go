@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Bulk configures an action on all matching statuses.
+// Bulk configures an action on all matching statuses, or a backfill.
 type Bulk struct {
 	// DryRun only counts, and leaves an audit row with the count.
 	DryRun bool
@@ -25,14 +25,14 @@ type Bulk struct {
 	Progress func(BulkResult)
 }
 
-// BulkResult is the result of an action on all matching statuses.
+// BulkResult is the result of an action on all matching statuses, or of a backfill.
 type BulkResult struct {
 	// Matched is the dry run's count; zero otherwise.
 	Matched Count
-	// Done is how many were retried or discarded.
+	// Done is how many were retried, discarded or added.
 	Done int64
-	// Skipped is how many matched and were not touched: someone else changed them first, or they
-	// wait in their lanes.
+	// Skipped is how many matched and were not touched: someone else changed, added or deleted them
+	// first, or they wait in their lanes.
 	Skipped int64
 	// Looked is the number of rows that were read.
 	Looked int64
@@ -79,39 +79,52 @@ func (o *Ops) actOnMatching(
 	if err != nil {
 		return fail(err)
 	}
+	// f keeps the filter as it was given, for the audit.
+	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
+	result, err = o.inChunks(ctx, actor, action, allMatching, filter, bulk,
+		func(ctx context.Context) (Count, error) { return o.Count(ctx, f.Filter) },
+		func(ctx context.Context, chunk int) (BulkResult, error) {
+			return o.actOnChunks(ctx, actor, action, f, filter, chunk, bulk)
+		})
+	if err != nil {
+		return fail(err)
+	}
+	return result, nil
+}
+
+// inChunks runs a bulk action and adds the audit row of its end. In a dry run it only counts, and adds the row of that.
+// given is the filter that these rows have.
+func (o *Ops) inChunks(ctx context.Context, actor Actor, action Action, target string, given Filter, bulk Bulk,
+	count func(context.Context) (Count, error), run func(ctx context.Context, chunk int) (BulkResult, error),
+) (result BulkResult, err error) {
 	chunk := bulk.ChunkSize
 	if chunk == 0 {
 		chunk = defaultChunk
 	}
 	if chunk, err = checkLimit(chunk); err != nil {
-		return fail(err)
+		return result, err
 	}
 	if bulk.Most < 0 {
-		return fail(badInput("most", "%d: must be 0 or more", bulk.Most))
+		return result, badInput("most", "%d: must be 0 or more", bulk.Most)
 	}
-	// f keeps the filter as it was given, for the audit.
-	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
 	if bulk.DryRun {
-		matched, err := o.Count(ctx, f.Filter)
+		matched, err := count(ctx)
 		if err == nil {
-			err = o.note(ctx, actor, action, allMatching,
-				countDetail{Event: "counted", Filter: filter, Matched: matched.N, Capped: matched.Capped})
+			err = o.note(ctx, actor, action, target,
+				countDetail{Event: "counted", Filter: given, Matched: matched.N, Capped: matched.Capped})
 		}
 		if err != nil {
-			return fail(err)
+			return result, err
 		}
 		result.Matched = matched
 		return result, nil
 	}
-	result, err = o.actOnChunks(ctx, actor, action, f, filter, chunk, bulk)
-	end := endDetail{Event: "ended", Filter: filter, Done: result.Done, Skipped: result.Skipped, More: result.More}
+	result, err = run(ctx, chunk)
+	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Skipped: result.Skipped, More: result.More}
 	if err != nil {
 		end.Error = o.redactor.Error(redact.Value{}, err.Error())
 	}
-	if err = errors.Join(err, o.noteAnyway(ctx, actor, action, allMatching, end)); err != nil {
-		return fail(err)
-	}
-	return result, nil
+	return result, errors.Join(err, o.noteAnyway(ctx, actor, action, target, end))
 }
 
 // allMatching is the audit's target of an action on all matching statuses.

@@ -66,7 +66,7 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 // and its help says where the rest can be done.
 func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"replay", "a"}, {"rejected", "accept", "a"}} {
+	for _, args := range [][]string{{"replay", "a"}, {"rejected", "accept", "a"}, {"backfill", "a"}} {
 		out := runWith(t, t.Context(), nil, "", args...)
 		require.Equal(t, exitMisuse, out.code)
 		require.Contains(t, out.errOut, "unknown command")
@@ -74,6 +74,7 @@ func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
 	help := runWith(t, t.Context(), nil, "", "help", "application").out
 	require.Contains(t, help, "o.Replay(")
 	require.Contains(t, help, "o.ReAccept(")
+	require.Contains(t, help, "o.Backfill(")
 }
 
 func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {

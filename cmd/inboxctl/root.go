@@ -59,11 +59,13 @@ too many rows stops early and says how to continue.`
 
 const applicationHelp = `Channels, handlers and their retentions are in the application's code and not in the
 database. So only the application can replay a message, accept a rejected message
-again, and clean up by each handler's own retention. Use its dashboard, or Go:
+again, give a handler that was added later the statuses it lacks, and clean up by
+each handler's own retention. Use its dashboard, or Go:
 
   o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
   accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
   accepted, err := o.ReAccept(ctx, actor, rejectedID)
+  result, err := o.Backfill(ctx, actor, handlerKey, from, to, ops.Bulk{})
   deleted, err := o.Cleanup(ctx, actor)
 
 To run failed statuses again use "inboxctl retry".`
