@@ -66,7 +66,8 @@ func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Re
 		switch {
 		case err == nil:
 			acted++
-		case errors.Is(err, ops.ErrStale), errors.Is(err, ops.ErrNotFound), errors.Is(err, ops.ErrNotPoisoned):
+		case errors.Is(err, ops.ErrStale), errors.Is(err, ops.ErrNotFound), errors.Is(err, ops.ErrNotPoisoned),
+			errors.Is(err, ops.ErrProcessing):
 			left++
 		default:
 			p := *problemOf(err)

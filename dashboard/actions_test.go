@@ -45,7 +45,7 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 		require.Equal(t, http.StatusConflict, got.Status)
 		got = r.post("retry", url.Values{"ref": {strings.Split(r.ref("mail", "m1"), "@")[0] + "@0"}})
 		require.Equal(t, http.StatusConflict, got.Status)
-		require.Contains(t, got.Body, "Not poisoned")
+		require.Contains(t, got.Body, "Nothing to retry or discard")
 		got = r.post("retry", url.Values{"ref": {"00000000-0000-0000-0000-000000000000@1"}})
 		require.Equal(t, http.StatusNotFound, got.Status)
 		require.Equal(t, http.StatusBadRequest, r.post("retry", url.Values{"ref": {"nonsense"}}).Status)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,7 +24,9 @@ type confirmBody struct {
 	// Count is the dry run's count, or how many were selected.
 	Count ops.Count
 	Words []field // the filter in words; empty for selected statuses
-	Back  string
+	// States are those of the statuses, in words.
+	States string
+	Back   string
 	// Sample are a few of the statuses that match.
 	Sample []ops.Status
 	Now    time.Time
@@ -53,7 +57,7 @@ func (q *request) confirmSelected() error {
 		return q.back("messages", noticeQuery("nothing-chosen"))
 	}
 	return q.render("confirm", actionTitle(action)+" the selected", "messages", confirmBody{
-		Action: action, Form: "./" + action, Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" +
+		Action: action, Form: "./" + action, States: string(ops.StatePoisoned), Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" +
 			ownPage(form.Get("back"), "messages").String(),
 	})
 }
@@ -72,7 +76,7 @@ func (q *request) confirmBulk() error {
 	if err != nil {
 		return err
 	}
-	filter, fields, err := q.bulkFilter(q.query)
+	filter, fields, err := q.bulkFilter(action, q.query)
 	if err != nil {
 		return err
 	}
@@ -93,7 +97,7 @@ func (q *request) confirmBulk() error {
 		section, back = "failures", "./failures"
 	}
 	b := confirmBody{Action: action, Form: "./bulk?" + fields.Encode(), Count: counted.Matched, Back: back,
-		Sample: some.Items, Now: q.now()}
+		Sample: some.Items, Now: q.now(), States: strings.Join(fields["state"], " and ")}
 	for _, name := range filterFields {
 		for _, value := range fields[name] {
 			if name != "state" {
@@ -108,10 +112,19 @@ var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "n
 	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
 	"fingerprint": "Failure group"}
 
-// bulkFilter reads the filter of an action on all that match. Without an end, the filter ends now.
-func (q *request) bulkFilter(query url.Values) (ops.Filter, url.Values, error) {
+// bulkFilter reads the filter of an action on all that match. Without an end, the filter ends now. A
+// retry takes the failing statuses, too, if the address names them.
+func (q *request) bulkFilter(action string, query url.Values) (ops.Filter, url.Values, error) {
 	fields := only(query, filterFields)
-	fields.Set("state", string(ops.StatePoisoned))
+	states := slices.DeleteFunc(slices.Clone(fields["state"]), func(s string) bool {
+		return s != string(ops.StatePoisoned) && (s != string(ops.StateFailing) || action != "retry")
+	})
+	if len(states) == 0 {
+		states = []string{string(ops.StatePoisoned)}
+	}
+	slices.Sort(states)
+	slices.Reverse(states) // poisoned first
+	fields["state"] = slices.Compact(states)
 	filter, err := filterOf(fields)
 	if err != nil {
 		return filter, nil, err
@@ -132,7 +145,7 @@ func (q *request) startBulk() error {
 	if err != nil {
 		return err
 	}
-	filter, fields, err := q.bulkFilter(q.given())
+	filter, fields, err := q.bulkFilter(action, q.given())
 	if err != nil {
 		return err
 	}

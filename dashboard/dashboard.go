@@ -115,13 +115,16 @@ func (d *Dashboard) Stop(ctx context.Context) error {
 const writeFor = 5 * time.Second
 
 // ServeHTTP serves one page, action or file of the dashboard.
-func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.serve(w, r, nil, "") }
+
+// serve serves a request. If several is not nil, this is its dashboard of that name.
+func (d *Dashboard) serve(w http.ResponseWriter, r *http.Request, several *several, name string) {
 	ctx, cancel := context.WithTimeout(r.Context(), d.opts.Deadline)
 	defer cancel()
 	// A client that reads slowly does not hold the response for longer, either. A writer that has
 	// no deadlines is fine, so the error is ignored.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.opts.Deadline + writeFor))
-	q := &request{d: d, w: w, r: r.WithContext(ctx)}
+	q := &request{d: d, w: w, r: r.WithContext(ctx), several: several, name: name}
 	if err := q.answer(); err != nil {
 		q.fail(err)
 	}

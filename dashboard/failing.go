@@ -71,8 +71,8 @@ func problemOf(err error) *problem {
 		return is(http.StatusConflict, "Changed by someone else",
 			"It has changed since you loaded the page, so nothing was done. Check its current state before you decide.")
 	case errors.Is(err, ops.ErrNotPoisoned):
-		return is(http.StatusConflict, "Not poisoned",
-			"Only poisoned messages can be retried or discarded. Nothing was done.")
+		return is(http.StatusConflict, "Nothing to retry or discard",
+			"Only poisoned messages can be discarded, only poisoned and failing ones retried, unless they wait in their lane. Nothing was done.")
 	case errors.Is(err, ops.ErrNotSkippable):
 		return is(http.StatusConflict, "Cannot be skipped",
 			"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it.")
@@ -81,7 +81,7 @@ func problemOf(err error) *problem {
 			"It is ordered. It is backfilled only while it is paused, so that its messages keep their order.")
 	case errors.Is(err, ops.ErrProcessing):
 		return is(http.StatusConflict, "A handler is running",
-			"Wait until it has ended, or pause the handler, then delete the message.")
+			"Wait until it has ended, or pause the handler, then try again.")
 	case errors.Is(err, ops.ErrNeedsApplication):
 		return is(http.StatusNotImplemented, "Available in the application only",
 			"This dashboard has access to the database only. Use the dashboard that the application serves.")

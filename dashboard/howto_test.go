@@ -82,6 +82,16 @@ func mountOnChi(router mounter, d *dashboard.Dashboard) {
 	router.Mount("/admin/inbox", http.StripPrefix("/admin/inbox", d))
 }
 
+// mountSeveral serves two inboxes at /admin/inbox/orders/ and /admin/inbox/billing/, with a switch.
+func mountSeveral(mux *http.ServeMux, orders, billing *dashboard.Dashboard) error {
+	both, err := dashboard.Several(map[string]*dashboard.Dashboard{"orders": orders, "billing": billing})
+	if err != nil {
+		return err
+	}
+	mux.Handle("/admin/inbox/", http.StripPrefix("/admin/inbox", both))
+	return nil
+}
+
 func nothing(context.Context, inboxtest.Bytes) error { return nil }
 
 // likeChi passes requests below a pattern to a handler with the path unchanged.
@@ -112,6 +122,8 @@ func TestPageShowsCodeThatWorks(t *testing.T) {
 		mux, chi := http.NewServeMux(), likeChi{http.NewServeMux()}
 		mountOnServeMux(mux, dash)
 		mountOnChi(chi, dash)
+		two := http.NewServeMux()
+		require.NoError(t, mountSeveral(two, dash, dash))
 		for _, router := range []http.Handler{mux, chi} {
 			for user, want := range map[string]int{"": http.StatusUnauthorized, "ada@example.org": http.StatusOK} {
 				for _, path := range []string{"/admin/inbox", "/admin/inbox/", "/admin/inbox/failures"} {

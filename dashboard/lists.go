@@ -103,6 +103,18 @@ type handlersBody struct {
 type handlerLine struct {
 	ops.Handler
 	Counts ops.HandlerOverview
+	// Reasons are the health reasons that concern it.
+	Reasons []ops.HealthReason
+}
+
+// reasonsOf returns the reasons that concern one handler.
+func reasonsOf(all []ops.HealthReason, handlerKey string) (found []ops.HealthReason) {
+	for _, r := range all {
+		if r.HandlerKey == handlerKey {
+			found = append(found, r)
+		}
+	}
+	return found
 }
 
 func (q *request) handlers() error {
@@ -116,7 +128,7 @@ func (q *request) handlers() error {
 	}
 	var b handlersBody
 	for _, h := range known {
-		line := handlerLine{Handler: h}
+		line := handlerLine{Handler: h, Reasons: reasonsOf(seen.Reasons, h.HandlerKey)}
 		if i := slices.IndexFunc(seen.Handlers, func(o ops.HandlerOverview) bool {
 			return o.HandlerKey == h.HandlerKey
 		}); i >= 0 {

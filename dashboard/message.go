@@ -145,33 +145,17 @@ func headersOf(headers []handler.Header) (list headerList) {
 	return list
 }
 
-// steps builds a status's timeline from its row: its times, the last error and its counters. The
-// row holds only the number of earlier attempts.
+// steps builds a status's timeline from its row: its times, its latest attempts and its counters.
 func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	all := []step{{Tone: "done", At: m.ReceivedAt, Text: "Received", More: "by channel " +
 		cmp.Or(m.Properties.Channel, "–")}}
 	if s.CreatedAt.Sub(m.ReceivedAt).Abs() > time.Second {
 		all = append(all, step{Tone: "done", At: s.CreatedAt, Text: "Assigned to this handler"})
 	}
-	if s.RequeuedCount > 0 {
-		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(s.RequeuedCount)})
-	}
-	if s.AbandonedCount > 0 {
-		all = append(all, step{Tone: "warn", Text: "Released " + times(s.AbandonedCount),
-			More: "Its worker vanished or was stopped while it ran."})
-	}
-	if s.ErrorCount > 0 {
-		all = append(all, step{Tone: "bad", Text: "Failed " + times(s.ErrorCount), Error: s.LastError})
-	} else if s.LastError != "" {
-		all = append(all, step{Tone: "past", Text: "An earlier error", Error: s.LastError})
-	}
+	all = append(all, attemptSteps(s)...)
 	if !s.ProcessingStartedAt.IsZero() {
-		text := "Last attempt started"
-		if s.State == ops.StateProcessing {
-			text = "Attempt running"
-		}
-		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: text, More: workerNote(s.WorkerID)})
-		if s.State == ops.StateProcessing && s.Obstacle != "" {
+		all = append(all, step{Tone: "done", At: s.ProcessingStartedAt, Text: "Attempt running", More: workerNote(s.WorkerID)})
+		if s.Obstacle != "" {
 			all = append(all, step{Tone: "warn", Text: "Does not return", More: s.Obstacle +
 				"; the overview's health section says for how long and in which worker"})
 		}
@@ -180,7 +164,7 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	case ops.StateCompleted:
 		all = append(all, step{Tone: "good", At: s.CompletedAt, Text: "Completed"})
 	case ops.StatePoisoned:
-		all = append(all, step{Tone: "bad", At: s.CompletedAt, Text: "Poisoned",
+		all = append(all, step{Tone: "bad", At: s.PoisonedAt, Text: "Poisoned",
 			More: "Retry it after its cause is fixed, or discard it."})
 	case ops.StateDiscarded:
 		all = append(all, step{Tone: "past", At: s.CompletedAt, Text: "Discarded by an operator"})
@@ -189,6 +173,48 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 			More: "The handler’s status under its other key counts instead."})
 	case ops.StatePending:
 		all = append(all, waits(s, now))
+	}
+	return all
+}
+
+// attemptSteps returns the latest attempts that failed and retries, and what the counters say of
+// earlier ones. The last error is shown whole, the others as far as they are stored.
+func attemptSteps(s ops.StatusDetail) (all []step) {
+	failed, retried, latest := 0, 0, -1
+	for i, a := range s.Attempts {
+		if a.Retried {
+			retried++
+			failed = 0 // a retry resets the count
+			continue
+		}
+		failed++
+		if a.Error != "" && strings.HasPrefix(s.LastError, a.Error) {
+			latest = i
+		}
+	}
+	if earlier := s.ErrorCount + s.AbandonedCount - failed; earlier > 0 {
+		all = append(all, step{Tone: "past", Text: "Failed " + times(earlier) + " before", More: "Only the latest ten entries are kept."})
+	}
+	if earlier := s.RequeuedCount - retried; earlier > 0 {
+		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(earlier) + " before"})
+	}
+	for i, a := range s.Attempts {
+		if a.Retried {
+			all = append(all, step{Tone: "done", At: a.At, Text: "Retried by an operator"})
+			continue
+		}
+		one := step{Tone: "bad", At: a.At, Text: "Failed", Error: a.Error}
+		if i == latest {
+			one.Error = s.LastError
+		}
+		one.More = workerNote(a.WorkerID)
+		if took := a.At.Sub(a.ClaimedAt); !a.ClaimedAt.IsZero() && took >= time.Second {
+			one.More = strings.TrimSpace(age(took) + " after its claim " + one.More)
+		}
+		all = append(all, one)
+	}
+	if latest < 0 && s.LastError != "" {
+		all = append(all, step{Tone: "past", Text: "Latest error", Error: s.LastError})
 	}
 	return all
 }
@@ -202,11 +228,15 @@ func waits(s ops.StatusDetail, now time.Time) step {
 		}
 		return step{Tone: "next", Text: "Waits in its lane", More: more}
 	case s.NextAttemptAt.After(now):
-		return step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
+		next := step{Tone: "next", At: s.NextAttemptAt, Text: "Next attempt"}
+		if s.Obstacle != "" {
+			next.Tone, next.More = "warn", "Its handler: "+s.Obstacle+"."
+		}
+		return next
 	}
 	due := step{Tone: "next", At: s.NextAttemptAt, Text: "Due", More: "It runs as soon as a worker is free."}
 	if s.Obstacle != "" {
-		due.More = "Waiting: " + s.Obstacle + "."
+		due.Tone, due.More = "warn", "Waiting: "+s.Obstacle+"."
 	}
 	return due
 }
@@ -246,6 +276,12 @@ type messagesBody struct {
 	All template.URL
 	// Narrow is true if an action on all that match needs a narrower filter.
 	Narrow bool
+	// Discardable is true if the filter asks for poisoned statuses.
+	Discardable bool
+	// Handler is the only handler that the filter names; nil without one.
+	Handler *ops.HandlerOverview
+	// Reasons are the health reasons that concern Handler.
+	Reasons []ops.HealthReason
 }
 
 type stateChoice struct {
@@ -280,10 +316,17 @@ func (q *request) messages() error {
 	}
 	for _, h := range seen.Handlers {
 		b.Handlers = append(b.Handlers, h.HandlerKey)
+		if slices.Equal(filter.HandlerKeys, []string{h.HandlerKey}) {
+			b.Handler, b.Reasons = &h, reasonsOf(seen.Reasons, h.HandlerKey)
+		}
 	}
 	if q.may("POST", "retry") {
 		b.Selectable = slices.ContainsFunc(page.Items, func(s ops.Status) bool { return s.State == ops.StatePoisoned })
-		if slices.Equal(filter.States, []ops.State{ops.StatePoisoned}) && count.N > 0 {
+		actionable := !slices.ContainsFunc(filter.States, func(s ops.State) bool {
+			return s != ops.StatePoisoned && s != ops.StateFailing
+		})
+		if actionable && len(filter.States) > 0 && count.N > 0 {
+			b.Discardable = slices.Contains(filter.States, ops.StatePoisoned)
 			if b.Narrow = !narrows(filter); !b.Narrow {
 				b.All = template.URL(only(q.query, filterFields).Encode()) // safe: Encode escapes it
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -110,7 +111,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 // verdictOf returns the verdict for the most severe condition.
 func verdictOf(seen ops.Overview) verdict {
 	all := total(seen)
-	var poisoned, paused, unserved int
+	var poisoned, paused, unserved, open int
 	for _, h := range seen.Handlers {
 		if h.Poisoned.N > 0 {
 			poisoned++
@@ -126,6 +127,9 @@ func verdictOf(seen ops.Overview) verdict {
 	for _, r := range seen.Reasons {
 		if r.Unhealthy() {
 			unhealthy++
+		}
+		if r.Code == health.Circuit {
+			open++
 		}
 	}
 	switch {
@@ -144,6 +148,10 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker claims.",
 			" handlers have work that no worker claims."),
 			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key.", "handlers", "See the handlers"}
+	case open > 0:
+		return verdict{"warn", "The circuit breaker of " + fmt.Sprint(open) + plural(int64(open), " handler is open.",
+			" handlers is open."), "What these call fails. Their messages wait, and are tried again by themselves.", "handlers",
+			"See the handlers"}
 	case all.OldestDueAge > 5*time.Minute:
 		return verdict{"warn", "Work has been due for " + age(all.OldestDueAge) + ".",
 			"Workers do not keep up. Check which handler has the backlog, and whether it is paused.", "handlers",

@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -80,7 +81,7 @@ func TestOverviewShowsEndedAttemptsIfTheApplicationKnows(t *testing.T) {
 			o.Clock = r.clock
 		})
 		page := r.page("")
-		require.Contains(t, page, `<td class="number">12 345</td><td class="number"><span class="warn">67</span></td>`)
+		require.Contains(t, page, `<td class="number" data-label="Completed">12 345</td><td class="number" data-label="Failed"><span class="warn">67</span></td>`)
 		require.Contains(t, page, "1h 00m ago")
 	})
 }
@@ -157,7 +158,8 @@ func TestOverviewShowsTheHealthThatWorkersReport(t *testing.T) {
 		}
 		require.Contains(t, beat(""), "All is well: no work is pending.")
 		page := beat(`[{"code":"open_circuit","state":"degraded","handler_key":"mail","detail":"its circuit breaker is open"}]`)
-		require.Contains(t, page, "A worker is degraded: mail: its circuit breaker is open")
+		require.Contains(t, page, "The circuit breaker of 1 handler is open.")
+		require.Contains(t, page, `: its circuit breaker is open</li>`)
 		require.Contains(t, page, `<span class="state paused">circuit breaker open</span>`)
 		require.Contains(t, r.page("handlers"), `<span class="state paused">circuit breaker open</span>`)
 		r.poison("mail", "no", "1")
@@ -166,5 +168,57 @@ func TestOverviewShowsTheHealthThatWorkersReport(t *testing.T) {
 			"worse than what is poisoned")
 		require.Contains(t, r.page("workers"), "orders/0 is halted before offset 1")
 		require.NotContains(t, beat("[]"), "unhealthy")
+	})
+}
+
+// TestAnOpenCircuitBreakerIsShownWhereverItsHandlerIs proves contract 11.1: also on a message that waits
+// for its next attempt.
+func TestAnOpenCircuitBreakerIsShownWhereverItsHandlerIs(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.fail("mail", errors.New("smtp is down"), "m1")
+		worker := store.Worker{ID: uuid.NewString(), Host: "h", HandlerKeys: []string{"mail", "ship"},
+			Health: `[{"code":"open_circuit","state":"degraded","handler_key":"mail","detail":"its circuit breaker is open since <noon>"}]`}
+		require.NoError(t, inboxtest.Store(t, r.d.DB).Heartbeat(t.Context(), worker, r.clock.Now()))
+		const detail = "its circuit breaker is open since &lt;noon&gt;"
+		require.Contains(t, r.page(""), detail)
+		require.Contains(t, r.page("handlers"), detail)
+		list := r.page("messages?handler=mail")
+		require.Contains(t, list, detail)
+		require.NotContains(t, r.page("messages?handler=ship"), "circuit breaker")
+		require.Contains(t, r.page("message?id=m1"), "Its handler: circuit breaker open.")
+	})
+}
+
+// TestMessageShowsEachAttemptAndRetry proves contract 5.5, 11.1.
+func TestMessageShowsEachAttemptAndRetry(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		long := strings.Repeat("x", 400)
+		r.fail("mail", errors.New("first <error>"), "m1")
+		page := r.page("message?id=m1")
+		require.Contains(t, page, "first &lt;error&gt;")
+		require.Contains(t, page, "Retry now", "a failing status can be retried")
+		require.NotContains(t, page, "Discard…")
+		ref := between(t, page, `name="ref" value="`, `"`)
+		require.Equal(t, 303, r.post("retry", url.Values{"ref": {ref}}).Status)
+		r.poison("mail", long, "m1")
+		page = r.page("message?id=m1")
+		require.Contains(t, page, "Retried by an operator")
+		require.Contains(t, page, "first &lt;error&gt;", "the earlier attempt stays")
+		require.Contains(t, page, "poison: "+long, "the last error is shown whole")
+		require.Contains(t, between(t, page, `<span class="step-text">Poisoned</span>`, "</li>"), "<time ")
+		require.NotContains(t, page, "before</span>", "nothing is older than what is listed")
+	})
+}
+
+// TestRetryAllOfAGroupTakesTheFailing proves contract 11.1.
+func TestRetryAllOfAGroupTakesTheFailing(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.fail("mail", errors.New("smtp is down"), "m1")
+		r.clock.Advance(time.Minute)
+		page := r.page("failures")
+		require.NotContains(t, page, "Discard all…")
+		asked := strings.ReplaceAll(between(t, page, `<a class="button main" href="./`, `"`), "&amp;", "&")
+		require.Contains(t, r.page(asked), "Retry 1 poisoned and failing status?")
+		require.Contains(t, r.page("bulk?action=discard&state=failing&handler=mail"), "Discard 0 poisoned statuses?")
 	})
 }

@@ -31,6 +31,9 @@ type request struct {
 	route *route
 	query url.Values
 	token string
+
+	several *several // nil for a dashboard of its own
+	name    string   // among several
 }
 
 func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
@@ -178,12 +181,11 @@ func (q *request) given() url.Values {
 // prefix, so the address is relative, with the last segment of the address that the client
 // requested. The "./" keeps the result from being an address on another host.
 func (q *request) addSlash() error {
-	asked, err := url.ParseRequestURI(q.r.RequestURI)
-	if err != nil {
+	last, ok := lastSegment(q.r)
+	if !ok {
 		return refuse(http.StatusNotFound, "Page not found", "The overview's address ends in a slash.", nil)
 	}
-	path := asked.EscapedPath()
-	return q.redirect("./" + path[strings.LastIndex(path, "/")+1:] + "/")
+	return q.redirect("./" + last + "/")
 }
 
 // redirect sends the browser to an address relative to this one. http.Redirect would make it

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -93,7 +94,7 @@ func (k *Kit) clock() *Clock {
 func (k *Kit) nextAttempt() (due time.Time, waiting bool) {
 	k.t.Helper()
 	var next []struct{ NextAttemptAt sql.NullTime }
-	err := k.DB.Clauses(k.Inbox.Tables()).Select("next_attempt_at").
+	err := k.DB.Clauses(k.Inbox.Tables()).Model(&models.HandlerStatus{}).Select("next_attempt_at").
 		Where("next_attempt_at IS NOT NULL AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL").
 		Order("next_attempt_at").Limit(1).Find(&next).Error
 	if err != nil {

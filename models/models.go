@@ -61,6 +61,10 @@ type Message struct {
 // comes after another one of its lane: no claim reads it until the first row of its lane ends.
 // HoldsLane is true while the row is claimed in its lane. A unique index allows one such row per
 // lane.
+//
+// PoisonedAt is when it was last poisoned, nil after a retry. Attempts is a JSON array of the latest
+// attempts that failed and the latest retries by operators, nil if there are none (contract 5.5).
+// Only these write both columns: claims and completions touch neither.
 type HandlerStatus struct {
 	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_unpublished,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
 	MessageNumber       int64      `gorm:"column:message_number;not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
@@ -85,6 +89,8 @@ type HandlerStatus struct {
 	LaneKey             *int64     `gorm:"column:lane_key;index:inbox_handler_statuses_lane,priority:2;uniqueIndex:inbox_handler_statuses_lane_holder,priority:2;index:inbox_handler_statuses_waiting_lane,priority:2"`
 	IsWaiting           bool       `gorm:"column:is_waiting;not null;default:false"`
 	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`
+	PoisonedAt          *time.Time `gorm:"column:poisoned_at"`
+	Attempts            *string    `gorm:"column:attempts;type:text"`
 
 	// Message is the message of the status, loaded by Preload("Message") from the messages table
 	// beside the statuses table. GORM never writes it together with its status.

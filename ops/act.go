@@ -13,20 +13,22 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Retry makes a poisoned status pending again. It is due now, its error count and its abandoned
-// count are 0, its requeued count is raised by one, and its last error stays readable. ErrNotFound,
-// ErrStale and ErrNotPoisoned say why nothing was done; of two concurrent operators one gets such
-// an error. In its lane the status keeps its place (contract 11.1).
+// Retry makes a poisoned or failing status due now. Its error count and its abandoned count are 0,
+// its requeued count is raised by one, and its last error and attempts stay readable. In its lane
+// the status keeps its place; one that waits there for another is not retried. ErrNotFound,
+// ErrStale, ErrProcessing and ErrNotPoisoned say why nothing was done; of two concurrent operators
+// one gets such an error (contract 11.1).
 func (o *Ops) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref)
 }
 
 // Discard ends a poisoned status for good without running its handler. The row is kept, so that a
 // redelivery is still a duplicate, and is cleaned up like a completed one. The next row of its lane
-// may run. It returns the same errors as Retry.
+// may run. It returns ErrNotFound, ErrStale or ErrNotPoisoned if nothing was done.
 func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
@@ -36,27 +38,30 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 // and not since it was accepted, so that thousands of retried ones do not come before everything
 // newer. Only a manual deletion of the message, and the mark that a copy is published, change a
 // poisoned row meanwhile. A row that another operator has retried or discarded is no longer
-// poisoned, and has another version if it is poisoned again.
+// poisoned, and has another version if it is poisoned again. A failing row may be claimed
+// meanwhile, and then is not changed.
 const retry = `
-UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at}, ` + unclaimed + `
+UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at},
+	poisoned_at = NULL, attempts = {attempts with a retry}, ` + unclaimed + `
 FROM {refs} AS c
-WHERE ` + isRef + `
+WHERE ` + isRef + ` AND (s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0)
 RETURNING {changed}`
 
 // discard uses the primary key, see retry.
 const discard = `
 UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c
-WHERE ` + isRef + `
+WHERE ` + isRef + ` AND s.is_poisoned
 RETURNING {changed}`
 
 const (
 	unclaimed = `processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1`
-	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.is_poisoned AND s.completed_at IS NULL`
+	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.completed_at IS NULL`
 )
 
 // stateNow uses the primary key.
-const stateNow = `SELECT version, is_poisoned AND completed_at IS NULL FROM {statuses} WHERE id = $1`
+const stateNow = `
+SELECT version, completed_at, outcome, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1`
 
 func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
 	id, err := checkID("status ID", ref.StatusID)
@@ -73,7 +78,7 @@ func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) er
 			return nil, err
 		}
 		if len(done) == 0 {
-			return nil, o.whyNot(ctx, tx, id, ref.Version)
+			return nil, o.whyNot(ctx, tx, action, id, ref.Version)
 		}
 		return map[string]string{"message_id": done[0].messageID, "handler_key": done[0].handlerKey}, nil
 	})
@@ -84,7 +89,7 @@ func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) er
 	return nil
 }
 
-// change retries or discards those of these statuses that are poisoned and at their version, where
+// change retries or discards those of these statuses that allow it and are at their version, where
 // 0 means any version. It returns the changed ones.
 func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs [][2]any) ([]changed, error) {
 	list, err := jsonOf(refs)
@@ -99,25 +104,42 @@ func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs [][2]
 }
 
 // whyNot returns the error for a status that was not changed.
-func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, id string, version int64) error {
+func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string, version int64) error {
 	type state struct {
-		version  int64
-		poisoned bool
+		version int64
+		State
+		waiting bool
 	}
 	states, err := query(ctx, o, tx.Statement.ConnPool, stateNow, func(rows *sql.Rows, s *state) error {
-		return rows.Scan(&s.version, &s.poisoned)
-	}, id)
-	switch {
-	case err != nil:
+		var completed, processing store.Stamp
+		var outcome models.Outcome
+		var poisoned bool
+		err := rows.Scan(&s.version, &completed, &outcome, &poisoned, &processing, &s.waiting)
+		s.State = stateOf(completed.Time, outcome, poisoned, processing.Time)
 		return err
-	case len(states) == 0:
+	}, id)
+	if err != nil {
+		return err
+	}
+	if len(states) == 0 {
 		return ErrNotFound
-	case version != 0 && states[0].version != version:
-		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, states[0].version, version)
-	case states[0].poisoned: // again, since we tried
+	}
+	s := states[0]
+	switch {
+	case version != 0 && s.version != version:
+		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.version, version)
+	case s.State == StatePoisoned: // again, since we tried
 		return ErrStale
+	case action == ActionDiscard:
+		return fmt.Errorf("%w: it is %s", ErrNotPoisoned, s.State)
+	case s.State == StateProcessing:
+		return fmt.Errorf("%w: its attempt is running", ErrProcessing)
+	case s.waiting:
+		return fmt.Errorf("%w: it waits in its lane and runs after the status before it", ErrNotPoisoned)
+	case s.State == StatePending:
+		return fmt.Errorf("%w and not failing: it is pending and has not failed", ErrNotPoisoned)
 	default:
-		return ErrNotPoisoned
+		return fmt.Errorf("%w and not failing: it is %s", ErrNotPoisoned, s.State)
 	}
 }
 

@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,14 +119,17 @@ func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
 	})
 }
 
-func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
+// TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried proves contract 11.1.
+func TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.poison("mail", "no", "poisoned")
 		r.fail("mail", "failing", errors.New("boom"))
-		r.accept("poisoned", "failing", "done")
+		r.fail("mail", "waiting", errors.New("boom"))
+		r.accept("poisoned", "failing", "waiting", "done")
 		r.process()
 		r.accept("pending", "processing")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_waiting = true WHERE message_id = 'waiting'`)
 		inboxtest.Exec(t, r.d.DB,
 			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'processing'`)
 		before := r.rows()
@@ -133,9 +137,16 @@ func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
 			"retry":   func(ref ops.Ref) error { return r.ops.Retry(ctx, ada, ref) },
 			"discard": func(ref ops.Ref) error { return r.ops.Discard(ctx, ada, ref) },
 		} {
-			for _, id := range []string{"failing", "done", "pending", "processing"} {
-				require.ErrorIs(t, act(r.ref("mail", id)), ops.ErrNotPoisoned, "%s %s", name, id)
-				require.ErrorIs(t, act(ops.Ref{StatusID: r.ref("mail", id).StatusID}), ops.ErrNotPoisoned, "%s %s", name, id)
+			for _, id := range []string{"failing", "waiting", "done", "pending", "processing"} {
+				want := ops.ErrNotPoisoned
+				switch {
+				case name == "retry" && id == "failing":
+					continue
+				case name == "retry" && id == "processing":
+					want = ops.ErrProcessing
+				}
+				require.ErrorIs(t, act(r.ref("mail", id)), want, "%s %s", name, id)
+				require.ErrorIs(t, act(ops.Ref{StatusID: r.ref("mail", id).StatusID}), want, "%s %s", name, id)
 			}
 			ref := r.ref("mail", "poisoned")
 			require.ErrorIs(t, act(ops.Ref{StatusID: uuid.NewString()}), ops.ErrNotFound)
@@ -149,6 +160,49 @@ func TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded(t *testing.T) {
 		require.Empty(t, r.audit(), "nor was anything noted")
 		require.NoError(t, r.ops.Discard(ctx, ada, ops.Ref{StatusID: strings.ToUpper(r.ref("mail", "poisoned").StatusID)}),
 			"of any version")
+	})
+}
+
+// TestRetryRunsAFailingStatusNow proves contract 11.1, 5.5.
+func TestRetryRunsAFailingStatusNow(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.fail("mail", "1", errors.New("boom"))
+		r.accept("1")
+		r.process()
+		before := r.status("mail", "1")
+		require.True(t, before.NextAttemptAt.After(r.clock.Now()))
+		ref := r.ref("mail", "1")
+		require.NoError(t, r.ops.Retry(t.Context(), ada, ref))
+		after := r.status("mail", "1")
+		require.True(t, r.clock.Now().Equal(*after.NextAttemptAt))
+		require.Zero(t, after.ErrorCount)
+		require.Equal(t, 1, after.RequeuedCount)
+		require.Equal(t, before.Version+1, after.Version)
+		require.ErrorIs(t, r.ops.Retry(t.Context(), ada, ref), ops.ErrStale)
+		require.ErrorIs(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "1")), ops.ErrNotPoisoned, "it has not failed again")
+		r.fail("mail", "1", nil)
+		r.process()
+		require.Equal(t, models.OutcomeProcessed, r.status("mail", "1").Outcome)
+	})
+}
+
+func TestRetryOfAFailingLanesHeadRunsItBeforeTheRest(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, nil, handler.Ordered())
+		r.fail("mail", "1", errors.New("boom"))
+		r.clock.Advance(time.Second)
+		for _, id := range []string{"1", "2"} {
+			_, err := r.ib.Accept(t.Context(), handler.RawMessage{Channel: "c", Type: "t", ID: id, OrderingKey: []byte("k")})
+			require.NoError(t, err)
+		}
+		r.process()
+		require.NoError(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "1")))
+		require.ErrorIs(t, r.ops.Retry(t.Context(), ada, r.ref("mail", "2")), ops.ErrNotPoisoned)
+		r.fail("mail", "1", nil)
+		r.process()
+		require.Equal(t, []string{"mail/1", "mail/2"}, slices.DeleteFunc(r.handled(), func(at string) bool {
+			return strings.HasPrefix(at, "ship/")
+		}))
 	})
 }
 

@@ -53,18 +53,18 @@ func Actions() []Action {
 
 // AuditEntry is one row of the audit.
 type AuditEntry struct {
-	ID     string
-	Actor  Actor
-	Action Action
+	ID         string
+	OccurredAt time.Time
+	Actor      Actor
+	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on
+	// SQLite.
+	DatabaseRole string
+	Action       Action
 	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler
 	// orders.mail".
 	Target string
 	// Detail is JSON. Its content depends on the action.
-	Detail     string
-	OccurredAt time.Time
-	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on
-	// SQLite.
-	DatabaseRole string
+	Detail string
 }
 
 // AuditFilter narrows the audit. Empty fields match everything.

@@ -83,6 +83,29 @@ func TestRetryAllOfAFailureGroupAfterADryRun(t *testing.T) {
 	})
 }
 
+// TestRetryAllTakesTheFailingWhereTheFilterAsksForThem proves contract 11.1.
+func TestRetryAllTakesTheFailingWhereTheFilterAsksForThem(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "no", "poisoned")
+		r.fail("mail", "failing", errors.New("boom"))
+		r.accept("poisoned", "failing", "fine")
+		r.process()
+		filter := ops.Filter{HandlerKeys: []string{"mail"}, States: []ops.State{ops.StateFailing}}
+		_, err := r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{})
+		require.ErrorIs(t, err, ops.ErrBadInput)
+		counted, err := r.ops.RetryMatching(t.Context(), ada, filter, ops.Bulk{DryRun: true})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, counted.Matched.N)
+		filter.States = append(filter.States, ops.StatePoisoned)
+		done, err := r.ops.RetryMatching(t.Context(), ada, filter, ops.Bulk{})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, done.Done)
+		for _, id := range []string{"poisoned", "failing"} {
+			require.Equal(t, 1, r.status("mail", id).RequeuedCount)
+		}
+	})
+}
+
 func TestDiscardAllMatchingLeavesTheOthers(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		poisonMany(r, 10)

@@ -31,7 +31,8 @@ type BulkResult struct {
 	Matched Count
 	// Done is how many were retried, discarded or added.
 	Done int64
-	// Skipped is how many matched, but were changed, added or deleted by someone else first, and were not touched.
+	// Skipped is how many matched and were not touched: someone else changed, added or deleted them
+	// first, or they wait in their lanes.
 	Skipped int64
 	// Looked is the number of rows that were read.
 	Looked int64
@@ -41,8 +42,9 @@ type BulkResult struct {
 
 // RetryMatching retries every poisoned status that matches the filter, in chunks. Each chunk is a
 // transaction with its own audit row; one more audit row records the end. Filter.States may contain
-// only StatePoisoned, and the rest of the filter must not be empty: to retry everything, name the
-// handler keys. Each status is retried once: one that is poisoned again meanwhile stays poisoned.
+// StatePoisoned, which is the default, and StateFailing. The rest of the filter must not be empty:
+// to retry everything, name the handler keys. Each status is retried once: one that is poisoned
+// again meanwhile stays poisoned.
 // The end of ctx stops the action between two chunks, or rolls back the current one. The result is
 // what was done, also with an error.
 //
@@ -53,7 +55,7 @@ func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bul
 }
 
 // DiscardMatching discards every poisoned status that matches the filter, in the same way as
-// RetryMatching.
+// RetryMatching. Filter.States may contain only StatePoisoned.
 func (o *Ops) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
 }
@@ -73,7 +75,7 @@ func (o *Ops) actOnMatching(
 	if err := actor.check(); err != nil {
 		return fail(err)
 	}
-	f, err := forPoisoned(filter)
+	f, err := forAction(action, filter)
 	if err != nil {
 		return fail(err)
 	}
@@ -166,16 +168,21 @@ func (o *Ops) actOnChunks(
 	}
 }
 
-func forPoisoned(given Filter) (*filter, error) {
-	if slices.ContainsFunc(given.States, func(s State) bool { return s != StatePoisoned }) {
-		return nil, badInput("state", "only poisoned statuses may be retried or discarded")
+// forAction checks the filter of an action on all matching statuses.
+func forAction(action Action, given Filter) (*filter, error) {
+	if slices.ContainsFunc(given.States, func(s State) bool {
+		return s != StatePoisoned && (s != StateFailing || action != ActionRetry)
+	}) {
+		return nil, badInput("state", "only poisoned statuses may be discarded, only poisoned and failing ones retried")
 	}
 	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() &&
 		given.To.IsZero() &&
 		given.ErrorText == "" && given.Fingerprint == "" {
 		return nil, badInput("filter", "it takes every status: name the handler keys")
 	}
-	given.States = []State{StatePoisoned}
+	if len(given.States) == 0 {
+		given.States = []State{StatePoisoned}
+	}
 	return given.checked()
 }
 

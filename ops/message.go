@@ -55,6 +55,24 @@ type StatusDetail struct {
 	Obstacle string
 	// Lane is nil unless the status is open and has a lane.
 	Lane *LanePlace
+	// Attempts are the latest ten attempts that failed and retries by operators, the oldest first.
+	Attempts []Attempt
+}
+
+// Attempt is an attempt that failed, or a retry by an operator (contract 5.5).
+type Attempt struct {
+	// At is when the attempt ended, or the status was retried.
+	At time.Time
+	// ClaimedAt is when the worker claimed the status, and WorkerID that worker. Both are empty for a
+	// retry and where nothing was claimed, WorkerID also for a claim of ProcessPending.
+	ClaimedAt time.Time
+	WorkerID  string
+	// Error is the first 300 characters of the error, redacted.
+	Error string
+	// Poisoned means that it poisoned the status.
+	Poisoned bool
+	// Retried means that an operator retried the status; the audit says who.
+	Retried bool
 }
 
 // LanePlace describes what is before a status in its lane.
@@ -228,7 +246,7 @@ func hangs(s Status, workers []Worker) bool {
 
 // statusesIn returns a message's statuses, each with its place in its lane.
 func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := readRows(ctx, o, rowsOfMessage, o.scanRow, m.Number, mostListed)
+	rows, err := readRows(ctx, o, rowsOfMessage, o.scanWithAttempts, m.Number, mostListed)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +260,7 @@ func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error)
 	}
 	var details []StatusDetail
 	for _, r := range rows {
-		detail := StatusDetail{Status: r.Status}
+		detail := StatusDetail{Status: r.Status, Attempts: r.attempts}
 		i := slices.IndexFunc(handlers, func(h Handler) bool { return h.HandlerKey == r.HandlerKey })
 		switch {
 		case i < 0:
@@ -315,6 +333,8 @@ type Status struct {
 	// the status is pending.
 	NextAttemptAt time.Time
 	CompletedAt   time.Time
+	// PoisonedAt is when it was poisoned; zero if it never was, or was retried since.
+	PoisonedAt time.Time
 	// Waiting means that a claim found it after another one of its lane (contract 5.12).
 	Waiting bool
 	// InLane means that it has an ordering key and an ordered handler.

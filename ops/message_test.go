@@ -73,6 +73,42 @@ func TestMessageShowsEverythingAndIsAudited(t *testing.T) {
 	})
 }
 
+// TestMessageShowsItsAttemptsAndRetries proves contract 5.5, 11.1.
+func TestMessageShowsItsAttemptsAndRetries(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, redactBy(func(v redact.Value) []byte { return bytes.ReplaceAll(v.Bytes, []byte("secret"), []byte("***")) }))
+		r.fail("mail", "1", errors.New("a secret"))
+		r.accept("1")
+		r.process()
+		failed := r.clock.Now()
+		r.clock.Advance(time.Hour)
+		r.poison("mail", strings.Repeat("é", 400), "1")
+		r.process()
+		poisoned := r.clock.Now()
+		shown := func() ops.StatusDetail {
+			m, err := r.ops.PreviewMessage(t.Context(), ada, ops.MessageRef{ID: "1"}, ops.PreviewBounds{})
+			require.NoError(t, err)
+			require.Empty(t, m.Statuses[1].Attempts, "the other handler never failed")
+			return m.Statuses[0]
+		}
+		s := shown()
+		require.Equal(t, poisoned, s.PoisonedAt)
+		require.Len(t, s.Attempts, 2)
+		require.Equal(t, ops.Attempt{At: failed, ClaimedAt: failed, Error: "a ***"}, s.Attempts[0])
+		require.Equal(t, ops.Attempt{At: poisoned, ClaimedAt: poisoned, Poisoned: true,
+			Error: "poison: " + strings.Repeat("é", 292)}, s.Attempts[1])
+
+		r.clock.Advance(time.Hour)
+		require.NoError(t, r.ops.Retry(t.Context(), ada, s.Ref()))
+		s = shown()
+		require.Zero(t, s.PoisonedAt)
+		require.Equal(t, ops.Attempt{At: r.clock.Now(), Retried: true}, s.Attempts[2])
+		page, err := r.ops.List(t.Context(), ops.Filter{MessageID: "1", HandlerKeys: []string{"mail"}}, "", 0)
+		require.NoError(t, err)
+		require.Equal(t, s.Status, page.Items[0])
+	})
+}
+
 func TestMessageShowsItsPositionInItsLane(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil, handler.Ordered())

@@ -23,6 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
@@ -109,10 +110,12 @@ func (o *Ops) CheckSchema(ctx context.Context) error {
 func texts(dialect string, opts Options) *strings.Replacer {
 	names := append(tables(opts.Naming), dialectTexts[dialect]...)
 	if dialect == "postgres" {
-		names = append(names, "{at}", at(opts.Clock))
+		names = append(names, "{at}", at(opts.Clock), "{attempts with a retry}",
+			base.PostgresAttemptsSQL("s", "jsonb_build_object('at', "+at(opts.Clock)+", 'retried', true)"))
 	} else {
 		statuses := columns.Quote(opts.Naming.HandlerStatuses())
-		names = append(names, "{each}", `CROSS JOIN `+statuses+` s ON s.id IN (SELECT id`)
+		names = append(names, "{attempts with a retry}",
+			base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"), "{each}", `CROSS JOIN `+statuses+` s ON s.id IN (SELECT id`)
 	}
 	return strings.NewReplacer(names...)
 }
@@ -261,7 +264,8 @@ var (
 	// ErrStale means that the status has another version than the caller saw, or changed during the
 	// action, or that the partition is not halted at that offset. Read it again.
 	ErrStale = errors.New("changed meanwhile")
-	// ErrNotPoisoned means that only a poisoned status can be retried or discarded.
+	// ErrNotPoisoned means that only a poisoned status can be discarded, and only a poisoned or
+	// failing one retried.
 	ErrNotPoisoned = errors.New("not poisoned")
 	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered
 	// handler backfilled.
@@ -269,7 +273,8 @@ var (
 	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that
 	// skipping a record would not help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
-	// ErrProcessing means that a message cannot be deleted while a handler runs on it.
+	// ErrProcessing means that a message cannot be deleted, and a status not retried, while its handler
+	// runs.
 	ErrProcessing = errors.New("being processed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")

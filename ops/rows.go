@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,14 +18,15 @@ import (
 // row is a whole status.
 type row struct {
 	Status
-	lane *store.Lane
+	lane     *store.Lane
+	attempts []Attempt
 }
 
 // rowColumns are the columns that scanRow scans. The message's columns are read one at a time by
 // the unique index on its number, because a join may be planned as a scan of the whole table.
 const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.requeued_count, s.last_error, s.fingerprint,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
-	s.lane_handler, s.lane_key,
+	s.lane_handler, s.lane_key, s.poisoned_at,
 	(SELECT namespace FROM {messages} WHERE number = s.message_number),
 	(SELECT type FROM {messages} WHERE number = s.message_number),
 	(SELECT source FROM {messages} WHERE number = s.message_number),
@@ -34,7 +38,7 @@ SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.id {= any ID} LIMIT $2`
 
 // rowsOfMessage uses the unique index on (message_number, handler_key).
 const rowsOfMessage = `
-SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
+SELECT s.attempts, ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
 
 // whole returns the statuses with these IDs in the same order, without those that are gone.
 func (o *Ops) whole(ctx context.Context, ids []string) ([]row, error) {
@@ -61,19 +65,19 @@ func (o *Ops) scanRow(rows *sql.Rows, r *row) error { return o.scanColumns(rows,
 func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 	var (
 		lastError, named, worker, namespace, messageType, source sql.NullString
-		created, processing, next, complete, received            store.Stamp
+		created, processing, next, complete, received, parked    store.Stamp
 		poisoned                                                 bool
 		outcome                                                  string
 		laneHandler, laneKey                                     sql.NullInt64
 	)
 	err := rows.Scan(append(others, &r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount,
 		&r.RequeuedCount, &lastError, &named, &created, &processing, &worker, &next, &poisoned, &complete,
-		&outcome, &r.Waiting, &laneHandler, &laneKey, &namespace, &messageType, &source, &received)...)
+		&outcome, &r.Waiting, &laneHandler, &laneKey, &parked, &namespace, &messageType, &source, &received)...)
 	if err != nil {
 		return err
 	}
 	r.WorkerID, r.CreatedAt, r.ProcessingStartedAt = worker.String, created.Time, processing.Time
-	r.NextAttemptAt, r.CompletedAt = next.Time, complete.Time
+	r.NextAttemptAt, r.CompletedAt, r.PoisonedAt = next.Time, complete.Time, parked.Time
 	r.Namespace, r.Type, r.Source, r.ReceivedAt = namespace.String, messageType.String, source.String, received.Time
 	if laneHandler.Valid && laneKey.Valid {
 		r.lane, r.InLane = &store.Lane{Handler: laneHandler.Int64, Key: laneKey.Int64}, true
@@ -83,6 +87,46 @@ func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 	r.LastError = o.redactor.Error(redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey},
 		lastError.String)
 	r.Fingerprint = named.String
+	return nil
+}
+
+// scanWithAttempts scans a status with its attempts.
+func (o *Ops) scanWithAttempts(rows *sql.Rows, r *row) error {
+	var kept sql.NullString
+	if err := o.scanColumns(rows, r, &kept); err != nil || !kept.Valid {
+		return err
+	}
+	var entries []struct {
+		At        string  `json:"at"`
+		ClaimedAt *string `json:"claimed_at"`
+		WorkerID  string  `json:"worker_id"`
+		Error     *string `json:"error"`
+		Poisoned  bool    `json:"poisoned"`
+		Retried   bool    `json:"retried"`
+	}
+	if err := json.Unmarshal([]byte(kept.String), &entries); err != nil {
+		return fmt.Errorf("attempts of status %s: %w", r.ID, err)
+	}
+	about := redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey}
+	for _, e := range entries {
+		a := Attempt{WorkerID: e.WorkerID, Poisoned: e.Poisoned, Retried: e.Retried}
+		var at, claimed store.Stamp
+		err := at.Scan(e.At)
+		if e.ClaimedAt != nil {
+			err = errors.Join(err, claimed.Scan(*e.ClaimedAt))
+		}
+		if err != nil {
+			return fmt.Errorf("attempts of status %s: %w", r.ID, err)
+		}
+		a.At, a.ClaimedAt = at.Time, claimed.Time
+		switch {
+		case e.Error != nil:
+			a.Error = o.redactor.Error(about, *e.Error)
+		case !e.Retried:
+			a.Error = "its worker vanished"
+		}
+		r.attempts = append(r.attempts, a)
+	}
 	return nil
 }
 

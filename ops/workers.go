@@ -75,7 +75,7 @@ type Handler struct {
 	// StoredOnly means that statuses are open under it and no living worker lists it.
 	StoredOnly bool
 	// Obstacle describes in a few words what keeps its due statuses from running: a pause, no
-	// worker, an open circuit breaker, a call that does not return. It is empty if nothing is
+	// worker, an open circuit breaker, calls that do not return. It is empty if nothing is
 	// known.
 	Obstacle string
 }
@@ -91,7 +91,7 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 		return "no living worker lists it"
 	}
 	for _, known := range []struct{ code, text string }{{health.Circuit, "circuit breaker open"},
-		{health.LongRunning, "a call does not return"}} {
+		{health.Stuck, "calls ignore their cancelled context"}, {health.LongRunning, "a call does not return"}} {
 		r := reasonOf(reasons, known.code, h.HandlerKey)
 		switch {
 		case r == nil:

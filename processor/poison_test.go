@@ -73,6 +73,7 @@ func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
 		}, "the unknown key was poisoned")
 		require.Equal(t, `unknown handler key "old": no worker registers it`, *inboxtest.Status(t, ib, "1", "old").LastError)
 		require.Zero(t, inboxtest.Status(t, ib, "1", "old").ErrorCount)
+		require.NotNil(t, inboxtest.Status(t, ib, "1", "old").PoisonedAt)
 		require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
 		require.Equal(t, 1, logs.FilterMessageSnippet("does not register").Len(), "the start said so, too")
 	})

@@ -105,6 +105,8 @@ func TestStatusThatKillsWorkersIsPoisoned(t *testing.T) {
 		s := inboxtest.Status(t, ib, "deadly", "h")
 		require.Equal(t, "workers vanish while running it", *s.LastError)
 		require.Equal(t, 4, s.AbandonedCount)
+		require.NotNil(t, s.PoisonedAt)
+		require.Contains(t, *s.Attempts, vanishing, "the attempt names the worker that vanished")
 		require.Zero(t, s.ErrorCount)
 		require.Nil(t, s.ProcessingStartedAt)
 		inboxtest.Eventually(t, func() bool {

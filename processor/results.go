@@ -233,6 +233,7 @@ func (t *task) judge(now time.Time) verdict {
 	next := now.Add(max(v.Delay, time.Microsecond))
 	switch v.Outcome {
 	case handler.AttemptPoisoned:
+		settle.FailedAt = now
 		return poisonedBy(settle, t.lastError(v.Err), v.Err)
 	case handler.AttemptReleased:
 		settle.AbandonedCount = c.AbandonedCount
@@ -244,7 +245,7 @@ func (t *task) judge(now time.Time) verdict {
 		}
 		next = now.Add(v.Delay)
 	case handler.AttemptFailed:
-		settle.LastError = t.lastError(v.Err)
+		settle.LastError, settle.FailedAt = t.lastError(v.Err), now
 	}
 	settle.NextAttemptAt = &next
 	return verdict{outcome: v.Outcome, failure: v.Err, settlement: settle, next: next}
@@ -277,7 +278,7 @@ func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 // running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, Locator: r.Locator,
-		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1}
+		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1, FailedAt: now}
 	if s.AbandonedCount >= o.MaxAbandoned {
 		text := "workers vanish while running it"
 		s.Poisoned, s.LastError = true, &text

@@ -8,12 +8,14 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/gorm-inbox/inbox/internal/secrets"
@@ -23,26 +25,30 @@ import (
 // action has what differs between retry and discard.
 type action struct {
 	verb, done string
-	one        func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
-	matching   func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (ops.BulkResult,
+	// states are those of the statuses that allow it.
+	states   []ops.State
+	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
+	matching func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (ops.BulkResult,
 		error)
 }
 
 func newRetry(a *app) *cobra.Command {
-	cmd := newAction(a, action{verb: "retry", done: "retried", one: (*ops.Ops).Retry, matching: (*ops.Ops).RetryMatching})
-	cmd.Short = "Make poisoned statuses pending again"
-	cmd.Long = `Makes poisoned statuses pending again, due now, with their error count reset. A
-worker then runs their handler as for the first time. A status that fails again is
-poisoned again. Only poisoned statuses can be retried.
+	cmd := newAction(a, action{verb: "retry", done: "retried", one: (*ops.Ops).Retry, matching: (*ops.Ops).RetryMatching,
+		states: []ops.State{ops.StatePoisoned, ops.StateFailing}})
+	cmd.Short = "Run poisoned and failing statuses now"
+	cmd.Long = `Makes poisoned and failing statuses due now, with their error count reset. A worker
+then runs their handler as for the first time. A status that fails again is poisoned
+again. Other statuses cannot be retried: those that have not failed, are being
+processed, wait in their lane or have ended.
 
 ` + actionHelp
-	cmd.Example = actionExamples("retry")
+	cmd.Example = actionExamples("retry") + "\n" + `  inboxctl retry --matching --handler orders.mail --state poisoned,failing`
 	return cmd
 }
 
 func newDiscard(a *app) *cobra.Command {
 	cmd := newAction(a, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
-		matching: (*ops.Ops).DiscardMatching})
+		matching: (*ops.Ops).DiscardMatching, states: []ops.State{ops.StatePoisoned}})
 	cmd.Short = "Give up poisoned statuses permanently, without running their handler"
 	cmd.Long = `Gives up poisoned statuses permanently: their handler will not run again for these
 messages. This cannot be undone. The statuses stay stored, so that a redelivery is
@@ -55,7 +61,9 @@ their lane can run. Only poisoned statuses can be discarded.
 }
 
 const actionHelp = `Give the IDs of statuses, which "inboxctl list" shows. With ID@VERSION nothing is
-done if the status has changed since that version.
+done if the status has changed since that version. A message ID stands for the
+statuses of all its handlers that allow it; inboxctl shows them and asks for
+confirmation, unless --yes is given.
 
 Or select all statuses that match filters with --matching. inboxctl then counts
 them and asks for confirmation, unless --yes is given. --dry-run only counts. It
@@ -68,14 +76,14 @@ Messages received after the count are excluded unless --to says otherwise. No mo
 statuses are changed than were counted, unless there were too many to count. If
 more match by then, inboxctl says so.
 
-JSON: {"Results": [{"StatusID", "Outcome", "Error"}]}; with --matching an
-ops.BulkResult with "DryRun", "Stopped" and "Error".`
+JSON: {"results": [{"status_id", "outcome", "error"}]}; with --matching an
+ops.BulkResult with "dry_run", "stopped" and "error".`
 
 func actionExamples(verb string) string {
 	return strings.ReplaceAll(`  inboxctl VERB 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
+  inboxctl VERB order-7f9c2ba4 --yes
   inboxctl VERB --matching --handler orders.mail --dry-run
   inboxctl VERB --matching --fingerprint 3f1c…
-  inboxctl VERB --matching --message 7f9c2ba4 --yes
   inboxctl VERB --matching --error 'connection refused' --from 2h --yes`, "VERB", verb)
 }
 
@@ -87,7 +95,7 @@ func newAction(a *app, act action) *cobra.Command {
 		matching bool
 	)
 	cmd := &cobra.Command{
-		Use: act.verb + " [STATUS-ID[@VERSION]...]",
+		Use: act.verb + " [STATUS-ID[@VERSION]|MESSAGE-ID]...",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if matching {
 				from, to, err := period(when.from, when.to, a.now())
@@ -96,33 +104,60 @@ func newAction(a *app, act action) *cobra.Command {
 				}
 				return a.actOnMatching(cmd, act, args, filters.filter(from, to), &bulk)
 			}
-			if given := changed(cmd, append([]string{"yes", "dry-run", "chunk"}, statusFilters...)); len(given) > 0 {
+			bulkOnly := append([]string{"dry-run", "chunk", "state"}, statusFilters...)
+			bulkOnly = slices.DeleteFunc(bulkOnly, func(name string) bool { return name == "namespace" })
+			if given := changed(cmd, bulkOnly); len(given) > 0 {
 				return misuse("%s is only for --matching", given[0])
 			}
-			refs, err := parseRefs(args)
+			named, err := parseTargets(args)
 			if err != nil {
 				return err
 			}
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				return a.actOnEach(ctx, o, act, refs)
+				return a.actOnNamed(ctx, o, act, named, filters.namespace, bulk.yes)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&matching, "matching", false, "all poisoned statuses that match the filters")
+	cmd.Flags().BoolVar(&matching, "matching", false, "all "+joinedStates(act.states, " and ")+" statuses that match the filters")
 	filters.bind(cmd)
+	if len(act.states) > 1 {
+		filters.bindStates(cmd, act.states...)
+		cmd.Flags().Lookup("state").Usage = "with --matching: " + joinedStates(act.states, ", ") +
+			"; may be repeated (default poisoned)"
+	}
 	when.bindPeriod(cmd, receivedWhen)
 	bulk.bind(cmd)
 	return cmd
 }
 
-func parseRefs(args []string) ([]ops.Ref, error) {
-	if len(args) == 0 {
-		return nil, misuse("give status IDs, or --matching and filters")
+func joinedStates(states []ops.State, separator string) string {
+	names := make([]string, len(states))
+	for i, state := range states {
+		names[i] = string(state)
 	}
-	refs := make([]ops.Ref, len(args))
+	return strings.Join(names, separator)
+}
+
+// target is what an argument names: a status or, as it may be both, a message.
+type target struct {
+	arg string
+	ops.Ref
+	// messageID is empty if the argument has a version, and so names a status.
+	messageID string
+}
+
+func parseTargets(args []string) ([]target, error) {
+	if len(args) == 0 {
+		return nil, misuse("give status IDs or message IDs, or --matching and filters")
+	}
+	targets := make([]target, len(args))
 	for i, arg := range args {
+		targets[i] = target{arg: arg, messageID: arg}
 		id, version, given := strings.Cut(arg, "@")
-		refs[i].StatusID = id
+		if uuid.Validate(id) != nil {
+			continue
+		}
+		targets[i].StatusID = id
 		if !given {
 			continue
 		}
@@ -130,9 +165,9 @@ func parseRefs(args []string) ([]ops.Ref, error) {
 		if err != nil || n < 1 {
 			return nil, misuse("%q: the part after @ is not a version", arg)
 		}
-		refs[i].Version = n
+		targets[i].Version, targets[i].messageID = n, ""
 	}
-	return refs, nil
+	return targets, nil
 }
 
 // actResult is the result for one status.
@@ -142,38 +177,107 @@ type actResult struct {
 	Error    string
 }
 
-// actOnEach applies the action to each status. It continues after a status that is refused, because
-// the others may succeed. It stops at an error that every further status would get, too.
-func (a *app) actOnEach(ctx context.Context, o *ops.Ops, act action, refs []ops.Ref) error {
+// actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are
+// among them. It continues after a status that is refused, because the others may succeed. It stops
+// at an error that every further status would get, too.
+func (a *app) actOnNamed(
+	ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool,
+) error {
 	results := struct{ Results []actResult }{}
 	var problems []error
+	refused := func(what string, err error) {
+		problems = append(problems, err)
+		results.Results = append(results.Results, actResult{StatusID: what, Outcome: "not " + act.done,
+			Error: secrets.Mask(err.Error())})
+	}
+	var refs []ops.Ref
+	var ofMessages []ops.Status
+	for _, each := range named {
+		statuses, err := a.statusesOf(ctx, o, act, each, namespace)
+		switch {
+		case err != nil && exitCode(err) == exitFailed:
+			return err
+		case err != nil:
+			refused(each.arg, err)
+		case len(statuses) == 0:
+			refs = append(refs, each.Ref)
+		}
+		for _, s := range statuses {
+			refs = append(refs, s.Ref())
+		}
+		ofMessages = append(ofMessages, statuses...)
+	}
+	unresolved := len(problems)
+	if len(ofMessages) > 0 && !yes {
+		for _, s := range ofMessages {
+			a.say("%s of message %s: %s, %s", oneLine(s.HandlerKey), oneLine(s.MessageID), stateName(s),
+				cut(oneLine(s.LastError), errorColumns))
+		}
+		question := fmt.Sprintf("%s %d statuses as %s? Type yes: ", act.verb, len(refs), oneLine(a.actor))
+		if err := a.confirm(ctx, question, "yes"); err != nil {
+			return err
+		}
+	}
 	done := 0
 	for _, ref := range refs {
 		err := ctx.Err()
 		if err == nil {
 			err = act.one(o, ctx, a.who(), ref)
 		}
-		if err == nil {
-			done++
-			results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: act.done})
-			if a.output != "json" {
-				fmt.Fprintf(a.out, "%s %s\n", act.done, oneLine(ref.StatusID))
+		if err != nil {
+			if refused(ref.StatusID, err); exitCode(err) == exitFailed {
+				break
 			}
 			continue
 		}
-		problems = append(problems, err)
-		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: "not " + act.done,
-			Error: secrets.Mask(err.Error())})
-		if exitCode(err) == exitFailed {
-			break
+		done++
+		results.Results = append(results.Results, actResult{StatusID: ref.StatusID, Outcome: act.done})
+		if !a.structured() {
+			fmt.Fprintf(a.out, "%s %s\n", act.done, oneLine(ref.StatusID))
 		}
 	}
-	if a.output == "json" {
-		if err := writeJSON(a.out, results); err != nil {
+	if a.structured() {
+		if err := a.writeStructured(results); err != nil {
 			return err
 		}
 	}
-	return combineErrors(problems, done, len(refs))
+	return combineErrors(problems, done, unresolved+len(refs))
+}
+
+// statusesOf returns the statuses of the message that an argument names which allow the action. It
+// returns none if no message has that ID and the argument may name a status.
+func (a *app) statusesOf(
+	ctx context.Context, o *ops.Ops, act action, named target, namespace string,
+) ([]ops.Status, error) {
+	if named.messageID == "" {
+		return nil, nil
+	}
+	page, err := o.List(ctx, ops.Filter{MessageID: named.messageID, Namespace: namespace}, "", ops.MaxLimit)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(page.Items) == 0 && named.StatusID != "":
+		return nil, nil
+	case len(page.Items) == 0:
+		return nil, fmt.Errorf("%.200q: %w: it is the ID of neither a status nor a message with handlers", named.messageID,
+			ops.ErrNotFound)
+	}
+	first := page.Items[0].Namespace
+	for _, s := range page.Items {
+		if s.Namespace != first {
+			return nil, fmt.Errorf("message %q: %w: name one with --namespace: %q or %q", named.messageID, ops.ErrAmbiguous,
+				first, s.Namespace)
+		}
+	}
+	able := slices.DeleteFunc(page.Items, func(s ops.Status) bool {
+		return !slices.Contains(act.states, s.State) &&
+			(!s.Failing || s.Waiting || !slices.Contains(act.states, ops.StateFailing))
+	})
+	if len(able) == 0 {
+		return nil, fmt.Errorf("message %q: %w: none of its statuses is %s", named.messageID, ops.ErrNotPoisoned,
+			joinedStates(act.states, " or "))
+	}
+	return able, nil
 }
 
 // combineErrors combines the errors of several actions, some of which failed.
@@ -206,7 +310,7 @@ type bulkFlags struct {
 
 func (b *bulkFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&b.dryRun, "dry-run", false, "with --matching: only count")
-	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "with --matching: do not ask for confirmation")
+	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.Flags().IntVar(&b.chunk, "chunk", defaultChunk, "with --matching: how many statuses per transaction, 1 to 1000")
 }
 
@@ -228,7 +332,9 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 	case bulk.chunk < 1 || bulk.chunk > ops.MaxLimit:
 		return misuse("--chunk = %d: must be 1 to %d", bulk.chunk, ops.MaxLimit)
 	}
-	filter.States = []ops.State{ops.StatePoisoned}
+	if len(filter.States) == 0 {
+		filter.States = []ops.State{ops.StatePoisoned}
+	}
 	// Exclude messages received after this moment, because they were neither counted nor seen.
 	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
 		filter.To = now
@@ -239,10 +345,10 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 			return err
 		}
 		matched := counted.Matched
-		a.say("Poisoned statuses that match: %s", count(matched))
+		a.say("Statuses that match (%s): %s", joinedStates(filter.States, ", "), count(matched))
 		if bulk.dryRun || matched == (ops.Count{}) {
-			if a.output == "json" {
-				return writeJSON(a.out, bulkReport{DryRun: bulk.dryRun, BulkResult: counted})
+			if a.structured() {
+				return a.writeStructured(bulkReport{DryRun: bulk.dryRun, BulkResult: counted})
 			}
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -40,8 +41,8 @@ func TestDiscardedStatusesEnd(t *testing.T) {
 		r.poisoned("boom", "a")
 		id := r.status("a").ID
 		results := r.done("discard", id, "-o", "json").object()
-		require.Equal(t, map[string]any{"Results": []any{map[string]any{"StatusID": id, "Outcome": "discarded",
-			"Error": ""}}}, results)
+		require.Equal(t, map[string]any{"results": []any{map[string]any{"status_id": id, "outcome": "discarded",
+			"error": ""}}}, results)
 		require.Equal(t, models.OutcomeDiscarded, r.status("a").Outcome)
 		require.Equal(t, []string{"alice discard status " + id}, r.audit())
 	})
@@ -61,11 +62,10 @@ func TestExitCodesReportPartialSuccess(t *testing.T) {
 				unknown + " " + unknown:                  exitNotFound,
 				unknown + " " + completed:                exitFailed,
 				fmt.Sprintf("%s@%d", a.ID, a.Version+1):  exitRefused,
-				"not-an-id":                              exitMisuse,
+				"not-an-id":                              exitNotFound,
 				a.ID + "@x":                              exitMisuse,
 				a.ID + "@0":                              exitMisuse,
 				"":                                       exitMisuse,
-				a.ID + " --yes":                          exitMisuse,
 				a.ID + " --handler " + failing:           exitMisuse,
 				"--matching":                             exitMisuse,
 				"--matching --yes":                       exitMisuse,
@@ -94,7 +94,7 @@ func TestExitCodesReportPartialSuccess(t *testing.T) {
 		out = r.run("retry", completed, b.ID, "-o", "json")
 		require.Equal(t, exitPartly, out.code)
 		var results struct {
-			Results []struct{ StatusID, Outcome, Error string }
+			Results []struct{ Outcome, Error string }
 		}
 		out.json(&results)
 		require.Len(t, results.Results, 2)
@@ -113,9 +113,8 @@ func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
 		}
 		dry := matching("", "--dry-run")
 		require.Zero(t, dry.code)
-		require.Contains(t, dry.errOut, "Poisoned statuses that match: 3\n")
-		require.Equal(t, map[string]any{"N": 3.0, "Capped": false},
-			matching("", "--dry-run", "-o", "json").object()["Matched"])
+		require.Contains(t, dry.errOut, "Statuses that match (poisoned): 3\n")
+		require.Equal(t, 3.0, matching("", "--dry-run", "-o", "json").object()["matched"])
 
 		for _, no := range []string{"", "no\n", "y\n", " yes\n", "yes please\n"} {
 			out := matching(no)
@@ -137,12 +136,12 @@ func TestAllThatMatchAreCountedAndConfirmedFirst(t *testing.T) {
 
 		out = matching("")
 		require.Zero(t, out.code)
-		require.Contains(t, out.errOut, "Poisoned statuses that match: 0\n")
+		require.Contains(t, out.errOut, "Statuses that match (poisoned): 0\n")
 
 		report := r.done("discard", "--matching", "--handler", failing, "--yes", "-o", "json").object()
-		require.Equal(t, 1.0, report["Done"])
-		require.Equal(t, false, report["Stopped"])
-		require.Equal(t, "", report["Error"])
+		require.Equal(t, 1.0, report["done"])
+		require.Equal(t, false, report["stopped"])
+		require.Equal(t, "", report["error"])
 		require.Equal(t, models.OutcomeDiscarded, r.status("d").Outcome)
 	})
 }
@@ -170,16 +169,20 @@ func TestMessagesReceivedAfterTheCountAreExcluded(t *testing.T) {
 	})
 }
 
-// interrupting cancels as soon as something is written that contains a text.
+// interrupting cancels as soon as what is written satisfies a condition.
 type interrupting struct {
 	bytes.Buffer
-	at     string
+	at     func(text string) bool
 	cancel context.CancelFunc
+}
+
+func containing(part string) func(string) bool {
+	return func(text string) bool { return strings.Contains(text, part) }
 }
 
 func (w *interrupting) Write(p []byte) (int, error) {
 	n, err := w.Buffer.Write(p)
-	if strings.Contains(w.String(), w.at) {
+	if w.at(w.String()) {
 		w.cancel()
 	}
 	return n, err
@@ -190,7 +193,7 @@ func TestInterruptEndsBetweenChunksAndPrintsTheProgress(t *testing.T) {
 		r.poisoned("boom", "a", "b", "c", "d", "e")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		errOut := &interrupting{at: "retried 2 of 5", cancel: cancel}
+		errOut := &interrupting{at: containing("retried 2 of 5"), cancel: cancel}
 		var out bytes.Buffer
 		code := run(ctx, []string{"retry", "--matching", "--handler", failing, "--yes", "--chunk", "2", "-o", "json"},
 			system{in: strings.NewReader(""), out: &out, errOut: errOut,
@@ -198,12 +201,12 @@ func TestInterruptEndsBetweenChunksAndPrintsTheProgress(t *testing.T) {
 		require.Equal(t, exitPartly, code)
 		require.Contains(t, errOut.String(), "stopped: 2 of 5 retried")
 		report := result{t: t, out: out.String()}.object()
-		require.Equal(t, 2.0, report["Done"])
-		require.Equal(t, true, report["Stopped"])
-		require.Equal(t, 3.0, r.done("list", "--state", "poisoned", "--count", "-o", "json").object()["N"])
+		require.Equal(t, 2.0, report["done"])
+		require.Equal(t, true, report["stopped"])
+		require.Equal(t, 3.0, r.done("list", "--state", "poisoned", "--count", "-o", "json").object()["count"])
 		require.Len(t, r.audit(), 3, "the count, the chunk and the end")
 		r.done("retry", "--matching", "--handler", failing, "--yes")
-		require.Equal(t, 0.0, r.done("list", "--state", "poisoned", "--count", "-o", "json").object()["N"])
+		require.Equal(t, 0.0, r.done("list", "--state", "poisoned", "--count", "-o", "json").object()["count"])
 	})
 }
 
@@ -230,7 +233,7 @@ func TestInterruptDuringTheConfirmationDoesNothing(t *testing.T) {
 		r.poisoned("boom", "a")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		errOut := &interrupting{at: "Type yes", cancel: cancel}
+		errOut := &interrupting{at: containing("Type yes"), cancel: cancel}
 		silent := make(chan struct{})
 		defer close(silent)
 		code := run(ctx, []string{"discard", "--matching", "--handler", failing},
@@ -247,3 +250,46 @@ func TestInterruptDuringTheConfirmationDoesNothing(t *testing.T) {
 type reader func([]byte) (int, error)
 
 func (r reader) Read(p []byte) (int, error) { return r(p) }
+
+// TestAMessageIDStandsForTheStatusesThatAllowTheAction proves contract 11.1.
+func TestAMessageIDStandsForTheStatusesThatAllowTheAction(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		uuids := uuid.NewString()
+		r.poisoned("boom", "a", uuids, "b@1")
+		for _, no := range []string{"", "no\n"} {
+			out := r.answer(no, "retry", "a", uuids)
+			require.Equal(t, exitRefused, out.code)
+			require.Contains(t, out.errOut, failing+" of message a: poisoned, poison: boom\n")
+			require.Contains(t, out.errOut, "retry 2 statuses as alice? Type yes: ")
+		}
+		require.Empty(t, r.audit())
+		a, b := r.status("a").ID, r.status("b@1").ID
+		require.Equal(t, "retried "+a+"\n", r.answer("yes\n", "retry", "a").out)
+		require.Equal(t, "discarded "+b+"\n", r.done("discard", "b@1", "--yes").out)
+		require.Equal(t, "retried "+r.status(uuids).ID+"\n", r.done("retry", uuids, "--yes").out)
+
+		out := r.run("retry", "a", "--yes")
+		require.Equal(t, exitRefused, out.code)
+		require.Contains(t, out.errOut, "none of its statuses is poisoned or failing")
+		out = r.run("retry", "nobody")
+		require.Equal(t, exitNotFound, out.code)
+		require.Contains(t, out.errOut, "it is the ID of neither a status nor a message with handlers")
+		require.Equal(t, exitNotFound, r.run("retry", uuids, "--yes", "--namespace", "elsewhere").code)
+		require.Len(t, r.audit(), 3)
+	})
+}
+
+// TestFailingStatusesAreRetried proves contract 11.1.
+func TestFailingStatusesAreRetried(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "a", "b")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET error_count = 1, last_error = 'boom', fingerprint = ?,
+			next_attempt_at = '2999-01-01 00:00:00.000000+00:00' WHERE handler_key = ?`, fingerprint.Of(failing, "boom"), failing)
+		require.Equal(t, "retried "+r.status("a").ID+"\n", r.done("retry", r.status("a").ID).out)
+		require.Equal(t, exitMisuse, r.run("discard", "--matching", "--handler", failing, "--state", "failing").code)
+		require.Contains(t, r.done("retry", "--matching", "--handler", failing, "--state", "failing,poisoned", "--yes").errOut,
+			"Statuses that match (failing, poisoned): 1\n")
+		inboxtest.Process(t, r.ib)
+		require.True(t, inboxtest.AllCompleted(t, r.ib))
+	})
+}

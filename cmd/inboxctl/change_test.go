@@ -32,7 +32,7 @@ func TestDeletingRequiresTheIDAsConfirmation(t *testing.T) {
 		require.Equal(t, 2, inboxtest.CountMessages(t, r.ib))
 
 		require.Contains(t, r.answer("a\n", "delete", "a").out, "deleted message a")
-		require.Equal(t, map[string]any{"MessageID": "b", "Outcome": "deleted"},
+		require.Equal(t, map[string]any{"message_id": "b", "outcome": "deleted"},
 			r.done("delete", "b", "--confirm", "b", "-o", "json").object())
 		require.Zero(t, inboxtest.CountMessages(t, r.ib))
 		require.Equal(t, exitNotFound, r.run("delete", "a", "--confirm", "a").code)
@@ -62,20 +62,19 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 	})
 }
 
-func TestActionsThatNeedTheApplicationAreRefusedWithTheReason(t *testing.T) {
-	onEach(t, func(t *testing.T, r *rig) {
-		r.poisoned("boom", "a")
-		out := r.run("replay", "a")
-		require.Equal(t, exitRefused, out.code)
-		require.Contains(t, out.errOut, "--allow-replay")
-		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)},
-			{"backfill", failing}} {
-			out := r.run(args...)
-			require.Equal(t, exitRefused, out.code, out.errOut)
-			require.Contains(t, out.errOut, "are in the application's code and not in the database")
-		}
-		require.Empty(t, r.audit())
-	})
+// TestWhatNeedsTheApplicationIsNoCommand proves contract 11.1: inboxctl offers only what it can do,
+// and its help says where the rest can be done.
+func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"replay", "a"}, {"rejected", "accept", "a"}, {"backfill", "a"}} {
+		out := runWith(t, t.Context(), nil, "", args...)
+		require.Equal(t, exitMisuse, out.code)
+		require.Contains(t, out.errOut, "unknown command")
+	}
+	help := runWith(t, t.Context(), nil, "", "help", "application").out
+	require.Contains(t, help, "o.Replay(")
+	require.Contains(t, help, "o.ReAccept(")
+	require.Contains(t, help, "o.Backfill(")
 }
 
 func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
@@ -104,8 +103,8 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 
 		report := r.answer("yes\n", "cleanup", "--retention", "1d", "-o", "json")
 		require.Zero(t, report.code, report.errOut)
-		require.Equal(t, 1.0, report.object()["Messages"])
-		require.Equal(t, 3.0, report.object()["Statuses"])
+		require.Equal(t, 1.0, report.object()["messages"])
+		require.Equal(t, 3.0, report.object()["statuses"])
 		require.True(t, r.status("poisoned").IsPoisoned)
 		require.Equal(t, 2, inboxtest.CountMessages(t, r.ib))
 		require.Equal(t, []string{"alice cleanup inbox", "alice cleanup inbox"}, r.audit())
@@ -125,7 +124,7 @@ func TestTheActorIsRequired(t *testing.T) {
 		a, b := r.status("a").ID, r.status("b").ID
 		for _, args := range [][]string{{"retry", a}, {"discard", "--matching", "--handler", failing, "--yes"}, {"show", "a"},
 			{"delete", "a"}, {"pause", failing}, {"resume", failing},
-			{"backfill", failing}, {"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a},
+			{"cleanup", "--retention", "1d"}, {"rejected", "show", a},
 			{"rejected", "delete", a}} {
 			for _, nobody := range []string{"", "  "} {
 				out := r.run(append(args, "--actor", nobody)...)
@@ -168,7 +167,7 @@ func TestMigrateCreatesTheTables(t *testing.T) {
 				require.Equal(t, "missing", func() any {
 					out := run("migrate", "status", "-o", "json")
 					require.Equal(t, exitFailed, out.code)
-					return out.object()["State"]
+					return out.object()["state"]
 				}())
 				out := run("status")
 				require.Equal(t, exitFailed, out.code)

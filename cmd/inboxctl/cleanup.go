@@ -41,7 +41,7 @@ the application's options, so use it for inboxes without Retention:
 
 Ctrl-C stops it between batches. It then prints what was deleted.
 
-JSON: handler.Deleted with "Error".`,
+JSON: handler.Deleted with "error".`,
 		Example: `  inboxctl cleanup --retention 30d
   inboxctl cleanup --retention 720h --yes`,
 		Args: noArgs,

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -77,24 +78,38 @@ func (d *database) close() error {
 }
 
 func (a *app) dialector(create bool) (kind string, dialector gorm.Dialector, err error) {
-	scheme, _, _ := strings.Cut(a.dsn, ":")
-	switch strings.ToLower(scheme) {
-	case "postgres", "postgresql":
+	switch a.dialectName() {
+	case "postgres":
 		dialector, err = a.postgres()
 		return "PostgreSQL", dialector, err
-	case "file":
+	case "sqlite":
 		dialector, err = a.sqlite(create)
 		return "SQLite", dialector, err
 	}
 	// The DSN is not quoted, because it may contain a password.
-	return "", nil, misuse("the DSN must begin with postgres:// or file:, see \"inboxctl help connecting\"")
+	return "", nil, misuse("the DSN must begin with postgres:// or file:, or be host=… or the path of a file, see \"inboxctl help connecting\"")
 }
 
+var (
+	dsnScheme  = regexp.MustCompile(`^(?i)(postgres|postgresql|file):`)
+	dsnKeyword = regexp.MustCompile(`^\s*[A-Za-z_]+\s*=`)
+	// dsnFile is strict, because errors name the file: a password must not be taken for one.
+	dsnFile = regexp.MustCompile(`^(\.{0,2}/|[\w.-]+(/[\w.-]+)*\.(db|sqlite3?)(\?|$))`)
+)
+
 // dialectName returns the DSN's dialect as GORM and models.SQL name it, or "" if the DSN is
-// neither.
+// neither. A DSN has the forms that GORM's drivers take: a URL, keywords with values, or a file.
 func (a *app) dialectName() string {
-	scheme, _, _ := strings.Cut(a.dsn, ":")
-	return map[string]string{"postgres": "postgres", "postgresql": "postgres", "file": "sqlite"}[strings.ToLower(scheme)]
+	scheme := dsnScheme.FindStringSubmatch(a.dsn)
+	switch {
+	case scheme != nil && strings.EqualFold(scheme[1], "file"):
+		return "sqlite"
+	case scheme != nil, dsnKeyword.MatchString(a.dsn):
+		return "postgres"
+	case dsnFile.MatchString(a.dsn):
+		return "sqlite"
+	}
+	return ""
 }
 
 // postgres connects with a parsed configuration, so that no driver sees the DSN and puts it in an
@@ -104,7 +119,7 @@ func (a *app) postgres() (gorm.Dialector, error) {
 		// The error quotes the part that it cannot parse, which may be a password.
 		return misuse("the DSN is not a valid URL: escape special characters in user and password, for example @ as %%40")
 	}
-	if _, err := url.Parse(a.dsn); err != nil {
+	if _, err := url.Parse(a.dsn); err != nil && !dsnKeyword.MatchString(a.dsn) {
 		return nil, notURL()
 	}
 	config, err := pgx.ParseConfig(a.dsn)
@@ -134,12 +149,11 @@ func afterQuote(text string) string {
 // sqlite adds the settings with which a connection waits for other writers, unless the DSN sets
 // them.
 func (a *app) sqlite(create bool) (gorm.Dialector, error) {
-	path, query, _ := strings.Cut(strings.TrimPrefix(a.dsn[len("file:"):], "//"), "?")
+	file, query, _ := strings.Cut(a.dsn, "?")
 	parameters, err := url.ParseQuery(query)
-	if err != nil {
-		return nil, misuse("the DSN: %w", err)
+	if err == nil && dsnScheme.MatchString(file) { // a URL, unlike a bare path
+		file, err = url.PathUnescape(strings.TrimPrefix(file[len("file:"):], "//"))
 	}
-	file, err := url.PathUnescape(path)
 	if err != nil {
 		return nil, misuse("the DSN: %w", err)
 	}
@@ -210,10 +224,10 @@ func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, err
 	return ops.New(d.DB, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
 }
 
-// print writes a result as JSON, or as text with the given function.
+// print writes a result for programs, or as text with the given function.
 func (a *app) print(v any, text func()) error {
-	if a.output == "json" {
-		return writeJSON(a.out, v)
+	if a.structured() {
+		return a.writeStructured(v)
 	}
 	text()
 	return a.results.err

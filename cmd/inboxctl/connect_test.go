@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +21,12 @@ func TestPathOfASQLiteFileMayHoldAnyCharacter(t *testing.T) {
 		"%2541":     "%41",
 		"a&b=c;d":   "a&b=c;d",
 	} {
-		for _, prefix := range []string{"file:", "file://"} {
+		for _, prefix := range []string{"file:", "file://", ""} {
+			if prefix == "" {
+				if named = directory; strings.Contains(named, "?") {
+					continue // it begins the parameters, as GORM takes it
+				}
+			}
 			root := t.TempDir()
 			require.NoError(t, os.Mkdir(filepath.Join(root, directory), 0o700))
 			env := map[string]string{dsnVariable: prefix + root + "/" + named + "/x.db", actorVariable: "alice"}

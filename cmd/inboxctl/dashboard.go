@@ -63,7 +63,7 @@ If the proxy changes the Host header, name the origin that browsers see by --ori
 Port 0 selects a free port. Ctrl-C also stops bulk actions: the current chunk is
 completed or rolled back as a whole.
 
-JSON: {"URL", "Inbox", "Actor", "Role", "Password"}, once it listens.`,
+JSON: {"url", "inbox", "actor", "role", "password"}, once it listens.`,
 		Example: `  inboxctl dashboard
   inboxctl dashboard --role admin --show-payload
   inboxctl dashboard --listen 127.0.0.1:0 --role viewer --insecure`,

@@ -28,10 +28,10 @@ const evil = "\x1b]0;gone\a\x1b[2J\u009b31mred\r\n\u202egpj.exe\u200b\x00\x7f"
 
 var poisoned = ops.Status{
 	ID: statusID, MessageID: "7f9c2ba4", HandlerKey: "orders.mail", State: ops.StatePoisoned, Version: 7, ErrorCount: 5,
-	RequeuedCount: 1,
-	LastError:     "dial tcp 10.0.0.7:25: connect: connection refused, and what else a mail server says",
-	Fingerprint:   "3f1c9a7e",
-	CreatedAt:     before(3*time.Minute + 12*time.Second), Type: "order.placed", Source: "shop",
+	RequeuedCount: 1, PoisonedAt: before(time.Minute),
+	LastError:   "dial tcp 10.0.0.7:25: connect: connection refused, and what else a mail server says",
+	Fingerprint: "3f1c9a7e",
+	CreatedAt:   before(3*time.Minute + 12*time.Second), Type: "order.placed", Source: "shop",
 	ReceivedAt: before(3*time.Minute + 12*time.Second),
 }
 
@@ -137,7 +137,10 @@ func TestMessagesForPeople(t *testing.T) {
 				Partition: 3, Offset: 42, Timestamp: before(4 * time.Minute)}},
 		Statuses: []ops.StatusDetail{
 			{Status: poisoned, Lane: &ops.LanePlace{HeadStatusID: statusID, HeadMessageID: "7f9c2ba4",
-				HeadState: ops.StatePoisoned}},
+				HeadState: ops.StatePoisoned}, Attempts: []ops.Attempt{
+				{At: before(3 * time.Minute), ClaimedAt: before(3*time.Minute + time.Second), WorkerID: workerID, Error: evil},
+				{At: before(2 * time.Minute), Retried: true},
+				{At: before(time.Minute), ClaimedAt: before(time.Minute + 10*time.Second), Error: "dial tcp", Poisoned: true}}},
 			{Status: ops.Status{ID: workerID, HandlerKey: "orders.ship", State: ops.StatePending, Waiting: true, CreatedAt: now},
 				Lane: &ops.LanePlace{Ahead: ops.Count{N: 2}, HeadStatusID: statusID, HeadMessageID: "6e",
 					HeadState: ops.StatePoisoned}},
@@ -179,9 +182,9 @@ func TestMessagesForPeople(t *testing.T) {
 	})
 }
 
-// TestJSONHasTheNamesOfTheAPI proves contract 11: the JSON has the API's names, and times in RFC
-// 3339 and UTC.
-func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
+// TestJSONHasTheNamesOfTheAPIInSnakeCase proves contract 11: the JSON has the API's names, and times
+// in RFC 3339 and UTC.
+func TestJSONHasTheNamesOfTheAPIInSnakeCase(t *testing.T) {
 	east := time.FixedZone("east", 3600)
 	status := poisoned
 	status.ReceivedAt = status.ReceivedAt.In(east)
@@ -198,16 +201,21 @@ func TestJSONHasTheNamesOfTheAPI(t *testing.T) {
 		Map      map[string]string
 		Astral   string
 	}{
-		Page:     ops.Page[ops.Status]{Items: []ops.Status{status}, Next: "abc", Looked: 3},
-		Detail:   ops.StatusDetail{Status: status, Lane: &ops.LanePlace{}},
-		Overview: ops.Overview{At: now, Handlers: []ops.HandlerOverview{{OldestDueAge: 1500 * time.Millisecond}}},
-		Bytes:    [][]byte{nil, {}, []byte("<text>"), {0xff}}, Hidden: hidden{Hidden: true, Size: 3},
+		Page:   ops.Page[ops.Status]{Items: []ops.Status{status}, Next: "abc", Looked: 3},
+		Detail: ops.StatusDetail{Status: status, Lane: &ops.LanePlace{}},
+		Overview: ops.Overview{At: now, Handlers: []ops.HandlerOverview{{OldestDueAge: 1500 * time.Millisecond,
+			Pending: ops.Count{N: 7}, Poisoned: ops.Count{N: 10000, Capped: true}}}},
+		Bytes: [][]byte{nil, {}, []byte("<text>"), {0xff}}, Hidden: hidden{Hidden: true, Size: 3},
 		Map: map[string]string{"b": "<&>", "a": ""}, Astral: "\U000e0041😀",
 	}))
 	requireHarmless(t, out.String())
 	golden(t, "json", out.String())
 	var back struct {
-		Page   struct{ Items []struct{ MessageID string } }
+		Page struct {
+			Items []struct {
+				MessageID string `json:"message_id"`
+			}
+		}
 		Astral string
 	}
 	result{t: t, out: out.String()}.json(&back)

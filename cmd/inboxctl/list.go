@@ -29,25 +29,35 @@ A page has --limit lines. The value of --after for the next page is printed belo
 it. With --error, --fingerprint or --type a search may stop early after it has read
 many rows. It then prints how to continue.
 
+` + exportHelp + `
+Statuses that change meanwhile may be missing or appear twice.
+
 RECEIVED is how long ago the message was received, ERRORS how often it has failed
 since an operator last retried it. --wide shows whole errors.
 
-JSON: ops.Page of ops.Status; with --count ops.Count.`,
+JSON: ops.Page of ops.Status; with --count {"count"}; with jsonl an ops.Status.`,
 		Example: `  inboxctl list --state poisoned
   inboxctl list --state poisoned,failing --handler orders.mail --error timeout
   inboxctl list --message 7f9c2ba4 --wide
   inboxctl list --state pending --to 1h --count
-  inboxctl list --state poisoned -o json | jq -r '.Items[].ID'`,
+  inboxctl list --state poisoned -o json | jq -r '.items[].id'
+  inboxctl list --state poisoned --export csv --limit 10000 > poisoned.csv`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := page.checkExport(cmd); err != nil {
+				return err
+			}
 			from, to, after, err := page.start(a.now())
 			if err != nil {
 				return err
 			}
 			filter := filters.filter(from, to)
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				if counts {
+				switch {
+				case counts:
 					return a.printCount(ctx, o, filter)
+				case page.export != "":
+					return a.exportList(ctx, o, page.export, filter, page.most(cmd))
 				}
 				found, err := o.List(ctx, filter, after, page.limit)
 				if err != nil {
@@ -70,6 +80,7 @@ JSON: ops.Page of ops.Status; with --count ops.Count.`,
 	filters.bind(cmd)
 	page.bindPeriod(cmd, receivedWhen)
 	page.bind(cmd)
+	page.bindExport(cmd)
 	cmd.Flags().BoolVar(&counts, "count", false, "only count them, reading at most 10000 rows")
 	cmd.Flags().BoolVar(&all, "wide", false, "show whole errors")
 	return cmd
@@ -80,7 +91,7 @@ func (a *app) printCount(ctx context.Context, o *ops.Ops, filter ops.Filter) err
 	if err != nil {
 		return err
 	}
-	return a.print(n, func() { fmt.Fprintln(a.out, count(n)) })
+	return a.print(struct{ Count ops.Count }{n}, func() { fmt.Fprintln(a.out, count(n)) })
 }
 
 func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
@@ -205,6 +216,7 @@ type pageFlags struct {
 	limit    int
 	after    string
 	from, to string
+	export   string // empty unless the user wants no page
 }
 
 // bind adds --limit and --after.
@@ -221,10 +233,18 @@ func (p *pageFlags) bindPeriod(cmd *cobra.Command, what string) {
 }
 
 func (p *pageFlags) check() error {
-	if p.limit < 1 || p.limit > ops.MaxLimit {
+	if p.limit < 1 || p.limit > ops.MaxLimit && p.export == "" {
 		return misuse("--limit = %d: must be 1 to %d", p.limit, ops.MaxLimit)
 	}
 	return nil
+}
+
+// most returns how many rows an export may print, 0 for all of them.
+func (p *pageFlags) most(cmd *cobra.Command) int {
+	if cmd.Flags().Changed("limit") {
+		return p.limit
+	}
+	return 0
 }
 
 // start returns where the page begins, and the period of its list. A cursor belongs to the filter
@@ -274,7 +294,7 @@ func fromMicros(text string) (time.Time, error) {
 // more prints how to get the next page.
 func (a *app) more(next ops.Cursor, partial bool, looked int) {
 	switch {
-	case a.output == "json" || next == "":
+	case a.structured() || next == "":
 	case partial:
 		a.say("Stopped after %d rows; there may be more: continue with --after %s", looked, oneLine(string(next)))
 	default:

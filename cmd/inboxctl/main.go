@@ -63,9 +63,9 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
      full, for example): the action is done then, and "inboxctl audit" shows it
   2  misuse: a bad flag or argument
   3  not found: no such status, message, rejected message, handler key or partition
-  4  refused: not poisoned, changed by someone else, being processed, not halted
-     there, not halted by one record, not confirmed, replay is off, another worker is cleaning up, or only the running
-     application can do it
+  4  refused: neither poisoned nor failing, changed by someone else, being processed,
+     not halted there, not halted by one record, not confirmed, or another worker is
+     cleaning up
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
      what was done, and that is kept
 

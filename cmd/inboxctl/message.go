@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -24,15 +23,16 @@ func newShow(a *app) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use: "show MESSAGE-ID", Short: "One message with its handlers, origin and payload",
-		Long: `Shows a message with one entry per handler: its state, attempts and last error,
-and, if it has an ordering key, what is ahead of it in its lane. The payload is
-shown only with --show-payload. The view is audited in either case.
+		Long: `Shows a message with one entry per handler: its state, its last error, the latest ten
+attempts that failed and, if it has an ordering key, what is ahead of it in its
+lane. The payload is shown only with --show-payload. The view is audited in either
+case.
 
-JSON: ops.Message, whose Content is {"Hidden": true, "Size": …} without
+JSON: ops.Message, whose content is {"hidden": true, "size": …} without
 --show-payload.`,
 		Example: `  inboxctl show 7f9c2ba4
   inboxctl show 7f9c2ba4 --show-payload
-  inboxctl show 7f9c2ba4 --show-payload -o json | jq -r .Content.Text | jq .`,
+  inboxctl show 7f9c2ba4 --show-payload -o json | jq -r .content.text | jq .`,
 		Args: oneArg("message ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
@@ -111,6 +111,9 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	fact(w, "  errors", fmt.Sprintf("%d, abandoned %d, retried by operators %d", s.ErrorCount, s.AbandonedCount,
 		s.RequeuedCount))
 	fact(w, "  last error", s.LastError)
+	for _, attempt := range s.Attempts {
+		fact(w, "  attempt", attemptText(attempt))
+	}
 	fact(w, "  fingerprint", s.Fingerprint)
 	switch s.State {
 	case ops.StatePending:
@@ -119,6 +122,9 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	case ops.StateProcessing:
 		fact(w, "  claimed", fmt.Sprintf("by worker %s, %s ago", s.WorkerID, ago(now, s.ProcessingStartedAt)))
 		fact(w, "  obstacle", s.Obstacle)
+	}
+	if !s.PoisonedAt.IsZero() {
+		fact(w, "  poisoned", fmt.Sprintf("%s, %s ago", instant(s.PoisonedAt), ago(now, s.PoisonedAt)))
 	}
 	if !s.CompletedAt.IsZero() {
 		fact(w, "  ended", instant(s.CompletedAt))
@@ -131,6 +137,24 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 		}
 		fact(w, "  in its lane", place)
 	}
+}
+
+// attemptText formats an attempt as one line.
+func attemptText(a ops.Attempt) string {
+	if a.Retried {
+		return instant(a.At) + " retried by an operator"
+	}
+	text := instant(a.At)
+	if !a.ClaimedAt.IsZero() {
+		text += ", claimed " + age(a.At.Sub(a.ClaimedAt)) + " before"
+	}
+	if a.WorkerID != "" {
+		text += " by worker " + a.WorkerID
+	}
+	if a.Poisoned {
+		text += ", poisoned"
+	}
+	return text + ": " + cut(a.Error, 200)
 }
 
 func nextAttempt(s ops.Status, now time.Time) string {
@@ -216,7 +240,7 @@ handler is running. To give up a single poisoned status use "inboxctl discard".
 
 inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 
-JSON: {"MessageID", "Outcome"}.`,
+JSON: {"message_id", "outcome"}.`,
 		Example: `  inboxctl delete 7f9c2ba4
   inboxctl delete 7f9c2ba4 --confirm 7f9c2ba4`,
 		Args: oneArg("message ID"),
@@ -249,60 +273,8 @@ func (a *app) delete(cmd *cobra.Command, what, id, confirmation string,
 		if err := do(o, ctx, a.who(), id, id); err != nil {
 			return err
 		}
-		outcome := map[string]string{map[string]string{"message": "MessageID", "rejected message": "RejectedID"}[what]: id,
-			"Outcome": "deleted"}
+		outcome := map[string]string{map[string]string{"message": "message_id", "rejected message": "rejected_id"}[what]: id,
+			"outcome": "deleted"}
 		return a.print(outcome, func() { fmt.Fprintf(a.out, "deleted %s %s\n", what, oneLine(id)) })
 	})
-}
-
-// whyApplication ends the errors of actions that need the application.
-const whyApplication = "the message's handlers and its channel's decoder are in the application's code and not in the database"
-
-func newReplay(a *app) *cobra.Command {
-	var allow bool
-	var namespace string
-	cmd := &cobra.Command{
-		Use: "replay MESSAGE-ID", Short: "Explain where a message can be replayed",
-		Long: `A replay is an edited copy of a message that is accepted as a new message, for all
-handlers that now subscribe to its type, including those that have completed the
-original. inboxctl cannot do that, because the subscriptions are in the
-application's code. It refuses with code 4, after the checks that it can make. Use
-the application's dashboard, or
-
-  o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
-  accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
-
-To run only poisoned statuses again use "inboxctl retry".`,
-		Example: `  inboxctl replay 7f9c2ba4 --allow-replay
-  inboxctl retry --matching --message 7f9c2ba4`,
-		Args: oneArg("message ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				if !allow {
-					return fmt.Errorf("%s: %w: a replay can trigger anything that a message can; confirm it with --allow-replay",
-						ops.ActionReplay, ops.ErrReplayOff)
-				}
-				accepted, err := o.Replay(ctx, a.who(), ops.MessageRef{ID: args[0], Namespace: namespace}, ops.Edit{})
-				if err != nil {
-					return explained(err)
-				}
-				return a.print(accepted, func() { writeAccepted(a, accepted) })
-			}, func(o *ops.Options) { o.AllowReplay = true })
-		},
-	}
-	cmd.Flags().BoolVar(&allow, "allow-replay", false, "allow the replay; replays are off by default")
-	bindNamespace(cmd, &namespace)
-	return cmd
-}
-
-// explained adds to an error that the action needs the application, and why.
-func explained(err error) error {
-	if errors.Is(err, ops.ErrNeedsApplication) {
-		return fmt.Errorf("%w: %s", err, whyApplication)
-	}
-	return err
-}
-
-func writeAccepted(a *app, accepted ops.Accepted) {
-	fmt.Fprintf(a.out, "%s message %s for %d handlers\n", accepted.Outcome, oneLine(accepted.MessageID), accepted.Handlers)
 }

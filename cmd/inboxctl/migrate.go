@@ -41,7 +41,7 @@ tables: set a longer one for large tables.
 or inbox.Module("orders", …). It is stored with the tables, and an application with
 another name refuses to start on them. "" is a valid name.
 
-JSON: {"Version", "Outcome"}.`,
+JSON: {"version", "outcome"}.`,
 		Example: `  inboxctl migrate up --inbox orders
   inboxctl migrate up --inbox orders --schema orders --prefix in_`,
 		Args: noArgs,
@@ -130,7 +130,7 @@ func newMigrateStatus(a *app) *cobra.Command {
 		Long: `Says whether the tables exist and are new enough for this inboxctl. Newer tables are
 fine. It ends with code 1 if they are missing or old.
 
-JSON: {"State", "Needed", "Detail"}; the state is current, missing or old.`,
+JSON: {"state", "needed", "detail"}; the state is current, missing or old.`,
 		Example: `  inboxctl migrate status && echo deploy`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -223,7 +223,7 @@ Run the script as the owner of the tables, which is the role that ran "migrate u
 and again after each migration. No role may change or delete audit rows.
 docs/security.md says how to create the roles.
 
-JSON: {"SQL"}.`,
+JSON: {"sql"}.`,
 		Example: `  inboxctl grants --application app --operator ops | psql -v ON_ERROR_STOP=1 orders
   inboxctl grants --schema orders --application app --operator ops --reader grafana`,
 		Args: noArgs,

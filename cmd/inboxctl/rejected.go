@@ -16,13 +16,13 @@ func newRejected(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rejected", Short: "Records that could not become messages",
 		Long: `A record that cannot become a message, because it cannot be decoded or its ID is
-invalid, is stored unchanged as a rejected message. It stays until it is accepted
-again by the application, or deleted.`,
+invalid, is stored unchanged as a rejected message. It stays until the application
+accepts it again, see "inboxctl help application", or until it is deleted.`,
 		Example: `  inboxctl rejected list
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: unknownCommand, RunE: showHelp,
 	}
-	cmd.AddCommand(newRejectedList(a), newRejectedShow(a), newRejectedAccept(a), newRejectedDelete(a))
+	cmd.AddCommand(watchable(a, newRejectedList(a)), newRejectedShow(a), newRejectedDelete(a))
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func newRejectedShow(a *app) *cobra.Command {
 		Long: `Shows a rejected message with the headers and the key of its record. The value is
 shown only with --show-payload. The view is audited in either case.
 
-JSON: ops.RejectedRecord, whose Value is {"Hidden": true, "Size": …} without
+JSON: ops.RejectedRecord, whose value is {"hidden": true, "size": …} without
 --show-payload.`,
 		Example: `  inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
@@ -134,34 +134,6 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 	payload.write(w, r.Value)
 }
 
-func newRejectedAccept(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "accept ID", Short: "Explain where a rejected message can be accepted again",
-		Long: `Accepting a rejected message again decodes its record with the channel's current
-decoder, for example after a fix. inboxctl cannot do that, because decoders and
-handlers are in the application's code. It refuses with code 4. Use the
-application's dashboard, or
-
-  o, err := ib.Ops()
-  accepted, err := o.ReAccept(ctx, actor, id)`,
-		Example: `  inboxctl rejected accept 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
-		Args:    oneArg("ID of the rejected message"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				accepted, err := o.ReAccept(ctx, a.who(), args[0])
-				if err != nil {
-					return explained(err)
-				}
-				return a.print(accepted, func() {
-					for _, one := range accepted {
-						writeAccepted(a, one)
-					}
-				})
-			})
-		},
-	}
-}
-
 func newRejectedDelete(a *app) *cobra.Command {
 	var confirmation string
 	cmd := &cobra.Command{
@@ -171,7 +143,7 @@ there is no other copy, unless the topic still has the record.
 
 inboxctl asks you to type the ID. Scripts answer with --confirm and the ID.
 
-JSON: {"RejectedID", "Outcome"}.`,
+JSON: {"rejected_id", "outcome"}.`,
 		Example: `  inboxctl rejected delete 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
 		Args:    oneArg("ID of the rejected message"),
 		RunE: func(cmd *cobra.Command, args []string) error {

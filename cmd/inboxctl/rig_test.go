@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -174,4 +175,10 @@ func golden(t *testing.T, name, text string) {
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, string(want), text, "go test . -update rewrites %s", file)
+}
+
+// writeJSON prints a value as -o json does.
+func writeJSON(out io.Writer, v any) error {
+	a := &app{system: system{out: out}, output: "json"}
+	return a.writeStructured(v)
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,13 +57,29 @@ that only the application can recognize are not replaced.
 Every query is bounded. A count may be 10000+, and a list that would have to read
 too many rows stops early and says how to continue.`
 
+const applicationHelp = `Channels, handlers and their retentions are in the application's code and not in the
+database. So only the application can replay a message, accept a rejected message
+again, give a handler that was added later the statuses it lacks, and clean up by
+each handler's own retention. Use its dashboard, or Go:
+
+  o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
+  accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
+  accepted, err := o.ReAccept(ctx, actor, rejectedID)
+  result, err := o.Backfill(ctx, actor, handlerKey, from, to, ops.Bulk{})
+  deleted, err := o.Cleanup(ctx, actor)
+
+To run failed statuses again use "inboxctl retry".`
+
 const connectingHelp = `Name the database with INBOX_DSN or --dsn. INBOX_DSN is safer, because other users
 of the machine can see a command's arguments.
 
   postgres://user:password@host:5432/database?sslmode=verify-full
   postgresql://…         the same
+  host=… user=… password=… dbname=… sslmode=verify-full
+                         the same, as GORM and libpq take it
   file:/var/lib/app/inbox.db
                          SQLite; the file must exist, except for "migrate up"
+  /var/lib/app/inbox.db  the same
 
 On PostgreSQL the usual variables (PGHOST, PGUSER, PGPASSWORD, PGSSLMODE, …) and
 ~/.pgpass complete the DSN. With PgBouncer in transaction mode add
@@ -90,26 +107,28 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse("%w", err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://… or file:… ("+dsnVariable+")")
+	flags.StringVar(&a.dsn, "dsn", "", "the database: postgres://…, host=… or a SQLite file ("+dsnVariable+")")
 	flags.StringVar(&a.schema, "schema", "", "the PostgreSQL schema of the tables ("+schemaVariable+
 		"; default the search path)")
 	flags.StringVar(&a.prefix, "prefix", "", "the prefix of the tables' names ("+prefixVariable+"; default inbox_)")
 	flags.StringVar(&a.actor, "actor", "", "the name for the audit ("+actorVariable+"; default user@host)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second,
 		"the timeout of connecting, and of each statement or transaction")
-	flags.StringVarP(&a.output, "output", "o", "table", "table or json")
-	completeFlag(root, "output", "table", "json")
+	flags.StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
+	completeFlag(root, "output", "table", "json", "yaml")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd) }
 
 	root.AddCommand(
-		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a),
-		newRejected(a),
-		newHandlers(a), newPause(a), newResume(a), newBackfill(a), newConsumers(a), newResumePartition(a),
-		newSkipRecord(a), newWorkers(a), newLocks(a), newGaps(a), newMarkers(a), newAudit(a), newCleanup(a),
+		watchable(a, newStatus(a)), watchable(a, newList(a)), newShow(a), watchable(a, newFailures(a)),
+		newRetry(a), newDiscard(a), newDelete(a), newRejected(a),
+		watchable(a, newHandlers(a)), newPause(a), newResume(a), watchable(a, newConsumers(a)), newResumePartition(a),
+		newSkipRecord(a), watchable(a, newWorkers(a)), watchable(a, newLocks(a)), watchable(a, newGaps(a)),
+		watchable(a, newMarkers(a)), watchable(a, newAudit(a)), newCleanup(a),
 		newMigrate(a), newGrants(a),
 		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),
-		topic("json", "What -o json prints", jsonHelp),
+		topic("application", "What only the application can do", applicationHelp),
+		topic("json", "What -o json and -o yaml print", formatHelp),
 		topic("exit-codes", "What the exit code means", exitCodesHelp),
 	)
 	return root
@@ -192,8 +211,8 @@ func (l *locked) Write(p []byte) (int, error) {
 
 // checkFlags rejects flag values that no command could use.
 func (a *app) checkFlags(cmd *cobra.Command) error {
-	if a.output != "table" && a.output != "json" {
-		return misuse("--output = %q: must be table or json", a.output)
+	if !slices.Contains([]string{"table", "json", "yaml"}, a.output) {
+		return misuse("--output = %q: must be table, json or yaml", a.output)
 	}
 	if a.timeout <= 0 {
 		return misuse("--timeout = %v: must be more than 0", a.timeout)
@@ -267,7 +286,7 @@ func newVersion(a *app) *cobra.Command {
 		Long: `Prints the version that inboxctl was built from, and the version of the tables that
 it needs.
 
-JSON: {"Version", "Revision", "Go", "Schema"}.`,
+JSON: {"version", "revision", "go", "schema"}.`,
 		Example: `  inboxctl version`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {

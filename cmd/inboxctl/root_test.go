@@ -35,9 +35,9 @@ func TestMisuseExitsWith2AndNamesTheHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"nope"}, {"rejected", "nope"}, {"migrate", "nope"}, {"status", "x"}, {"--nope"}, {"status", "--nope"},
-		{"status", "-o", "yaml"}, {"status", "--timeout", "0s"},
-		{"status", "--timeout", "x"}, {"show"}, {"show", ""}, {"show", "a", "b"}, {"delete"}, {"replay"},
-		{"rejected", "show"}, {"rejected", "accept"}, {"rejected", "delete"},
+		{"status", "-o", "xml"}, {"status", "--watch", "0.5s"}, {"list", "--export", "xml"}, {"list", "--export", "csv", "--watch", "5s"}, {"status", "--timeout", "0s"},
+		{"status", "--timeout", "x"}, {"show"}, {"show", ""}, {"show", "a", "b"}, {"delete"},
+		{"rejected", "show"}, {"rejected", "delete"},
 		{"migrate", "up"}, {"migrate", "print"}, {"migrate", "print", "--dialect", "mysql"},
 		{"migrate", "print", "--dialect", "sqlite", "--schema", "s"},
 		{"migrate", "print", "--dialect", "postgres", "--prefix", "x;"}, {"status", "--dsn", "file:x", "--prefix", "x;"},

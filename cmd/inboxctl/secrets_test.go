@@ -38,6 +38,9 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 		"mysql://root:hunter2@127.0.0.1/d",
 		"host=127.0.0.1 port=1 user=postgres password=hunter2",
 		"file:///nowhere/x.db?_auth_pass=hunter2&password=hunter2",
+		"host=127.0.0.1 port=1 user=postgres password='hunter2",
+		"host=127.0.0.1 port=x password=hunter2",
+		"app:hunter2@tcp(127.0.0.1:3306)/orders",
 		"hunter2",
 	} {
 		dsn := strings.ReplaceAll(dsn, "hunter2", secret)
@@ -71,8 +74,12 @@ func TestErrorsNameTheProblemOfTheDatabase(t *testing.T) {
 		code int
 		text string
 	}{
-		"":                            {exitMisuse, "no database: set INBOX_DSN or --dsn"},
-		"mysql://x/y":                 {exitMisuse, "must begin with postgres:// or file:"},
+		"":            {exitMisuse, "no database: set INBOX_DSN or --dsn"},
+		"mysql://x/y": {exitMisuse, "must begin with postgres:// or file:"},
+		"host=127.0.0.1 port=1 user=a dbname=d TimeZone=UTC": {exitFailed,
+			"connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
+		"/nowhere/y.db":               {exitFailed, `file "/nowhere/y.db" does not exist`},
+		"nowhere/z.db?x=1":            {exitFailed, `file "nowhere/z.db" does not exist`},
 		"postgres://a:%zz@h/d":        {exitMisuse, "special characters in user and password"},
 		"postgres://a@h/d?sslmode=no": {exitMisuse, "sslmode is invalid"},
 		"postgres://a@127.0.0.1:1/d": {exitFailed,

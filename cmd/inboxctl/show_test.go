@@ -27,7 +27,7 @@ func TestCommandsShowWhatIsStored(t *testing.T) {
 		require.Contains(t, out, "See why statuses are poisoned: inboxctl failures")
 		require.Contains(t, out, "No worker is alive")
 		overview := r.done("status", "-o", "json").object()
-		require.Equal(t, "test", overview["Inbox"])
+		require.Equal(t, "test", overview["inbox"])
 
 		out = r.done("list", "--state", "poisoned").out
 		require.Contains(t, out, id)
@@ -37,9 +37,8 @@ func TestCommandsShowWhatIsStored(t *testing.T) {
 		require.Contains(t, r.done("list", "--state", "pending").out, "No status found.")
 		require.Contains(t, r.done("list", "--message", "b", "--state", "completed", "--wide").out, fine)
 
-		var failures ops.Failures
-		groups := r.done("failures", "-o", "json")
-		groups.json(&struct{ Groups *[]ops.FailureGroup }{&failures.Groups})
+		var failures struct{ Groups []ops.FailureGroup }
+		r.done("failures", "-o", "json").json(&failures)
 		require.Len(t, failures.Groups, 1, "they differ in a number only")
 		require.EqualValues(t, 2, failures.Groups[0].Poisoned)
 		require.Contains(t, r.done("failures").out, failures.Groups[0].Fingerprint)
@@ -77,11 +76,11 @@ func TestPagesOfAPeriodGivenAsAnAgeContinue(t *testing.T) {
 			for pages := 0; ; pages++ {
 				require.Less(t, pages, 10, list)
 				page := r.done(append(strings.Fields(list), "--limit", "2", "-o", "json", "--after", after)...).object()
-				for _, one := range page["Items"].([]any) {
-					require.False(t, seen[one.(map[string]any)["ID"]], "twice")
-					seen[one.(map[string]any)["ID"]] = true
+				for _, one := range page["items"].([]any) {
+					require.False(t, seen[one.(map[string]any)["id"]], "twice")
+					seen[one.(map[string]any)["id"]] = true
 				}
-				if after = page["Next"].(string); after == "" {
+				if after = page["next"].(string); after == "" {
 					break
 				}
 			}
@@ -115,14 +114,14 @@ func TestPayloadsAreHiddenByDefaultAndViewsAreAudited(t *testing.T) {
 		require.Contains(t, out.out, "4bf92f3577b34da6a3ce929d0e0e4736")
 		require.Contains(t, out.out, failing)
 		hidden := r.done("show", "a", "-o", "json").object()
-		require.Equal(t, map[string]any{"Hidden": true, "Size": 21.0}, hidden["Content"])
+		require.Equal(t, map[string]any{"hidden": true, "size": 21.0}, hidden["content"])
 		require.NotContains(t, r.done("rejected", "show", rejected).out, "WXYZ")
-		require.Equal(t, map[string]any{"Hidden": true, "Size": 9.0},
-			r.done("rejected", "show", rejected, "-o", "json").object()["Value"])
+		require.Equal(t, map[string]any{"hidden": true, "size": 9.0},
+			r.done("rejected", "show", rejected, "-o", "json").object()["value"])
 
 		require.Contains(t, r.done("show", "a", "--show-payload").out, `  {"card": "WXYZ-1111"}`)
-		require.Equal(t, map[string]any{"Text": `{"card": "WXYZ-1111"}`},
-			r.done("show", "a", "--show-payload", "-o", "json").object()["Content"])
+		require.Equal(t, map[string]any{"text": `{"card": "WXYZ-1111"}`},
+			r.done("show", "a", "--show-payload", "-o", "json").object()["content"])
 		require.Contains(t, r.done("rejected", "show", rejected, "--show-payload").out, "WXYZ-2222")
 		require.Equal(t, []string{
 			"alice view message a", "alice view message a", "alice view_rejected rejected message " + rejected,
@@ -141,13 +140,17 @@ func TestMessagesOfAttackersStayText(t *testing.T) {
 			{"show", hostile, "--show-payload"}, {"audit"}, {"show", "not there" + hostile},
 			{"delete", hostile, "--confirm", "x"}, {"pause", hostile}, {hostile}, {"list", "--state", hostile},
 			{"--" + hostile}} {
-			for _, format := range []string{"table", "json"} {
+			for _, format := range []string{"table", "json", "yaml"} {
 				out := r.run(append(args, "-o", format)...)
 				requireHarmless(t, out.out)
 				requireHarmless(t, out.errOut)
 			}
 		}
-		var page struct{ Items []struct{ MessageID string } }
+		var page struct {
+			Items []struct {
+				MessageID string `json:"message_id"`
+			}
+		}
 		r.done("list", "--state", "poisoned", "-o", "json").json(&page)
 		require.Equal(t, hostile, page.Items[0].MessageID)
 		r.done("delete", hostile, "--confirm", hostile)
@@ -176,8 +179,8 @@ func TestWorkersLeasesAndGapsAreListed(t *testing.T) {
 		require.Contains(t, r.done("gaps").out, "removed")
 		var workers []struct {
 			Alive     bool
-			StartedAt time.Time
-			SilentFor float64
+			StartedAt time.Time `json:"started_at"`
+			SilentFor float64   `json:"silent_for"`
 		}
 		r.done("workers", "-o", "json").json(&workers)
 		require.True(t, workers[0].Alive)
@@ -206,7 +209,10 @@ func TestAuditIsExportedWhole(t *testing.T) {
 		lines := splitLines(strings.TrimSpace(r.done("audit", "--export", "jsonl").out))
 		require.Len(t, lines, len(rows))
 		for i, line := range lines {
-			var entry struct{ ID, Actor, Target, Detail, DatabaseRole string }
+			var entry struct {
+				ID, Actor, Target, Detail string
+				DatabaseRole              string `json:"database_role"`
+			}
 			require.NoError(t, json.Unmarshal([]byte(line), &entry))
 			row := rows[len(rows)-1-i]
 			require.Equal(t, []string{row.ID, "ada", row.Target, row.Detail, "ops"},
@@ -223,7 +229,7 @@ func TestAuditIsExportedWhole(t *testing.T) {
 			rows[0].Detail}, records[len(rows)])
 
 		require.Empty(t, r.done("audit", "--export", "jsonl", "--by", "nobody").out)
-		for _, args := range [][]string{{"--export", "xml"}, {"--export", "csv", "--limit", "5"},
+		for _, args := range [][]string{{"--export", "xml"}, {"--export", "csv", "--after", "x"},
 			{"--export", "csv", "-o", "json"}} {
 			require.Equal(t, exitMisuse, r.run(append([]string{"audit"}, args...)...).code)
 		}

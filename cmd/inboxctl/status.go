@@ -30,8 +30,8 @@ one of its calls does not return.
 
 JSON: ops.Overview.`,
 		Example: `  inboxctl status
-  watch -n 5 inboxctl status
-  inboxctl status -o json | jq '.Handlers[] | select(.Poisoned.N > 0) | .HandlerKey'`,
+  inboxctl status --watch 5s
+  inboxctl status -o json | jq -r '.handlers[] | select(.poisoned > 0) | .handler_key'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
@@ -149,7 +149,7 @@ JSON: ops.Failures.`,
 					}
 					failureTable(failures, a.now(), wide).write(a.out)
 				})
-				if failures.Capped && a.output != "json" {
+				if failures.Capped && !a.structured() {
 					a.say("Stopped after %d statuses: counts may be higher and groups may be missing. "+
 						"Narrow the search with --handler, --from or --to.", failures.Looked)
 				}

@@ -21,7 +21,7 @@ and it is "released". Cleanup removes the rows of workers that are gone.
 
 JSON: a list of ops.Worker.`,
 		Example: `  inboxctl workers
-  inboxctl workers -o json | jq -r '.[] | select(.Alive) | .Host'`,
+  inboxctl workers -o json | jq -r '.[] | select(.alive) | .host'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {

@@ -1,10 +1,12 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,9 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/dashboard"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // addresses returns the address of every page, by name.
@@ -22,8 +27,9 @@ func addresses() map[string]string {
 		"overview": "", "messages": "messages", "messages-poisoned": "messages?state=poisoned&handler=" + mail,
 		"messages-none": "messages?id=nobody",
 		"message":       "message?id=order-2026-00003", "message-lane": "message?id=order-c7-2",
-		"message-failing": "message?id=payment-4002",
-		"failures":        "failures", "rejected": "rejected",
+		"message-failing": "message?id=payment-4002", "message-breaker": "message?id=mail-down-01",
+		"messages-breaker": "messages?handler=" + mail, "messages-failing": "messages?state=failing&handler=" + invoice,
+		"failures": "failures", "rejected": "rejected",
 		"rejected-message": "rejected-message?id=0190c1a2-1111-7000-8000-000000005511",
 		"handlers":         "handlers", "consumers": "consumers", "workers": "workers", "gaps": "gaps", "markers": "markers?id=nobody",
 		"audit":   "audit",
@@ -59,6 +65,35 @@ func (w *world) anHour() {
 	w.beat()
 }
 
+// breakdown has the mail server fail several times, with a retry by an operator in between, until the
+// circuit breaker of the mail handler is open.
+func (w *world) breakdown() {
+	w.t.Helper()
+	lost := ids("mail-down-%02d", 3)
+	for i := range 4 {
+		w.fail(mail, fmt.Errorf("send mail: dial tcp 10.0.4.25:587: connect: connection refused (attempt %d; %s)", i,
+			strings.Repeat("no route to the relay, ", i*4)), lost...)
+		if i == 0 {
+			w.accept("order.placed", nil, lost...)
+		} else {
+			w.clock.Advance(20 * time.Second)
+		}
+		w.process()
+		if i == 1 {
+			page, err := w.ops.List(w.t.Context(), ops.Filter{MessageID: lost[0], HandlerKeys: []string{mail}}, "", 1)
+			require.NoError(w.t, err)
+			require.NoError(w.t, w.ops.Retry(w.t.Context(), "grace@example.org", page.Items[0].Ref()))
+		}
+	}
+	reasons, err := json.Marshal([]ops.HealthReason{{Code: "open_circuit", State: "degraded", HandlerKey: mail,
+		Detail: "its circuit breaker is open"}, {Code: "stuck_handler", State: "degraded", HandlerKey: ship,
+		Detail: "2 calls ignore their cancelled context"}, {Code: "no_progress", State: "degraded",
+		Detail: "work is due and no attempt has ended since 2026-01-01T12:00:00Z; 2 calls are running"}})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.db.Exec("UPDATE inbox_workers SET health = ? WHERE host LIKE 'shop-7c9d8-%'", string(reasons)).Error)
+	w.beat()
+}
+
 // beat updates the heartbeats of the living workers.
 func (w *world) beat() {
 	w.t.Helper()
@@ -79,6 +114,7 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	w := newWorld(t)
 	w.furnish()
 	w.anHour()
+	w.breakdown()
 	directory, err := photos()
 	require.NoError(t, err)
 	t.Logf("pictures are in %s", directory)
@@ -101,12 +137,37 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 		require.Empty(t, b.wrong(), name)
 	}
 	b.prefer("light")
-	b.run(chromedp.EmulateViewport(390, 800))
-	for _, name := range []string{"overview", "messages", "message", "failures", "consumers", "skip"} {
-		b.visit(w.site + addresses()[name])
-		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0, "%s is too wide",
-			name)
-		b.photograph(name + "-narrow")
+	for _, width := range []int64{1280, 400} {
+		b.run(chromedp.EmulateViewport(width, 800))
+		for name, address := range addresses() {
+			b.visit(w.site + address)
+			require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0,
+				"%s scrolls sideways at %d pixels", name, width)
+			b.photograph(fmt.Sprintf("%s-%d", name, width))
+		}
+	}
+}
+
+func TestOneSwitchesAmongInboxes(t *testing.T) {
+	w, other := newWorld(t), newWorld(t)
+	w.furnish()
+	both, err := dashboard.Several(map[string]*dashboard.Dashboard{"webshop": w.dash, "warehouse-and-returns": other.dash,
+		"billing": other.dash})
+	require.NoError(t, err)
+	server := httptest.NewServer(both)
+	t.Cleanup(server.Close)
+	b := open(t)
+	b.prefer("light")
+	for _, width := range []int64{1280, 400} {
+		b.run(chromedp.EmulateViewport(width, 800))
+		b.visit(server.URL)
+		require.Contains(t, b.text(), "nothing is poisoned")
+		b.click(`.inboxes a[href="../webshop/"]`)
+		require.Equal(t, server.URL+"/webshop/", evaluate[string](b, "location.href"))
+		require.Contains(t, b.text(), "poisoned in 3 handlers")
+		require.LessOrEqual(t, evaluate[int](b, "document.documentElement.scrollWidth - innerWidth"), 0)
+		require.Empty(t, evaluate[[]string](b, faint))
+		b.photograph(fmt.Sprintf("several-%d", width))
 	}
 }
 

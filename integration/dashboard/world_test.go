@@ -35,6 +35,7 @@ type world struct {
 	ops   *ops.Ops
 	clock *fxtest.Clock
 	site  string
+	dash  *dashboard.Dashboard
 	// asked counts the requests of live parts.
 	asked atomic.Int64
 	// out makes the server redirect every request to a login page.
@@ -77,6 +78,7 @@ func newWorld(t testing.TB, options ...func(*dashboard.Options)) *world {
 		o.ShowPayloads = true
 	}}, options...)...)
 	require.NoError(t, err)
+	w.dash = dash
 	mux := http.NewServeMux()
 	mux.Handle("/inbox/", http.StripPrefix("/inbox", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("part") != "" {

@@ -10,7 +10,7 @@ var operatingMutants = []mutant{
 		In:      "isRef",
 		Old:     "(c.version = 0 OR s.version = c.version) AND ",
 		New:     "",
-		Test:    test{Package: "./ops", Run: "^TestOnlyAPoisonedStatusMayBeRetriedOrDiscarded$"},
+		Test:    test{Package: "./ops", Run: "^TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried$"},
 	},
 	{
 		Name:    "an operator's action goes without its audit row",

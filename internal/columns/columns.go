@@ -19,6 +19,13 @@ const (
 	MaxLastError     = 2000
 )
 
+// MaxAttempts is how many attempts a status keeps, and MaxAttemptError how many characters of each
+// one's error (contract 5.5).
+const (
+	MaxAttempts     = 10
+	MaxAttemptError = 300
+)
+
 // MaxPrefix and MaxSchema keep every index name within PostgreSQL's 63 bytes.
 const (
 	MaxPrefix = 30

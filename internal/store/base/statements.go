@@ -1,6 +1,27 @@
 package base
 
+import (
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/internal/columns"
+)
+
 // The statements of all dialects. Only the form of their parameters differs.
+
+// PostgresAttemptsSQL is the column attempts of the row with one more entry, a JSON object. The
+// oldest entry is dropped beyond columns.MaxAttempts.
+func PostgresAttemptsSQL(row, entry string) string {
+	return fmt.Sprintf(`((CASE WHEN %[1]s.attempts IS NULL THEN '[]'::jsonb
+		WHEN jsonb_array_length(%[1]s.attempts::jsonb) >= %[2]d THEN %[1]s.attempts::jsonb - 0
+		ELSE %[1]s.attempts::jsonb END) || %[3]s)::text`, row, columns.MaxAttempts, entry)
+}
+
+// SQLiteAttemptsSQL is PostgresAttemptsSQL on SQLite.
+func SQLiteAttemptsSQL(row, entry string) string {
+	return fmt.Sprintf(`json_insert(CASE WHEN %[1]s.attempts IS NULL THEN '[]'
+		WHEN json_array_length(%[1]s.attempts) >= %[2]d THEN json_remove(%[1]s.attempts, '$[0]')
+		ELSE %[1]s.attempts END, '$[#]', %[3]s)`, row, columns.MaxAttempts, entry)
+}
 
 // WaitingLanesSQL finds lanes with waiting rows of one lane name. It uses the index on lanes with
 // waiting rows, one step per lane (a loose index scan), however many rows wait in a lane.

@@ -2,21 +2,23 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // settleSQL uses handler_statuses_pkey. A poisoned row has no next attempt.
-const settleSQL = `
+var settleSQL = `
 UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
 // settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked meanwhile and
 // is free again has another version, which PostgreSQL checks after locking.
-const settleUnlockedSQL = `
+var settleUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -24,13 +26,20 @@ UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
-const settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_count,
+var settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_count,
 	last_error = COALESCE(c.last_error, s.last_error), fingerprint = COALESCE(c.fingerprint, s.fingerprint), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
-	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1
+	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1,
+	poisoned_at = CASE WHEN c.poisoned THEN c.failed_at ELSE s.poisoned_at END,
+	attempts = CASE WHEN c.failed_at IS NULL THEN s.attempts ELSE ` + base.PostgresAttemptsSQL("s", failedAttemptSQL) + ` END
 FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[],
-	$8::text[]) WITH ORDINALITY
-	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, fingerprint, position)`
+	$8::text[], $9::timestamptz[]) WITH ORDINALITY
+	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, fingerprint, failed_at, position)`
+
+// failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has
+// no error if its worker vanished.
+var failedAttemptSQL = fmt.Sprintf(`jsonb_build_object('at', c.failed_at, 'claimed_at', s.processing_started_at,
+	'worker_id', s.worker_id, 'error', left(c.last_error, %d), 'poisoned', c.poisoned)`, columns.MaxAttemptError)
 
 func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error) {
 	statement, doing := settleSQL, "settle"
@@ -45,15 +54,18 @@ func (p *Store) Settle(ctx context.Context, settlements []store.Settlement, lock
 	ids, versions := make([]string, n), make([]int64, n)
 	errorCounts, abandonedCounts := make([]int32, n), make([]int32, n)
 	lastErrors, fingerprints := make([]*string, n), make([]*string, n)
-	next, poisoned := make([]*time.Time, n), make([]bool, n)
+	next, failed, poisoned := make([]*time.Time, n), make([]*time.Time, n), make([]bool, n)
 	for i, s := range settlements {
 		ids[i], versions[i] = s.StatusID, s.Version
 		errorCounts[i], abandonedCounts[i] = int32(s.ErrorCount), int32(s.AbandonedCount)
 		lastErrors[i], fingerprints[i] = base.Failure(s)
 		next[i], poisoned[i] = inUTC(s.NextAttemptAt), s.Poisoned
+		if !s.FailedAt.IsZero() {
+			failed[i] = inUTC(&s.FailedAt)
+		}
 	}
 	positions, err := store.Query(ctx, p.Pool(ctx), p.Text(statement), store.Value[int],
-		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned, fingerprints)
+		ids, versions, errorCounts, abandonedCounts, lastErrors, next, poisoned, fingerprints, failed)
 	for _, position := range positions {
 		applied[position] = true
 	}

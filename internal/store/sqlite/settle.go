@@ -2,43 +2,52 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
+	"time"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // settleSQL finds rows by their primary key. A poisoned row has no next attempt.
-const settleSQL = `
+var settleSQL = `
 UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
 	last_error = COALESCE(c.last_error, {statuses}.last_error),
 	fingerprint = COALESCE(c.fingerprint, {statuses}.fingerprint), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
-	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = {statuses}.version + 1
+	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = {statuses}.version + 1,
+	poisoned_at = CASE WHEN c.poisoned THEN c.failed_at ELSE {statuses}.poisoned_at END,
+	attempts = CASE WHEN c.failed_at IS NULL THEN {statuses}.attempts ELSE ` + base.SQLiteAttemptsSQL("{statuses}", failedAttemptSQL) + ` END
 FROM (
 	SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS error_count,
 		json_extract(value, '$[3]') AS abandoned_count, json_extract(value, '$[4]') AS last_error,
 		json_extract(value, '$[5]') AS next_attempt_at, json_extract(value, '$[6]') AS poisoned,
-		json_extract(value, '$[7]') AS fingerprint
+		json_extract(value, '$[7]') AS fingerprint, json_extract(value, '$[8]') AS failed_at
 	FROM json_each(?1)
 ) AS c
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
 RETURNING id, version - 1`
+
+// failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has
+// no error if its worker vanished.
+var failedAttemptSQL = fmt.Sprintf(`json_object('at', c.failed_at, 'claimed_at', {statuses}.processing_started_at,
+	'worker_id', {statuses}.worker_id, 'error', substr(c.last_error, 1, %d),
+	'poisoned', json(CASE WHEN c.poisoned THEN 'true' ELSE 'false' END))`, columns.MaxAttemptError)
 
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ store.Locked) ([]bool, error) {
 	applied := make([]bool, len(settlements))
 	if len(settlements) == 0 {
 		return applied, nil
 	}
-	rows, index := make([][8]any, len(settlements)), make(map[versioned]int, len(settlements))
+	rows, index := make([][9]any, len(settlements)), make(map[versioned]int, len(settlements))
 	for i, each := range settlements {
-		var next *string
-		if each.NextAttemptAt != nil {
-			text := store.SQLiteTime(*each.NextAttemptAt)
-			next = &text
-		}
 		text, named := base.Failure(each)
-		rows[i] = [8]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, text, next, each.Poisoned,
-			named}
+		rows[i] = [9]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, text,
+			storedTime(each.NextAttemptAt), each.Poisoned, named, nil}
+		if !each.FailedAt.IsZero() {
+			rows[i][8] = storedTime(&each.FailedAt)
+		}
 		index[versioned{each.StatusID, each.Version}] = i
 	}
 	list, err := jsonList(rows)
@@ -53,4 +62,12 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 		applied[index[row]] = true
 	}
 	return applied, nil
+}
+
+func storedTime(t *time.Time) *string {
+	if t == nil {
+		return nil
+	}
+	text := store.SQLiteTime(*t)
+	return &text
 }

@@ -84,7 +84,8 @@ var archiveTests = []test{
 		text := "boom"
 		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version),
 			ErrorCount: 2, AbandonedCount: 1,
-			LastError: &text})
+			LastError: &text, FailedAt: noon, Poisoned: true})
+		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false`).Error)
 		s.complete(noon, s.claimAs(s.worker("old"), noon, 1, "old")...)
 		require.NoError(s, s.db.Exec(`UPDATE inbox_handler_statuses SET lane_handler = 1, lane_key = -2`).Error)
 		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 1})
@@ -98,7 +99,8 @@ var archiveTests = []test{
 		got, want := loaded[0].Statuses[0], s.status("m1", "old")
 		require.True(s, want.CompletedAt.Equal(*got.CompletedAt))
 		require.True(s, want.CreatedAt.Equal(got.CreatedAt))
-		got.CompletedAt, got.CreatedAt = want.CompletedAt, want.CreatedAt
+		require.True(s, want.PoisonedAt.Equal(*got.PoisonedAt))
+		got.CompletedAt, got.CreatedAt, got.PoisonedAt = want.CompletedAt, want.CreatedAt, want.PoisonedAt
 		require.Equal(s, want, got)
 	}},
 	{"a load is bounded by bytes, and a message larger than that is loaded alone", func(s *suite) {

@@ -1,8 +1,11 @@
 package storetest
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -265,6 +268,59 @@ var settleTests = []test{
 		row := s.status("m2", "mail")
 		s.settle(store.Settlement{StatusID: row.ID, HandlerKey: row.HandlerKey, Version: int64(row.Version)})
 		require.Equal(s, first, named("m2"), "retried, its text stays, too")
+	}},
+	{"attempts that failed are kept with their claim, the last ten of them, and the time of poisoning", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"))
+		worker := s.worker("mail")
+		attempts := func(id string) (all []map[string]any) {
+			if kept := s.status(id, "mail").Attempts; kept != nil {
+				require.NoError(s, json.Unmarshal([]byte(*kept), &all))
+			}
+			return all
+		}
+		at := func(text any) time.Time {
+			var stamp store.Stamp
+			require.NoError(s, stamp.Scan(text))
+			return stamp.Time
+		}
+		for i := range 12 {
+			claimed := noon.Add(time.Duration(i) * time.Minute)
+			failed := settlement(s.claimAs(worker, claimed, 1, "mail")[0])
+			text := fmt.Sprintf("boom %d\x00\"%s", i, strings.Repeat("é", 400))
+			failed.LastError, failed.FailedAt, failed.Poisoned = &text, claimed.Add(time.Second), i == 11
+			s.settle(failed)
+			require.Len(s, attempts("m1"), min(i+1, 10))
+			if i < 11 {
+				require.Nil(s, s.status("m1", "mail").PoisonedAt)
+			}
+		}
+		require.Nil(s, s.status("m2", "mail").Attempts)
+		kept := attempts("m1")
+		for i, attempt := range kept {
+			claimed := noon.Add(time.Duration(i+2) * time.Minute)
+			require.Equal(s, claimed, at(attempt["claimed_at"]))
+			require.Equal(s, claimed.Add(time.Second), at(attempt["at"]))
+			require.Equal(s, worker, attempt["worker_id"])
+			require.Equal(s, i == 9, attempt["poisoned"])
+			text := attempt["error"].(string)
+			require.True(s, strings.HasPrefix(text, fmt.Sprintf("boom %d\uFFFD\"é", i+2)), text)
+			require.Equal(s, 300, utf8.RuneCountInString(text))
+		}
+		row := s.status("m1", "mail")
+		require.Equal(s, noon.Add(11*time.Minute+time.Second), row.PoisonedAt.UTC())
+
+		released := settlement(s.claimAs(worker, noon, 1, "mail")[0])
+		text := "the database is gone"
+		released.LastError = &text
+		s.settle(released)
+		require.Empty(s, attempts("m2"), "released, not failed")
+		vanished := settlement(s.claimAs(worker, noon, 1, "mail")[0])
+		vanished.FailedAt = noon.Add(time.Minute)
+		s.settle(vanished)
+		require.Len(s, attempts("m2"), 1)
+		require.Nil(s, attempts("m2")[0]["error"])
+		s.complete(noon, s.claimAs(worker, noon, 1, "mail")...)
+		require.Len(s, attempts("m2"), 1, "history")
 	}},
 	{"stale versions stay unchanged, the others are settled", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))

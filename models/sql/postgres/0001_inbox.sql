@@ -53,6 +53,8 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "lane_key" bigint,
     "is_waiting" boolean NOT NULL DEFAULT false,
     "holds_lane" boolean NOT NULL DEFAULT false,
+    "poisoned_at" timestamptz,
+    "attempts" text,
     CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_number")
         REFERENCES ${schema}"${prefix}messages" ("number") ON DELETE CASCADE
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on);

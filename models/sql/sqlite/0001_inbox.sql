@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
     "lane_key" integer,
     "is_waiting" numeric NOT NULL DEFAULT false,
     "holds_lane" numeric NOT NULL DEFAULT false,
+    "poisoned_at" datetime,
+    "attempts" text,
     CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_number")
         REFERENCES "${prefix}messages" ("number") ON DELETE CASCADE
 );
