@@ -34,10 +34,10 @@ func newRepairable(t *testing.T, d *inboxtest.Database) *repairable {
 	t.Helper()
 	m := &repairable{broken: errMangled}
 	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
-		ID: envelope.Func(func(r envelope.Record) (string, error) {
+		ID: envelope.Func(func(in envelope.IDInput) (string, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.seen = r
+			m.seen = in.Record
 			return m.id, m.broken
 		})}, nil)
 	require.NoError(t, err)
