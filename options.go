@@ -276,6 +276,12 @@ func newConfig(name string, opts []Option) *config {
 		c.clock = clock.System{}
 	}
 	c.redactor = redaction.New(c.options.Redact)
+	for _, channel := range c.channels {
+		channel.options = c.options.ofChannels()
+		for _, set := range channel.configure {
+			set(&channel.options)
+		}
+	}
 	return c
 }
 
