@@ -63,7 +63,7 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	}
 	record, err := rejectedRecord(row)
 	if err != nil {
-		return nil, fmt.Errorf("rejected message %q: %w", id, err)
+		return nil, a.keepRejected(ctx, row, err, audit)
 	}
 	received := a.decoders[row.Channel].Decode(row.Channel, record)
 	tracing, span := a.tracedRecords(ctx, row.Channel, []envelope.Received{received})

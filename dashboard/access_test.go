@@ -32,6 +32,7 @@ var allowed = map[string]dashboard.Role{
 	"GET bulk":      dashboard.Operator, "POST bulk": dashboard.Operator, "GET job": dashboard.Operator,
 	"POST job-stop": dashboard.Operator,
 	"POST pause":    dashboard.Operator, "POST resume": dashboard.Operator, "POST accept": dashboard.Operator,
+	"GET accept-all": dashboard.Operator, "POST accept-all": dashboard.Operator,
 
 	"GET delete": dashboard.Admin, "POST delete": dashboard.Admin, "GET delete-rejected": dashboard.Admin,
 	"POST delete-rejected": dashboard.Admin,

@@ -68,12 +68,38 @@ func TestActionsThatNeedTheApplicationAreRefusedWithTheReason(t *testing.T) {
 		out := r.run("replay", "a")
 		require.Equal(t, exitRefused, out.code)
 		require.Contains(t, out.errOut, "--allow-replay")
-		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)}} {
+		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)},
+			{"rejected", "accept", "--matching", "--channel", "c"}} {
 			out := r.run(args...)
 			require.Equal(t, exitRefused, out.code, out.errOut)
 			require.Contains(t, out.errOut, "are in the application's code and not in the database")
 		}
 		require.Empty(t, r.audit())
+	})
+}
+
+// TestRejectedThatMatchAreCounted proves contract 11.1: accepting them again needs the application, and
+// counting them does not.
+func TestRejectedThatMatchAreCounted(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for offset := range int64(3) {
+			r.reject(offset, nil, nil)
+		}
+		counted := []string{"rejected", "accept", "--matching", "--dry-run", "--topic", "orders"}
+		require.Equal(t, "Rejected messages that match: 3\n", r.done(counted...).out)
+		require.Equal(t, "Rejected messages that match: 3\n", r.done(append(counted, "--partition", "0", "--reason", "CHARACTER")...).out)
+		require.Equal(t, map[string]any{"N": 0.0, "Capped": false},
+			r.done(append(counted, "--partition", "1", "-o", "json")...).object()["Matched"])
+		require.Len(t, r.audit(), 3)
+		require.Contains(t, r.done("rejected", "list", "--topic", "orders", "--partition", "1").out, "No rejected message found")
+		for _, args := range []string{"--matching", "--matching --dry-run", "--dry-run", "--channel c", "some-id --topic orders",
+			"some-id --matching --channel c", "--matching --partition 1", "--matching --topic t --partition -1"} {
+			out := r.run(append([]string{"rejected", "accept"}, strings.Fields(args)...)...)
+			if strings.Contains(args, "--partition") {
+				out = r.run(append([]string{"rejected", "accept", "--dry-run"}, strings.Fields(args)...)...)
+			}
+			require.Equal(t, exitMisuse, out.code, "%s: %s", args, out.errOut)
+		}
 	})
 }
 

@@ -28,9 +28,9 @@ again by the application, or deleted.`,
 
 func newRejectedList(a *app) *cobra.Command {
 	var (
-		filter ops.RejectedFilter
-		page   pageFlags
-		wide   bool
+		filters rejectedFlags
+		page    pageFlags
+		wide    bool
 	)
 	cmd := &cobra.Command{
 		Use: "list", Short: "Rejected messages, latest first",
@@ -39,14 +39,15 @@ first.
 
 JSON: ops.Page of ops.Rejected.`,
 		Example: `  inboxctl rejected list
-  inboxctl rejected list --topic orders --from 24h --wide
+  inboxctl rejected list --topic orders --partition 3 --from 24h --wide
   inboxctl rejected list --reason 'invalid character'`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			var after ops.Cursor
-			if filter.From, filter.To, after, err = page.start(a.now()); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, to, after, err := page.start(a.now())
+			if err != nil {
 				return err
 			}
+			filter := filters.filter(cmd, from, to)
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				found, err := o.ListRejected(ctx, filter, after, page.limit)
 				if err != nil {
@@ -65,14 +66,36 @@ JSON: ops.Page of ops.Rejected.`,
 			})
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&filter.Channel, "channel", "", "of this channel")
-	flags.StringVar(&filter.Topic, "topic", "", "of this topic")
+	filters.bind(cmd)
 	page.bindPeriod(cmd, "rejected ")
-	flags.StringVar(&filter.Reason, "reason", "", "whose reason contains this, ignoring case")
-	flags.BoolVar(&wide, "wide", false, "show whole reasons")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show whole reasons")
 	page.bind(cmd)
 	return cmd
+}
+
+// rejectedFlags are the flags that filter rejected messages.
+type rejectedFlags struct {
+	channel, topic, reason string
+	partition              int32
+}
+
+// rejectedFilters are the names of all flags that filter rejected messages.
+var rejectedFilters = []string{"channel", "topic", "partition", "reason", "from", "to"}
+
+func (f *rejectedFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.channel, "channel", "", "of this channel")
+	flags.StringVar(&f.topic, "topic", "", "of this topic")
+	flags.Int32Var(&f.partition, "partition", 0, "of this partition of the topic")
+	flags.StringVar(&f.reason, "reason", "", "whose reason contains this, ignoring case")
+}
+
+func (f *rejectedFlags) filter(cmd *cobra.Command, from, to time.Time) ops.RejectedFilter {
+	filter := ops.RejectedFilter{Channel: f.channel, Topic: f.topic, From: from, To: to, Reason: f.reason}
+	if cmd.Flags().Changed("partition") {
+		filter.Partition = &f.partition
+	}
+	return filter
 }
 
 func rejectedTable(rejected []ops.Rejected, now time.Time, wide bool) *table {
@@ -135,31 +158,73 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 }
 
 func newRejectedAccept(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "accept ID", Short: "Explain where a rejected message can be accepted again",
+	var (
+		filters          rejectedFlags
+		when             pageFlags
+		matching, dryRun bool
+	)
+	cmd := &cobra.Command{
+		Use: "accept [ID]", Short: "Explain where rejected messages can be accepted again, and count them",
 		Long: `Accepting a rejected message again decodes its record with the channel's current
 decoder, for example after a fix. inboxctl cannot do that, because decoders and
 handlers are in the application's code. It refuses with code 4. Use the
 application's dashboard, or
 
   o, err := ib.Ops()
-  accepted, err := o.ReAccept(ctx, actor, id)`,
-		Example: `  inboxctl rejected accept 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11`,
-		Args:    oneArg("ID of the rejected message"),
+  accepted, err := o.ReAccept(ctx, actor, id)
+  result, err := o.ReAcceptMatching(ctx, actor, filter, ops.Bulk{})
+
+With --matching and filters, --dry-run counts the rejected messages that match.
+
+JSON: with --dry-run an ops.BulkResult with "DryRun".`,
+		Example: `  inboxctl rejected accept 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
+  inboxctl rejected accept --matching --channel orders --reason 'missing_id' --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !matching {
+				if given := changed(cmd, append([]string{"dry-run"}, rejectedFilters...)); len(given) > 0 {
+					return misuse("%s is only for --matching", given[0])
+				}
+				if err := oneArg("ID of the rejected message")(cmd, args); err != nil {
+					return err
+				}
+				return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+					accepted, err := o.ReAccept(ctx, a.who(), args[0])
+					if err != nil {
+						return explained(err)
+					}
+					return a.print(accepted, func() {
+						for _, one := range accepted {
+							writeAccepted(a, one)
+						}
+					})
+				})
+			}
+			switch {
+			case len(args) > 0:
+				return misuse("use either an ID or --matching, not both")
+			case len(changed(cmd, rejectedFilters)) == 0:
+				return misuse("--matching requires a filter; to select everything, give --channel")
+			}
+			from, to, err := period(when.from, when.to, a.now())
+			if err != nil {
+				return err
+			}
 			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-				accepted, err := o.ReAccept(ctx, a.who(), args[0])
+				counted, err := o.ReAcceptMatching(ctx, a.who(), filters.filter(cmd, from, to), ops.Bulk{DryRun: dryRun})
 				if err != nil {
 					return explained(err)
 				}
-				return a.print(accepted, func() {
-					for _, one := range accepted {
-						writeAccepted(a, one)
-					}
+				return a.print(bulkReport{DryRun: true, BulkResult: counted}, func() {
+					fmt.Fprintf(a.out, "Rejected messages that match: %s\n", count(counted.Matched))
 				})
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&matching, "matching", false, "all rejected messages that match the filters")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "with --matching: only count")
+	filters.bind(cmd)
+	when.bindPeriod(cmd, "rejected ")
+	return cmd
 }
 
 func newRejectedDelete(a *app) *cobra.Command {
