@@ -95,7 +95,8 @@ func New(cfg Config) (*Acceptor, error) {
 		return nil, err
 	}
 	a := &Acceptor{
-		store: cfg.Store, registry: cfg.Registry, channels: map[string]*Options{}, unstored: map[string]bool{}, opts: cfg.Options,
+		store: cfg.Store, registry: cfg.Registry, channels: map[string]*Options{}, unstored: map[string]bool{},
+		opts:             cfg.Options,
 		statementTimeout: cfg.StatementTimeout, retention: cfg.Retention,
 		clock: cfg.Clock,
 		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,

@@ -150,6 +150,19 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 	})
 }
 
+func TestRejectedRecordWhoseStoredHeadersCannotBeReadIsStillBad(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := newRepairable(t, d)
+		m.repair("1")
+		id := m.reject(at(1).Record)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_rejected_messages SET headers = '['")
+		_, err := m.AcceptRejected(context.Background(), id)
+		var still *handler.StillBadError
+		require.ErrorAs(t, err, &still)
+		require.Contains(t, m.rejected()[0].Reason, "headers")
+	})
+}
+
 // TestRejectedRecordWithoutHandlerOrMessageStays proves contract 4.6, 7.4: under Ignore an unrouted
 // record would be lost.
 func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {

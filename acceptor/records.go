@@ -30,7 +30,8 @@ func (a *Acceptor) AcceptRecords(
 ) ([]envelope.Result, error) {
 	ctx, span := a.tracedRecords(ctx, channel, received)
 	at := placeOf(channel, received)
-	in := &intake{Acceptor: a, channel: channel, opts: a.optionsOf(channel), traceparent: span.Stored(), rows: a.rowsAt(at)}
+	in := &intake{Acceptor: a, channel: channel, opts: a.optionsOf(channel), traceparent: span.Stored(),
+		rows: a.rowsAt(at)}
 	results, err := in.accept(ctx, received)
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)

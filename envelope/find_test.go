@@ -34,7 +34,8 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 	for name, r := range records {
 		for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID(), envelope.HeaderID(),
 			envelope.HeaderID("x", "CORRELATIONID"), envelope.CorrelationID(""),
-			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.SourceAndID(), envelope.Func(func(in envelope.IDInput) (string, error) {
+			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.SourceAndID(),
+			envelope.Func(func(in envelope.IDInput) (string, error) {
 				return in.Attributes["id"] + string(in.Data), nil
 			})} {
 			t.Run(name+", "+strategy.String(), func(t *testing.T) {

@@ -200,6 +200,8 @@ func (r *reAccepting) mostFrequent() []ReasonCount {
 	for reason, n := range r.reasons {
 		all = append(all, ReasonCount{reason, n})
 	}
-	slices.SortFunc(all, func(a, b ReasonCount) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Reason, b.Reason)) })
+	slices.SortFunc(all, func(a, b ReasonCount) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Reason, b.Reason))
+	})
 	return all[:min(len(all), mostReasons)]
 }
