@@ -28,9 +28,9 @@ func (cfg *config) validateKafka() error {
 				err = errors.Join(err,
 					fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s",
 						policy))
-			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "":
+			case policy != acceptor.BadRecordDeadLetter && k.DeadLetterTopic != "" && !k.PublishPoisoned:
 				err = errors.Join(err,
-					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s",
+					fmt.Errorf("option DeadLetterTopic = %q: must be empty while BadRecords is %s and PublishPoisoned is off",
 						k.DeadLetterTopic, policy))
 			}
 			all = append(all, problems.Prefix(fmt.Sprintf("channel %q: ", c.name), err))
@@ -93,6 +93,8 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 				problems = append(problems, err)
 				continue
 			}
+			consumer.PublishCopies(kafkaconsumer.Copies{Store: ib.store, HandlerKeys: c.handlerKeys(),
+				StatementTimeout: ib.cfg.options.Processor.StatementTimeout})
 			consumers = append(consumers, consumer)
 		}
 	}
@@ -108,6 +110,17 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 	cfg.Decoder.AllowMissingID = c.mode == modeDirect
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
 		c.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
+}
+
+// handlerKeys returns all keys of the channel's handlers, each once.
+func (c *channel) handlerKeys() []string {
+	var keys []string
+	for _, r := range registrations("", []*channel{c}) {
+		if !slices.Contains(keys, r.Key) {
+			keys = append(keys, r.Key)
+		}
+	}
+	return keys
 }
 
 // decoders returns the decoders of the channels that have a transport. It skips an invalid configuration, because

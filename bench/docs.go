@@ -22,7 +22,7 @@ var docsTemplate string
 type page struct {
 	About  about
 	Groups []pageGroup
-	Missed int
+	Lines  string
 	// Processing is the row of batches of 2,000 in the group "process".
 	Processing row
 }
@@ -32,13 +32,7 @@ func (p page) Bound() float64 { return 2e6 / (p.Processing.ClientUs + p.Processi
 
 type pageGroup struct {
 	trial.Group
-	Rows  []row
-	Lines []pageLine
-}
-
-// pageLine is a line with its value and, if it has one, its target.
-type pageLine struct {
-	Name, Value, Target, Verdict string
+	Table string
 }
 
 func writeDocs(a about, results []*trial.Result) error {
@@ -53,53 +47,30 @@ func writeDocs(a about, results []*trial.Result) error {
 }
 
 func renderDocs(w io.Writer, a about, results []*trial.Result) error {
-	p := page{About: a}
+	var lines strings.Builder
+	if err := printLines(&lines, results); err != nil {
+		return err
+	}
+	p := page{About: a, Lines: strings.TrimSpace(lines.String())}
 	for _, r := range results {
-		g := pageGroup{Group: r.Group, Rows: rowsOf(r)}
-		for _, line := range r.Group.Lines {
-			value, err := line.Of(r)
-			if err != nil {
-				return err
-			}
-			g.Lines = append(g.Lines, pageLineOf(line, value))
-			if !line.Met(value) {
-				p.Missed++
-			}
-		}
-		if g.Name == "process" {
-			for _, r := range g.Rows {
+		rows := rowsOf(r)
+		if r.Group.Name == "process" {
+			for _, r := range rows {
 				if r.Variant == groups.BatchesOf2000 {
 					p.Processing = r
 				}
 			}
 		}
-		p.Groups = append(p.Groups, g)
+		p.Groups = append(p.Groups, pageGroup{Group: r.Group, Table: tableOf(r.Group.Unit, rows)})
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
-		"more": row.more, "rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
+		"rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
 		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 	}).Parse(docsTemplate)
 	if err != nil {
 		return err
 	}
 	return t.Execute(w, p)
-}
-
-func pageLineOf(line trial.Line, value float64) pageLine {
-	l := pageLine{Name: line.Name, Value: fmt.Sprintf("%.2f", value), Target: "none", Verdict: "–"}
-	switch {
-	case line.AtLeast > 0:
-		l.Target = fmt.Sprintf("at least %.2f", line.AtLeast)
-	case line.AtMost > 0:
-		l.Target = fmt.Sprintf("at most %.2f", line.AtMost)
-	default:
-		return l
-	}
-	l.Verdict = "met"
-	if !line.Met(value) {
-		l.Verdict = "**missed**"
-	}
-	return l
 }
 
 // rate formats a rate with separated thousands.

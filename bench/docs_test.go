@@ -36,11 +36,11 @@ func TestThePageHasEveryGroupVariantAndLine(t *testing.T) {
 	require.NoError(t, renderDocs(&text, about{Date: "2026-01-02", Rounds: 3, Redis: "7.0.15"}, results))
 	requireEverything(t, text.String())
 	require.Contains(t, text.String(), "; Redis 7.0.15 |")
-	require.Contains(t, text.String(), "| `accept_vs_copy` | 1.00 | at least 0.75 | met |")
-	require.Contains(t, text.String(), "| `process_vs_textbook` | 1.62 | at least 30.00 | **missed** |")
-	require.Contains(t, text.String(), "| `pickup_p99_ms` | 4.00 | at most 10.00 | met |")
-	require.Contains(t, text.String(), "4.0 µs allow 500,000/s, and 20,000/s were reached.")
-	require.Contains(t, text.String(), "| inbox | 12,345 | 12,345..12,345 | 1.0 | 2.0 | 3 | p99_ms 4 |")
+	require.Contains(t, text.String(), "\naccept_vs_copy: 1.00  # at least 0.75\n")
+	require.Contains(t, text.String(), "\nprocess_vs_textbook: 1.62  # MISSED: at least 30.00\n")
+	require.Contains(t, text.String(), "\npickup_p99_ms: 4.00  # at most 10.00\n")
+	require.Contains(t, text.String(), "4.0 µs per status on two cores allow 500,000/s; batches of 2,000 reached 20,000/s.")
+	require.Contains(t, text.String(), "  12,345     12,345..12,345  1.0        2.0        3      4\n")
 }
 
 // TestThePageInDocsIsNotStale checks that the page shows what is measured. A run that writes the
@@ -56,10 +56,23 @@ func requireEverything(t *testing.T, text string) {
 	for _, g := range groups.All() {
 		require.Contains(t, text, "## Group `"+g.Name+"`\n")
 		for _, v := range g.Variants {
-			require.Contains(t, text, "\n| "+v.Name+" | ", "of group %s", g.Name)
+			require.Contains(t, text, "\n"+v.Name+"  ", "of group %s", g.Name)
 		}
 		for _, line := range g.Lines {
-			require.Contains(t, text, "\n| `"+line.Name+"` | ")
+			require.Contains(t, text, "\n"+line.Name+": ")
 		}
 	}
+}
+
+func TestTableHasTheColumnsThatSaySomething(t *testing.T) {
+	require.Equal(t, `variant  p50_ms  p99_ms
+a        1.23    1234
+`, tableOf("message", []row{{Variant: "a", Rate: 200, ClientUs: 1, WAL: 9,
+		Values: map[string]float64{"p50_ms": 1.234, "p99_ms": 1234.5}}}))
+	require.Equal(t, `variant  message/s  min..max      client µs  broker_us
+a        2,000      1,000..3,000  1.3
+b        1          1..1          0.0        5
+`, tableOf("message", []row{
+		{Variant: "a", Rate: 2000, Least: 1000, Most: 3000, ClientUs: 1.26, ServerUs: 3},
+		{Variant: "b", Rate: 1, Least: 1, Most: 1, Values: map[string]float64{"broker_us": 5, "doubled": 0}}}))
 }

@@ -46,27 +46,71 @@ func rowsOf(r *trial.Result) []row {
 	return rows
 }
 
-func (r row) more() string {
-	var parts []string
-	for _, key := range slices.Sorted(maps.Keys(r.Values)) {
-		format := "%s %.3g"
-		if r.Values[key] >= 1000 {
-			format = "%s %.0f"
-		}
-		parts = append(parts, fmt.Sprintf(format, key, r.Values[key]))
-	}
-	return strings.Join(parts, ", ")
+func printTable(w io.Writer, r *trial.Result) {
+	fmt.Fprintf(w, "\n%s: %s\n%s", r.Group.Name, r.Group.About, tableOf(r.Group.Unit, rowsOf(r)))
 }
 
-func printTable(w io.Writer, r *trial.Result) {
-	fmt.Fprintf(w, "\n%s: %s\n", r.Group.Name, r.Group.About)
-	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintf(table, "variant\t%s/s\tmin..max\tclient µs\tserver µs\tWAL B\t\n", r.Group.Unit)
-	for _, row := range rowsOf(r) {
-		fmt.Fprintf(table, "%s\t%.0f\t%.0f..%.0f\t%.1f\t%.1f\t%.0f\t%s\n", row.Variant, row.Rate, row.Least, row.Most,
-			row.ClientUs, row.ServerUs, row.WAL, row.more())
+// tableOf returns a table for the terminal and the page. A table of latencies has no other figures.
+// Columns that are 0 everywhere are left out, the server's where nothing wrote WAL.
+func tableOf(unit string, rows []row) string {
+	var keys []string
+	var wal float64
+	for _, r := range rows {
+		keys = slices.AppendSeq(keys, maps.Keys(r.Values))
+		wal += r.WAL
+	}
+	slices.Sort(keys)
+	keys = slices.DeleteFunc(slices.Compact(keys), func(key string) bool {
+		return !slices.ContainsFunc(rows, func(r row) bool { return r.Values[key] != 0 })
+	})
+	latencies := slices.Contains(keys, "p50_ms")
+
+	lines := [][]string{{"variant"}}
+	for _, r := range rows {
+		lines = append(lines, []string{r.Variant})
+	}
+	column := func(title string, of func(row) string) {
+		lines[0] = append(lines[0], title)
+		for i, r := range rows {
+			lines[i+1] = append(lines[i+1], of(r))
+		}
+	}
+	if !latencies {
+		column(unit+"/s", func(r row) string { return rate(r.Rate) })
+		column("min..max", func(r row) string { return rate(r.Least) + ".." + rate(r.Most) })
+		column("client µs", func(r row) string { return fmt.Sprintf("%.1f", r.ClientUs) })
+	}
+	if !latencies && wal > 0 {
+		column("server µs", func(r row) string { return fmt.Sprintf("%.1f", r.ServerUs) })
+		column("WAL B", func(r row) string { return fmt.Sprintf("%.0f", r.WAL) })
+	}
+	for _, key := range keys {
+		column(key, func(r row) string {
+			if value, measured := r.Values[key]; measured {
+				return figure(value)
+			}
+			return ""
+		})
+	}
+
+	var padded, text strings.Builder
+	table := tabwriter.NewWriter(&padded, 0, 4, 2, ' ', 0)
+	for _, line := range lines {
+		fmt.Fprintln(table, strings.Join(line, "\t"))
 	}
 	_ = table.Flush()
+	for line := range strings.Lines(padded.String()) {
+		text.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return text.String()
+}
+
+// figure formats one of a trial's further values.
+func figure(value float64) string {
+	if value >= 1000 {
+		return fmt.Sprintf("%.0f", value)
+	}
+	return fmt.Sprintf("%.3g", value)
 }
 
 // printLines prints the lines for scripts. The target follows the value.

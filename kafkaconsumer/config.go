@@ -135,7 +135,7 @@ type Config struct {
 	DrainTimeout time.Duration `yaml:"drain_timeout" env:"DRAIN_TIMEOUT"`
 	// WatchInterval is how often topics are checked for added partitions and for missing topics
 	// that appeared. Default 10 s. It is also how often the lag of partitions is asked for that are
-	// not being fetched.
+	// not being fetched, and how often PublishPoisoned polls for new rows.
 	WatchInterval time.Duration `yaml:"watch_interval" env:"WATCH_INTERVAL"`
 	// ProgressTimeout is how long a partition with records to read may make no progress before
 	// Health and the log report it (contract 7.8). If another error of the partition is reported,
@@ -155,10 +155,10 @@ type Config struct {
 	DialTimeout    time.Duration `yaml:"dial_timeout" env:"DIAL_TIMEOUT"`
 	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
 
-	// DeadLetterTopic receives the bad records of a channel with the policy BadRecordDeadLetter, and
-	// is required with it (contract 7.4). Each record is published unchanged, with additional
-	// headers that name its origin and the reason (HeaderTopic and so on). The topic must exist, is
-	// never created, and must not be one of Topics.
+	// DeadLetterTopic receives the bad records of a channel with the policy BadRecordDeadLetter, or the
+	// copies of PublishPoisoned, and is required with either (contract 7.4, 7.9). Each record is published
+	// unchanged, with additional headers that name its origin and the reason (HeaderTopic and so on). The
+	// topic must exist, is never created, and must not be one of Topics.
 	//
 	// While it cannot be written to, the partition waits before the record. So do the partitions
 	// that share its accept worker, after what they have accepted already: every
@@ -167,6 +167,14 @@ type Config struct {
 	// permanently, for example as too large, halts only its partition: give the topic a larger
 	// max.message.bytes than Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
+	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is
+	// kept as rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well,
+	// for teams that watch topics. The rows stay, and operators act on them. A copy follows its row
+	// within WatchInterval, at least once: a crash can repeat it. It has the message's content, key and
+	// headers, and additional headers for its origin, the error and the attempts (HeaderHandler and so
+	// on). What was poisoned before the option was set is published, too. Do not consume the topic to
+	// run messages again that operators may retry as well. Default off (contract 7.9).
+	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 
 	// OnDeadLetter is called with each record that the dead-letter topic has acknowledged and with
 	// what is wrong with the record. It runs on goroutines of the consumer and must not block them.

@@ -52,6 +52,7 @@ type Consumer struct {
 	bootstrap   int                  // index in cfg.Brokers to ask first; used by run's goroutine only
 	publishing  *condition.Condition // publishing to the dead-letter topic
 	deadLetters *deadLetterPublisher // nil without a dead-letter topic
+	copier      *copier              // nil without PublishPoisoned
 
 	mu         sync.Mutex
 	state      State
@@ -213,6 +214,9 @@ func (c *Consumer) Health() Health {
 	}
 	h.AcceptFailingSince, h.AcceptErr = c.accepting.Current()
 	h.DeadLetterFailingSince, h.DeadLetterErr = c.publishing.Current()
+	if c.copier != nil {
+		h.CopyFailingSince, h.CopyErr = c.copier.failing.Current()
+	}
 	_, h.CommitErr = c.committing.Current()
 	if session != nil {
 		h.BufferedBytes = session.buffer.Bytes()

@@ -34,6 +34,16 @@ const (
 	// HeaderHeaders holds all of the record's own headers, encoded as in Kafka's record format. It
 	// is present only if they were too many to be read (MaxHeaders).
 	HeaderHeaders = "inbox-headers"
+	// HeaderHandler is the key of the handler that a message is poisoned for, HeaderAttempts how many
+	// attempts it had, and HeaderMessageID and HeaderMessageType are the message's. Only the copies of
+	// poisoned messages have them (Config.PublishPoisoned).
+	HeaderHandler     = "inbox-handler"
+	HeaderAttempts    = "inbox-attempts"
+	HeaderMessageID   = "inbox-message-id"
+	HeaderMessageType = "inbox-message-type"
+	// HeaderOmitted is why the topic did not take a copy whole. Such a copy has neither key, value nor
+	// the message's own headers: the database has them.
+	HeaderOmitted = "inbox-omitted"
 )
 
 // maxDeadLetterBytes bounds a request with several dead letters: brokers allow 1 MiB unless configured
@@ -133,18 +143,24 @@ func (d *deadLetterPublisher) fitting(bad []deadLetter, limit int) int {
 // produce sends one request. All bad records of a partition go to one partition of the dead-letter
 // topic, which keeps their order.
 func (d *deadLetterPublisher) produce(ctx context.Context, p *partition, bad []deadLetter) error {
+	records := make([]kafka.Record, len(bad))
+	for i, l := range bad {
+		records[i] = encode(l.record, d.origin(l.record, l.text))
+	}
+	return d.send(ctx, p.id, records...)
+}
+
+// send sends records in one request, to the partition of the topic that stands for a partition of the
+// channel's topics. It returns when all replicas have acknowledged them.
+func (d *deadLetterPublisher) send(ctx context.Context, partition int, records ...kafka.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.RequestTimeout)
 	defer cancel()
 	partitions, err := d.partitions(ctx)
 	if err != nil {
 		return err
 	}
-	records := make([]kafka.Record, len(bad))
-	for i, l := range bad {
-		records[i] = d.encode(l)
-	}
 	response, err := d.network.client.Produce(ctx, &kafka.ProduceRequest{
-		Topic: d.cfg.DeadLetterTopic, Partition: p.id % partitions, RequiredAcks: kafka.RequireAll,
+		Topic: d.cfg.DeadLetterTopic, Partition: partition % partitions, RequiredAcks: kafka.RequireAll,
 		Records: kafka.NewRecordReader(records...),
 	})
 	if err == nil {
@@ -154,7 +170,7 @@ func (d *deadLetterPublisher) produce(ctx context.Context, p *partition, bad []d
 		err = fmt.Errorf("%d of %d records: %w", len(response.RecordErrors), len(records), kafka.InvalidRecord)
 	}
 	if err != nil {
-		return fmt.Errorf("publish %d bad records to dead-letter topic %q: %w", len(bad), d.cfg.DeadLetterTopic, err)
+		return fmt.Errorf("publish %d records to dead-letter topic %q: %w", len(records), d.cfg.DeadLetterTopic, err)
 	}
 	return nil
 }
@@ -182,9 +198,8 @@ func (d *deadLetterPublisher) partitions(ctx context.Context) (int, error) {
 		kafka.Unknown)
 }
 
-// encode returns the record byte for byte, with additional headers for its origin and the reason.
-func (d *deadLetterPublisher) encode(l deadLetter) kafka.Record {
-	r := l.record
+// encode returns the record byte for byte, with additional headers.
+func encode(r envelope.Record, added []kafka.Header) kafka.Record {
 	out := kafka.Record{Time: r.Timestamp, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value)}
 	for _, h := range r.Headers {
 		out.Headers = append(out.Headers, kafka.Header{Key: h.Key, Value: h.Value})
@@ -192,15 +207,23 @@ func (d *deadLetterPublisher) encode(l deadLetter) kafka.Record {
 	if r.RawHeaders != nil {
 		out.Headers = append(out.Headers, kafka.Header{Key: HeaderHeaders, Value: r.RawHeaders})
 	}
-	for _, h := range [][2]string{
-		{HeaderTopic, r.Topic}, {HeaderPartition, strconv.Itoa(r.Partition)}, {HeaderOffset, strconv.FormatInt(r.Offset, 10)},
-		{HeaderTimestamp, strconv.FormatInt(r.Timestamp.UnixMilli(), 10)},
-		{HeaderChannel, d.channel}, {HeaderGroup, d.cfg.GroupID}, {HeaderReason, l.text},
-	} {
-		out.Headers = append(out.Headers, kafka.Header{Key: h[0], Value: []byte(h[1])})
-	}
+	out.Headers = append(out.Headers, added...)
 	return out
 }
+
+// origin returns the headers that say where a record came from and what is wrong with it. A message that
+// did not come from Kafka has no coordinates.
+func (d *deadLetterPublisher) origin(r envelope.Record, reason string) (headers []kafka.Header) {
+	if r.Topic != "" {
+		headers = append(headers, header(HeaderTopic, r.Topic), header(HeaderPartition, strconv.Itoa(r.Partition)),
+			header(HeaderOffset, strconv.FormatInt(r.Offset, 10)),
+			header(HeaderTimestamp, strconv.FormatInt(r.Timestamp.UnixMilli(), 10)))
+	}
+	return append(headers, header(HeaderChannel, d.channel), header(HeaderGroup, d.cfg.GroupID),
+		header(HeaderReason, reason))
+}
+
+func header(name, value string) kafka.Header { return kafka.Header{Key: name, Value: []byte(value)} }
 
 // report logs an acknowledged record and calls OnDeadLetter.
 func (d *deadLetterPublisher) report(l deadLetter) {

@@ -20,6 +20,11 @@ func (c *Consumer) run() {
 	defer close(c.done)
 	defer c.setState(StateStopped)
 	defer c.network.cut()
+	var copying sync.WaitGroup
+	defer copying.Wait()
+	if c.copier != nil {
+		copying.Go(func() { c.copier.run(c.ctx) })
+	}
 	for c.ctx.Err() == nil {
 		c.setState(StateWaiting)
 		if topics := c.awaitTopics(); len(topics) > 0 {

@@ -59,6 +59,10 @@ type Health struct {
 	// while publishing works.
 	DeadLetterFailingSince time.Time
 	DeadLetterErr          error
+	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail. It is
+	// zero while that works.
+	CopyFailingSince time.Time
+	CopyErr          error
 	// CommitErr is why the last commit failed, nil if it succeeded.
 	CommitErr error
 	// BufferedBytes counts what is fetched and not yet accepted.
@@ -97,6 +101,10 @@ func (h Health) Err() error {
 	if h.DeadLetterErr != nil {
 		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w",
 			h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
+	}
+	if h.CopyErr != nil {
+		problems = append(problems, fmt.Errorf("copies of poisoned and rejected messages cannot be published since %s: %w",
+			h.CopyFailingSince.Format(time.RFC3339), h.CopyErr))
 	}
 	problems = append(problems, h.partitionProblems()...)
 	if i := h.Idle; i != nil && i.Unassigned > 0 {

@@ -71,6 +71,8 @@ func (c Config) validateTopics() error {
 		seen[topic] = true
 	}
 	switch deadLetter := c.DeadLetterTopic; {
+	case deadLetter == "" && c.PublishPoisoned:
+		all = append(all, errors.New("option DeadLetterTopic is empty: must be a topic with PublishPoisoned"))
 	case deadLetter == "":
 	case !validTopic(deadLetter):
 		all = append(all, fmt.Errorf("option DeadLetterTopic = %q: must be 1 to 249 letters, digits, '.', '_' and '-'",

@@ -53,16 +53,19 @@ type Message struct {
 // Fingerprint names the failure group of LastError and is written with it, nil if there is none
 // (contract 11.2).
 //
+// PublishedAt is when a dead-letter topic got a copy of the poisoned message, nil if it has not, or
+// since the status was retried (contract 7.9).
+//
 // LaneHandler and LaneKey identify the row's lane (contract 5.12): they are hashes of the handler's
 // oldest key and of the ordering key, nil for a row without a lane. IsWaiting marks a row that
 // comes after another one of its lane: no claim reads it until the first row of its lane ends.
 // HoldsLane is true while the row is claimed in its lane. A unique index allows one such row per
 // lane.
 type HandlerStatus struct {
-	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
+	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_unpublished,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
 	MessageNumber       int64      `gorm:"column:message_number;not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
 	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
-	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
+	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	Sequence            Sequence   `gorm:"column:sequence;not null;index:inbox_handler_statuses_lane,priority:4"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
@@ -74,6 +77,7 @@ type HandlerStatus struct {
 	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`
 	NextAttemptAt       *time.Time `gorm:"column:next_attempt_at;index:inbox_handler_statuses_due,priority:2,expression:COALESCE(next_attempt_at\\,created_at)"`
 	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false;index:inbox_handler_statuses_lane,priority:3"`
+	PublishedAt         *time.Time `gorm:"column:published_at"`
 	CompletedAt         *time.Time `gorm:"column:completed_at"`
 	Outcome             Outcome    `gorm:"column:outcome;type:varchar(20);not null;default:('')"`
 	Version             Version    `gorm:"column:version;<-:create;not null;default:1"`
@@ -89,8 +93,8 @@ type HandlerStatus struct {
 
 // RejectedMessage is a record that could not become a message, kept raw (contract 3.3, 7.4).
 type RejectedMessage struct {
-	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_rejected_messages_rejected_at,priority:2"`
-	Channel    string    `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:1"`
+	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_rejected_messages_rejected_at,priority:2;index:inbox_rejected_messages_unpublished,priority:2"`
+	Channel    string    `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:1;index:inbox_rejected_messages_unpublished,priority:1,where:published_at IS NULL"`
 	Topic      string    `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:2"`
 	Partition  int32     `gorm:"column:partition;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:3"`
 	Offset     int64     `gorm:"column:record_offset;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:4"`
@@ -100,6 +104,8 @@ type RejectedMessage struct {
 	Headers    string    `gorm:"column:headers;type:text;not null"`
 	Reason     string    `gorm:"column:reason;type:varchar(2000);not null"`
 	RejectedAt time.Time `gorm:"column:rejected_at;not null;index:inbox_rejected_messages_rejected_at,priority:1"`
+	// PublishedAt is when a dead-letter topic got a copy, nil if it has not (contract 7.9).
+	PublishedAt *time.Time `gorm:"column:published_at"`
 }
 
 // Gap is a place where a consumer continued although the records that it should have read next no

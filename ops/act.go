@@ -38,7 +38,7 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 // operator has retried or discarded is no longer poisoned, and has another version if it is
 // poisoned again.
 const retry = `
-UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, next_attempt_at = {at}, ` + unclaimed + `
+UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at}, ` + unclaimed + `
 FROM {refs} AS c
 WHERE ` + isRef + `
 RETURNING {changed}`

@@ -16,7 +16,7 @@ const (
 
 	acceptCount, acceptQuick = 50_000, 20_000
 
-	gormEach    = "GORM, a transaction for each message, 8 connections"
+	gormEach    = "GORM one by one, 8 connections"
 	gormBatches = "GORM CreateInBatches"
 )
 
@@ -26,11 +26,11 @@ const copyBoth = "COPY into the same two tables"
 func Accept() trial.Group {
 	return trial.Group{
 		Name: "accept", Unit: "message",
-		About: "1 KB messages persisted with one pending status each, in batches of 500 on two connections unless it says otherwise",
+		About: "messages stored with one pending status each, in batches of 500 on two connections",
 		Variants: acceptVariants(1,
 			trial.Variant{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 1)},
 			trial.Variant{Name: "River InsertMany", New: acceptRiver(river.InsertMany, 1)},
-			trial.Variant{Name: "Watermill SQL Publish (a log without statuses)", New: acceptWatermill},
+			trial.Variant{Name: "Watermill SQL Publish", New: acceptWatermill},
 			trial.Variant{Name: "gue EnqueueBatch", New: acceptGue},
 		),
 		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75).Times(3)},
@@ -41,9 +41,9 @@ func Accept() trial.Group {
 func Accept3() trial.Group {
 	return trial.Group{
 		Name: "accept3", Unit: "message",
-		About: "the same with three pending statuses each; River needs three jobs",
+		About: "the same with three statuses each; River needs three jobs",
 		Variants: acceptVariants(3,
-			trial.Variant{Name: "River InsertManyFast, a job for each handler", New: acceptRiver(river.InsertManyFast, 3)},
+			trial.Variant{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 3)},
 		),
 	}
 }

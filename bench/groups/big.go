@@ -27,8 +27,8 @@ const (
 func Big() trial.Group {
 	return trial.Group{
 		Name: "big", Unit: "message",
-		About: "accepting and processing as above, in empty tables and in tables with 5 million messages (a run with -quick: 100,000), each with a completed status, which were inserted row by row into tables with all their indexes, but with contents of 100 bytes. " +
-			"Each trial begins right after a checkpoint, when the first change of each page is logged as a whole page: the worst moment for tables larger than what one trial touches",
+		About: "in empty tables, and beside 5 million completed messages of 100 bytes (with -quick 100,000), " +
+			"right after a checkpoint, when each page's first change is logged whole",
 		Shared: func(_ context.Context, lab *trial.Lab) (io.Closer, error) { return &bigTables{lab: lab}, nil },
 		Variants: []trial.Variant{
 			{Name: acceptOrderedEmpty, New: bigAccept(true, false)},

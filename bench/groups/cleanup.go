@@ -20,11 +20,12 @@ import (
 func Cleanup() trial.Group {
 	return trial.Group{
 		Name: "cleanup", Unit: "message",
-		About:  "accepted (batches of 500, two connections) and processed at the same time, in tables where half a million messages with their statuses have expired: left alone, and while a cleanup deletes them all the time (batches of 10,000, half a second between them, the default); deleted is in rows a second",
+		About: "in tables where half a million messages have expired, alone and while a cleanup deletes them " +
+			"(batches of 10,000, half a second apart, the default); deleted is in rows a second",
 		Shared: newExpired,
 		Variants: []trial.Variant{
-			{Name: "accept and process, no cleanup", New: besideCleanup(false)},
-			{Name: "accept and process, a cleanup meanwhile", New: besideCleanup(true)},
+			{Name: "no cleanup", New: besideCleanup(false)},
+			{Name: "a cleanup meanwhile", New: besideCleanup(true)},
 		},
 	}
 }

@@ -15,7 +15,8 @@ const endToEndCount, endToEndQuick = 60_000, 12_000
 func EndToEnd() trial.Group {
 	return trial.Group{
 		Name: "endtoend", Unit: "message",
-		About: "1 KB messages accepted in batches of 500 on two connections and, meanwhile, run in the same process by a handler that does nothing, until each is completed",
+		About: "messages accepted as in `accept`, and meanwhile run in the same process by a handler that does " +
+			"nothing",
 		Variants: []trial.Variant{
 			{Name: "inbox", New: endToEndOurs(processOptions())},
 			{Name: BatchesOf2000, New: endToEndOurs(largeBatches())},

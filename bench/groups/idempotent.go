@@ -25,9 +25,8 @@ func Idempotent() trial.Group {
 	loose := func(atOnce int) string { return fmt.Sprintf("check, run, mark without one, %d at once", atOnce) }
 	return trial.Group{
 		Name: "idempotent", Unit: "delivery",
-		About: "a handler that inserts one row is called inline, without an inbox, for new messages; every fifth is delivered twice at the same moment, and whatever fails comes again at once. " +
-			"`gormstore.Wrap` writes the marker first, and a duplicate of what is at work waits for it. Check, run, mark is what articles show: SELECT the marker, run, INSERT the marker, whose primary key fails the later of two. " +
-			"With a transaction around the three that one is undone and comes again; without, its effect stays: such are counted (doubled), everywhere else one fails the run",
+		About: "a handler that inserts one row, called without an inbox; every fifth message is delivered twice " +
+			"at the same moment, and what fails comes again at once",
 		Variants: []trial.Variant{
 			{Name: ours(8), New: idempotentOurs(8)},
 			{Name: ours(32), New: idempotentOurs(32)},

@@ -20,9 +20,8 @@ func IdempotentRedis() trial.Group {
 	naive := func(atOnce int) string { return fmt.Sprintf("GET, run, SET, %d at once", atOnce) }
 	return trial.Group{
 		Name: "idempotent_redis", Unit: "delivery", NoDatabase: true,
-		About: "the same with a handler that appends to a list in Redis, and markers in the same Redis, which keeps nothing on disk and takes its share of the processors: redis_us is its CPU per delivery. " +
-			"`redisstore` claims, runs and finalises; a duplicate of what is at work asks again after 5 to 15 ms, and is one of the 8 or 32 at once meanwhile. " +
-			"SET NX by hand marks before it runs, so that a crash or a failure in between loses the message: it is the least that can be done, not the same. GET, run, SET is check, run, mark again: effects that happened twice are counted there",
+		About: "the same with a handler that appends to a list in the Redis that has the markers; redis_us is its " +
+			"CPU per delivery. A duplicate of what `redisstore` runs asks again after 5 to 15 ms, as one of the 8 or 32 at once",
 		Shared: newBenchRedis,
 		Variants: []trial.Variant{
 			{Name: ours(8), New: redisOurs(8)},

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	kafkaByCalls   = "inbox, accepted by calls"
-	kafkaAccepted  = "inbox, accepted from Kafka"
-	kafkaCompleted = "inbox, from Kafka to completed"
+	kafkaByCalls   = "accepted by calls"
+	kafkaAccepted  = "accepted from Kafka"
+	kafkaCompleted = "from Kafka to completed"
 )
 
 // Kafka measures the way from records in a topic to stored messages.
 func Kafka() trial.Group {
 	return trial.Group{
 		Name: "kafka", Unit: "message",
-		About: "plain records of 1 KB that are in a topic of 4 partitions already, from the start of the consumer (joining its group included) until all are accepted, or completed; beside the same messages accepted by calls in batches of 500 on two connections. " +
-			"The broker runs on the same machine and takes its share of the processors: broker_us is its CPU per record",
+		About: "records that are already in a topic of 4 partitions, from the consumer's start until all are " +
+			"accepted or completed; broker_us is the broker's CPU per record",
 		Shared: newKafkaTopic,
 		Variants: []trial.Variant{
 			{Name: kafkaByCalls, New: acceptedByCalls},

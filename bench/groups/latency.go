@@ -19,8 +19,8 @@ import (
 const latencyRate = 200
 
 const (
-	sameProcess = "inbox, accepted in the same process"
-	listening   = "inbox, accepted elsewhere, Listen"
+	sameProcess = "accepted in the same process"
+	listening   = "accepted elsewhere, Listen"
 )
 
 // Latency measures how soon a handler starts. The rate is fixed, so the further figures are the
@@ -28,20 +28,21 @@ const (
 func Latency() trial.Group {
 	return trial.Group{
 		Name: "latency", Unit: "message",
-		About: fmt.Sprintf("from when a message is due to be accepted (or a job to be inserted) until its handler starts, at %d messages a second, one at a time; they are due by the clock, so what waits behind a slow accept counts. No handler is busy and nothing else is pending", latencyRate),
+		About: fmt.Sprintf("from when a message is due to be accepted, or a job inserted, until its handler "+
+			"starts, at %d a second with nothing else pending", latencyRate),
 		Variants: []trial.Variant{
 			{Name: sameProcess, New: latencySame},
 			{Name: listening, New: latencyElsewhere(inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }))},
-			{Name: "inbox, accepted elsewhere, polled every 20 ms",
+			{Name: "accepted elsewhere, polled every 20 ms",
 				New: latencyElsewhere(inbox.Configure(func(o *inbox.Options) {
 					o.Processor.PollingInterval = 20 * time.Millisecond
 				}))},
-			{Name: "inbox, accepted elsewhere, polled every second",
+			{Name: "accepted elsewhere, polled every second",
 				New: latencyElsewhere(inbox.Configure(func(o *inbox.Options) {
 					o.Processor.PollingInterval = time.Second
 				}))},
 			{Name: "River, defaults", New: latencyRiver(river.Default())},
-			{Name: "River, its bench settings, 500 workers", New: latencyRiver(river.Bench(500))},
+			{Name: "River, 500 workers", New: latencyRiver(river.Bench(500))},
 		},
 		Lines: []trial.Line{
 			trial.Value("pickup_p99_ms", sameProcess, "p99_ms", 10),

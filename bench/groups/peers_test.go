@@ -47,7 +47,7 @@ var differInANumber = map[string][]string{
 		"gue, 32 workers"},
 	"endtoend":      {river2000, river500},
 	"transactional": {"inbox Tx, 32 at once", "inbox TxGroup(10), 32 at once", "River JobCompleteTx, 32 workers"},
-	"latency":       {"inbox, accepted elsewhere, polled every second", "River, its bench settings, 500 workers"},
+	"latency":       {"accepted elsewhere, polled every second", "River, 500 workers"},
 	"workers":       {"worker processes: 1", "worker processes: 4"},
 	"big":           {acceptOrderedEmpty, processEmpty},
 	"idempotent": {"gormstore.Wrap, 32 at once", "check, run, mark in a transaction, 32 at once",

@@ -16,9 +16,9 @@ import (
 const (
 	BatchesOf2000 = "inbox, batches of 2,000"
 
-	river2000 = "River, its bench settings, 2,000 workers"
-	river1000 = "River, its bench settings, 1,000 workers"
-	river500  = "River, its bench settings, 500 workers"
+	river2000 = "River, 2,000 workers"
+	river1000 = "River, 1,000 workers"
+	river500  = "River, 500 workers"
 	textbook  = "textbook inbox, one by one"
 	textbook8 = "textbook inbox, 8 at once"
 )
@@ -52,7 +52,7 @@ func largeBatches() []inbox.Option {
 func Process() trial.Group {
 	return trial.Group{
 		Name: "process", Unit: "status",
-		About: "pending messages of 1 KB run by handlers that do nothing, until each is completed",
+		About: "pending messages run by handlers that do nothing, until each is completed",
 		Variants: []trial.Variant{
 			{Name: "inbox", New: processOurs(processCount, processQuick, processOptions()...)},
 			{Name: BatchesOf2000, New: processOurs(processCount, processQuick, largeBatches()...)},

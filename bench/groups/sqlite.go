@@ -13,7 +13,8 @@ import (
 func SQLite() trial.Group {
 	return trial.Group{
 		Name: "sqlite", Unit: "message", NoDatabase: true,
-		About: "accepting in batches of 500 and processing on a SQLite file (journal in WAL mode, synchronous FULL), with the driver that is pure Go (modernc) and the one in C (mattn); beside GORM with a transaction for each message and two updates for each status",
+		About: "batches of 500 accepted and processed on a SQLite file (WAL mode, synchronous FULL), with drivers " +
+			"in pure Go (modernc) and C (mattn); beside GORM with a transaction per message and two updates per status",
 		Variants: []trial.Variant{
 			{Name: "accept, modernc", New: sqliteAccept(ours.Modernc)},
 			{Name: "accept, mattn", New: sqliteAccept(ours.Mattn)},

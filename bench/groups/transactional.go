@@ -22,7 +22,7 @@ func Transactional() trial.Group {
 	riverBoth := []string{riverTx(8), riverTx(32)}
 	return trial.Group{
 		Name: "transactional", Unit: "status",
-		About: "pending messages of 1 KB run by handlers that insert one row each in the transaction that completes them",
+		About: "pending messages run by handlers that insert one row in the transaction that completes them",
 		Variants: []trial.Variant{
 			{Name: tx(8), New: transactionalOurs(8, 12_000, 2_500)},
 			{Name: tx(32), New: transactionalOurs(32, 12_000, 2_500)},
@@ -30,7 +30,7 @@ func Transactional() trial.Group {
 			{Name: group(32), New: transactionalOurs(32, 30_000, 5_000, handler.TxGroup(10))},
 			{Name: riverTx(8), New: processRiver(river.Tx(8), 4_000, 1_000)},
 			{Name: riverTx(32), New: processRiver(river.Tx(32), 4_000, 1_000)},
-			{Name: "GORM transaction for each message, 8 at once", New: transactionalByHand(8, 6_000, 1_000)},
+			{Name: "GORM one by one, 8 at once", New: transactionalByHand(8, 6_000, 1_000)},
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	noneWaiting = "process, nothing else pending"
-	manyWaiting = "process, 200,000 retries due in an hour"
+	noneWaiting = "nothing else pending"
+	manyWaiting = "200,000 retries due in an hour"
 )
 
 // Waiting measures whether retries that are not due yet slow down other work.
 func Waiting() trial.Group {
 	return trial.Group{
 		Name: "waiting", Unit: "status",
-		About: "processing as above, alone and beside 200,000 statuses (a run with -quick: 20,000) that failed once and are due in an hour",
+		About: "alone, and beside 200,000 statuses (with -quick 20,000) that failed once and are due in an hour",
 		Variants: []trial.Variant{
 			{Name: noneWaiting, New: waiting(0, 0)},
 			{Name: manyWaiting, New: waiting(200_000, 20_000)},

@@ -16,7 +16,8 @@ import (
 func Workers() trial.Group {
 	g := trial.Group{
 		Name: "workers", Unit: "status",
-		About: "pending messages of 1 KB processed by one, two and four worker processes that share one inbox (Competing mode), each status by one of them; workers_us is the CPU of all of them per status",
+		About: "pending messages processed by worker processes that share one inbox (Competing mode); workers_us " +
+			"is the CPU of all of them per status",
 	}
 	for _, n := range []int{1, 2, 4} {
 		g.Variants = append(g.Variants, trial.Variant{Name: fmt.Sprintf("worker processes: %d", n), New: byWorkers(n)})

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	xminFree = "accept and process, nobody reads"
-	xminHeld = "accept and process, a transaction open throughout"
+	xminFree = "no snapshot"
+	xminHeld = "a snapshot throughout"
 )
 
 // Xmin measures whether a long transaction elsewhere, such as a dump or a report, slows down the
@@ -22,7 +22,7 @@ const (
 func Xmin() trial.Group {
 	return trial.Group{
 		Name: "xmin", Unit: "message",
-		About: "accepted (batches of 500, two connections) and processed at the same time by one process, alone and while another connection holds a REPEATABLE READ snapshot from before the first message until the last is completed",
+		About: "alone, and while another connection holds a REPEATABLE READ snapshot throughout",
 		Variants: []trial.Variant{
 			{Name: xminFree, New: xmin(false)},
 			{Name: xminHeld, New: xmin(true)},

@@ -3,7 +3,6 @@ package trial
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -45,20 +44,18 @@ func (l *Lab) limited(lines []Line) []Line {
 	return lines
 }
 
-// more describes the additional rounds for the reader of the table.
-func (l *Lab) more(rounds [][]Variant) string {
+// more describes the additional rounds for the reader of the table: how many there were for which lines.
+func (l *Lab) more(g Group, rounds [][]Variant) string {
 	if len(rounds) == l.Rounds {
 		return ""
 	}
-	last := rounds[len(rounds)-1]
-	if len(last) == len(rounds[0]) {
-		return fmt.Sprintf("; %d rounds", len(rounds))
+	var names []string
+	for _, line := range g.Lines {
+		if l.Rounds*l.times(line) == len(rounds) {
+			names = append(names, "`"+line.Name+"`")
+		}
 	}
-	names := make([]string, len(last))
-	for i, v := range last {
-		names[i] = strconv.Quote(v.Name)
-	}
-	return fmt.Sprintf("; %d rounds of %s", len(rounds), strings.Join(names, ", "))
+	return fmt.Sprintf("; %d rounds for %s", len(rounds), strings.Join(names, ", "))
 }
 
 // turn returns which of n variants is the i-th of a round. Each round begins with another variant,

@@ -21,10 +21,10 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 		says  string
 	}{
 		"a whole run": {Lab{Rounds: 3}, often, []string{"abc", "abc", "abc", "ac", "ac", "ac", "ac", "ac", "ac"},
-			`; 9 rounds of "a", "c"`},
+			"; 9 rounds for `x`"},
 		"a variant is shared": {Lab{Rounds: 3}, shared, []string{"abc", "abc", "abc", "ab", "ab", "ab"},
-			`; 6 rounds of "a", "b"`},
-		"of all variants":      {Lab{Rounds: 3}, all, []string{"abc", "abc", "abc", "abc", "abc", "abc"}, "; 6 rounds"},
+			"; 6 rounds for `y`"},
+		"of all variants":      {Lab{Rounds: 3}, all, []string{"abc", "abc", "abc", "abc", "abc", "abc"}, "; 6 rounds for `x`"},
 		"without such a line":  {Lab{Rounds: 3}, grouped(Ratio("x", "a", "b", 0)), []string{"abc", "abc", "abc"}, ""},
 		"a glance":             {Lab{Rounds: 1}, often, []string{"abc"}, ""},
 		"a quick run":          {Lab{Rounds: 3, Quick: true}, often, []string{"abc", "abc", "abc"}, ""},
@@ -41,7 +41,7 @@ func TestLinesVariantsHaveFurtherRoundsAlone(t *testing.T) {
 				got = append(got, names)
 			}
 			require.Equal(t, tc.want, got)
-			require.Equal(t, tc.says, tc.lab.more(rounds))
+			require.Equal(t, tc.says, tc.lab.more(tc.group, rounds))
 		})
 	}
 }

@@ -126,7 +126,7 @@ func (l *Lab) Run(ctx context.Context, g Group) (_ *Result, err error) {
 		}
 		defer func() { err = errors.Join(err, env.Shared.Close()) }()
 	}
-	g.About += l.more(rounds)
+	g.About += l.more(g, rounds)
 	g.Lines = l.limited(g.Lines)
 	result := &Result{Group: g, Measures: map[string][]Measure{}}
 	for round, chosen := range rounds {

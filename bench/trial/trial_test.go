@@ -112,7 +112,7 @@ func TestFurtherRoundsAreOfWhatALineComparesAndEachLineCountsItsOwn(t *testing.T
 		Lines:    []Line{Ratio("x", "a", "b", 0), Ratio("y", "a", "c", 0).Times(2)}})
 	require.NoError(t, err)
 	require.Equal(t, []int{6, 3, 6}, []int{len(r.Measures["a"]), len(r.Measures["b"]), len(r.Measures["c"])})
-	require.Equal(t, `about; 6 rounds of "a", "c"`, r.Group.About)
+	require.Equal(t, "about; 6 rounds for `y`", r.Group.About)
 	for _, line := range r.Group.Lines {
 		_, err := line.Of(r)
 		require.NoError(t, err)

@@ -15,6 +15,7 @@ const (
 	MaxHandlerKey    = 200
 	MaxChannel       = 200
 	MaxTopic         = 255
+	MaxLock          = 200
 	MaxLastError     = 2000
 )
 

@@ -32,6 +32,7 @@ type Store interface {
 	Leases
 	Cleaner
 	Markers
+	Publisher
 
 	// SingleWriter reports whether one open transaction that has written keeps all others from
 	// writing, but none from reading, as on SQLite. A silent worker may then be one that waits to
@@ -289,6 +290,31 @@ type Markers interface {
 	// DeleteMarkers removes up to limit markers that expired before the given time (contract 6.6).
 	// It skips rows that another transaction uses.
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
+}
+
+// Publisher finds what a dead-letter topic is to get a copy of, and remembers what it has got
+// (contract 7.9).
+type Publisher interface {
+	// Unpublished returns up to limit poisoned statuses of a handler key that are not published yet,
+	// with their messages, the earliest first.
+	Unpublished(ctx context.Context, handlerKey string, limit int) ([]Unpublished, error)
+	// UnpublishedRejected does the same for the rejected messages of a channel.
+	UnpublishedRejected(ctx context.Context, channel string, limit int) ([]models.RejectedMessage, error)
+	// MarkPublished remembers that a poisoned status is published. It changes nothing if the status
+	// has another version by now: what is poisoned again later is published again.
+	MarkPublished(ctx context.Context, statusID string, version int64, at time.Time) error
+	// MarkRejectedPublished remembers that a rejected message is published.
+	MarkRejectedPublished(ctx context.Context, id string, at time.Time) error
+}
+
+// Unpublished is a poisoned status that is not published yet.
+type Unpublished struct {
+	StatusID string
+	Version  int64
+	// ErrorCount and AbandonedCount are what it was poisoned with; LastError is "" if it has none.
+	ErrorCount, AbandonedCount int
+	LastError                  string
+	Message                    models.Message
 }
 
 // Listener receives the announcements of other processes. It is not safe for concurrent use.

@@ -144,12 +144,12 @@ func ScanMessage(rows *sql.Rows, m *models.Message) error {
 
 // ScanStatus scans all columns of a status.
 func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
-	var created, started, next, completed store.Stamp
+	var created, started, next, published, completed store.Stamp
 	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount,
 		&s.RequeuedCount, &s.LastError, &s.Fingerprint, &created,
-		&started, &s.WorkerID, &next, &s.IsPoisoned, &completed, &s.Outcome, &s.Version,
+		&started, &s.WorkerID, &next, &s.IsPoisoned, &published, &completed, &s.Outcome, &s.Version,
 		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane)
 	s.CreatedAt, s.ProcessingStartedAt = created.Time, started.Pointer()
-	s.NextAttemptAt, s.CompletedAt = next.Pointer(), completed.Pointer()
+	s.NextAttemptAt, s.PublishedAt, s.CompletedAt = next.Pointer(), published.Pointer(), completed.Pointer()
 	return err
 }

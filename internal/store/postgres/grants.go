@@ -36,8 +36,8 @@ func privilegesOn(n models.Naming) []privileges {
 		{n.Messages(), `SELECT, INSERT, UPDATE ("transport_name"), DELETE`, `SELECT, UPDATE ("transport_name"), DELETE`,
 			`SELECT ("id", "namespace", "number", "transport_name", "type", "source", "content_type", "received_at")`},
 		{n.HandlerStatuses(), everything, `SELECT, UPDATE, DELETE`, `SELECT`},
-		{n.RejectedMessages(), `SELECT, INSERT, UPDATE ("reason"), DELETE`, `SELECT, DELETE`,
-			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at")`},
+		{n.RejectedMessages(), `SELECT, INSERT, UPDATE ("reason", "published_at"), DELETE`, `SELECT, DELETE`,
+			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at", "published_at")`},
 		{n.Gaps(), `SELECT, INSERT, UPDATE ("reason")`, `SELECT`, `SELECT`},
 		{n.Locks(), everything, everything, `SELECT`}, // cleanup by hand takes its lease
 		{n.Workers(), everything, `SELECT, DELETE`, `SELECT`},

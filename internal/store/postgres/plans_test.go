@@ -95,6 +95,12 @@ func TestPostgresPlans(t *testing.T) {
 		{"rejectedSQL.Remove", rejectedSQL.Remove, []any{worker}, []string{rejectedID}, 1},
 		{"rejectedSQL.Reason", rejectedSQL.Reason, []any{worker, "bad"}, []string{rejectedID}, 1},
 		{"addAuditSQL", addAuditSQL, []any{worker, "a", "retry", "t", "{}", now}, nil, 1},
+		{"publishingSQL.Statuses", publishingSQL.Statuses, []any{"hot", 10},
+			[]string{"inbox_handler_statuses_unpublished", number}, 40},
+		{"publishingSQL.Rejected", publishingSQL.Rejected, []any{"c", 10}, []string{"inbox_rejected_messages_unpublished"},
+			20},
+		{"publishingSQL.MarkStatus", publishingSQL.MarkStatus, []any{worker, 1, now}, []string{statusID}, 2},
+		{"publishingSQL.MarkRejected", publishingSQL.MarkRejected, []any{worker, now}, []string{rejectedID}, 2},
 		{"keepGapSQL", keepGapSQL, []any{worker, "c", "t", 0, 1, 2, "gone", now}, nil, 1},
 
 		{"channelSQL", channelSQL, nil, nil, 0},

@@ -22,7 +22,7 @@ FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 // expiredStatusesSQL uses the unique index on (message_number, handler_key).
 const expiredStatusesSQL = `
 SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, fingerprint, created_at,
-	processing_started_at, worker_id, next_attempt_at, is_poisoned, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
+	processing_started_at, worker_id, next_attempt_at, is_poisoned, published_at, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane
 FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
 
 // deleteStatusesSQL uses the statuses' primary key and deletes rows at the version that was

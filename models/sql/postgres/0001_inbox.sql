@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "worker_id" uuid,
     "next_attempt_at" timestamptz,
     "is_poisoned" boolean NOT NULL DEFAULT false,
+    "published_at" timestamptz,
     "completed_at" timestamptz,
     "outcome" varchar(20) NOT NULL DEFAULT (''),
     "version" bigint NOT NULL DEFAULT 1,
@@ -66,6 +67,9 @@ CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON ${schema}"${prefix
 
 -- Poisoned rows are few and looked at often.
 CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_poisoned" ON ${schema}"${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL;
+
+-- What is still to be published to a dead-letter topic, where a channel does that.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_unpublished" ON ${schema}"${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL AND "published_at" IS NULL;
 
 -- What fails alike: the groups of a handler key, and the rows of a group. Of a row
 -- that never failed nothing is here, so handling it does not touch this index. Nor of
@@ -95,7 +99,8 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}rejected_messages" (
     "value" bytea,
     "headers" text NOT NULL,
     "reason" varchar(2000) NOT NULL,
-    "rejected_at" timestamptz NOT NULL
+    "rejected_at" timestamptz NOT NULL,
+    "published_at" timestamptz
 );
 
 -- A record is rejected once, however often it is delivered.
@@ -103,6 +108,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}rejected_messages_coordinates" ON ${
 
 -- Listed and pruned by age.
 CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_rejected_at" ON ${schema}"${prefix}rejected_messages" ("rejected_at", "id");
+
+-- As for poisoned statuses.
+CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_unpublished" ON ${schema}"${prefix}rejected_messages" ("channel", "id") WHERE "published_at" IS NULL;
 
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}gaps" (
     "id" uuid NOT NULL PRIMARY KEY,

@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
     "worker_id" uuid,
     "next_attempt_at" datetime,
     "is_poisoned" numeric NOT NULL DEFAULT false,
+    "published_at" datetime,
     "completed_at" datetime,
     "outcome" varchar(20) NOT NULL DEFAULT (''),
     "version" integer NOT NULL DEFAULT 1,
@@ -62,6 +63,9 @@ CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_due" ON "${prefix}handler_
 
 -- Poisoned rows are few and looked at often.
 CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_poisoned" ON "${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL;
+
+-- What is still to be published to a dead-letter topic, where a channel does that.
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_unpublished" ON "${prefix}handler_statuses" ("handler_key", "id") WHERE "is_poisoned" AND "completed_at" IS NULL AND "published_at" IS NULL;
 
 -- What fails alike: the groups of a handler key, and the rows of a group. Of a row
 -- that never failed nothing is here, so handling it does not touch this index. Nor of
@@ -91,7 +95,8 @@ CREATE TABLE IF NOT EXISTS "${prefix}rejected_messages" (
     "value" blob,
     "headers" text NOT NULL,
     "reason" varchar(2000) NOT NULL,
-    "rejected_at" datetime NOT NULL
+    "rejected_at" datetime NOT NULL,
+    "published_at" datetime
 );
 
 -- A record is rejected once, however often it is delivered.
@@ -99,6 +104,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}rejected_messages_coordinates" ON "$
 
 -- Listed and pruned by age.
 CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_rejected_at" ON "${prefix}rejected_messages" ("rejected_at", "id");
+
+-- As for poisoned statuses.
+CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_unpublished" ON "${prefix}rejected_messages" ("channel", "id") WHERE "published_at" IS NULL;
 
 CREATE TABLE IF NOT EXISTS "${prefix}gaps" (
     "id" uuid NOT NULL PRIMARY KEY,
