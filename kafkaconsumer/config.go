@@ -169,15 +169,15 @@ type Config struct {
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is
 	// kept as rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well,
-	// for teams that watch topics. The rows stay, and operators act on them. A copy follows its row
-	// within WatchInterval, at least once: a crash can repeat it. It has the message's content, key and
+	// for teams that watch topics. The rows stay, and operators act on them. Rows are polled for
+	// every WatchInterval, and each is published at least once: a crash can repeat it. It has the message's content, key and
 	// headers, and additional headers for its origin, the error and the attempts (HeaderHandler and so
 	// on). What was poisoned before the option was set is published, too. Do not consume the topic to
 	// run messages again that operators may retry as well. Default off (contract 7.9).
 	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 
-	// OnDeadLetter is called with each record that the dead-letter topic has acknowledged and with
-	// what is wrong with the record. It runs on goroutines of the consumer and must not block them.
+	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with
+	// what is wrong with the record, not for copies. It runs on goroutines of the consumer and must not block them.
 	// A crash can lose the call, and a redelivery can repeat it.
 	OnDeadLetter func(record envelope.Record, reason error) `yaml:"-" env:"-"`
 	// OnHalt is called for each partition that halts (contract 7.4), once per halt. It runs on a

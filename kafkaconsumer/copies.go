@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/lease"
@@ -25,14 +26,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 const (
-	// copiesAtOnce bounds how many contents are in memory.
-	copiesAtOnce = 10
-	// copyLease is how long another process waits for one that died while it published. It is longer
-	// than the publishing of copiesAtOnce messages may take.
+	// maxCopyBytes bounds a copy's content and headers, of which one is in memory at a time.
+	maxCopyBytes = 16 << 20
+	// maxBareKey bounds the key of a copy without content. Compacted topics require a key.
+	maxBareKey = 4 << 10
+	// copiesListed is how many rows are listed at once, without their contents.
+	copiesListed = 100
+	// copyFailures is how many failures end a round. The next round continues after them, so that rows that
+	// keep failing do not hold up the others.
+	copyFailures = 3
+	// copyLease is how long other processes wait after a crash. It is renewed after a quarter of it.
 	copyLease = 2 * time.Minute
 )
 
@@ -56,10 +62,32 @@ func (c *Consumer) PublishCopies(of Copies) {
 		return
 	}
 	c.copier = &copier{
-		Copies: of, letters: c.deadLetters, log: c.log, now: c.clock.Now,
+		Copies: of, letters: c.deadLetters, log: c.log, clock: c.clock,
 		failing: condition.New(c.log.With(zap.String(telemetry.FieldDeadLetterTopic, c.cfg.DeadLetterTopic)), c.clock,
 			zap.WarnLevel, "publishing copies", "poisoned and rejected messages are not in the dead-letter topic yet"),
 	}
+	for _, key := range of.HandlerKeys {
+		c.copier.sources = append(c.copier.sources, &copySource{
+			list: func(ctx context.Context, after string) ([]store.UnpublishedRef, error) {
+				return of.Store.Unpublished(ctx, key, after, copiesListed)
+			},
+			load: func(ctx context.Context, ref store.UnpublishedRef) (parked, error) {
+				u, err := of.Store.LoadUnpublished(ctx, ref.ID, maxCopyBytes)
+				return c.deadLetters.copyOf(u, key), err
+			},
+			mark: of.Store.MarkPublished,
+		})
+	}
+	c.copier.sources = append(c.copier.sources, &copySource{
+		list: func(ctx context.Context, after string) ([]store.UnpublishedRef, error) {
+			return of.Store.UnpublishedRejected(ctx, c.channel, after, copiesListed)
+		},
+		load: func(ctx context.Context, ref store.UnpublishedRef) (parked, error) {
+			u, err := of.Store.LoadUnpublishedRejected(ctx, ref.ID, maxCopyBytes)
+			return c.deadLetters.copyOfRejected(u), err
+		},
+		mark: of.Store.MarkRejectedPublished,
+	})
 }
 
 // copier publishes copies of a channel's poisoned and rejected messages to its dead-letter topic. One
@@ -67,26 +95,28 @@ func (c *Consumer) PublishCopies(of Copies) {
 // after all replicas have acknowledged it, so a crash in between publishes it twice.
 type copier struct {
 	Copies
+	sources []*copySource
 	letters *deadLetterPublisher
 	failing *condition.Condition
 	log     *zap.Logger
-	now     func() time.Time
+	clock   clock.Clock
 }
 
-func (c *copier) run(ctx context.Context) {
+// copySource lists rows that are not published in the order of their IDs, loads one and marks it.
+type copySource struct {
+	list func(ctx context.Context, after string) ([]store.UnpublishedRef, error)
+	load func(ctx context.Context, ref store.UnpublishedRef) (parked, error)
+	mark func(ctx context.Context, ref store.UnpublishedRef, at time.Time) error
+	// after is the last row that was tried.
+	after string
+}
+
+// run publishes until ctx ends, and finishes the copy that is under way unless hard ends, too.
+func (c *copier) run(ctx, hard context.Context) {
 	defer c.failing.Clear()
-	owner := lease.New(c.Store, copyLeaseName(c.letters.channel), uuid.NewString(), copyLease, c.StatementTimeout, c.now)
-	defer func() {
-		if err := owner.Release(context.WithoutCancel(ctx)); err != nil {
-			c.log.Warn("inbox: releasing the lease of publishing copies failed, it expires by itself", zap.Error(err))
-		}
-	}()
-	for ctx.Err() == nil {
-		more := false
-		err := routine.Protect("publishing copies", func() (err error) {
-			more, err = c.round(ctx, owner)
-			return err
-		})
+	defer c.failing.Forget(nil)
+	for {
+		err := routine.Protect("publishing copies", func() error { return c.round(ctx, hard) })
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -95,10 +125,96 @@ func (c *copier) run(ctx context.Context) {
 		default:
 			c.failing.End(nil)
 		}
-		if (!more || err != nil) && !routine.Sleep(ctx, c.letters.cfg.WatchInterval) {
+		if !routine.Sleep(ctx, c.letters.cfg.WatchInterval) {
 			return
 		}
 	}
+}
+
+// round publishes what is not published yet, up to some failures. Most rounds find nothing.
+func (c *copier) round(ctx, hard context.Context) error {
+	found := false
+	for _, source := range c.sources {
+		pending, err := c.pending(ctx, source)
+		if err != nil {
+			return err
+		}
+		found = found || pending
+	}
+	if !found {
+		return nil
+	}
+	held := lease.New(c.Store, copyLeaseName(c.letters.channel), uuid.NewString(), copyLease, c.StatementTimeout,
+		c.clock.Now)
+	// The lease is given up after each round: another process may reach what this one does not.
+	defer c.release(hard, held)
+	var problems []error
+	for _, source := range c.sources {
+		problems = append(problems, c.drain(ctx, hard, held, source, copyFailures-len(problems))...)
+	}
+	if len(problems) > 0 { // another source is the first of the next round
+		c.sources = append(slices.Clone(c.sources[1:]), c.sources[0])
+	}
+	return errors.Join(problems...)
+}
+
+// pending reports whether a source has rows left. After its last row it begins at the first one again.
+func (c *copier) pending(ctx context.Context, source *copySource) (bool, error) {
+	refs, err := c.list(ctx, source)
+	if err == nil && len(refs) == 0 && source.after != "" {
+		source.after = ""
+		refs, err = c.list(ctx, source)
+	}
+	return len(refs) > 0, err
+}
+
+// drain publishes the rows of a source from where the last round ended, until failures are too many.
+func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *copySource, most int) (problems []error) {
+	var renew time.Time
+	for len(problems) < most && ctx.Err() == nil {
+		refs, err := c.list(ctx, source)
+		if err != nil {
+			return append(problems, err)
+		}
+		if len(refs) == 0 {
+			source.after = ""
+			return problems
+		}
+		for _, ref := range refs {
+			if !time.Now().Before(renew) {
+				ours, err := held.Acquire(hard)
+				if err != nil {
+					return append(problems, err)
+				}
+				if !ours {
+					return problems // another process publishes
+				}
+				renew = time.Now().Add(copyLease / 4)
+			}
+			source.after = ref.ID
+			if err := c.publish(hard, source, ref); err != nil {
+				problems = append(problems, err)
+			}
+			if len(problems) == most || ctx.Err() != nil {
+				return problems
+			}
+		}
+	}
+	return problems
+}
+
+func (c *copier) release(ctx context.Context, held *lease.Lease) {
+	ctx, cancel := context.WithTimeout(ctx, min(c.StatementTimeout, time.Second))
+	defer cancel()
+	if err := held.Release(ctx); err != nil {
+		c.log.Warn("inbox: releasing the lease of publishing copies failed, it expires by itself", zap.Error(err))
+	}
+}
+
+func (c *copier) list(ctx context.Context, source *copySource) ([]store.UnpublishedRef, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.StatementTimeout)
+	defer cancel()
+	return source.list(ctx, source.after)
 }
 
 // copyLeaseName is readable unless the channel's name leaves no room.
@@ -109,135 +225,108 @@ func copyLeaseName(channel string) string {
 	return fmt.Sprintf("copies:%x", sha256.Sum256([]byte(channel)))
 }
 
-// round publishes some copies, and reports whether there may be more. It tries each, whatever became of
-// the others.
-func (c *copier) round(ctx context.Context, owner *lease.Lease) (more bool, err error) {
-	copies, _, err := c.find(ctx)
-	if err != nil || len(copies) == 0 {
-		return false, err
+// publish publishes a copy and marks its row. If the topic never takes the copy, for example because it is
+// too large, the topic gets one without content and own headers instead: the database has them.
+func (c *copier) publish(ctx context.Context, source *copySource, ref store.UnpublishedRef) error {
+	one, err := c.load(ctx, source, ref)
+	switch {
+	case errors.Is(err, store.ErrGone): // retried, discarded or deleted meanwhile
+		return nil
+	case err != nil:
+		return err
 	}
-	if held, err := owner.Acquire(ctx); err != nil || !held {
-		return false, err
+	now := c.clock.Now()
+	refused := errors.New(one.omitted)
+	if one.omitted == "" {
+		refused = c.letters.send(ctx, one.record.Partition, encode(one.record, one.added, now))
+		err = refused
 	}
-	// Another process may have published them between find and Acquire.
-	if copies, more, err = c.find(ctx); err != nil {
-		return false, err
-	}
-	var problems []error
-	for _, one := range copies {
-		if err := c.publish(ctx, one); err != nil {
-			problems = append(problems, err)
+	if one.omitted != "" || refusedForGood(refused) {
+		bare := envelope.Record{Key: one.record.Key}
+		if len(bare.Key) > maxBareKey {
+			bare.Key = nil
 		}
-	}
-	return more, errors.Join(problems...)
-}
-
-// parked is a copy to publish, and how to remember that it was published.
-type parked struct {
-	record    kafka.Record
-	added     []kafka.Header // those of the record's headers that it did not come with
-	partition int
-	mark      func(ctx context.Context) error
-}
-
-// find returns what to publish next, and whether that may not be all.
-func (c *copier) find(ctx context.Context) (found []parked, more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.StatementTimeout)
-	defer cancel()
-	for _, key := range c.HandlerKeys {
-		if len(found) >= copiesAtOnce {
-			return found, true, nil
-		}
-		poisoned, err := c.Store.Unpublished(ctx, key, copiesAtOnce-len(found))
-		if err != nil {
-			return nil, false, err
-		}
-		for _, u := range poisoned {
-			one := c.letters.copyOf(u, key)
-			one.mark = func(ctx context.Context) error {
-				return c.Store.MarkPublished(ctx, u.StatusID, u.Version, c.now())
-			}
-			found = append(found, one)
-		}
-	}
-	if len(found) >= copiesAtOnce {
-		return found, true, nil
-	}
-	rejected, err := c.Store.UnpublishedRejected(ctx, c.letters.channel, copiesAtOnce-len(found))
-	if err != nil {
-		return nil, false, err
-	}
-	for _, r := range rejected {
-		one := c.letters.copyOfRejected(r)
-		one.mark = func(ctx context.Context) error { return c.Store.MarkRejectedPublished(ctx, r.ID, c.now()) }
-		found = append(found, one)
-	}
-	return found, len(found) >= copiesAtOnce, nil
-}
-
-// publish publishes a copy. If the topic never takes it, for example because it is too large, the topic
-// gets a copy without content and own headers instead: the database has them.
-func (c *copier) publish(ctx context.Context, one parked) error {
-	err := c.letters.send(ctx, one.partition, one.record)
-	if refusedForGood(err) {
-		bare := kafka.Record{Time: c.now(), Headers: append(one.added, kafka.Header{Key: HeaderOmitted,
-			Value: []byte(err.Error())})}
-		err = c.letters.send(ctx, one.partition, bare)
+		err = c.letters.send(ctx, one.record.Partition,
+			encode(bare, append(one.added, header(HeaderOmitted, refused.Error())), now))
 	}
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.StatementTimeout)
 	defer cancel()
-	return one.mark(ctx)
+	return source.mark(ctx, ref, now)
+}
+
+func (c *copier) load(ctx context.Context, source *copySource, ref store.UnpublishedRef) (parked, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.StatementTimeout)
+	defer cancel()
+	return source.load(ctx, ref)
+}
+
+// parked is what a copy is made of.
+type parked struct {
+	record envelope.Record
+	added  []kafka.Header
+	// omitted is why the record has no content; empty if it has.
+	omitted string
+}
+
+func omission(omitted bool) string {
+	if !omitted {
+		return ""
+	}
+	return fmt.Sprintf("it has more than %d bytes, or its message is gone", maxCopyBytes)
 }
 
 // copyOf returns the copy of a poisoned message: its content under the key of its record, with its
-// headers. An event that did not come with its attributes as headers gets those, in CloudEvents' binary
-// mode.
+// headers. An event has its attributes as headers, in CloudEvents' binary mode, however it came.
 func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) parked {
 	m := u.Message
 	p, err := properties.Parse(m.SerializedProperties)
 	if err != nil { // it may be why the message is poisoned
 		p = handler.Properties{}
 	}
-	record := envelope.Record{Key: m.OrderingKey, Value: m.Content, Timestamp: m.ReceivedAt, Headers: p.Headers}
+	record := envelope.Record{Key: m.OrderingKey, Value: m.Content, Headers: contentHeaders(p, m.ContentType)}
 	if k := p.Kafka; k != nil {
 		record.Topic, record.Partition, record.Offset, record.Timestamp = k.Topic, k.Partition, k.Offset, k.Timestamp
-		record.Key = k.Key
-		if k.Tombstone {
+		if p.Attributes[properties.ReplayOf] == "" { // the copy of a replay has the key that it was given
+			record.Key = k.Key
+		}
+		if k.Tombstone && len(m.Content) == 0 {
 			record.Value = nil
 		}
 	}
-	record.Headers = binaryHeaders(record.Headers, p.Attributes, m.ContentType)
 	added := append(d.origin(record, u.LastError),
 		header(HeaderHandler, handlerKey), header(HeaderAttempts, strconv.Itoa(u.ErrorCount+u.AbandonedCount)),
 		header(HeaderMessageID, m.ID), header(HeaderMessageType, m.Type))
-	return parked{record: encode(record, added), added: added, partition: record.Partition}
+	return parked{record: record, added: added, omitted: omission(u.Omitted)}
 }
 
-// binaryHeaders returns a message's own headers. An event that came in JSON has its attributes there; as
-// its content is the event's data alone, they become headers.
-func binaryHeaders(own []handler.Header, attributes map[string]string, contentType string) []handler.Header {
-	const prefix, version, media = "ce_", "specversion", "content-type"
-	inHeaders := slices.ContainsFunc(own, func(h handler.Header) bool { return h.Key == prefix+version })
-	if attributes[version] == "" || inHeaders {
-		return own
-	}
-	headers := slices.DeleteFunc(slices.Clone(own), func(h handler.Header) bool { return strings.EqualFold(h.Key, media) })
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if name != "datacontenttype" {
-			headers = append(headers, handler.Header{Key: prefix + name, Value: []byte(attributes[name])})
-		}
-	}
+// contentHeaders returns a message's own headers, but with its content type and, of an event, with its
+// attributes. What came in JSON had them there, and a replay may have others than its original.
+func contentHeaders(p handler.Properties, contentType string) []handler.Header {
+	const prefix, media = "ce_", "content-type"
+	isEvent := p.Attributes["specversion"] != ""
+	headers := slices.DeleteFunc(slices.Clone(p.Headers), func(h handler.Header) bool {
+		return strings.EqualFold(h.Key, media) || isEvent && strings.HasPrefix(h.Key, prefix)
+	})
 	if contentType != "" {
 		headers = append(headers, handler.Header{Key: media, Value: []byte(contentType)})
+	}
+	if !isEvent {
+		return headers
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Attributes)) {
+		if name != "datacontenttype" {
+			headers = append(headers, handler.Header{Key: prefix + name, Value: []byte(p.Attributes[name])})
+		}
 	}
 	return headers
 }
 
 // copyOfRejected returns the copy of a rejected message, which is its record.
-func (d *deadLetterPublisher) copyOfRejected(m models.RejectedMessage) parked {
+func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) parked {
+	m := u.RejectedMessage
 	record := envelope.Record{Topic: m.Topic, Partition: int(m.Partition), Offset: m.Offset, Timestamp: m.Timestamp,
 		Key: m.Key, Value: m.Value}
 	if raw, ok, err := properties.RawHeaders(m.Headers); ok && err == nil {
@@ -245,6 +334,5 @@ func (d *deadLetterPublisher) copyOfRejected(m models.RejectedMessage) parked {
 	} else if headers, err := properties.ParseHeaders(m.Headers); err == nil {
 		record.Headers = headers
 	}
-	added := d.origin(record, m.Reason)
-	return parked{record: encode(record, added), added: added, partition: record.Partition}
+	return parked{record: record, added: d.origin(record, m.Reason), omitted: omission(u.Omitted)}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
@@ -24,7 +25,8 @@ const (
 	HeaderPartition = "inbox-partition"
 	HeaderOffset    = "inbox-offset"
 	// HeaderTimestamp is the record's timestamp in milliseconds since 1970. The dead letter has the
-	// same timestamp, unless its topic uses log append time or the timestamp is exactly 0.
+	// same timestamp, unless its topic uses log append time or the timestamp is exactly 0. A copy has
+	// the time at which it is published.
 	HeaderTimestamp = "inbox-timestamp"
 	// HeaderChannel and HeaderGroup name the consumer that read the record. HeaderReason is what is
 	// wrong with it (at most 2,000 characters, redacted: contract 11.6).
@@ -41,8 +43,8 @@ const (
 	HeaderAttempts    = "inbox-attempts"
 	HeaderMessageID   = "inbox-message-id"
 	HeaderMessageType = "inbox-message-type"
-	// HeaderOmitted is why the topic did not take a copy whole. Such a copy has neither key, value nor
-	// the message's own headers: the database has them.
+	// HeaderOmitted is why a copy has neither content nor the message's own headers: it is larger than 16
+	// MiB, or the topic never takes it. The database has them.
 	HeaderOmitted = "inbox-omitted"
 )
 
@@ -145,7 +147,7 @@ func (d *deadLetterPublisher) fitting(bad []deadLetter, limit int) int {
 func (d *deadLetterPublisher) produce(ctx context.Context, p *partition, bad []deadLetter) error {
 	records := make([]kafka.Record, len(bad))
 	for i, l := range bad {
-		records[i] = encode(l.record, d.origin(l.record, l.text))
+		records[i] = encode(l.record, d.origin(l.record, l.text), l.record.Timestamp)
 	}
 	return d.send(ctx, p.id, records...)
 }
@@ -160,7 +162,7 @@ func (d *deadLetterPublisher) send(ctx context.Context, partition int, records .
 		return err
 	}
 	response, err := d.network.client.Produce(ctx, &kafka.ProduceRequest{
-		Topic: d.cfg.DeadLetterTopic, Partition: partition % partitions, RequiredAcks: kafka.RequireAll,
+		Topic: d.cfg.DeadLetterTopic, Partition: (partition%partitions + partitions) % partitions, RequiredAcks: kafka.RequireAll,
 		Records: kafka.NewRecordReader(records...),
 	})
 	if err == nil {
@@ -198,9 +200,9 @@ func (d *deadLetterPublisher) partitions(ctx context.Context) (int, error) {
 		kafka.Unknown)
 }
 
-// encode returns the record byte for byte, with additional headers.
-func encode(r envelope.Record, added []kafka.Header) kafka.Record {
-	out := kafka.Record{Time: r.Timestamp, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value)}
+// encode returns the record byte for byte, with additional headers and a timestamp.
+func encode(r envelope.Record, added []kafka.Header, at time.Time) kafka.Record {
+	out := kafka.Record{Time: at, Key: kafka.NewBytes(r.Key), Value: kafka.NewBytes(r.Value)}
 	for _, h := range r.Headers {
 		out.Headers = append(out.Headers, kafka.Header{Key: h.Key, Value: h.Value})
 	}

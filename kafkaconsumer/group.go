@@ -23,7 +23,7 @@ func (c *Consumer) run() {
 	var copying sync.WaitGroup
 	defer copying.Wait()
 	if c.copier != nil {
-		copying.Go(func() { c.copier.run(c.ctx) })
+		copying.Go(func() { c.copier.run(c.ctx, c.hardCtx) })
 	}
 	for c.ctx.Err() == nil {
 		c.setState(StateWaiting)

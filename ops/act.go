@@ -34,9 +34,9 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 // retry uses the primary key. An operator's machine may be ahead of the database's clock, which
 // limits the time (see at): otherwise nothing would run until then. The status is due from now on
 // and not since it was accepted, so that thousands of retried ones do not come before everything
-// newer. Only a manual deletion of the message changes a poisoned row meanwhile. A row that another
-// operator has retried or discarded is no longer poisoned, and has another version if it is
-// poisoned again.
+// newer. Only a manual deletion of the message, and the mark that a copy is published, change a
+// poisoned row meanwhile. A row that another operator has retried or discarded is no longer
+// poisoned, and has another version if it is poisoned again.
 const retry = `
 UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at}, ` + unclaimed + `
 FROM {refs} AS c

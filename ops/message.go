@@ -173,7 +173,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	if err != nil {
 		m.PropertiesProblem = err.Error()
 	}
-	m.TraceID, m.OriginalID = traceID(p), p.Attributes[propertyOriginalID]
+	m.TraceID, m.OriginalID = traceID(p), p.Attributes[properties.ReplayOf]
 	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: p.Channel}
 	show := func(part redact.Part, name string, value []byte) []byte {
 		of := of
@@ -183,7 +183,7 @@ func (o *Ops) shown(stored models.Message) Message {
 	m.Content, m.OrderingKey = show(redact.PartPayload, "", stored.Content), show(redact.PartKey, "", stored.OrderingKey)
 	p.Headers = o.redactHeaders(of, p.Headers)
 	for name, value := range p.Attributes {
-		if name != propertyOriginalID {
+		if name != properties.ReplayOf {
 			p.Attributes[name] = string(show(redact.PartAttribute, name, []byte(value)))
 		}
 	}

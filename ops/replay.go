@@ -15,9 +15,6 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// propertyOriginalID is the attribute of a replayed message that has the ID of its original.
-const propertyOriginalID = "inboxreplayof"
-
 // Edit is what a replay changes. Nil fields stay as they are stored.
 type Edit struct {
 	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that
@@ -102,7 +99,7 @@ func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string,
 	if p.Attributes == nil {
 		p.Attributes = map[string]string{}
 	}
-	p.Attributes[propertyOriginalID] = original.ID
+	p.Attributes[properties.ReplayOf] = original.ID
 	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source,
 		ContentType: original.ContentType,
 		Content:     original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}

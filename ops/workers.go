@@ -248,7 +248,7 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 // pausedKeys reads a whole table, which has a row for each handler that was ever paused.
 const pausedKeys = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY handler_key LIMIT $1`
 
-// Leases lists the leases of processor and cleanup, at most 1,000, sorted by name.
+// Leases lists the leases of processor, cleanup and publishing copies, at most 1,000, sorted by name.
 func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
 	leases, err := readRows(ctx, o, leases, func(rows *sql.Rows, l *Lease) error {
 		var expires, now store.Stamp

@@ -12,6 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
+// ReplayOf is the attribute of a replayed message that has the ID of its original.
+const ReplayOf = "inboxreplayof"
+
 // storedProperties is the stored form. Text stays readable for an operator, and everything else
 // exact: a string that is not valid UTF-8 is stored as base64 beside it.
 type storedProperties struct {

@@ -29,6 +29,9 @@ var ErrNoTransaction = errors.New("no open transaction")
 // written.
 var ErrNotAudited = errors.New("the audit row could not be written, nothing was done")
 
+// ErrGone means that a row is not to be published any more.
+var ErrGone = errors.New("no such row to publish")
+
 // ErrRejectedGone means that no rejected message has that ID, or no longer.
 var ErrRejectedGone = errors.New("no such rejected message")
 

@@ -295,26 +295,45 @@ type Markers interface {
 // Publisher finds what a dead-letter topic is to get a copy of, and remembers what it has got
 // (contract 7.9).
 type Publisher interface {
-	// Unpublished returns up to limit poisoned statuses of a handler key that are not published yet,
-	// with their messages, the earliest first.
-	Unpublished(ctx context.Context, handlerKey string, limit int) ([]Unpublished, error)
+	// Unpublished returns up to limit poisoned statuses of a handler key that are not published yet, in
+	// the order of their IDs, from after on ("" for the first).
+	Unpublished(ctx context.Context, handlerKey, after string, limit int) ([]UnpublishedRef, error)
 	// UnpublishedRejected does the same for the rejected messages of a channel.
-	UnpublishedRejected(ctx context.Context, channel string, limit int) ([]models.RejectedMessage, error)
+	UnpublishedRejected(ctx context.Context, channel, after string, limit int) ([]UnpublishedRef, error)
+	// LoadUnpublished returns a poisoned status with its message, or ErrGone if it is poisoned no more. A
+	// message with more than maxBytes is returned without content and properties.
+	LoadUnpublished(ctx context.Context, statusID string, maxBytes int) (Unpublished, error)
+	// LoadUnpublishedRejected returns a rejected message, or ErrGone. One with more than maxBytes is
+	// returned without value and headers.
+	LoadUnpublishedRejected(ctx context.Context, id string, maxBytes int) (UnpublishedRejected, error)
 	// MarkPublished remembers that a poisoned status is published. It changes nothing if the status
 	// has another version by now: what is poisoned again later is published again.
-	MarkPublished(ctx context.Context, statusID string, version int64, at time.Time) error
+	MarkPublished(ctx context.Context, ref UnpublishedRef, at time.Time) error
 	// MarkRejectedPublished remembers that a rejected message is published.
-	MarkRejectedPublished(ctx context.Context, id string, at time.Time) error
+	MarkRejectedPublished(ctx context.Context, ref UnpublishedRef, at time.Time) error
+}
+
+// UnpublishedRef is a row that is not published yet. A rejected message has no version.
+type UnpublishedRef struct {
+	ID      string
+	Version int64
 }
 
 // Unpublished is a poisoned status that is not published yet.
 type Unpublished struct {
-	StatusID string
-	Version  int64
 	// ErrorCount and AbandonedCount are what it was poisoned with; LastError is "" if it has none.
 	ErrorCount, AbandonedCount int
 	LastError                  string
-	Message                    models.Message
+	// Message has only an ID if its row is gone.
+	Message models.Message
+	// Omitted reports that the message is incomplete.
+	Omitted bool
+}
+
+// UnpublishedRejected is a rejected message that is not published yet.
+type UnpublishedRejected struct {
+	models.RejectedMessage
+	Omitted bool
 }
 
 // Listener receives the announcements of other processes. It is not safe for concurrent use.

@@ -8,49 +8,81 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Publishing has a dialect's statements of Store's Publisher. Those that mark get the time last.
+// Publishing has a dialect's statements of Store's Publisher.
 type Publishing struct {
-	Statuses, Rejected, MarkStatus, MarkRejected string
+	// Statuses and Rejected list references, Status and Record load a row.
+	Statuses, Rejected, Status, Record string
+	// MarkStatus and MarkRejected get the time last.
+	MarkStatus, MarkRejected string
 }
 
-// Unpublished implements Store.Unpublished.
+// noID comes before every ID.
+const noID = "00000000-0000-0000-0000-000000000000"
+
+// Unpublished implements Store.Unpublished and Store.UnpublishedRejected.
 func Unpublished(
-	ctx context.Context, d Database, sql Publishing, handlerKey string, limit int,
-) ([]store.Unpublished, error) {
-	found, err := store.Query(ctx, d.Pool(ctx), d.Text(sql.Statuses), scanUnpublished, handlerKey, limit)
-	return found, Doing("query poisoned statuses to publish", err)
+	ctx context.Context, d Database, statement, of, after string, limit int,
+) ([]store.UnpublishedRef, error) {
+	if after == "" {
+		after = noID
+	}
+	found, err := store.Query(ctx, d.Pool(ctx), d.Text(statement), func(rows *sql.Rows, r *store.UnpublishedRef) error {
+		return rows.Scan(&r.ID, &r.Version)
+	}, of, after, limit)
+	return found, Doing("query what is to be published", err)
 }
 
-func scanUnpublished(rows *sql.Rows, u *store.Unpublished) error {
+// LoadUnpublished implements Store.LoadUnpublished and Store.LoadUnpublishedRejected.
+func LoadUnpublished[T any](
+	ctx context.Context, d Database, statement string, scan func(*sql.Rows, *T) error, id string, maxBytes int,
+) (loaded T, err error) {
+	found, err := store.Query(ctx, d.Pool(ctx), d.Text(statement), scan, id, maxBytes)
+	if err == nil && len(found) == 0 {
+		err = store.ErrGone
+	}
+	if err != nil {
+		return loaded, Doing("load what is to be published", err)
+	}
+	return found[0], nil
+}
+
+// ScanUnpublished scans a poisoned status with its message.
+func ScanUnpublished(rows *sql.Rows, u *store.Unpublished) error {
 	var lastError sql.NullString
 	var m StoredMessage
 	var messageID string
-	err := rows.Scan(&u.StatusID, &u.Version, &u.ErrorCount, &u.AbandonedCount, &lastError, &messageID, &m.Number,
+	err := rows.Scan(&u.ErrorCount, &u.AbandonedCount, &lastError, &messageID, &m.Number,
 		&m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties,
 		&m.OrderingKey, &m.ReceivedAt)
-	if err != nil {
-		return err
+	u.LastError = lastError.String
+	u.Omitted = !m.Properties.Valid
+	if u.Message = (models.Message{ID: messageID}); m.Number.Valid {
+		u.Message = *m.Message(messageID)
 	}
-	u.LastError, u.Message = lastError.String, *m.Message(messageID)
-	return nil
+	return err
 }
 
-// UnpublishedRejected implements Store.UnpublishedRejected.
-func UnpublishedRejected(
-	ctx context.Context, d Database, sql Publishing, channel string, limit int,
-) ([]models.RejectedMessage, error) {
-	found, err := store.Query(ctx, d.Pool(ctx), d.Text(sql.Rejected), scanRejected, channel, limit)
-	return found, Doing("query rejected messages to publish", err)
+// ScanUnpublishedRejected scans a rejected message. Its headers are NULL if they are left out.
+func ScanUnpublishedRejected(rows *sql.Rows, u *store.UnpublishedRejected) error {
+	var timestamp, rejectedAt store.Stamp
+	var hasKey, hasValue bool
+	var headers sql.NullString
+	m := &u.RejectedMessage
+	err := rows.Scan(&m.ID, &m.Channel, &m.Topic, &m.Partition, &m.Offset, &timestamp, &hasKey, &m.Key, &hasValue,
+		&m.Value, &headers, &m.Reason, &rejectedAt)
+	m.Timestamp, m.RejectedAt, m.Headers = timestamp.Time, rejectedAt.Time, headers.String
+	u.Omitted = !headers.Valid
+	if hasKey {
+		m.Key = Filled(m.Key)
+	}
+	if hasValue && !u.Omitted {
+		m.Value = Filled(m.Value)
+	}
+	return err
 }
 
-// MarkPublished implements Store.MarkPublished.
-func MarkPublished(ctx context.Context, d Database, sql Publishing, statusID string, version int64, at any) error {
-	_, err := store.Exec(ctx, d.Pool(ctx), d.Text(sql.MarkStatus), statusID, version, at)
-	return Doing("mark a poisoned status as published", err)
-}
-
-// MarkRejectedPublished implements Store.MarkRejectedPublished.
-func MarkRejectedPublished(ctx context.Context, d Database, sql Publishing, id string, at any) error {
-	_, err := store.Exec(ctx, d.Pool(ctx), d.Text(sql.MarkRejected), id, at)
-	return Doing("mark a rejected message as published", err)
+// MarkPublished implements Store.MarkPublished and Store.MarkRejectedPublished.
+func MarkPublished(ctx context.Context, d Database, statement string, args ...any) error {
+	_, err := store.Exec(ctx, d.Pool(ctx), d.Text(statement), args...)
+	return Doing("mark what is published", err)
 }

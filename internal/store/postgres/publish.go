@@ -6,39 +6,58 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
-	"github.com/gorm-inbox/inbox/models"
 )
 
-// publishingSQL uses the indexes on unpublished rows, and the primary keys to mark rows.
+// publishingSQL lists by the indexes on unpublished rows. It loads and marks rows by their primary keys, and
+// finds messages by the unique index on their numbers.
 var publishingSQL = base.Publishing{
 	Statuses: `
-SELECT s.id::text, s.version, s.error_count, s.abandoned_count, s.last_error, m.id, m.number, m.namespace, m.transport_name, m.type, m.source,
-	m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at
-FROM (
-	SELECT id, version, error_count, abandoned_count, last_error, message_number FROM {statuses}
-	WHERE handler_key = $1 AND is_poisoned AND completed_at IS NULL AND published_at IS NULL ORDER BY id LIMIT $2
-) s JOIN {messages} m ON m.number = s.message_number
-ORDER BY s.id`,
+SELECT id::text, version FROM {statuses} s
+WHERE handler_key = $1 AND is_poisoned AND completed_at IS NULL AND published_at IS NULL AND s.id > $2::text::uuid ORDER BY s.id LIMIT $3`,
 	Rejected: `
-SELECT id::text, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value",
-	headers, reason, rejected_at
-FROM {rejected} r WHERE channel = $1 AND published_at IS NULL ORDER BY r.id LIMIT $2`,
+SELECT id::text, 0 FROM {rejected} r WHERE channel = $1 AND published_at IS NULL AND r.id > $2::text::uuid ORDER BY r.id LIMIT $3`,
+	Status: `
+SELECT s.error_count, s.abandoned_count, s.last_error, s.message_id, m.number, m.namespace, m.transport_name, m.type, m.source,
+	CASE WHEN f.fits THEN m.content END, m.content_type, CASE WHEN f.fits THEN m.serialized_properties END, m.ordering_key, m.received_at
+FROM {statuses} s LEFT JOIN {messages} m ON m.number = s.message_number
+	LEFT JOIN (SELECT true AS fits) f ON octet_length(m.content) + octet_length(m.serialized_properties) <= $2
+WHERE s.id = $1::text::uuid AND s.is_poisoned AND s.completed_at IS NULL`,
+	Record: `
+SELECT id::text, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, CASE WHEN f.fits THEN "key" END,
+	"value" IS NOT NULL, CASE WHEN f.fits THEN "value" END, CASE WHEN f.fits THEN headers END, reason, rejected_at
+FROM {rejected} r
+	LEFT JOIN (SELECT true AS fits) f ON COALESCE(octet_length("key"), 0) + COALESCE(octet_length("value"), 0) + octet_length(headers) <= $2
+WHERE r.id = $1::text::uuid`,
 	MarkStatus:   `UPDATE {statuses} SET published_at = $3::timestamptz WHERE id = $1::text::uuid AND version = $2 AND is_poisoned`,
 	MarkRejected: `UPDATE {rejected} SET published_at = $2::timestamptz WHERE id = $1::text::uuid`,
 }
 
-func (p *Store) Unpublished(ctx context.Context, handlerKey string, limit int) ([]store.Unpublished, error) {
-	return base.Unpublished(ctx, p.Database, publishingSQL, handlerKey, limit)
+func (p *Store) Unpublished(
+	ctx context.Context, handlerKey, after string, limit int,
+) ([]store.UnpublishedRef, error) {
+	return base.Unpublished(ctx, p.Database, publishingSQL.Statuses, handlerKey, after, limit)
 }
 
-func (p *Store) UnpublishedRejected(ctx context.Context, channel string, limit int) ([]models.RejectedMessage, error) {
-	return base.UnpublishedRejected(ctx, p.Database, publishingSQL, channel, limit)
+func (p *Store) UnpublishedRejected(
+	ctx context.Context, channel, after string, limit int,
+) ([]store.UnpublishedRef, error) {
+	return base.Unpublished(ctx, p.Database, publishingSQL.Rejected, channel, after, limit)
 }
 
-func (p *Store) MarkPublished(ctx context.Context, statusID string, version int64, at time.Time) error {
-	return base.MarkPublished(ctx, p.Database, publishingSQL, statusID, version, at.UTC())
+func (p *Store) LoadUnpublished(ctx context.Context, statusID string, maxBytes int) (store.Unpublished, error) {
+	return base.LoadUnpublished(ctx, p.Database, publishingSQL.Status, base.ScanUnpublished, statusID, maxBytes)
 }
 
-func (p *Store) MarkRejectedPublished(ctx context.Context, id string, at time.Time) error {
-	return base.MarkRejectedPublished(ctx, p.Database, publishingSQL, id, at.UTC())
+func (p *Store) LoadUnpublishedRejected(
+	ctx context.Context, id string, maxBytes int,
+) (store.UnpublishedRejected, error) {
+	return base.LoadUnpublished(ctx, p.Database, publishingSQL.Record, base.ScanUnpublishedRejected, id, maxBytes)
+}
+
+func (p *Store) MarkPublished(ctx context.Context, ref store.UnpublishedRef, at time.Time) error {
+	return base.MarkPublished(ctx, p.Database, publishingSQL.MarkStatus, ref.ID, ref.Version, at.UTC())
+}
+
+func (p *Store) MarkRejectedPublished(ctx context.Context, ref store.UnpublishedRef, at time.Time) error {
+	return base.MarkPublished(ctx, p.Database, publishingSQL.MarkRejected, ref.ID, at.UTC())
 }

@@ -1,8 +1,10 @@
 package storetest
 
 import (
+	"bytes"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -12,12 +14,18 @@ import (
 // unpublished returns the message IDs of a handler's poisoned statuses that are not published.
 func (s *suite) unpublished(handlerKey string) (ids []string) {
 	s.Helper()
-	found, err := s.store.Unpublished(s.ctx, handlerKey, 10)
+	found, err := s.store.Unpublished(s.ctx, handlerKey, "", 10)
 	require.NoError(s, err)
-	for _, u := range found {
+	for _, ref := range found {
+		u, err := s.store.LoadUnpublished(s.ctx, ref.ID, 1000)
+		require.NoError(s, err)
 		ids = append(ids, u.Message.ID)
 	}
 	return ids
+}
+
+func unpublishedRef(row models.HandlerStatus) store.UnpublishedRef {
+	return store.UnpublishedRef{ID: row.ID, Version: int64(row.Version)}
 }
 
 // Contract 7.9.
@@ -33,14 +41,16 @@ var publishTests = []test{
 		s.end(s.status("m2", "mail"), models.OutcomeDiscarded, noon)
 		s.complete(noon, claims[2])
 
-		found, err := s.store.Unpublished(s.ctx, "mail", 10)
-		require.NoError(s, err)
-		require.Len(s, found, 1)
 		row := s.status("m1", "mail")
-		require.Equal(s, store.Unpublished{StatusID: row.ID, Version: int64(row.Version), ErrorCount: 2, LastError: text,
-			Message: *claims[0].Message}, found[0])
+		ref := unpublishedRef(row)
+		found, err := s.store.Unpublished(s.ctx, "mail", "", 10)
+		require.NoError(s, err)
+		require.Equal(s, []store.UnpublishedRef{ref}, found)
+		loaded, err := s.store.LoadUnpublished(s.ctx, row.ID, 1000)
+		require.NoError(s, err)
+		require.Equal(s, store.Unpublished{ErrorCount: 2, LastError: text, Message: *claims[0].Message}, loaded)
 
-		require.NoError(s, s.store.MarkPublished(s.ctx, row.ID, int64(row.Version), noon))
+		require.NoError(s, s.store.MarkPublished(s.ctx, ref, noon))
 		require.Empty(s, s.unpublished("mail"))
 		published := s.status("m1", "mail")
 		require.Equal(s, noon, published.PublishedAt.UTC())
@@ -49,39 +59,65 @@ var publishTests = []test{
 	{"a status that was poisoned again meanwhile is not marked", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		s.poison(s.claim(noon, 1, "mail")[0])
-		row := s.status("m1", "mail")
+		ref := unpublishedRef(s.status("m1", "mail"))
 		s.retry("m1", "mail")
-		require.NoError(s, s.store.MarkPublished(s.ctx, row.ID, int64(row.Version), noon))
+		require.NoError(s, s.store.MarkPublished(s.ctx, ref, noon))
 		require.Empty(s, s.unpublished("mail"), "it is not poisoned")
+		_, err := s.store.LoadUnpublished(s.ctx, ref.ID, 1000)
+		require.ErrorIs(s, err, store.ErrGone)
 		s.poison(s.claim(noon.Add(time.Hour), 1, "mail")[0])
-		require.NoError(s, s.store.MarkPublished(s.ctx, row.ID, int64(row.Version), noon))
+		require.NoError(s, s.store.MarkPublished(s.ctx, ref, noon))
 		require.Equal(s, []string{"m1"}, s.unpublished("mail"))
 	}},
-	{"no more are found than asked for, the earliest first", func(s *suite) {
+	{"no more are found than asked for, in the order of their IDs", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
 		for _, c := range s.claim(noon, 3, "mail") {
 			s.poison(c)
 		}
-		found, err := s.store.Unpublished(s.ctx, "mail", 2)
+		found, err := s.store.Unpublished(s.ctx, "mail", "", 2)
 		require.NoError(s, err)
 		require.Len(s, found, 2)
-		require.Less(s, found[0].StatusID, found[1].StatusID)
-		require.Equal(s, found[0].Message.ID, s.unpublished("mail")[0])
+		require.Less(s, found[0].ID, found[1].ID)
+		rest, err := s.store.Unpublished(s.ctx, "mail", found[1].ID, 2)
+		require.NoError(s, err)
+		require.Len(s, rest, 1)
+		require.Less(s, found[1].ID, rest[0].ID)
 	}},
 	{"a channel's rejected messages are found until they are marked", func(s *suite) {
 		other := *rejection(3)
 		other.Channel = "other"
 		ids := s.keep(*rejection(1), *rejection(2), other)
-		found, err := s.store.UnpublishedRejected(s.ctx, rejection(1).Channel, 10)
+		found, err := s.store.UnpublishedRejected(s.ctx, rejection(1).Channel, "", 10)
 		require.NoError(s, err)
-		require.Len(s, found, 2)
-		loaded, err := s.store.LoadRejected(s.ctx, ids[0])
+		require.Equal(s, []store.UnpublishedRef{{ID: ids[0]}, {ID: ids[1]}}, found)
+		stored, err := s.store.LoadRejected(s.ctx, ids[0])
 		require.NoError(s, err)
-		require.Equal(s, loaded, found[0])
-		require.NoError(s, s.store.MarkRejectedPublished(s.ctx, ids[0], noon))
-		found, err = s.store.UnpublishedRejected(s.ctx, rejection(1).Channel, 10)
+		loaded, err := s.store.LoadUnpublishedRejected(s.ctx, ids[0], 1000)
 		require.NoError(s, err)
-		require.Len(s, found, 1)
-		require.Equal(s, ids[1], found[0].ID)
+		require.Equal(s, store.UnpublishedRejected{RejectedMessage: stored}, loaded)
+		require.NoError(s, s.store.MarkRejectedPublished(s.ctx, found[0], noon))
+		found, err = s.store.UnpublishedRejected(s.ctx, rejection(1).Channel, "", 10)
+		require.NoError(s, err)
+		require.Equal(s, []store.UnpublishedRef{{ID: ids[1]}}, found)
+		_, err = s.store.LoadUnpublishedRejected(s.ctx, uuid.NewString(), 1000)
+		require.ErrorIs(s, err, store.ErrGone)
+	}},
+	{"what is too large is loaded without its content", func(s *suite) {
+		large := message("m1", "mail")
+		large.Content = bytes.Repeat([]byte("x"), 2000)
+		s.accept(large)
+		s.poison(s.claim(noon, 1, "mail")[0])
+		u, err := s.store.LoadUnpublished(s.ctx, s.status("m1", "mail").ID, 1000)
+		require.NoError(s, err)
+		require.True(s, u.Omitted)
+		require.Equal(s, "m1", u.Message.ID)
+		require.Empty(s, u.Message.Content)
+		bad := *rejection(1)
+		bad.Value = large.Content
+		r, err := s.store.LoadUnpublishedRejected(s.ctx, s.keep(bad)[0], 1000)
+		require.NoError(s, err)
+		require.True(s, r.Omitted)
+		require.Equal(s, bad.Offset, r.Offset)
+		require.Empty(s, r.Value)
 	}},
 }
