@@ -116,7 +116,7 @@ func TestDirectChannelHasItsOwnNumberOfAttempts(t *testing.T) {
 		r.produce(1, 0)
 		ib, _ := r.run(t, settings{channel: []inbox.ChannelOption{
 			inbox.ConfigureChannel(func(o *inbox.ChannelOptions) { o.MaxRetries = 2 })}},
-			r.handler("h", func(context.Context, inboxtest.Bytes) error { return errBoom }))
+			r.handler("bad", func(context.Context, inboxtest.Bytes) error { return errBoom }), r.handler("good", r.done))
 		r.awaitCommitted(t)
 		rows := r.rejected(t, ib)
 		require.Len(t, rows, 1)
