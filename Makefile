@@ -42,13 +42,22 @@ test: ## all tests and a part of the mutants, with real servers that it starts a
 # of the first module begin first: at its end none is alone.
 LONGEST := processor internal/store/postgres
 
+# Then the behaviour on SQLite alone with GORM's default driver, which is in C. Without -race:
+# the same code has run with it before.
+WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+ifeq ($(PACKAGES),./...)
+MATTN := $(WITH_MATTN) . ./processor ./acceptor ./cleanup ./ops ./idempotent/...
+else
+MATTN := true
+endif
+
 # All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8
 MUTANTS := -part $(TURN) -jobs 2
 
 .PHONY: test-here
 test-here: $(BIN)/testreport $(BIN)/mutants
-	@set -eu -o pipefail; { ($(call in_modules,go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(PACKAGES))) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
+	@set -eu -o pipefail; { ($(call in_modules,go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(PACKAGES))) && $(MATTN) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
 
 .PHONY: mutants
 mutants: ## put all known defects in, one at a time, and see tests fail

@@ -27,6 +27,9 @@ type channel struct {
 	withoutInbox  bool           // exempt from ConsumeChannelInboxRequirement
 	configure     []func(o *ChannelOptions)
 	options       ChannelOptions // the inbox's, changed by configure; set by newConfig
+	injections    []*injection
+	values        map[*injection]injected // nil while the Fx graph is not known
+	problems      []error
 }
 
 type subscription struct {
@@ -44,15 +47,16 @@ type ChannelOption func(*channel)
 // others: give topics of other producers a channel of their own. Do not change the name without IDNamespace, which
 // keeps stored messages known.
 func Channel(name string, opts ...ChannelOption) Option {
-	c := &channel{name: name}
-	for _, o := range opts {
-		if o != nil {
-			o(c)
-		}
-	}
 	return func(cfg *config) {
-		own := *c // an Option may be given to several inboxes, whose options differ
-		cfg.channels = append(cfg.channels, &own)
+		c := &channel{name: name, values: cfg.values}
+		for _, o := range opts {
+			if o != nil {
+				o(c)
+			}
+		}
+		cfg.injections = append(cfg.injections, c.injections...)
+		cfg.problems = append(cfg.problems, c.problems...)
+		cfg.channels = append(cfg.channels, c)
 	}
 }
 
@@ -125,7 +129,7 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 		}
 		for _, other := range channels {
 			switch {
-			case other == c:
+			case other == c, len(c.injections)+len(other.injections) > 0 && c.values == nil: // it may get a namespace
 			case other.name == name && len(other.namespaces) == 0:
 				problems = append(problems,
 					fmt.Errorf("channel %q shares the IDs of channel %q, which does not say so: give both inbox.IDNamespace(%q)",
@@ -204,33 +208,38 @@ func AllowConsumeWithoutInbox() ChannelOption { return func(c *channel) { c.with
 // validateModes returns what the channels' delivery modes do not support.
 func (cfg *config) validateModes(subscriptions []registry.Subscription) error {
 	var problems []error
-	modes := map[string]deliveryMode{} // of the synchronous channels
+	modes := map[string]deliveryMode{} // of the channels whose mode is known
 	for _, c := range cfg.channels {
+		if !(cfg.incomplete() && len(c.injections) > 0) {
+			modes[c.name] = c.mode
+		}
 		if c.mode == modeInbox {
 			continue
 		}
-		modes[c.name] = c.mode
 		if len(c.declaredModes) > 1 {
 			problems = append(problems,
 				fmt.Errorf("channel %q has several delivery modes %v: declare one of inbox.Inline and inbox.Direct, once", c.name,
 					c.declaredModes))
 		}
-		if len(c.kafka) == 0 {
+		if len(c.kafka) == 0 && !(cfg.incomplete() && len(c.injections) > 0) {
 			problems = append(problems,
 				fmt.Errorf("channel %q is in %s mode and has no transport: declare inbox.Kafka, or leave inbox.%[2]s out", c.name,
 					c.mode))
 		}
-		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox {
+		if cfg.options.ConsumeChannelInboxRequirement == RequirementFail && !c.withoutInbox && !cfg.optionsOpen() {
 			problems = append(problems,
 				fmt.Errorf("channel %q consumes in %s mode, and option ConsumeChannelInboxRequirement is %s: use the inbox, or declare inbox.AllowConsumeWithoutInbox",
 					c.name, c.mode, RequirementFail))
 		}
 		if c.inline != nil {
-			problems = append(problems, c.inline.problems(c, cfg.options.ConsumeChannelInboxRequirement)...)
+			problems = append(problems, c.inline.problems(c, cfg)...)
 		}
 	}
 	for _, s := range subscriptions {
-		mode := modes[s.Channel] // modeInbox if it is missing
+		mode, known := modes[s.Channel]
+		if !known {
+			continue
+		}
 		for _, option := range unsupportedOptions(s.Handler, mode) {
 			problems = append(problems, fmt.Errorf("channel %q, type %q, handler %q: %s is not supported in %s mode", s.Channel,
 				s.Type, s.Handler.Key(), option, mode))
@@ -334,10 +343,31 @@ func (ib *Inbox) pausedSynchronous(channel string) []string {
 // validateChannels returns what is wrong with the channels themselves. The registry checks the handlers, and
 // validateKafka the transports.
 func (cfg *config) validateChannels() error {
-	if len(cfg.channels) == 0 {
-		return errors.New("it has no channels: declare them with inbox.Channel")
-	}
 	var problems []error
+	if len(cfg.channels) == 0 && len(cfg.added) == 0 && !(cfg.incomplete() && (cfg.extended || cfg.injects)) {
+		if cfg.feature {
+			problems = append(problems, errors.New("inbox.Extend has no channels and no handlers"))
+		} else {
+			problems = append(problems, errors.New("it has no channels: declare them with inbox.Channel"))
+		}
+	}
+	for _, a := range cfg.added {
+		if !cfg.incomplete() {
+			problems = append(problems, noChannel(a.channel))
+		}
+	}
+	for _, c := range cfg.all() {
+		for _, s := range c.subscriptions {
+			switch {
+			case s.spec == nil:
+				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
+			case s.spec.graph != nil && !cfg.withFx:
+				problems = append(problems,
+					fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+						c.name, s.typ, s.spec.key, s.spec.graph.typ))
+			}
+		}
+	}
 	seen := map[string]bool{}
 	for _, c := range cfg.channels {
 		problems = append(problems, c.namespaceProblems(cfg.channels)...)
@@ -352,18 +382,8 @@ func (cfg *config) validateChannels() error {
 		if len(c.kafka) > 1 {
 			problems = append(problems, fmt.Errorf("channel %q has inbox.Kafka twice: list all topics in one", c.name))
 		}
-		if len(c.subscriptions) == 0 {
+		if len(c.subscriptions) == 0 && !cfg.handlersOpen(c) {
 			problems = append(problems, fmt.Errorf("channel %q has no handlers: declare them with inbox.On", c.name))
-		}
-		for _, s := range c.subscriptions {
-			switch {
-			case s.spec == nil:
-				problems = append(problems, fmt.Errorf("channel %q, type %q: a handler is nil", c.name, s.typ))
-			case s.spec.graph != nil && !cfg.withFx:
-				problems = append(problems,
-					fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
-						c.name, s.typ, s.spec.key, s.spec.graph.typ))
-			}
 		}
 	}
 	return errors.Join(problems...)
@@ -382,7 +402,8 @@ func subscriptionsOf(channels []*channel, resolved map[*HandlerSpec]*handler.Han
 			if r := resolved[s.spec]; r != nil {
 				h = r
 			}
-			subs = append(subs, registry.Subscription{Channel: c.name, Type: s.typ, Handler: h})
+			subs = append(subs, registry.Subscription{Channel: c.name, Type: s.typ, Handler: h,
+				Synchronous: c.mode != modeInbox})
 		}
 	}
 	return subs

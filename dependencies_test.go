@@ -31,7 +31,7 @@ func TestApplicationsOnPostgreSQLGetNoModuleOfTestsOrOfOtherDatabases(t *testing
 // levels are the packages of this module from the top down. Each imports only packages of lower levels. Services do not
 // import each other: the types that they share are in handler or envelope.
 var levels = []string{
-	"internal/inboxtest",
+	"internal/inboxtest dashboard/dashboardfx",
 	"fxtest",
 	".",
 	"dashboard",

@@ -9,9 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
@@ -84,6 +86,55 @@ func TestProgramsWithOtherHandlersAreNamedOnceADeployIsOver(t *testing.T) {
 		}, "some sweeps pass")
 		require.Equal(t, 1, logs.FilterMessageSnippet(said).Len())
 		require.Zero(t, quiet.FilterMessageSnippet(said).Len(), "a deploy may be under way")
+	})
+}
+
+// Contract 11.5: the processes of the deploy that adds a handler say so, and no later one does.
+func TestNewHandlersAreLoggedByTheDeployThatAddsThem(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const said = "handlers are new"
+		began := int64(0)
+		start := func(handlers ...*inbox.HandlerSpec) *observer.ObservedLogs {
+			log, logs := inboxtest.Observe()
+			inboxtest.Start(t, inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inboxtest.Handlers(handlers...)))
+			began++
+			inboxtest.Eventually(t, func() bool {
+				var rows int64
+				require.NoError(t, d.DB.Table("inbox_workers").Count(&rows).Error)
+				return rows == began
+			}, "its row")
+			return logs
+		}
+		swept := func() {
+			last := lastHeartbeat(t, d)
+			inboxtest.Eventually(t, func() bool { return lastHeartbeat(t, d).Sub(last) > 500*time.Millisecond }, "sweeps pass")
+		}
+		do := func(key string, opts ...handler.Option) *inbox.HandlerSpec {
+			return inboxtest.Do(key, inboxtest.Nothing, opts...)
+		}
+		first := start(do("mail"))
+		swept()
+		require.Zero(t, first.FilterMessageSnippet(said).Len(), "nothing is new in the first program")
+		one := start(do("mail"), do("bill"), do("letter", handler.LegacyKeys("mailing")))
+		two := start(do("mail"), do("bill"), do("letter", handler.LegacyKeys("mailing")))
+		renamed := start(do("post", handler.LegacyKeys("mail")))
+		for _, logs := range []*observer.ObservedLogs{one, two} {
+			inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet(said).Len() > 0 }, "it is said")
+		}
+		swept()
+		for _, logs := range []*observer.ObservedLogs{one, two} {
+			lines := logs.FilterMessageSnippet(said).All()
+			require.Len(t, lines, 1)
+			require.Equal(t, []any{"bill", "letter"}, lines[0].ContextMap()["handler_keys"])
+			require.Contains(t, lines[0].ContextMap(), "since")
+		}
+		require.Zero(t, renamed.FilterMessageSnippet(said).Len(), "a renamed handler is known by its old key")
+		require.NoError(t, d.DB.Exec(`UPDATE inbox_workers SET started_at = ?`, time.Now().UTC().Add(-time.Hour)).Error)
+		require.NoError(t, d.DB.Exec(`UPDATE inbox_workers SET started_at = ? WHERE handler_keys = '["mail"]'`,
+			time.Now().UTC().Add(-2*time.Hour)).Error)
+		later := start(do("mail"), do("bill"), do("letter", handler.LegacyKeys("mailing")))
+		swept()
+		require.Zero(t, later.FilterMessageSnippet(said).Len(), "the deploy is long over")
 	})
 }
 

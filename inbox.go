@@ -136,6 +136,9 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if _, err := ib.newConsumers(); err != nil {
 		return fail(err)
 	}
+	if _, err := ib.Ops(); err != nil {
+		return nil, err
+	}
 	return ib, nil
 }
 
@@ -315,25 +318,15 @@ func (ib *Inbox) setPaused(ctx context.Context, key string, paused bool) error {
 // Counters returns what this process has counted since New.
 func (ib *Inbox) Counters() handler.Counts { return ib.counters.Snapshot() }
 
-// Messages scopes a query to the inbox's messages: db.Scopes(ib.Messages).
-func (ib *Inbox) Messages(db *gorm.DB) *gorm.DB {
-	return db.Model(&models.Message{}).Table(ib.naming.Messages())
-}
-
-// Statuses scopes a query to the inbox's statuses: db.Scopes(ib.Statuses).
-func (ib *Inbox) Statuses(db *gorm.DB) *gorm.DB {
-	return db.Model(&models.HandlerStatus{}).Table(ib.naming.HandlerStatuses())
-}
-
-// Rejected scopes a query to the inbox's rejected messages: db.Scopes(ib.Rejected).
-func (ib *Inbox) Rejected(db *gorm.DB) *gorm.DB {
-	return db.Model(&models.RejectedMessage{}).Table(ib.naming.RejectedMessages())
-}
-
-// Gaps scopes a query to the gaps that channels have passed: db.Scopes(ib.Gaps).
-func (ib *Inbox) Gaps(db *gorm.DB) *gorm.DB {
-	return db.Model(&models.Gap{}).Table(ib.naming.Gaps())
-}
+// Tables directs a statement of GORM's to this inbox's table of the rows that the statement is about,
+// whatever the tables' schema and prefix (contract 3.4):
+//
+//	db.Clauses(ib.Tables()).Where("is_poisoned").Find(&statuses)
+//	db.Clauses(ib.Tables()).Model(&models.Marker{}).Count(&n)
+//	gorm.G[models.HandlerStatus](db, ib.Tables()).Where("is_poisoned").Find(ctx)
+//
+// It also has the tables' names, for SQL of one's own: ib.Tables().HandlerStatuses().
+func (ib *Inbox) Tables() models.Naming { return ib.naming }
 
 func (ib *Inbox) name(err error) error {
 	if err == nil {

@@ -133,7 +133,7 @@ func (in *inlineConfig) handlersWithoutStore(c *channel) []string {
 }
 
 // problems returns what is wrong with the channel's declaration.
-func (in *inlineConfig) problems(c *channel, requirement InboxRequirement) []error {
+func (in *inlineConfig) problems(c *channel, cfg *config) []error {
 	var problems []error
 	seen := map[string]bool{}
 	for _, h := range in.handlers {
@@ -141,6 +141,7 @@ func (in *inlineConfig) problems(c *channel, requirement InboxRequirement) []err
 			return s.spec != nil && s.spec.key == h.key
 		})
 		switch {
+		case !known && cfg.handlersOpen(c):
 		case !known:
 			problems = append(problems, fmt.Errorf("channel %q: inbox.InlineHandler: the channel has no handler %q", c.name,
 				h.key))
@@ -150,7 +151,8 @@ func (in *inlineConfig) problems(c *channel, requirement InboxRequirement) []err
 		}
 		seen[h.key] = true
 	}
-	if keys := in.handlersWithoutStore(c); len(keys) > 0 && requirement == RequirementFail {
+	if keys := in.handlersWithoutStore(c); len(keys) > 0 && !cfg.optionsOpen() &&
+		cfg.options.ConsumeChannelInboxRequirement == RequirementFail {
 		problems = append(problems,
 			fmt.Errorf("channel %q is in %s mode without a store for handlers %q, and option ConsumeChannelInboxRequirement is %s: give inbox.InlineStore a store, or leave it out",
 				c.name, modeInline, keys, RequirementFail))

@@ -140,7 +140,7 @@ func TestOperatorsActWhateverTheDefaultIsolation(t *testing.T) {
 			inboxtest.Accept(t, ib, fmt.Sprint(i))
 		}
 		poisoned := func() (n int64) {
-			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("is_poisoned").Count(&n).Error)
+			require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("is_poisoned").Count(&n).Error)
 			return n
 		}
 		inboxtest.Eventually(t, func() bool { return poisoned() == 2*messages }, "all is poisoned")

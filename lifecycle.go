@@ -39,7 +39,27 @@ func (ib *Inbox) Start(ctx context.Context) error {
 	ib.mu.Lock()
 	ib.started = true
 	ib.mu.Unlock()
+	ib.logStarted()
 	return nil
+}
+
+// logStarted logs what runs, for operators who compare what several processes run.
+func (ib *Inbox) logStarted() {
+	h := ib.processor.Health()
+	var keys, channels []string
+	for registered := range ib.registry.Handlers() {
+		keys = append(keys, registered.Key())
+	}
+	for _, c := range ib.cfg.channels {
+		channels = append(channels, fmt.Sprintf("%s (%s)", c.name, c.mode))
+	}
+	mode := string(h.Mode)
+	if ib.cfg.manual {
+		mode = "manual"
+	}
+	ib.log.Info("inbox: started", zap.String(telemetry.FieldMode, mode), zap.Strings(telemetry.FieldHandlerKeys, keys),
+		zap.String(telemetry.FieldWorker, h.WorkerID), zap.String(telemetry.FieldSchema, ib.naming.Schema),
+		zap.String(telemetry.FieldTablePrefix, ib.naming.Prefix), zap.Strings(telemetry.FieldChannels, channels))
 }
 
 func (ib *Inbox) startAll(ctx context.Context) error {
@@ -84,7 +104,10 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	ib.mu.Lock()
 	ib.started = false
 	ib.mu.Unlock()
-	return ib.name(ib.stopAll(ctx))
+	worker := ib.processor.Health().WorkerID
+	err := ib.stopAll(ctx)
+	ib.log.Info("inbox: stopped", zap.String(telemetry.FieldWorker, worker), zap.Error(err))
+	return ib.name(err)
 }
 
 // stopAll ends what startAll started. Consumers, cleanup and sampling stop concurrently and get a third of the time at

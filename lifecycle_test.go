@@ -4,11 +4,13 @@ import (
 	"context"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
@@ -166,10 +168,11 @@ func TestStartLogsLanesThatADroppedKeySplits(t *testing.T) {
 
 // Contract 3.2: SQLite obeys foreign keys only where the DSN says so.
 func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
-	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)": 1, "&_pragma=foreign_keys(1)": 0} {
+	for pragma, warnings := range map[string]int{"": 1, "&_pragma=foreign_keys(0)&_foreign_keys=0": 1,
+		"&_pragma=foreign_keys(1)&_foreign_keys=1": 0} { // each driver's own name
 		log, logs := inboxtest.Observe()
 		db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+
-			"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"+pragma)
+			"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_journal_mode=WAL&_txlock=immediate"+pragma)
 		ib := inboxtest.New(t, db, log, inboxtest.Handlers(nothing("a")))
 		inboxtest.Start(t, ib)
 		require.Equal(t, warnings, logs.FilterMessageSnippet("foreign keys are off").Len(), "DSN with %q", pragma)
@@ -177,4 +180,36 @@ func TestForeignKeysThatAreOffAreWarnedOf(t *testing.T) {
 	log, logs := inboxtest.Observe()
 	inboxtest.Start(t, inboxtest.New(t, testenv.Postgres(t), log, inboxtest.Handlers(nothing("a"))))
 	require.Zero(t, logs.FilterMessageSnippet("foreign keys").Len(), "PostgreSQL")
+}
+
+// Contract 10.5: one line each, with the fields by which operators compare processes.
+func TestAStartAndAStopLogOneLine(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		observe, logs := inboxtest.Observe()
+		declared := []inbox.Option{observe, inbox.Configure(func(o *inbox.Options) { o.TablePrefix = "lines_" }),
+			inbox.Channel("c", inbox.On("t", nothing("a"), nothing("b"))),
+			inbox.Channel("direct", inbox.Direct(), inbox.Kafka(unreachableKafka), inbox.On("t", nothing("d")))}
+		ib, err := inbox.New("orders", d.DB, append([]inbox.Option{inboxtest.Brisk()}, declared...)...)
+		require.NoError(t, err)
+		ctx := context.Background()
+		for range 2 {
+			require.NoError(t, ib.Start(ctx))
+			require.NoError(t, ib.Start(ctx))
+			worker := ib.Health().Processor.WorkerID
+			require.NotEmpty(t, worker)
+			require.NoError(t, ib.Stop(ctx))
+			require.NoError(t, ib.Stop(ctx))
+			lines := logs.TakeAll()
+			info := slices.DeleteFunc(lines, func(l observer.LoggedEntry) bool {
+				return l.Message != "inbox: started" && l.Message != "inbox: stopped"
+			})
+			require.Len(t, info, 2)
+			mode := map[string]string{"sqlite": "exclusive", "postgres": "competing"}[d.DB.Dialector.Name()]
+			require.Equal(t, zap.InfoLevel, info[0].Level)
+			require.Equal(t, map[string]any{"inbox": "orders", "mode": mode, "handler_keys": []any{"a", "b", "d"},
+				"worker": worker, "schema": "", "table_prefix": "lines_",
+				"channels": []any{"c (Inbox)", "direct (Direct)"}}, info[0].ContextMap())
+			require.Equal(t, map[string]any{"inbox": "orders", "worker": worker}, info[1].ContextMap())
+		}
+	})
 }

@@ -100,14 +100,53 @@ func TestValidateAppFindsWhatAModuleLacks(t *testing.T) {
 	require.NoError(t, fx.ValidateApp(orders, namedDB("orders", nil), fx.Provide(newShipper), client, fx.NopLogger))
 }
 
-func TestTwoModulesOfOneNameAreRefusedWithBothPlaces(t *testing.T) {
-	err := startError(namedDB("orders", fxtest.OpenDB(t)),
-		inbox.Module("orders", inboxtest.Handlers(nothing("a"))),
-		inbox.Module("orders", inboxtest.Handlers(nothing("b"))))
-	_, words, _ := strings.Cut(err.Error(), "Failed: ")
-	require.Contains(t, words, `cannot provide *inbox.Inbox[name="orders"]`)
-	require.NotContains(t, words, "makeFuncStub")
-	require.Equal(t, 2, strings.Count(words, "module_errors_test.go"), words)
+// Contract 10.4: Fx names what is declared twice and both calls, without running anything.
+func TestWhatTwoModulesOrFeaturesDeclareIsRefusedWithBothPlaces(t *testing.T) {
+	handlers := func(keys ...string) inbox.Option {
+		var specs []*inbox.HandlerSpec
+		for _, key := range keys {
+			specs = append(specs, nothing(key))
+		}
+		return inboxtest.Handlers(specs...)
+	}
+	module := func(name string, opts ...inbox.Option) fx.Option {
+		return fx.Options(namedDB(name, nil), inbox.Module(name, opts...))
+	}
+	group := func(channel, key, broker string) inbox.Option {
+		return inbox.Channel(channel, inbox.On("t", nothing(key)), inbox.Kafka(kafkaconsumer.Config{
+			Brokers: []string{broker, "127.0.0.1:2"}, GroupID: "g", Topics: []string{"t1"}}))
+	}
+	for name, tc := range map[string]struct {
+		first, second fx.Option
+		want          string
+	}{
+		"module": {inbox.Module("orders", handlers("a")), inbox.Module("orders", handlers("b")),
+			`*inbox.Inbox[name="orders"]`},
+		"handler key": {module("orders", handlers("a", "b")), module("billing", handlers("c", "b")),
+			`inbox.handlerKey[name="b"]`},
+		"legacy key": {module("orders", inboxtest.Handlers(nothing("a", handler.LegacyKeys("old \"a`, 1")))),
+			module("billing", handlers("old \"a`, 1")), `inbox.handlerKey[name="old \"a` + "`" + `, 1"]`},
+		"key of a feature": {module("orders", handlers("a")),
+			inbox.Extend("orders", inbox.Subscribe("c", "u", nothing("a"))), `inbox.handlerKey[name="a"]`},
+		"keys of two features": {fx.Options(module("orders", handlers("a")),
+			inbox.Extend("orders", inbox.Channel("new", inbox.On("t", nothing("b"))))),
+			inbox.Extend("orders", inbox.Subscribe("c", "u", nothing("b"))), `inbox.handlerKey[name="b"]`},
+		"consumer group": {module("orders", group("one", "a", "127.0.0.1:1")),
+			module("billing", group("two", "b", "127.0.0.1:3")), `inbox.consumerGroup[name="g@127.0.0.1:2"]`},
+		"channel": {module("orders", handlers("a")), inbox.Extend("orders", handlers("b")),
+			`inbox.declaredChannel[name="orders/c"]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both := fx.Options(tc.first, tc.second)
+			for _, err := range []error{fx.ValidateApp(both, fx.NopLogger), startError(both)} {
+				require.Error(t, err)
+				_, words, _ := strings.Cut(err.Error(), "Failed: ")
+				require.Contains(t, words, "cannot provide "+tc.want+" from ")
+				require.NotContains(t, words, "makeFuncStub")
+				require.Equal(t, 2, strings.Count(words, "module_errors_test.go"), words)
+			}
+		})
+	}
 }
 
 func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {

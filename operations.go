@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 // Ops returns what operators look at this inbox with and act on it by, for a
 // dashboard or a program of one's own (contract 11.1). It has the inbox's
 // tables, clock, StatementTimeout and redaction hook (Redact), and what only this
-// process can do; configure may change the options. It needs no Start and starts nothing.
+// process can do; the option Ops, and then configure, may change the options. It needs no Start and starts nothing.
 func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) {
 		o.Naming, o.Clock, o.Live = ib.naming, ib.cfg.clock, live{ib}
@@ -26,7 +27,8 @@ func (ib *Inbox) Ops(configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	}
 	// The inbox's hook is last set but first to run, so that no option removes it.
 	last := func(o *ops.Options) { o.Redact = ib.cfg.redactor.Then(o.Redact).Hook() }
-	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first}, configure, []func(*ops.Options){last})...)
+	o, err := ops.New(ib.db, slices.Concat([]func(*ops.Options){first, ib.cfg.options.Ops}, configure,
+		[]func(*ops.Options){last})...)
 	return o, ib.name(err)
 }
 
@@ -83,20 +85,19 @@ func (l live) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	return l.ib.cleaner.Clean(ctx)
 }
 
-func (l live) HandlerKeys(key string) ([]string, error) {
-	h, known := l.ib.registry.Lookup(key)
+func (l live) Subscription(key string) (ops.Subscription, error) {
+	s, known := l.ib.registry.Subscription(key)
 	if !known {
-		return nil, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
+		return ops.Subscription{}, fmt.Errorf("handler key %q: %w", key, ops.ErrNotFound)
 	}
-	return h.Keys(), nil
-}
-
-func (l live) Ordered(key string) (ordered, skipsPoisoned bool) {
-	h, known := l.ib.registry.Lookup(key)
-	if !known {
-		return false, false
-	}
-	return h.Ordered(), h.SkipsPoisoned()
+	channels, namespaces := l.ib.cfg.channels, sharedNamespaces(l.ib.cfg.channels)
+	of := func(channel string) string { return cmp.Or(namespaces[channel], channel) }
+	return ops.Subscription{Handler: s.Handler, Channel: s.Channel, Type: s.Type, Namespace: of(s.Channel),
+		Shared: slices.ContainsFunc(channelNames(channels), func(name string) bool {
+			return name != s.Channel && of(name) == of(s.Channel)
+		}),
+		Retention: cmp.Or(s.Handler.Retention(), l.ib.cfg.options.Cleanup.Retention),
+		Stored:    !s.Synchronous}, nil
 }
 
 func (l live) Wake(handlerKeys ...string) {

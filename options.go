@@ -23,6 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/settings"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -123,27 +124,33 @@ type Options struct {
 	// (contract 11.6).
 	Redact redact.Hook `yaml:"-" env:"-"`
 
+	// Ops changes the options of what Inbox.Ops returns and Module provides. Do not use it for a single dashboard: that
+	// call of Inbox.Ops can. Default nil (contract 10.2, 11.1).
+	Ops func(o *ops.Options) `yaml:"-" env:"-"`
+
 	// Logger is the zap logger. Default nil: New logs nothing, and Module uses the Fx graph's *zap.Logger if there is
 	// one.
 	Logger *zap.Logger `yaml:"-" env:"-"`
 	// Clock replaces the system clock, for tests. Do not use it to shift time in production: workers of one inbox must
 	// agree on it. Default nil, the system's (contract 3.5).
 	Clock Clock `yaml:"-" env:"-"`
-	// MeterProvider receives the inbox's metrics. Do not set it where the application sets OpenTelemetry's global one
-	// (otel.SetMeterProvider): that is the default, and does nothing until it is set, before or after the inbox is
-	// made.
+	// MeterProvider receives the inbox's metrics. Do not set it where the Fx graph has a metric.MeterProvider, which
+	// Module uses, or where the application sets OpenTelemetry's global one (otel.SetMeterProvider): that is used
+	// otherwise, and does nothing until it is set, before or after the inbox is made.
 	//
 	// Counters are exported from New on, gauges between Start and Stop. Each process samples the database's gauges
 	// every SampleInterval, and all show the same: take their maximum, not their sum (contract 12).
 	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
 	// TracerProvider receives the inbox's spans: one of each accept, of one message or of a batch, and one of each
-	// attempt, linked to it. Do not set it where the application sets OpenTelemetry's global one
-	// (otel.SetTracerProvider), which is the default. The provider decides what is sampled. With full sampling, each
+	// attempt, linked to it. Do not set it where the Fx graph has a trace.TracerProvider, which Module uses, or where
+	// the application sets OpenTelemetry's global one (otel.SetTracerProvider), which is used otherwise. The provider
+	// decides what is sampled. With full sampling, each
 	// attempt makes a span and each message stores a hundred more bytes (contract 12).
 	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
 	// Propagator reads the producer's context from a message's headers, so that attempts continue its trace; what it
-	// cannot read begins a new one. Default propagation.TraceContext{} (traceparent and tracestate), whatever
-	// OpenTelemetry's global one is. Set it for producers that send their context in another format. It gets no value
+	// cannot read begins a new one. Default: Module uses the Fx graph's propagation.TextMapPropagator if there is one,
+	// without its baggage; otherwise propagation.TraceContext{} (traceparent and tracestate), whatever OpenTelemetry's
+	// global one is. Set it for producers that send their context in another format. It gets no value
 	// of more than 8 KiB. Do not let it read baggage (propagation.Baggage{}, which the global one of most applications
 	// has) unless you trust every producer: anyone who may write to the topic then decides what handlers, and the services
 	// they call, find in their context, such as a role or a tenant (contract 12).
@@ -224,7 +231,8 @@ func (o Options) Validate() error {
 	return errors.Join(all...)
 }
 
-// Option declares a part of an inbox: its settings (Configure) or a channel (Channel). Options are applied in order.
+// Option declares a part of an inbox: its settings (Configure), a channel (Channel), handlers of a channel that is
+// declared elsewhere (Subscribe), or options from the Fx graph (Inject). Options are applied in order.
 type Option func(*config)
 
 // Configure sets options. set gets the options as set so far, at first DefaultOptions. Assign options that were loaded
@@ -233,10 +241,15 @@ type Option func(*config)
 //	inbox.Configure(func(o *inbox.Options) { *o = loaded })
 //
 // They replace everything that a file can set. Options without a key, such as Logger, Hooks and Redact, keep the value
-// of an earlier Configure unless loaded has one. A nil set does nothing.
+// of an earlier Configure unless loaded has one. A nil set does nothing. Module may call set twice, the second time
+// with what Inject has set before.
 func Configure(set func(o *Options)) Option {
 	return func(c *config) {
 		if set == nil {
+			return
+		}
+		if c.feature {
+			c.problems = append(c.problems, errFeatureOptions)
 			return
 		}
 		before := c.options
@@ -250,12 +263,21 @@ func Configure(set func(o *Options)) Option {
 // config is everything a user declares about one inbox.
 type config struct {
 	name     string
+	declared []Option // as passed to New, Module or Extend
 	options  Options
 	channels []*channel
+	added    []addition // by Subscribe, to channels that are declared elsewhere
 	clock    Clock
 	redactor redaction.Redactor
 	manual   bool
-	withFx   bool // declared by Module
+	withFx   bool // declared by Module or Extend
+	feature  bool // declared by Extend: channels and handlers, no options
+	extended bool // features declare the rest
+	// injections are what the Fx graph gives; values have what they returned, nil while the graph is not known.
+	injections []*injection
+	values     map[*injection]injected
+	injects    bool    // an injection returns options of the inbox
+	problems   []error // of options, found while they were applied
 	// shutdown ends the Fx application; nil without Fx.
 	shutdown func(exitCode int) error
 }
@@ -266,12 +288,20 @@ type Clock = clock.Clock
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
 func newConfig(name string, opts []Option) *config {
-	c := &config{name: name, options: DefaultOptions()}
-	for _, o := range opts {
+	return (&config{name: name, declared: opts}).apply(nil)
+}
+
+// apply returns the declaration with its options applied. values are what the Fx graph gives, nil while it is not
+// known.
+func (cfg *config) apply(values map[*injection]injected) *config {
+	c := &config{name: cfg.name, declared: cfg.declared, withFx: cfg.withFx, feature: cfg.feature,
+		options: DefaultOptions(), values: values}
+	for _, o := range c.declared {
 		if o != nil {
 			o(c)
 		}
 	}
+	c.subscribe()
 	if c.clock = c.options.Clock; c.clock == nil {
 		c.clock = clock.System{}
 	}
@@ -286,22 +316,37 @@ func newConfig(name string, opts []Option) *config {
 }
 
 // validate returns everything that is wrong with the declaration, joined, each error with the inbox's name. It needs
-// neither the database nor the values of the Fx graph. It alone checks the declaration: later code relies on it.
+// neither the database nor the values of handlers from the Fx graph. It alone checks the declaration: later code relies
+// on it. Before the graph is known it accepts what features and injections may add.
 func (cfg *config) validate() error {
-	var all []error
+	all := slices.Clone(cfg.problems)
 	if cfg.name != "" && !validName.MatchString(cfg.name) {
 		all = append(all,
 			errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
-	all = append(all, cfg.options.Validate())
+	all = append(all, cfg.validateInjections())
+	if !cfg.feature {
+		all = append(all, cfg.options.Validate())
+	}
 	if cfg.options.ShutdownOnHalt && !cfg.withFx {
 		all = append(all, errNoShutdown)
 	}
-	subs := subscriptionsOf(cfg.channels, nil)
+	subs := subscriptionsOf(cfg.all(), nil)
 	_, err := registry.New(subs)
-	all = append(all, cfg.validateChannels(), registry.CheckKeys(registrations(cfg.name, cfg.channels)), err,
+	all = append(all, cfg.validateChannels(), registry.CheckKeys(registrations(cfg.name, cfg.all())), err,
 		cfg.validateModes(subs), cfg.validateKafka(), checkGroups(memberships(cfg.name, cfg.channels)))
 	return cfg.named(errors.Join(all...))
+}
+
+// incomplete reports whether the Fx graph may still add to the declaration.
+func (cfg *config) incomplete() bool { return cfg.withFx && cfg.values == nil }
+
+// optionsOpen reports whether the inbox's options are not known yet.
+func (cfg *config) optionsOpen() bool { return cfg.incomplete() && (cfg.feature || cfg.injects) }
+
+// handlersOpen reports whether a channel may get handlers that are not known yet.
+func (cfg *config) handlersOpen(c *channel) bool {
+	return cfg.incomplete() && (cfg.extended || cfg.injects || len(c.injections) > 0)
 }
 
 // named prefixes each error in err with the inbox's name.

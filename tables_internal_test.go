@@ -19,7 +19,7 @@ func TestClosedPoolsAreForgotten(t *testing.T) {
 		return n
 	}
 	remember := func() {
-		pool, err := sql.Open("sqlite", testenv.SQLiteDSN(t))
+		pool, err := sql.Open(testenv.SQLiteDriver(), testenv.SQLiteDSN(t))
 		require.NoError(t, err)
 		of.rememberPool(pool)
 		require.NoError(t, pool.Close())

@@ -119,7 +119,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 		for _, id := range []string{"x", strings.Repeat("x", 200), strings.Repeat("é", 200), strings.Repeat("🦊", 200)} {
 			require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, ib, id)[0].Outcome)
 			var stored []models.Message
-			require.NoError(t, d.DB.Scopes(ib.Messages).Where("id = ?", id).Find(&stored).Error)
+			require.NoError(t, d.DB.Clauses(ib.Tables()).Where("id = ?", id).Find(&stored).Error)
 			require.Len(t, stored, 1)
 		}
 		for id, reason := range map[string]string{
@@ -220,7 +220,7 @@ func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
 			results)
 		require.EqualValues(t, 1, ib.Counters().DuplicateContentDiffers)
 		var stored models.Message
-		require.NoError(t, d.DB.Scopes(ib.Messages).Take(&stored).Error)
+		require.NoError(t, d.DB.Clauses(ib.Tables()).Take(&stored).Error)
 		require.Equal(t, "1", string(stored.Content), "the first content stays")
 	})
 }

@@ -100,7 +100,7 @@ func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
 	})
 }
 
-// TestRenamedChannelKnowsItsMessagesByItsOldNamespace proves docs/renaming.md: under its old name,
+// TestRenamedChannelKnowsItsMessagesByItsOldNamespace proves docs/handlers.md: under its old name,
 // the channel's messages are still known.
 func TestRenamedChannelKnowsItsMessagesByItsOldNamespace(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -46,7 +46,7 @@ func clean(t *testing.T, ib *inbox.Inbox) handler.Deleted {
 
 func stored(t *testing.T, ib *inbox.Inbox) (messages []string) {
 	t.Helper()
-	require.NoError(t, ib.DB().Scopes(ib.Messages).Order("id").Pluck("id", &messages).Error)
+	require.NoError(t, ib.DB().Table(ib.Tables().Messages()).Order("id").Pluck("id", &messages).Error)
 	return messages
 }
 
@@ -92,7 +92,7 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 		require.Equal(t, []string{"halfway/b", "pending/a", "poisoned/a", "processing/a", "processing/b", "young/a",
 			"young/b"}, left)
 		var rejected int64
-		require.NoError(t, d.DB.Scopes(ib.Rejected).Count(&rejected).Error)
+		require.NoError(t, d.DB.Table(ib.Tables().RejectedMessages()).Count(&rejected).Error)
 		require.EqualValues(t, 1, rejected, "rejected records are never deleted automatically")
 		require.Zero(t, clean(t, ib))
 	})

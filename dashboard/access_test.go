@@ -37,7 +37,7 @@ var allowed = map[string]dashboard.Role{
 	"GET delete": dashboard.Admin, "POST delete": dashboard.Admin, "GET delete-rejected": dashboard.Admin,
 	"POST delete-rejected": dashboard.Admin,
 	"GET replay":           dashboard.Admin, "POST replay": dashboard.Admin, "GET cleanup": dashboard.Admin,
-	"POST cleanup": dashboard.Admin,
+	"POST cleanup": dashboard.Admin, "GET backfill": dashboard.Admin, "POST backfill": dashboard.Admin,
 }
 
 func TestRoutesHaveTheirAgreedRoles(t *testing.T) {

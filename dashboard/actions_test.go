@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/dashboard"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
@@ -107,6 +108,39 @@ func TestActionOnAllThatMatchIsCountedConfirmedAndFollowed(t *testing.T) {
 		require.NoError(t, r.dash.Stop(t.Context()))
 		fields.Set("token", r.token())
 		require.Equal(t, http.StatusTooManyRequests, r.post("bulk", fields).Status, "a stopped dashboard starts nothing")
+	})
+}
+
+// TestHandlerIsBackfilledAfterACount proves contract 11.1: what another program accepted without the
+// handler is counted, confirmed and added.
+func TestHandlerIsBackfilledAfterACount(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		old := inboxtest.New(t, r.d.Another(t), inbox.Configure(func(o *inbox.Options) { o.Clock = r.clock }),
+			inboxtest.Handlers(inboxtest.Do("mail", inboxtest.Nothing)))
+		inboxtest.Accept(t, old, "m1", "m2", "m3")
+		inboxtest.Accept(t, r.ib, "m3")
+		r.clock.Advance(time.Second)
+		require.Contains(t, r.page("handlers"), `href="./backfill?handler=ship"`)
+		require.Contains(t, r.page("backfill?handler=ship"), `type="datetime-local" name="from"`)
+		page := r.page("backfill?handler=ship&from=2026-01-01T11:00")
+		require.Contains(t, page, "2 messages?")
+		filter, fields := sent(t, page, "./backfill")
+		maps.Copy(fields, filter)
+		inboxtest.Accept(t, old, "late")
+		started := r.post("backfill", fields)
+		require.Equal(t, http.StatusSeeOther, started.Status, headingOf(started.Body))
+		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
+		require.Contains(t, r.page(address), `<dt>Added</dt><dd class="figure">2</dd>`)
+		require.Equal(t, "m2", inboxtest.Status(t, r.ib, "m2", "ship").MessageID)
+		require.Len(t, inboxtest.Statuses(t, r.ib), 4+3, "not the late message's")
+		require.Contains(t, r.page("backfill?handler=ship&from=2026-01-01T11:00&to=2026-01-01T12:00:01"), "Nothing is missing.")
+
+		require.Equal(t, http.StatusBadRequest, r.get("backfill").Status)
+		require.Equal(t, http.StatusBadRequest, r.post("backfill", url.Values{"handler": {"ship"}, "count": {"1"}}).Status)
+		fields.Del("count")
+		require.Equal(t, http.StatusBadRequest, r.post("backfill", fields).Status)
+		require.Equal(t, http.StatusNotFound, r.get("backfill?handler=nobody&from=2026-01-01T11:00").Status)
 	})
 }
 
@@ -230,8 +264,10 @@ func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 		r.ops = o
 		r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })
 		inboxtest.Accept(t, r.ib, "m1")
-		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("accept-all?channel=c"), r.get("cleanup"), r.get("replay?id=m1"),
-			r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token())} {
+		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("accept-all?channel=c"), r.get("cleanup"),
+			r.get("replay?id=m1"),
+			r.get("backfill?handler=mail"), r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token()),
+			r.bare("POST", "backfill", r.token())} {
 			require.Equal(t, http.StatusNotImplemented, got.Status)
 			require.Contains(t, got.Body, "Available in the application only")
 		}
@@ -266,6 +302,8 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 			{"workers", `href="./cleanup"`, "The cleanup cannot be run here. This dashboard has access to the database only.",
 				alone,
 				dashboard.Admin},
+			{"handlers", `href="./backfill?handler=mail"`,
+				"Handlers cannot be backfilled here. This dashboard has access to the database only.", alone, dashboard.Admin},
 		} {
 			r.ops = whole
 			r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })

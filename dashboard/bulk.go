@@ -140,7 +140,7 @@ func (q *request) startBulk() error {
 	if action == "discard" {
 		act = q.d.ops.DiscardMatching
 	}
-	expected, most, err := q.confirmed()
+	expected, most, err := confirmedCount(q.r.PostForm)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (q *request) startReAccept() error {
 	if err != nil {
 		return err
 	}
-	expected, most, err := q.confirmed()
+	expected, most, err := confirmedCount(q.r.PostForm)
 	if err != nil {
 		return err
 	}
@@ -226,12 +226,78 @@ func (q *request) startReAccept() error {
 		})
 }
 
-// confirmed returns the number that the user confirmed, and the most that the action may take: no
-// limit, 0, if there were too many to count.
-func (q *request) confirmed() (expected, most int64, err error) {
-	expected = numberIn(q.r.PostForm.Get("count"))
+// backfillBody is the data of the page that asks for the period of a backfill and then for confirmation.
+type backfillBody struct {
+	Handler  string
+	From, To string
+	// Counted means that Count is the dry run's, of the period above.
+	Counted bool
+	Count   ops.Count
+}
+
+// confirmBackfill asks for a period. With one it counts in a dry run and asks for confirmation of that number.
+func (q *request) confirmBackfill() error {
+	fields, from, to, err := q.backfillPeriod(q.query)
+	if err != nil {
+		return err
+	}
+	b := backfillBody{Handler: fields.Get("handler"), From: fields.Get("from"), To: fields.Get("to")}
+	if !from.IsZero() {
+		counted, err := q.d.ops.Backfill(q.r.Context(), q.actor(), b.Handler, from, to, ops.Bulk{DryRun: true})
+		if err != nil {
+			return err
+		}
+		b.Counted, b.Count = true, counted.Matched
+	}
+	return q.render("backfill", "Backfill a handler", "handlers", b)
+}
+
+// backfillPeriod reads a handler and a period. If that has a begin and no end, it ends now.
+func (q *request) backfillPeriod(query url.Values) (fields url.Values, from, to time.Time, err error) {
+	fields = only(query, []string{"handler", "from", "to"})
+	if fields.Get("handler") == "" {
+		return nil, from, to, badInput("The address does not name a handler.")
+	}
+	filter, err := filterOf(fields)
+	if err != nil {
+		return nil, from, to, err
+	}
+	from, to = filter.From, filter.To
+	if !from.IsZero() && to.IsZero() {
+		to = q.now()
+		fields.Set("to", to.Format(time.RFC3339Nano))
+	}
+	return fields, from, to, nil
+}
+
+// startBackfill starts the confirmed backfill and redirects to its progress page.
+func (q *request) startBackfill() error {
+	fields, from, to, err := q.backfillPeriod(q.given())
+	if err != nil {
+		return err
+	}
+	if from.IsZero() {
+		return badInput("The form does not say since when.")
+	}
+	expected, most, err := confirmedCount(q.r.PostForm)
+	if err != nil {
+		return err
+	}
+	actor, key := q.actor(), fields.Get("handler")
+	return q.startJob(&job{action: "backfill", expected: expected, back: "./handlers"},
+		func(ctx context.Context, j *job) error {
+			result, err := q.d.ops.Backfill(ctx, actor, key, from, to, ops.Bulk{Most: most, Progress: j.progress})
+			j.progress(result)
+			return err
+		})
+}
+
+// confirmedCount returns the count that was confirmed, and how many may be changed: as many, or without limit if there
+// were too many to count.
+func confirmedCount(form url.Values) (expected, most int64, err error) {
+	expected = numberIn(form.Get("count"))
 	switch {
-	case q.r.PostForm.Get("capped") != "":
+	case form.Get("capped") != "":
 		return expected, 0, nil
 	case expected == 0:
 		return 0, 0, badInput("The form does not say how many were confirmed.")
@@ -269,7 +335,7 @@ func (q *request) startJob(j *job, run func(context.Context, *job) error) error 
 	return q.redirect("./job?" + url.Values{"id": {id}}.Encode())
 }
 
-// job shows the progress of a bulk action or a cleanup.
+// job shows the progress of a bulk action, a backfill or a cleanup.
 func (q *request) job() error {
 	seen, ok := q.d.jobs.find(q.query.Get("id"), q.now())
 	if !ok {

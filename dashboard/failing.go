@@ -73,6 +73,9 @@ func problemOf(err error) *problem {
 	case errors.Is(err, ops.ErrNotPoisoned):
 		return is(http.StatusConflict, "Not poisoned",
 			"Only poisoned messages can be retried or discarded. Nothing was done.")
+	case errors.Is(err, ops.ErrNotPaused):
+		return is(http.StatusConflict, "Pause the handler first",
+			"It is ordered. It is backfilled only while it is paused, so that its messages keep their order.")
 	case errors.Is(err, ops.ErrProcessing):
 		return is(http.StatusConflict, "A handler is running",
 			"Wait until it has ended, or pause the handler, then delete the message.")

@@ -161,7 +161,7 @@ const (
 	// Operator sees those too (payloads with ShowPayloads), and may retry,
 	// discard, accept rejected messages again, pause and resume.
 	Operator
-	// Admin may also delete, replay, and run the cleanup.
+	// Admin may also delete, replay, backfill, and run the cleanup.
 	Admin
 )
 

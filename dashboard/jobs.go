@@ -25,7 +25,7 @@ const (
 	jobsFor = time.Hour
 )
 
-// jobs are the bulk actions and cleanups of this process. The dashboard owns their goroutines: Stop
+// jobs are the bulk actions, backfills and cleanups of this process. The dashboard owns their goroutines: Stop
 // ends them and waits.
 type jobs struct {
 	mu     sync.Mutex
@@ -33,9 +33,9 @@ type jobs struct {
 	all    map[string]*job
 }
 
-// job is one bulk action or cleanup.
+// job is one bulk action, backfill or cleanup.
 type job struct {
-	action   string // "retry", "discard", "accept" or "cleanup"
+	action   string // "retry", "discard", "accept", "backfill" or "cleanup"
 	actor    string
 	expected int64 // the dry run's count
 	back     string
@@ -199,7 +199,7 @@ func (j *job) view(id string, now time.Time) jobView {
 	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began),
 		Result: j.result, Expected: j.expected, Cancelled: j.cancelled}
 	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
-		"accept": "Accept all that match again", "cleanup": "Cleanup"}[j.action]
+		"accept": "Accept all that match again", "backfill": "Backfill a handler", "cleanup": "Cleanup"}[j.action]
 	if j.expected > 0 {
 		v.Percent = min(100, (j.result.Done+j.result.StillBad+j.result.Skipped)*100/j.expected)
 	}

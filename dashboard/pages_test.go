@@ -26,7 +26,8 @@ func TestEveryPageRendersEmptyAndFilled(t *testing.T) {
 		rejected := r.reject(7, "no ce_id")
 		pages = append(pages, "message?id=m1", "replay?id=m1", "delete?id=m1", "rejected-message?id="+rejected,
 			"delete-rejected?id="+rejected,
-			"bulk?action=retry&handler=mail", "bulk?action=discard&handler=mail")
+			"bulk?action=retry&handler=mail", "bulk?action=discard&handler=mail", "backfill?handler=mail",
+			"backfill?handler=mail&from=2026-01-01T11:00")
 		for _, page := range pages {
 			require.Contains(t, r.page(page), "</html>", page)
 			require.NotContains(t, r.page(page), "no value", page)

@@ -49,6 +49,8 @@ func routes() []route {
 		{post, "delete-rejected", Admin, (*request).deleteRejected},
 		{get, "replay", Admin, (*request).editReplay},
 		{post, "replay", Admin, (*request).replay},
+		{get, "backfill", Admin, (*request).confirmBackfill},
+		{post, "backfill", Admin, (*request).startBackfill},
 		{get, "cleanup", Admin, (*request).confirmCleanup},
 		{post, "cleanup", Admin, (*request).startCleanup},
 
@@ -71,6 +73,8 @@ func (r *route) action() ops.Action {
 		return ops.ActionReAccept
 	case "replay":
 		return ops.ActionReplay
+	case "backfill":
+		return ops.ActionBackfill
 	case "cleanup":
 		return ops.ActionCleanup
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/fx"
+	uberfxtest "go.uber.org/fx/fxtest"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
@@ -69,4 +70,21 @@ func TestRunningAppIsWaitedFor(t *testing.T) {
 	t.Run("the clock belongs to the system", func(t *testing.T) {
 		require.Contains(t, failure(t, kit, func(k *fxtest.Kit) { k.Advance(time.Second) }), "fxtest.Manual()")
 	})
+}
+
+// Manual and Use are options of any Fx application, such as one of Fx's own test kit.
+func TestManualAndUseWorkWithTheTestKitOfFx(t *testing.T) {
+	var kit *fxtest.Kit
+	db := fxtest.OpenDB(t)
+	app := uberfxtest.New(t, shop(db), fxtest.Manual(), fxtest.Use(t, "shop", &kit),
+		inbox.Extend("shop", inbox.Subscribe("orders", "order.placed",
+			inbox.Func("note", func(context.Context, handler.Message[placed]) error { return nil }))))
+	app.RequireStart()
+	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", placed{1}))
+	kit.Process()
+	kit.RequireCompleted("o-1", "note")
+	kit.Advance(time.Hour)
+	kit.ProcessAll()
+	kit.RequireCompleted("o-1", "charge")
+	app.RequireStop()
 }

@@ -93,7 +93,7 @@ func (k *Kit) clock() *Clock {
 func (k *Kit) nextAttempt() (due time.Time, waiting bool) {
 	k.t.Helper()
 	var next []struct{ NextAttemptAt sql.NullTime }
-	err := k.DB.Scopes(k.Inbox.Statuses).Select("next_attempt_at").
+	err := k.DB.Clauses(k.Inbox.Tables()).Select("next_attempt_at").
 		Where("next_attempt_at IS NOT NULL AND completed_at IS NULL AND NOT is_poisoned AND processing_started_at IS NULL").
 		Order("next_attempt_at").Limit(1).Find(&next).Error
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 func (k *Kit) RequireAccepted(messageID string) models.Message {
 	k.t.Helper()
 	var messages []models.Message
-	if err := k.DB.Scopes(k.Inbox.Messages).Where("id = ?", messageID).Limit(1).Find(&messages).Error; err != nil {
+	if err := k.DB.Clauses(k.Inbox.Tables()).Where("id = ?", messageID).Limit(1).Find(&messages).Error; err != nil {
 		k.t.Fatalf("fxtest: read message %q: %v", messageID, err)
 	}
 	if len(messages) == 0 {

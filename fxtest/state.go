@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -41,14 +39,13 @@ type found struct {
 func find(ib *inbox.Inbox, messageID, handlerKey string) (found, error) {
 	var f found
 	// Limit and Find, unlike First, do not order by primary key and do not log a missing row.
-	first := func(db *gorm.DB) *gorm.DB { return db.Limit(1) }
 	var messages []models.Message
-	if err := ib.DB().Scopes(ib.Messages, first).Where("id = ?", messageID).Find(&messages).Error; err != nil {
+	if err := ib.DB().Clauses(ib.Tables()).Where("id = ?", messageID).Limit(1).Find(&messages).Error; err != nil {
 		return f, err
 	}
 	f.message = len(messages) > 0
 	var statuses []models.HandlerStatus
-	if err := ib.DB().Scopes(ib.Statuses).Where("message_id = ?",
+	if err := ib.DB().Clauses(ib.Tables()).Where("message_id = ?",
 		messageID).Order("handler_key").Find(&statuses).Error; err != nil {
 		return f, err
 	}

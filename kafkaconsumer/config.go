@@ -169,11 +169,11 @@ type Config struct {
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is
 	// kept as rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well,
-	// for teams that watch topics. The rows stay, and operators act on them. Rows are polled for
-	// every WatchInterval, and each is published at least once: a crash can repeat it. It has the message's content, key and
-	// headers, and additional headers for its origin, the error and the attempts (HeaderHandler and so
-	// on). What was poisoned before the option was set is published, too. Do not consume the topic to
-	// run messages again that operators may retry as well. Default off (contract 7.9).
+	// for teams that watch topics. The rows stay, and operators act on them. Rows are polled for every
+	// WatchInterval, and each is published at least once: a crash can repeat it. A copy has the message's
+	// content, key and headers, and additional headers for its origin, the error and the attempts
+	// (HeaderHandler and so on). What was poisoned before the option was set is published, too. Do not
+	// consume the topic to run messages again that operators may retry as well. Default off (contract 7.9).
 	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 
 	// OnDeadLetter is called with each bad record that the dead-letter topic has acknowledged and with

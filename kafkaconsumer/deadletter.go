@@ -162,8 +162,8 @@ func (d *deadLetterPublisher) send(ctx context.Context, partition int, records .
 		return err
 	}
 	response, err := d.network.client.Produce(ctx, &kafka.ProduceRequest{
-		Topic: d.cfg.DeadLetterTopic, Partition: (partition%partitions + partitions) % partitions, RequiredAcks: kafka.RequireAll,
-		Records: kafka.NewRecordReader(records...),
+		Topic: d.cfg.DeadLetterTopic, Partition: (partition%partitions + partitions) % partitions,
+		RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
 	})
 	if err == nil {
 		err = response.Error

@@ -74,11 +74,16 @@ func (a assigned) leaveOut(stmt *gorm.Statement) {
 	if _, given := stmt.Clauses["RETURNING"]; given {
 		return
 	}
-	columns := []clause.Column{{Name: a.field.DBName}}
-	for _, field := range stmt.Schema.FieldsWithDefaultDBValue { // as GORM does
+	stmt.AddClause(returning(stmt, a.field))
+}
+
+// returning returns a clause that reads a field back after an INSERT, together with those that GORM reads.
+func returning(stmt *gorm.Statement, field *schema.Field) clause.Returning {
+	columns := []clause.Column{{Name: field.DBName}}
+	for _, field := range stmt.Schema.FieldsWithDefaultDBValue {
 		columns = append(columns, clause.Column{Name: field.DBName})
 	}
-	stmt.AddClause(clause.Returning{Columns: columns})
+	return clause.Returning{Columns: columns}
 }
 
 // count takes numbers from the counter that accepting uses, in the transaction of the INSERT. It

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -10,8 +11,8 @@ import (
 	"gorm.io/gorm/schema"
 )
 
-// QueryClauses makes GORM's Preload of a status's message read the messages table beside the
-// statuses table, whatever schema and prefix these have (contract 3.4).
+// QueryClauses makes GORM's Preload and Joins of a status's message read the messages table beside
+// the statuses table, whatever schema and prefix these have (contract 3.4).
 func (Message) QueryClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{beside{field: field}}
 }
@@ -33,20 +34,24 @@ func (b beside) ModifyStatement(stmt *gorm.Statement) {
 	if known && messages == (Message{}).TableName() {
 		return
 	}
-	for _, join := range stmt.Joins {
-		if b.names(join.Name) {
-			_ = stmt.AddError(fmt.Errorf("Joins(%q) of %s: GORM joins its default table %s, which may be another inbox's: use Preload(%q), or join the table by its name",
-				join.Name, stmt.Table, Message{}.TableName(), b.field.Name))
-			return
-		}
-	}
-	for name := range stmt.Preloads {
-		if !b.names(name) && !b.names(strings.Replace(name, clause.Associations, b.field.Name, 1)) {
+	for i, join := range stmt.Joins {
+		if join.Name != b.field.Name || join.Expression != nil {
 			continue
 		}
 		if !known {
-			_ = stmt.AddError(fmt.Errorf("Preload(%q) of %s: the messages beside it are not known: name the statuses' table without an alias, as Inbox.Statuses does",
-				b.field.Name, stmt.Table))
+			b.refuse(stmt, "Joins")
+			return
+		}
+		joined := clause.Table{Name: messages, Alias: cmp.Or(join.Alias, join.Name)}
+		stmt.Joins[i].Expression = b.join(stmt, join.JoinType, joined, join.On)
+	}
+	for name := range stmt.Preloads {
+		path := b.field.EmbeddedBindNames
+		if relation, _, _ := strings.Cut(name, "."); relation != path[0] && relation != clause.Associations {
+			continue
+		}
+		if !known || len(path) > 1 { // a status that is a field of the model's is preloaded by another name
+			b.refuse(stmt, "Preload")
 			return
 		}
 		// Copy the map, because sessions share it.
@@ -57,9 +62,42 @@ func (b beside) ModifyStatement(stmt *gorm.Statement) {
 	}
 }
 
-// names reports whether the name of a relation is the message's, or begins with it.
-func (b beside) names(relation string) bool {
-	return relation == b.field.Name || strings.HasPrefix(relation, b.field.Name+".")
+func (b beside) refuse(stmt *gorm.Statement, method string) {
+	_ = stmt.AddError(fmt.Errorf("%s(%q) of %s: the messages beside it are not known: "+
+		"name the statuses' table without an alias, as Inbox.Tables does, and read models.HandlerStatus",
+		method, b.field.Name, stmt.Table))
+}
+
+// join returns the join that GORM would write with the messages' default table.
+func (b beside) join(
+	stmt *gorm.Statement, how clause.JoinType, messages clause.Table, given *clause.Where,
+) clause.Join {
+	reference := stmt.Schema.Relationships.Relations[b.field.Name].References[0]
+	on := []clause.Expression{clause.Eq{
+		Column: clause.Column{Table: stmt.Table, Name: reference.ForeignKey.DBName},
+		Value:  clause.Column{Table: messages.Alias, Name: reference.PrimaryKey.DBName},
+	}}
+	if given != nil {
+		on = append(on, conditions{on: messages.Alias, where: *given})
+	}
+	return clause.Join{Type: how, Table: messages, ON: clause.Where{Exprs: on}}
+}
+
+// conditions are a join's own. Their columns are those of the joined table.
+type conditions struct {
+	on    string
+	where clause.Where
+}
+
+// Build writes the conditions.
+func (c conditions) Build(builder clause.Builder) {
+	if stmt, ok := builder.(*gorm.Statement); ok {
+		defer func(table string) { stmt.Table = table }(stmt.Table)
+		stmt.Table = c.on
+	}
+	_ = builder.WriteByte('(')
+	c.where.Build(builder)
+	_ = builder.WriteByte(')')
 }
 
 // table returns the name of the messages table beside the statement's statuses table.

@@ -38,90 +38,142 @@ func inEachInbox(t *testing.T, run func(s tables, status models.HandlerStatus, m
 	}
 }
 
-// TestPreloadReadsTheMessagesOfTheSameInbox proves contract 3.4: no inbox sees another's rows.
-func TestPreloadReadsTheMessagesOfTheSameInbox(t *testing.T) {
+// TestARelationReadsTheMessagesOfTheSameInbox proves contract 3.4: no inbox sees another's rows.
+func TestARelationReadsTheMessagesOfTheSameInbox(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
-		scope := func(db *gorm.DB) *gorm.DB {
-			return db.Model(&models.HandlerStatus{}).Table(s.naming.HandlerStatuses())
-		}
-		for name, preload := range map[string]func(db *gorm.DB) *gorm.DB{
-			"by name":         func(db *gorm.DB) *gorm.DB { return db.Preload("Message") },
-			"all":             func(db *gorm.DB) *gorm.DB { return db.Preload(clause.Associations) },
-			"with conditions": func(db *gorm.DB) *gorm.DB { return db.Preload("Message", "id = ?", message) },
-			"from there already": func(db *gorm.DB) *gorm.DB {
-				return db.Preload("Message", func(db *gorm.DB) *gorm.DB { return db.Table(s.naming.Messages()) })
+		id := `"Message"."id" = ?`
+		for name, with := range map[string]func(db *gorm.DB) *gorm.DB{
+			"Preload":                 func(db *gorm.DB) *gorm.DB { return db.Preload("Message") },
+			"Preload of all":          func(db *gorm.DB) *gorm.DB { return db.Preload(clause.Associations) },
+			"Preload with conditions": func(db *gorm.DB) *gorm.DB { return db.Preload("Message", "id = ?", message) },
+			"Preload from there already": func(db *gorm.DB) *gorm.DB {
+				return db.Preload("Message", func(db *gorm.DB) *gorm.DB { return db.Clauses(s.naming) })
 			},
+			"Joins":                 func(db *gorm.DB) *gorm.DB { return db.Joins("Message") },
+			"Joins with conditions": func(db *gorm.DB) *gorm.DB { return db.Joins("Message").Where(id, message) },
+			"Joins on conditions": func(db *gorm.DB) *gorm.DB {
+				return db.Joins("Message", s.db.Where(&models.Message{ID: message}).Or("1 = 1")).Where("1 = 1")
+			},
+			"Joins of columns": func(db *gorm.DB) *gorm.DB { return db.Joins("Message", s.db.Select("id", "number")) },
+			"InnerJoins":       func(db *gorm.DB) *gorm.DB { return db.InnerJoins("Message").Order(`"Message"."id"`) },
+			"both":             func(db *gorm.DB) *gorm.DB { return db.Joins("Message").Preload("Message") },
 		} {
-			var found []models.HandlerStatus
-			require.NoError(s, preload(s.db.Scopes(scope)).Find(&found).Error, name)
-			require.Len(s, found, 1)
-			require.Equal(s, message, found[0].Message.ID, name)
-			var one models.HandlerStatus
-			require.NoError(s, preload(s.statuses()).Take(&one, "id = ?", status.ID).Error, name)
-			require.Equal(s, message, one.Message.ID, name)
-			require.NoError(s, preload(s.statuses()).FindInBatches(&found, 1, func(tx *gorm.DB, _ int) error {
+			for from, db := range map[string]*gorm.DB{"the naming": s.db.Clauses(s.naming), "the table": s.statuses()} {
+				db, name := db.Session(&gorm.Session{}), name+" from "+from
+				var found []models.HandlerStatus
+				require.NoError(s, with(db).Find(&found).Error, name)
+				require.Len(s, found, 1)
 				require.Equal(s, message, found[0].Message.ID, name)
-				return tx.Error
-			}).Error)
-		}
-		session := s.db.Scopes(scope).Preload("Message").Session(&gorm.Session{})
-		for range 2 {
-			var one models.HandlerStatus
-			require.NoError(s, session.Take(&one).Error)
-			require.Equal(s, message, one.Message.ID)
-		}
-	})
-}
-
-func TestJoinsOfAMessageReadTheSameInboxOrFail(t *testing.T) {
-	inEachInbox(t, func(s tables, _ models.HandlerStatus, message string) {
-		for _, join := range []func(*gorm.DB) *gorm.DB{
-			func(db *gorm.DB) *gorm.DB { return db.Joins("Message") },
-			func(db *gorm.DB) *gorm.DB { return db.InnerJoins("Message") },
-		} {
-			var found []models.HandlerStatus
-			err := join(s.statuses()).Find(&found).Error
-			if (s.naming == models.Naming{}) {
-				require.NoError(s, err)
-				require.Equal(s, message, found[0].Message.ID)
-				continue
+				var one models.HandlerStatus
+				require.NoError(s, with(db).Take(&one, map[string]any{"id": status.ID}).Error, name)
+				require.Equal(s, message, one.Message.ID, name)
+				require.NoError(s, with(db).FindInBatches(&found, 1, func(tx *gorm.DB, _ int) error {
+					require.Equal(s, message, found[0].Message.ID, name)
+					return tx.Error
+				}).Error)
+				var n int64
+				require.NoError(s, with(db).Model(&models.HandlerStatus{}).Count(&n).Error, name)
+				require.EqualValues(s, 1, n, name)
+				session := with(db).Session(&gorm.Session{})
+				for range 2 {
+					var again models.HandlerStatus
+					require.NoError(s, session.Take(&again).Error, name)
+					require.Equal(s, message, again.Message.ID, name)
+				}
+				type mine struct{ models.HandlerStatus }
+				var embedded mine
+				require.NoError(s, with(db).Take(&embedded).Error, name)
+				require.Equal(s, message, embedded.Message.ID, name)
 			}
-			require.ErrorContains(s, err, `Joins("Message") of `)
-			require.ErrorContains(s, err, `use Preload("Message")`)
-			require.Empty(s, found)
-			require.ErrorContains(s, join(s.statuses()).Model(&models.HandlerStatus{}).Count(new(int64)).Error,
-				`Joins("Message") of `)
 		}
+		var none []models.HandlerStatus
+		require.NoError(s, s.db.Clauses(s.naming).InnerJoins("Message", s.db.Where(&models.Message{ID: "another"})).Find(&none).Error)
+		require.Empty(s, none)
 	})
 }
 
-// TestAssociationNeverReadsAnotherInboxsMessage covers GORM's association mode, which reads a
-// message from the statuses' table or from the table with the default name.
+// TestGenericsReadTheSameInbox proves contract 3.4 for gorm.G.
+func TestGenericsReadTheSameInbox(t *testing.T) {
+	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
+		statuses, ctx := gorm.G[models.HandlerStatus](s.db, s.naming), s.Context()
+		on := func(db gorm.JoinBuilder, joined, current clause.Table) error {
+			db.Where("? = ?", clause.Column{Table: joined.Name, Name: "id"}, message)
+			return nil
+		}
+		for name, chain := range map[string]gorm.ChainInterface[models.HandlerStatus]{
+			"Preload": statuses.Preload("Message", nil),
+			"Preload with conditions": statuses.Preload("Message", func(db gorm.PreloadBuilder) error {
+				db.Where("id = ?", message)
+				return nil
+			}),
+			"Joins":      statuses.Joins(clause.LeftJoin.Association("Message"), nil),
+			"InnerJoins": statuses.Joins(clause.Has("Message"), on),
+			"Joins as":   statuses.Joins(clause.Has("Message").As("m"), on),
+		} {
+			found, err := chain.Where("? = ?", clause.Column{Table: clause.CurrentTable, Name: "id"}, status.ID).Find(ctx)
+			require.NoError(s, err, name)
+			require.Len(s, found, 1)
+			if name != "Joins as" { // GORM reads an alias into no field
+				require.Equal(s, message, found[0].Message.ID, name)
+			}
+		}
+		found, err := gorm.G[models.Message](s.db, s.naming).First(ctx)
+		require.NoError(s, err)
+		require.Equal(s, message, found.ID)
+		n, err := statuses.Where("message_id = ?", message).Count(ctx, "*")
+		require.NoError(s, err)
+		require.EqualValues(s, 1, n)
+	})
+}
+
+// TestAssociationNeverReadsAnotherInboxsMessage covers GORM's association mode, whose conditions
+// name the default table. Under another prefix the database refuses them.
 func TestAssociationNeverReadsAnotherInboxsMessage(t *testing.T) {
 	inEachInbox(t, func(s tables, status models.HandlerStatus, message string) {
-		if (s.naming == models.Naming{}) {
-			var found models.Message
-			require.NoError(s, s.db.Model(&status).Association("Message").Find(&found))
+		var found models.Message
+		err := s.db.Clauses(s.naming).Model(&status).Association("Message").Find(&found)
+		if s.naming.Prefix == "" {
+			require.NoError(s, err)
 			require.Equal(s, message, found.ID)
-			return
+		} else {
+			require.Error(s, err)
+			require.Empty(s, found)
 		}
-		scope := func(db *gorm.DB) *gorm.DB {
-			return db.Model(&models.HandlerStatus{}).Table(s.naming.HandlerStatuses())
-		}
-		for _, db := range []*gorm.DB{s.statuses(), s.db.Scopes(scope)} {
-			var found models.Message
-			require.Error(s, db.Model(&status).Association("Message").Find(&found))
+		if (s.naming != models.Naming{}) {
+			found = models.Message{}
+			require.Error(s, s.statuses().Model(&status).Association("Message").Find(&found))
 			require.Empty(s, found)
 		}
 	})
 }
 
-func TestPreloadFromAnAliasIsRefused(t *testing.T) {
+// TestARelationOfWhatIsNotTheTableIsRefused covers what hides which inbox a status is of.
+func TestARelationOfWhatIsNotTheTableIsRefused(t *testing.T) {
 	inEachInbox(t, func(s tables, _ models.HandlerStatus, _ string) {
 		var found []models.HandlerStatus
 		aliased := func() *gorm.DB { return s.db.Table(columns.Quote(s.naming.HandlerStatuses()) + " AS s") }
-		require.ErrorContains(s, aliased().Preload("Message").Find(&found).Error, "the messages beside it are not known")
+		for _, with := range []func(*gorm.DB) *gorm.DB{
+			func(db *gorm.DB) *gorm.DB { return db.Preload("Message") },
+			func(db *gorm.DB) *gorm.DB { return db.Preload(clause.Associations) },
+			func(db *gorm.DB) *gorm.DB { return db.Joins("Message") },
+		} {
+			require.ErrorContains(s, with(aliased()).Find(&found).Error, "the messages beside it are not known")
+			require.ErrorContains(s, with(s.db.Table("(?) AS s", s.statuses())).Find(&found).Error, "the messages beside it are not known")
+		}
 		require.NoError(s, aliased().Find(&found).Error)
+
+		type mine struct {
+			Status models.HandlerStatus `gorm:"embedded"`
+		}
+		var embedded []mine
+		for _, relation := range []string{"Status.Message", clause.Associations} {
+			err := s.statuses().Preload(relation).Find(&embedded).Error
+			if (s.naming == models.Naming{}) {
+				require.NoError(s, err)
+				continue
+			}
+			require.ErrorContains(s, err, "the messages beside it are not known")
+		}
 	})
 }
 

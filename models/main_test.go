@@ -3,7 +3,12 @@ package models_test
 import (
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	// GORM never stops the goroutine of its prepared statements.
+	testenv.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+}

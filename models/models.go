@@ -1,6 +1,6 @@
 // Package models has the row types of an inbox's tables, their names and their migrations. The
 // types are ordinary GORM models without hooks. db.Model(&models.HandlerStatus{}) works with the
-// default table names, and Inbox.Statuses and similar methods scope a query to any other names
+// default table names, and Naming, which Inbox.Tables returns, directs a statement to any other names
 // (contract 3). GORM's writes of a status obey its Version.
 package models
 

@@ -1,8 +1,14 @@
 package models
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"strings"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/schema"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 )
@@ -12,6 +18,12 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // Naming is where an inbox's tables are (contract 3.4). The zero value is the default: the
 // connection's own schema and the prefix "inbox_". Two inboxes share a database under different
 // prefixes or schemas.
+//
+// As a clause it directs a statement of GORM's to the table of the rows that the statement is about:
+//
+//	db.Clauses(naming).Where("is_poisoned").Find(&statuses)
+//	db.Clauses(naming).Model(&models.Marker{}).Count(&n)
+//	gorm.G[models.HandlerStatus](db, naming).Where("is_poisoned").Find(ctx)
 type Naming struct {
 	// Schema is a PostgreSQL schema. Empty leaves it to the search path. Do not set it on SQLite,
 	// which has no schemas: use Prefix.
@@ -63,6 +75,35 @@ func (n Naming) Audit() string { return n.table("audit") }
 
 // Meta returns the qualified name of the meta table.
 func (n Naming) Meta() string { return n.table("meta") }
+
+// Build writes nothing. With ModifyStatement it makes a Naming a clause.
+func (n Naming) Build(clause.Builder) {}
+
+// ModifyStatement is called by GORM when a Naming is added to a statement. The rows are known later.
+func (n Naming) ModifyStatement(stmt *gorm.Statement) {
+	if stmt.DB.Scopes(n.direct).Statement != stmt {
+		_ = stmt.AddError(errors.New("the tables of an inbox were added to a statement outside of db.Clauses and gorm.G"))
+	}
+}
+
+// direct is a scope. It gives a statement the table of its model's rows, or an error if these are no inbox's.
+func (n Naming) direct(db *gorm.DB) *gorm.DB {
+	model := db.Statement.Model
+	if model == nil {
+		model = db.Statement.Dest
+	}
+	parsed := &gorm.Statement{DB: db}
+	if err := parsed.Parse(model); err == nil {
+		for _, row := range All() {
+			if row.(schema.Tabler).TableName() == parsed.Table {
+				return db.Table(n.table(strings.TrimPrefix(parsed.Table, columns.DefaultPrefix)))
+			}
+		}
+	}
+	_ = db.AddError(fmt.Errorf("a statement of %T is directed to the tables of an inbox, which have no such rows: "+
+		"name some by Model, as in Model(&models.HandlerStatus{})", model))
+	return db
+}
 
 func (n Naming) table(name string) string {
 	if n.Schema == "" {

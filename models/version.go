@@ -2,8 +2,8 @@ package models
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
+	"slices"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/callbacks"
@@ -38,7 +38,7 @@ func (Version) DeleteClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{guardedDelete{versionGuard{field: field}}}
 }
 
-var errMixedUpsert = errors.New("set in some of the rows upserted together: upsert rows that were read and new ones apart")
+var errUpsertOfSeveral = errors.New("statuses that were read cannot be saved or upserted several at a time: save each by itself")
 
 // versionGuard is what the three guards share. To GORM it is a clause, but it never becomes part of
 // a statement.
@@ -94,12 +94,16 @@ func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 // compare adds the condition that rows still have the versions with which they were read. Rows
 // without a version are left to the statement's other conditions.
 func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
-	id := stmt.Schema.PrioritizedPrimaryField
+	id, named := stmt.Schema.PrioritizedPrimaryField, false
 	byVersion := map[Version][]any{}
 	for _, row := range rows {
-		value, _ := id.ValueOf(stmt.Context, row)
+		value, isZero := id.ValueOf(stmt.Context, row)
 		version := g.of(stmt, row)
+		named = named || !isZero
 		byVersion[version] = append(byVersion[version], value)
+	}
+	if _, given := stmt.Clauses["WHERE"]; !given && !named && !stmt.AllowGlobalUpdate {
+		return // GORM refuses a statement without conditions, and a version alone would find rows of others
 	}
 	var alternatives []clause.Expression
 	for version, ids := range byVersion {
@@ -181,34 +185,51 @@ func (g guardedDelete) ModifyStatement(stmt *gorm.Statement) {
 type guardedUpsert struct{ versionGuard }
 
 // ModifyStatement is called by GORM before it builds the INSERT. It obeys the version if the INSERT
-// would become an update.
+// would become an update. Save is such a statement if it is given a slice, or after its UPDATE has
+// found no row.
 func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 	conflict, upsert := stmt.Clauses["ON CONFLICT"].Expression.(clause.OnConflict)
 	if !upsert || conflict.DoNothing {
 		return
 	}
-	rows, read := structs(stmt), 0
-	for _, row := range rows {
-		if g.of(stmt, row) != 0 {
-			read++
-		}
-	}
+	rows := structs(stmt)
+	read := slices.ContainsFunc(rows, func(row reflect.Value) bool { return g.of(stmt, row) != 0 })
 	same := clause.Expr{SQL: "? = ?", Vars: []any{g.column(stmt), clause.Column{Table: "excluded", Name: g.field.DBName}}}
 	switch {
-	case read == 0 && len(rows) > 0:
+	case !read && len(rows) > 0:
 		same = clause.Expr{SQL: "1 = 0"} // none was read, so no row exists in a version that was read
-	case read < len(rows):
-		_ = stmt.AddError(fmt.Errorf("%s: %w", g.field.DBName, errMixedUpsert))
+	case len(rows) > 1:
+		_ = stmt.AddError(errUpsertOfSeveral)
 		return
-	case read == 1 && stmt.SkipHooks && conflict.UpdateAll:
-		// Save inserts what its UPDATE did not find. A status that was read and does not exist in
-		// this version has been changed or deleted. If it were inserted again, its handler would
-		// run again.
-		stmt.AddClauseIfNotExists(clause.Returning{Columns: []clause.Column{{Name: g.field.DBName}}})
-		stmt.SQL.WriteString("SELECT 1 WHERE 1 = 0")
-		return
+	case read:
+		g.insertNothing(stmt, rows[0])
 	}
 	conflict.Where.Exprs = append([]clause.Expression{same}, conflict.Where.Exprs...)
 	conflict.DoUpdates = append(clause.Set{g.raised(stmt)}, conflict.DoUpdates...)
 	stmt.AddClause(conflict)
+}
+
+// insertNothing makes the upsert of a status that was read find no values to insert unless the row
+// still exists in that version. A status that was deleted and inserted again would run its handler
+// again.
+func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
+	id := stmt.Schema.PrioritizedPrimaryField
+	value, _ := id.ValueOf(stmt.Context, row)
+	version := int64(g.of(stmt, row))
+	if stmt.ReflectValue.Kind() == reflect.Struct && !row.CanAddr() { // saved by value, into which GORM cannot write
+		stmt.ReflectValue = reflect.New(row.Type()).Elem()
+		stmt.ReflectValue.Set(row)
+	}
+	stmt.Clauses["VALUES"] = clause.Clause{Builder: func(c clause.Clause, builder clause.Builder) {
+		values, _ := c.Expression.(clause.Values)
+		clause.Expr{
+			SQL: "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ? = ? AND ? = ?)",
+			Vars: []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable},
+				clause.Column{Name: id.DBName}, value, clause.Column{Name: g.field.DBName}, version},
+			WithoutParentheses: true,
+		}.Build(builder)
+	}}
+	if _, given := stmt.Clauses["RETURNING"]; !given && row.CanAddr() {
+		stmt.AddClause(returning(stmt, g.field))
+	}
 }

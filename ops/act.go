@@ -184,8 +184,11 @@ func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
 		return nil, err
 	}
 	if o.opts.Live != nil {
-		if keys, err := o.opts.Live.HandlerKeys(key); !errors.Is(err, ErrNotFound) {
-			return keys, err
+		switch of, err := o.opts.Live.Subscription(key); {
+		case err == nil:
+			return of.Handler.Keys(), nil
+		case !errors.Is(err, ErrNotFound):
+			return nil, err
 		}
 	}
 	handlers, err := o.Handlers(ctx)

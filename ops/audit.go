@@ -32,6 +32,7 @@ const (
 	ActionDiscard        Action = "discard"
 	ActionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
+	ActionBackfill       Action = "backfill"
 	ActionReAccept       Action = "re_accept"
 	ActionDeleteRejected Action = "delete_rejected"
 	ActionPause          Action = "pause"
@@ -42,9 +43,8 @@ const (
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionReAccept,
-		ActionDeleteRejected,
-		ActionPause, ActionResume, ActionCleanup, ActionDenied}
+	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionBackfill,
+		ActionReAccept, ActionDeleteRejected, ActionPause, ActionResume, ActionCleanup, ActionDenied}
 }
 
 // AuditEntry is one row of the audit.

@@ -11,7 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Bulk configures an action on all matching statuses or rejected messages.
+// Bulk configures an action on all matching statuses or rejected messages, or a backfill.
 type Bulk struct {
 	// DryRun only counts, and leaves an audit row with the count.
 	DryRun bool
@@ -25,14 +25,15 @@ type Bulk struct {
 	Progress func(BulkResult)
 }
 
-// BulkResult is the result of an action on all matching statuses or rejected messages.
+// BulkResult is the result of an action on all matching statuses or rejected messages, or of a
+// backfill.
 type BulkResult struct {
 	// Matched is the dry run's count; zero otherwise.
 	Matched Count
-	// Done is how many were retried, discarded or accepted again.
+	// Done is how many were retried, discarded, accepted again or added.
 	Done int64
-	// Skipped is how many matched, but were changed by someone else first, and were not touched. So
-	// are rejected messages of a channel that takes none here.
+	// Skipped is how many matched, but were changed, added or deleted by someone else first, and were not touched.
+	// So are rejected messages of a channel that takes none here.
 	Skipped int64
 	// Duplicates is how many of the accepted records held only messages that were known.
 	Duplicates int64 `json:",omitempty"`
@@ -84,32 +85,46 @@ func (o *Ops) actOnMatching(
 	if err != nil {
 		return fail(err)
 	}
-	if bulk, err = bulk.checked(); err != nil {
-		return fail(err)
-	}
 	// f keeps the filter as it was given, for the audit.
 	filter.ErrorText = o.redactor.Error(redact.Value{}, filter.ErrorText)
+	result, err = o.inChunks(ctx, actor, action, allMatching, filter, bulk,
+		func(ctx context.Context) (Count, error) { return o.Count(ctx, f.Filter) },
+		func(ctx context.Context, chunk int) (BulkResult, error) {
+			bulk.ChunkSize = chunk
+			return o.actOnChunks(ctx, actor, action, f, filter, bulk)
+		})
+	if err != nil {
+		return fail(err)
+	}
+	return result, nil
+}
+
+// inChunks runs a bulk action and adds the audit row of its end. In a dry run it only counts, and adds the row of that.
+// given is the filter that these rows have.
+func (o *Ops) inChunks(ctx context.Context, actor Actor, action Action, target string, given Filter, bulk Bulk,
+	count func(context.Context) (Count, error), run func(ctx context.Context, chunk int) (BulkResult, error),
+) (result BulkResult, err error) {
+	if bulk, err = bulk.checked(); err != nil {
+		return result, err
+	}
 	if bulk.DryRun {
-		matched, err := o.Count(ctx, f.Filter)
+		matched, err := count(ctx)
 		if err == nil {
-			err = o.note(ctx, actor, action, allMatching,
-				countDetail{Event: "counted", Filter: filter, Matched: matched.N, Capped: matched.Capped})
+			err = o.note(ctx, actor, action, target,
+				countDetail{Event: "counted", Filter: given, Matched: matched.N, Capped: matched.Capped})
 		}
 		if err != nil {
-			return fail(err)
+			return result, err
 		}
 		result.Matched = matched
 		return result, nil
 	}
-	result, err = o.actOnChunks(ctx, actor, action, f, filter, bulk)
-	end := endDetail{Event: "ended", Filter: filter, Done: result.Done, Skipped: result.Skipped, More: result.More}
+	result, err = run(ctx, bulk.ChunkSize)
+	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Skipped: result.Skipped, More: result.More}
 	if err != nil {
 		end.Error = o.redactor.Error(redact.Value{}, err.Error())
 	}
-	if err = errors.Join(err, o.noteAnyway(ctx, actor, action, allMatching, end)); err != nil {
-		return fail(err)
-	}
-	return result, nil
+	return result, errors.Join(err, o.noteAnyway(ctx, actor, action, target, end))
 }
 
 // checked returns bulk with its default.

@@ -145,16 +145,7 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 	if err != nil {
 		return models.Message{}, err
 	}
-	messages, err := query(ctx, o, pool, loadMessage, func(rows *sql.Rows, m *models.Message) error {
-		var received store.Stamp
-		var ordered bool
-		err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
-			&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
-		if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
-			m.OrderingKey = []byte{}
-		}
-		return err
-	}, number)
+	messages, err := query(ctx, o, pool, loadMessage, scanWholeMessage, number)
 	if err == nil && len(messages) == 0 {
 		err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 	}
@@ -162,6 +153,18 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 		return models.Message{}, err
 	}
 	return messages[0], nil
+}
+
+// scanWholeMessage scans the columns of loadMessage.
+func scanWholeMessage(rows *sql.Rows, m *models.Message) error {
+	var received store.Stamp
+	var ordered bool
+	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
+		&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
+	if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
+		m.OrderingKey = []byte{}
+	}
+	return err
 }
 
 // shown returns a message as operators see it, without its statuses.

@@ -29,8 +29,8 @@ import (
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
-// All methods except RetryMatching, DiscardMatching, ReAcceptMatching and Cleanup end within a few
-// statement timeouts. All errors can be distinguished by the Err values of this package.
+// All methods except RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end
+// within a few statement timeouts. All errors can be distinguished by the Err values of this package.
 type Ops struct {
 	opts     Options // with the defaults filled in
 	redactor redaction.Redactor
@@ -145,6 +145,8 @@ var dialectTexts = map[string][]string{
 	"postgres": {
 		// The first parameter, a list of numbers.
 		"{= any}", `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
+		// The third parameter, a list of texts.
+		"{= any text}", `= ANY (ARRAY(SELECT value FROM json_array_elements_text($3::text::json) AS k(value)))`,
 		// The first parameter, a list of IDs.
 		"{= any ID}", `= ANY (ARRAY(SELECT value::uuid FROM json_array_elements_text($1::text::json) AS e(value)))`,
 		// The first parameter, a list of IDs with versions.
@@ -152,6 +154,7 @@ var dialectTexts = map[string][]string{
 		// The first parameter, a list of texts or of lists: a row of each, its value.
 		"{list}", `json_array_elements_text($1::text::json) AS e(value)`,
 		"{0}", `(value::json->>0)`, "{1}", `(value::json->>1)`, "{2 as ID}", `(value::json->>2)::uuid`,
+		"{3}", `(value::json->>3)`, "{4}", `(value::json->>4)`,
 		"{as ID}", `::uuid`,
 		// What a statement has as s for each row before it: as many statuses as stand between
 		// the two.
@@ -168,16 +171,19 @@ var dialectTexts = map[string][]string{
 		"{changed}", `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
 		"{clock}", `clock_timestamp()`,
 		"{for update}", `FOR UPDATE`,
+		// Locks messages in the order of all accepts, so that the two cannot deadlock.
+		"{as accepts lock}", `ORDER BY id COLLATE "C", namespace COLLATE "C" FOR NO KEY UPDATE`,
 		// How many bytes a text has.
 		"{octets}", `octet_length(`, "{/octets}", `)`,
 	},
 	"sqlite": {
 		"{= any}", `IN (SELECT value FROM json_each(?1))`,
 		"{= any ID}", `IN (SELECT value FROM json_each(?1))`,
+		"{= any text}", `IN (SELECT value FROM json_each(?3))`,
 		"{refs}", `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
 		"{list}", `json_each(?1) AS e`,
 		"{0}", `json_extract(value, '$[0]')`, "{1}", `json_extract(value, '$[1]')`, "{2 as ID}",
-		`json_extract(value, '$[2]')`,
+		`json_extract(value, '$[2]')`, "{3}", `json_extract(value, '$[3]')`, "{4}", `json_extract(value, '$[4]')`,
 		"{as ID}", ``,
 		// No join knows the tables to its left, but the subquery of a condition does.
 		"{/each}", `)`,
@@ -191,7 +197,7 @@ var dialectTexts = map[string][]string{
 		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
 		"{clock}", `NULL`,
 		"{at}", `?2`, // as at is
-		"{for update}", ``,
+		"{for update}", ``, "{as accepts lock}", ``,
 		"{octets}", `length(CAST(`, "{/octets}", ` AS BLOB))`, // octet_length is of 3.43
 	},
 }
@@ -254,7 +260,8 @@ var (
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned status can be retried or discarded.
 	ErrNotPoisoned = errors.New("not poisoned")
-	// ErrNotPaused means that only a paused handler key can be resumed.
+	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered
+	// handler backfilled.
 	ErrNotPaused = errors.New("not paused")
 	// ErrProcessing means that a message cannot be deleted while a handler runs on it.
 	ErrProcessing = errors.New("being processed")
@@ -271,8 +278,8 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It
 // returns nil, or the error that the action's method always returns: ErrNeedsApplication or, with
-// the application, ErrReplayOff. All actions but Replay, ReAccept, ReAcceptMatching and Cleanup need
-// only the tables. Can is for user interfaces, so that they offer only what works; the methods check
+// the application, ErrReplayOff. All actions but Backfill, Replay, ReAccept, ReAcceptMatching and
+// Cleanup need only the tables. Can is for user interfaces, so that they offer only what works; the methods check
 // for themselves (contract 11.1).
 func (o *Ops) Can(action Action) error {
 	able := true
@@ -282,7 +289,7 @@ func (o *Ops) Can(action Action) error {
 		if able && !o.opts.AllowReplay {
 			return fmt.Errorf("%s: %w: it needs the option AllowReplay", action, ErrReplayOff)
 		}
-	case ActionReAccept:
+	case ActionReAccept, ActionBackfill:
 		able = o.opts.Live != nil
 	case ActionCleanup:
 		able = o.opts.Cleanup != nil
@@ -295,7 +302,7 @@ func (o *Ops) Can(action Action) error {
 }
 
 // Live is what only a running application can do, because it knows the channels and handlers. Inbox.Ops gets one from
-// *inbox.Inbox. Without it Replay, ReAccept, ReAcceptMatching and Cleanup (but see Options.Cleanup) fail with
+// *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup (but see Options.Cleanup) fail with
 // ErrNeedsApplication. Implementations are safe for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls
@@ -307,12 +314,9 @@ type Live interface {
 	AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]Accepted, error)
 	// Cleanup is Inbox.Cleanup.
 	Cleanup(ctx context.Context) (handler.Deleted, error)
-	// HandlerKeys returns all keys of the handler that has this one, its current key first. It
-	// returns ErrNotFound if no handler of this process has it.
-	HandlerKeys(key string) ([]string, error)
-	// Ordered reports whether the handler that has this key is ordered, and whether its lanes skip
-	// poisoned rows. Both are false if no handler of this process has it.
-	Ordered(key string) (ordered, skipsPoisoned bool)
+	// Subscription returns the handler that has this key, as its current or a legacy one, and what it
+	// subscribes to. It returns ErrNotFound if no handler of this process has it.
+	Subscription(key string) (Subscription, error)
 	// Wake notifies this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
 	// Ended returns, by handler key, the attempts that ended in this process within about the last
@@ -320,6 +324,20 @@ type Live interface {
 	Ended() (since time.Time, of map[string]Ended)
 	// TakePaused makes this process apply the current pauses now and not with its next heartbeat.
 	TakePaused(ctx context.Context) error
+}
+
+// Subscription is a handler and what it subscribes to.
+type Subscription struct {
+	Handler *handler.Handler
+	Channel string
+	Type    string
+	// Namespace is that of the channel's message IDs, and Shared means that other channels have the same.
+	Namespace string
+	Shared    bool
+	// Retention is the handler's own or else the inbox's; 0 is forever.
+	Retention time.Duration
+	// Stored is false for a channel that is Inline or Direct and so has no statuses.
+	Stored bool
 }
 
 // Ended counts attempts that have ended.

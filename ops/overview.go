@@ -176,18 +176,18 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 	if o.opts.Live == nil {
 		return rule, true, nil
 	}
-	keys, err := o.opts.Live.HandlerKeys(handlerKey)
+	of, err := o.opts.Live.Subscription(handlerKey)
 	if errors.Is(err, ErrNotFound) { // another process's
 		return rule, true, nil
 	}
 	if err != nil {
 		return rule, false, err
 	}
-	for _, key := range keys {
+	for _, key := range of.Handler.Keys() {
 		rule.Handlers = append(rule.Handlers, store.LaneHandler(key))
 	}
-	ordered, rule.SkipPoisoned = o.opts.Live.Ordered(handlerKey)
-	return rule, ordered, nil
+	rule.SkipPoisoned = of.Handler.SkipsPoisoned()
+	return rule, of.Handler.Ordered(), nil
 }
 
 // judgeLanes subtracts from the due statuses those that are not first in their lane, marked as

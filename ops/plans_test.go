@@ -106,7 +106,22 @@ func plansOf(o *Ops) []planned {
 		return append([]any{fmt.Sprintf(`[["hot","hot",%q],["lanes","lanes",%q]]`, before, lastID), most},
 			o.groupArguments(&filter{states: stateBit(StatePoisoned)})...)
 	}
+	// unhandled are the arguments of a page of messages in the middle of all.
+	middle, err := o.argument(instant(500000))
+	if err != nil {
+		panic(err)
+	}
+	unhandled := []any{middle, 500000, `["new","newer"]`, now, 1000, "", "order.placed", true, 2500}
+	added := fmt.Sprintf(`[[7,"m7","%s",null,null],[1000001,"m1000001","%s",-8,9]]`, id(2000001), id(2000002))
 	return []planned{
+		{"listUnhandled", listUnhandled, unhandled, "inbox_messages_received_at", 1000 * 6,
+			"INDEX inbox_messages_received_at ((received_at,number)>(?,?) AND received_at<?)"},
+		{"listUnhandled", listUnhandled, unhandled, ofMessage, 1000 * 6, "INDEX " + ofMessage +
+			" (message_number=? AND handler_key=?)"},
+		{"lockUnhandled", lockUnhandled, []any{`[7,1000001]`}, "inbox_messages_number", 10,
+			"INDEX inbox_messages_number (number=?)"},
+		{"addStatuses", addStatuses, []any{added, now, `["new","newer"]`, "new"}, ofMessage, 30, "INDEX " + ofMessage +
+			" (message_number=?"},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: lastID}, 51, hot), poisoned, 51 * 4, "INDEX " + poisoned +
 			" (handler_key=? AND id<?)"},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 5000, typed), poisoned, 5000 * 4,

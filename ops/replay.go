@@ -92,17 +92,15 @@ func (r MessageRef) CopyID() string {
 
 // replayOf returns the copy, and the names of what is edited.
 func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string, error) {
-	p, err := properties.Parse(original.SerializedProperties)
+	m, err := rawMessage(original)
 	if err != nil {
-		return handler.RawMessage{}, nil, badInput("message", "%s", err)
+		return handler.RawMessage{}, nil, err
 	}
-	if p.Attributes == nil {
-		p.Attributes = map[string]string{}
+	if m.Properties.Attributes == nil {
+		m.Properties.Attributes = map[string]string{}
 	}
-	p.Attributes[properties.ReplayOf] = original.ID
-	m := handler.RawMessage{Channel: p.Channel, ID: edit.MessageID, Type: original.Type, Source: original.Source,
-		ContentType: original.ContentType,
-		Content:     original.Content, Transport: original.TransportName, Properties: p, OrderingKey: original.OrderingKey}
+	m.Properties.Attributes[properties.ReplayOf] = original.ID
+	m.ID = edit.MessageID
 	edited := []string{}
 	if edit.Content != nil {
 		m.Content, edited = *edit.Content, append(edited, "content")
@@ -117,4 +115,14 @@ func replayOf(original models.Message, edit Edit) (handler.RawMessage, []string,
 		m.OrderingKey, edited = *edit.OrderingKey, append(edited, "ordering_key")
 	}
 	return m, edited, nil
+}
+
+// rawMessage returns a stored message as it was accepted.
+func rawMessage(m models.Message) (handler.RawMessage, error) {
+	p, err := properties.Parse(m.SerializedProperties)
+	if err != nil {
+		return handler.RawMessage{}, badInput("message", "%q: %s", m.ID, err)
+	}
+	return handler.RawMessage{Channel: p.Channel, ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType,
+		Content: m.Content, Transport: m.TransportName, Properties: p, OrderingKey: m.OrderingKey}, nil
 }

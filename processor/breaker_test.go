@@ -50,7 +50,7 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 		inboxtest.Eventually(t, func() bool {
 			var left int64
 			require.NoError(t,
-				d.DB.Scopes(ib.Statuses).Where("handler_key = 'sound' AND completed_at IS NULL").Count(&left).Error)
+				d.DB.Table(ib.Tables().HandlerStatuses()).Where("handler_key = 'sound' AND completed_at IS NULL").Count(&left).Error)
 			return left == 0
 		}, "the other handler goes on")
 		down.Store(false)

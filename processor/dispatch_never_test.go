@@ -123,7 +123,7 @@ func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
 		require.NoError(t, err)
 		var claimed int64
 		require.NoError(t,
-			tx.Scopes(ib.Statuses).Where("message_id = '1' AND processing_started_at IS NOT NULL").Count(&claimed).Error)
+			tx.Table(ib.Tables().HandlerStatuses()).Where("message_id = '1' AND processing_started_at IS NOT NULL").Count(&claimed).Error)
 		require.Zero(t, claimed)
 		require.NoError(t, tx.Commit().Error)
 		receipt.Wake()

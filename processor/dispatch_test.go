@@ -84,7 +84,7 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 		}
 		inboxtest.Eventually(t, func() bool {
 			var left int64
-			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND completed_at IS NULL",
+			require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("message_id = ? AND completed_at IS NULL",
 				m.ID).Count(&left).Error)
 			return left == 0
 		}, "the probe is completed")
@@ -180,7 +180,7 @@ func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 			one, two := claimed[name], accept(ib, "dispatched ", name)
 			for _, m := range []inboxtest.Bytes{one, two} {
 				var row models.Message
-				require.NoError(t, ib.DB().Scopes(ib.Messages).Where("id = ?", m.ID).Take(&row).Error)
+				require.NoError(t, ib.DB().Clauses(ib.Tables()).Where("id = ?", m.ID).Take(&row).Error)
 				require.Equal(t, row.ReceivedAt.UTC(), m.ReceivedAt)
 				require.Equal(t, time.UTC, m.ReceivedAt.Location())
 			}
@@ -209,7 +209,7 @@ func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 			})))
 		before := ib.Counters().HandedOff
 		claimed := func() (n int64) {
-			require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("processing_started_at IS NOT NULL").Count(&n).Error)
+			require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("processing_started_at IS NOT NULL").Count(&n).Error)
 			return n
 		}
 		inboxtest.Accept(t, ib, many(50)...)

@@ -51,7 +51,7 @@ func TestRetriesComeDueBesideAnotherHandlersBacklog(t *testing.T) {
 			inboxtest.Receive(t, again, "a retry that is due")
 		}
 		var left int64
-		require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = 'busy' AND completed_at IS NULL").Count(&left).Error)
+		require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("handler_key = 'busy' AND completed_at IS NULL").Count(&left).Error)
 		require.Positive(t, left, "the retries had to wait for the backlog's end")
 	})
 }

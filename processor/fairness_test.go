@@ -81,7 +81,7 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirSlots(t *testing.T) {
 				close(hang[last].letGo)
 				inboxtest.Eventually(t, func() bool {
 					var left int64
-					require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = ? AND completed_at IS NULL",
+					require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("handler_key = ? AND completed_at IS NULL",
 						fmt.Sprint("h", last)).Count(&left).Error)
 					return left == 0
 				}, "the late handler worked its messages off")

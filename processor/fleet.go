@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -18,16 +19,19 @@ import (
 // times are accurate to the second at best.
 const maxSkew = time.Minute
 
-// fleet detects set-up mistakes in the rows of all workers: a wrong clock, workers with other
-// handlers, and workers whose open transactions this one could not end.
+// fleet reads from the rows of all workers which handlers are new, and detects set-up mistakes: a
+// wrong clock, workers with other handlers, and workers whose open transactions this one could not
+// end.
 type fleet struct {
-	opts  Options
-	keys  []string
-	clock clock.Clock
-	log   *zap.Logger
+	opts     Options
+	registry *registry.Registry
+	keys     []string
+	clock    clock.Clock
+	log      *zap.Logger
 
-	mu   sync.Mutex
-	skew time.Duration // how far our clock is ahead; 0 if it is within maxSkew
+	mu        sync.Mutex
+	soughtNew bool          // findNew has run
+	skew      time.Duration // how far our clock is ahead; 0 if it is within maxSkew
 	// foreign are the sets of handler keys, other than ours, of living workers. The value is when
 	// we first saw the set, by the machine's clock; zero once we have warned.
 	foreign map[string]time.Time
@@ -37,9 +41,8 @@ type fleet struct {
 	me     string
 }
 
-func newFleet(opts Options, keys []string, c clock.Clock, log *zap.Logger) *fleet {
-	return &fleet{opts: opts, keys: slices.Sorted(slices.Values(keys)), clock: c, log: log,
-		foreign: map[string]time.Time{}}
+func newFleet(opts Options, r *registry.Registry, c clock.Clock, log *zap.Logger) *fleet {
+	return &fleet{opts: opts, registry: r, keys: r.Keys(), clock: c, log: log, foreign: map[string]time.Time{}}
 }
 
 // check checks the workers' rows. asked is our clock's time right before they were read; self is our
@@ -50,6 +53,7 @@ func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time)
 	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock) {
 		f.compareClocks(asked, f.clock.Now(), workers[0].Read)
 	}
+	f.findNew(self, workers)
 	f.compareHandlers(workers)
 	f.compareRoles(self, workers)
 }
@@ -74,6 +78,46 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 	f.skew = skew
 }
 
+// findNew logs, once, which of our handlers are new: an older row does not list them, and the first
+// row that does began within UnknownKeyGrace before ours. So every process of the deploy that adds a
+// handler logs it, whichever comes first, and no later one does (contract 11.5).
+func (f *fleet) findNew(self string, workers []store.WorkerState) {
+	at := slices.IndexFunc(workers, func(w store.WorkerState) bool { return w.ID == self })
+	if f.soughtNew || at < 0 {
+		return
+	}
+	f.soughtNew = true
+	began, since := workers[at].StartedAt, workers[at].StartedAt
+	var found []string
+	for s := range f.registry.Subscriptions() {
+		if s.Synchronous {
+			continue
+		}
+		lists := func(w store.WorkerState) bool {
+			return slices.ContainsFunc(s.Handler.Keys(), func(key string) bool { return slices.Contains(w.HandlerKeys, key) })
+		}
+		first := began
+		for _, w := range workers {
+			if lists(w) && w.StartedAt.Before(first) {
+				first = w.StartedAt
+			}
+		}
+		older := func(w store.WorkerState) bool { return !lists(w) && w.StartedAt.Before(first) }
+		if began.Sub(first) > f.opts.UnknownKeyGrace || !slices.ContainsFunc(workers, older) {
+			continue
+		}
+		found = append(found, s.Handler.Key())
+		if first.Before(since) {
+			since = first
+		}
+	}
+	if len(found) > 0 {
+		f.log.Warn("inbox: handlers are new: messages that programs without them have accepted, or still accept, have no statuses for them; "+
+			"once every program has them, backfill them if they are to run on those: on the dashboard's page Handlers, or by ops.Ops.Backfill",
+			zap.Strings(telemetry.FieldHandlerKeys, found), zap.Time(telemetry.FieldSince, since))
+	}
+}
+
 // compareHandlers warns of living workers that have had other handlers than ours for
 // UnknownKeyGrace, when any deploy is over. It warns once for each set of keys.
 func (f *fleet) compareHandlers(workers []store.WorkerState) {
@@ -95,7 +139,7 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 		case !since.IsZero() && time.Since(since) >= f.opts.UnknownKeyGrace:
 			f.foreign[set] = time.Time{}
 			f.log.Warn("inbox: another program processes this inbox with other handlers: each stores statuses for its own handlers alone; "+
-				"deploy one version, or give each program an inbox of its own (TablePrefix)",
+				"deploy one version and backfill its new handlers, or give each program an inbox of its own (TablePrefix)",
 				zap.String(telemetry.FieldWorker, w.ID), zap.String(telemetry.FieldHost, w.Host),
 				zap.Strings(telemetry.FieldHandlerKeys, without(keys, f.keys)),
 				zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))

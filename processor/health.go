@@ -33,8 +33,8 @@ type Health struct {
 	// mode and holds the lock. A processor that stands by is as healthy (contract 5.3).
 	Mode      Mode
 	HoldsLock bool
-	// WorkerID is the started processor's worker ID at this moment. It is empty until the first
-	// session of a start exists.
+	// WorkerID is the started processor's worker ID at this moment. It changes when other workers
+	// have taken this one for dead.
 	WorkerID string
 	// Busy is how many attempts are running. ProgressAt is when an attempt last completed, failed,
 	// was poisoned or snoozed; zero if none has. Both count this processor's attempts, whether it

@@ -128,7 +128,7 @@ func TestRollingRenameRunsEveryMessageOnce(t *testing.T) {
 		}
 		require.Len(t, ran.runs, messages)
 		var superseded int64
-		require.NoError(t, d.DB.Scopes(old.Statuses).Where("outcome = ?", models.OutcomeSuperseded).Count(&superseded).Error)
+		require.NoError(t, d.DB.Table(old.Tables().HandlerStatuses()).Where("outcome = ?", models.OutcomeSuperseded).Count(&superseded).Error)
 		require.EqualValues(t, messages, superseded, fmt.Sprint(old.Counters(), renamed.Counters(), another.Counters()))
 	})
 }

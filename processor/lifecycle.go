@@ -71,6 +71,8 @@ func (p *Processor) Start(context.Context) error {
 	alive, a.endServices = context.WithCancel(context.Background())
 	storing, a.endStoring = context.WithCancel(context.Background())
 	a.hard, a.endHard = context.WithCancel(context.Background())
+	first := p.newSession(alive) // the worker ID is known when Start returns
+	a.use(first)
 	a.storing = routine.Go(func() {
 		for storing.Err() == nil {
 			err := routine.Protect("storing", func() error { completer.run(storing, a.hard); return nil })
@@ -83,7 +85,7 @@ func (p *Processor) Start(context.Context) error {
 	})
 	a.done = routine.Go(func() {
 		defer executor.close()
-		p.supervise(work, alive, a)
+		p.supervise(work, alive, a, first)
 	})
 	if p.opts.Listen {
 		a.services.Go(func() { p.listen(work) })
@@ -94,12 +96,16 @@ func (p *Processor) Start(context.Context) error {
 	return nil
 }
 
+func (p *Processor) newSession(alive context.Context) *session {
+	s := newSession(alive, p.opts.WorkerTimeout)
+	s.lock = p.sessionLock(s)
+	return s
+}
+
 // supervise runs one session after the other until work ends. A new session begins when the worker
 // was fenced or its loop crashed.
-func (p *Processor) supervise(work, alive context.Context, a *activity) {
-	for work.Err() == nil {
-		s := newSession(alive, p.opts.WorkerTimeout)
-		s.lock = p.sessionLock(s)
+func (p *Processor) supervise(work, alive context.Context, a *activity, s *session) {
+	for ; work.Err() == nil; s = p.newSession(alive) {
 		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beating, p.setPaused,
 			func() { p.wakeup.wake() })
 		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although

@@ -29,7 +29,7 @@ func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
 		}, "the rest is the other's")
 		var held int64
 		require.NoError(t,
-			d.DB.Scopes(ib.Statuses).Where("handler_key = 'limited' AND processing_started_at IS NOT NULL").Count(&held).Error)
+			d.DB.Table(ib.Tables().HandlerStatuses()).Where("handler_key = 'limited' AND processing_started_at IS NOT NULL").Count(&held).Error)
 		require.LessOrEqual(t, held, int64(4), "what a limited handler cannot run is left to other workers")
 		close(free.letGo)
 		inboxtest.Eventually(t, func() bool {

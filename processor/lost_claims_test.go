@@ -42,7 +42,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		_, err := ib.Accept(context.Background(), messages...)
 		require.ErrorIs(t, err, errLost)
 		var claimed int64
-		require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("worker_id IS NOT NULL").Count(&claimed).Error)
+		require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("worker_id IS NOT NULL").Count(&claimed).Error)
 		require.Greater(t, claimed, int64(500))
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are found, and completed")
 		require.Zero(t, ib.Counters().Fenced)

@@ -16,7 +16,8 @@ import (
 // message.
 func TestNumberOfAMessageDeletedByHandIsNotReused(t *testing.T) {
 	db := testenv.OpenSQLite(t, "file:"+filepath.Join(t.TempDir(), "inbox.db")+
-		"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=foreign_keys(0)&_txlock=immediate")
+		"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_pragma=foreign_keys(0)"+
+		"&_journal_mode=WAL&_foreign_keys=0&_txlock=immediate")
 	ran := make(chan string, 10)
 	ib := inboxtest.New(t, db, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("a",
 		func(_ context.Context, m inboxtest.Bytes) error {

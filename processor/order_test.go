@@ -277,7 +277,7 @@ func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreReleased(t *testing.T)
 		acceptSteps(t, ordered, 6, "a")
 		require.Equal(t, 1, inboxtest.Process(t, ordered).Poisoned)
 		var waiting int64
-		require.NoError(t, d.DB.Scopes(ordered.Statuses).Where("is_waiting").Count(&waiting).Error)
+		require.NoError(t, d.DB.Table(ordered.Tables().HandlerStatuses()).Where("is_waiting").Count(&waiting).Error)
 		require.Positive(t, waiting)
 		free := inboxtest.New(t, d.DB, clock, inboxtest.Handlers(inboxtest.Do("h", poisons)))
 		require.Equal(t, 5, inboxtest.Process(t, free).Completed)

@@ -182,7 +182,7 @@ func TestResultsWhoseResponseIsLostAreNotReportedStale(t *testing.T) {
 			inboxtest.Start(t, ib)
 			stored := func(where string) bool {
 				var n int64
-				require.NoError(t, d.DB.Scopes(ib.Statuses).Where(where).Count(&n).Error)
+				require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where(where).Count(&n).Error)
 				return n == messages
 			}
 			inboxtest.Eventually(t, func() bool { return stored("completed_at IS NOT NULL") }, "the completions are stored")

@@ -146,7 +146,7 @@ func New(cfg Config) (*Processor, error) {
 		p.policies[h] = newPolicy(h, opts, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
-	p.fleet = newFleet(p.opts, cfg.Registry.Keys(), cfg.Clock, cfg.Logger)
+	p.fleet = newFleet(p.opts, cfg.Registry, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
 		now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}

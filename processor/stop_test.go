@@ -115,7 +115,7 @@ func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 		inboxtest.Receive(t, running, "a handler")
 		inboxtest.Eventually(t, func() bool {
 			var claimed int64
-			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("processing_started_at IS NOT NULL").Count(&claimed).Error)
+			require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("processing_started_at IS NOT NULL").Count(&claimed).Error)
 			return claimed == 10
 		}, "all were claimed")
 		require.NoError(t, stop(t, ib, inboxtest.Patience))

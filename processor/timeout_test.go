@@ -152,7 +152,7 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 		t.Cleanup(func() { close(release) }) // before the stop
 		inboxtest.Accept(t, ib, many(10)...)
 		count := func(where string) (n int64) {
-			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("handler_key = 'deaf' AND "+where).Count(&n).Error)
+			require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("handler_key = 'deaf' AND "+where).Count(&n).Error)
 			return n
 		}
 		// The second slot may be refilled while the first is being replaced.
@@ -174,7 +174,7 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 			return count("error_count = 1") >= bound && count("processing_started_at IS NOT NULL") == 0
 		}, "the grace ended")
 		var text string
-		require.NoError(t, d.DB.Scopes(ib.Statuses).Where("error_count = 1").Limit(1).Pluck("last_error", &text).Error)
+		require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("error_count = 1").Limit(1).Pluck("last_error", &text).Error)
 		require.Equal(t, "handler timed out after 30ms: handler ignores its cancelled context for 2s", text)
 		stuck := ib.Health().Processor.Stuck["deaf"]
 		require.GreaterOrEqual(t, stuck, bound, "the calls still run")

@@ -159,7 +159,7 @@ func TestQueueOfAStuckHandlerIsReleasedToOtherWorkers(t *testing.T) {
 		close(letGo)
 		inboxtest.Eventually(t, func() bool {
 			var untried int64
-			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("completed_at IS NULL AND error_count = 0").Count(&untried).Error)
+			require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("completed_at IS NULL AND error_count = 0").Count(&untried).Error)
 			return untried == 0
 		}, "it goes on when the call has returned")
 	})

@@ -16,7 +16,7 @@ import (
 
 func claimed(t *testing.T, ib *inbox.Inbox) (n int64) {
 	t.Helper()
-	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("processing_started_at IS NOT NULL").Count(&n).Error)
+	require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("processing_started_at IS NOT NULL").Count(&n).Error)
 	return n
 }
 
@@ -122,7 +122,7 @@ func TestRefusedResultDoesNotBlockOthers(t *testing.T) {
 		inboxtest.Accept(t, ib, many(messages)...)
 		inboxtest.Start(t, ib)
 		ended := func() (n int64) {
-			require.NoError(t, d.DB.Scopes(ib.Statuses).Where("completed_at IS NOT NULL OR is_poisoned").Count(&n).Error)
+			require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("completed_at IS NOT NULL OR is_poisoned").Count(&n).Error)
 			return n
 		}
 		inboxtest.Eventually(t, func() bool { return ended() == 2*messages }, "the others' results are stored")

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/server"
 	"github.com/gorm-inbox/inbox/bench/trial"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Cleanup measures whether deleting old rows slows down new work.
@@ -65,8 +66,8 @@ func (e *expired) fill(ctx context.Context, n int) error {
 		rows    *gorm.DB
 		columns []string
 	}{
-		{ib.DB.Scopes(ib.Messages).Where("id = ?", id), []string{"received_at"}},
-		{ib.DB.Scopes(ib.Statuses).Where("message_id = ?", id), []string{"created_at", "completed_at"}},
+		{ib.DB.Clauses(ib.Tables()).Model(&models.Message{}).Where("id = ?", id), []string{"received_at"}},
+		{ib.DB.Clauses(ib.Tables()).Model(&models.HandlerStatus{}).Where("message_id = ?", id), []string{"created_at", "completed_at"}},
 	} {
 		values := map[string]any{}
 		for _, c := range update.columns {
@@ -167,7 +168,7 @@ func cleaningMeanwhile(
 
 // oldestMessage returns the ID of the message that a cleanup deletes first.
 func oldestMessage(ctx context.Context, ib *ours.Inbox) (id string, err error) {
-	err = ib.DB.WithContext(ctx).Scopes(ib.Messages).Select("id").Order("received_at, number").Limit(1).Scan(&id).Error
+	err = ib.DB.WithContext(ctx).Table(ib.Tables().Messages()).Select("id").Order("received_at, number").Limit(1).Scan(&id).Error
 	return id, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 const (
@@ -53,7 +54,7 @@ func preloadWaiting(ctx context.Context, ib *ours.Inbox, dsn string, n int) erro
 	}
 	// Set the columns as a claim and a failure do, but with a longer delay. The copies are a
 	// millisecond apart, so the first is due some minutes before the last.
-	err := ib.DB.WithContext(ctx).Scopes(ib.Statuses).Where("message_id = ?", m.ID).Updates(map[string]any{
+	err := ib.DB.WithContext(ctx).Clauses(ib.Tables()).Model(&models.HandlerStatus{}).Where("message_id = ?", m.ID).Updates(map[string]any{
 		"error_count": 1, "last_error": "connection refused", "next_attempt_at": time.Now().Add(time.Hour),
 		"version": gorm.Expr("version + 2"),
 	}).Error

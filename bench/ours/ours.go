@@ -157,9 +157,9 @@ func (ib *Inbox) CheckStored(ctx context.Context, messages, statuses, completed 
 		query *gorm.DB
 		into  *int64
 	}{
-		{db.Scopes(ib.Messages), &m},
-		{db.Scopes(ib.Statuses), &s},
-		{db.Scopes(ib.Statuses).Where(once), &c},
+		{db.Table(ib.Tables().Messages()), &m},
+		{db.Table(ib.Tables().HandlerStatuses()), &s},
+		{db.Table(ib.Tables().HandlerStatuses()).Where(once), &c},
 	} {
 		if err := count.query.Count(count.into).Error; err != nil {
 			return err

@@ -69,7 +69,7 @@ func TestActionsThatNeedTheApplicationAreRefusedWithTheReason(t *testing.T) {
 		require.Equal(t, exitRefused, out.code)
 		require.Contains(t, out.errOut, "--allow-replay")
 		for _, args := range [][]string{{"replay", "a", "--allow-replay"}, {"rejected", "accept", r.reject(1, nil, nil)},
-			{"rejected", "accept", "--matching", "--channel", "c"}} {
+			{"rejected", "accept", "--matching", "--channel", "c"}, {"backfill", failing}} {
 			out := r.run(args...)
 			require.Equal(t, exitRefused, out.code, out.errOut)
 			require.Contains(t, out.errOut, "are in the application's code and not in the database")
@@ -150,7 +150,7 @@ func TestTheActorIsRequired(t *testing.T) {
 		a, b := r.status("a").ID, r.status("b").ID
 		for _, args := range [][]string{{"retry", a}, {"discard", "--matching", "--handler", failing, "--yes"}, {"show", "a"},
 			{"delete", "a"}, {"pause", failing}, {"resume", failing},
-			{"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a},
+			{"backfill", failing}, {"replay", "a"}, {"cleanup", "--retention", "1d"}, {"rejected", "show", a}, {"rejected", "accept", a},
 			{"rejected", "delete", a}} {
 			for _, nobody := range []string{"", "  "} {
 				out := r.run(append(args, "--actor", nobody)...)

@@ -51,9 +51,10 @@ matter. With --insecure there is no password. It requires an address that only t
 machine can reach, and every user and program of the machine can then act in your
 name.
 
-Actions that need the application are not available here: replay, accepting a
-rejected message again, and the cleanup (use "inboxctl cleanup" instead). For a
-team, mount the dashboard in the application: see docs/dashboard.md.
+Actions that need the application are not available here: replay, backfill,
+accepting a rejected message again, and the cleanup (use "inboxctl cleanup"
+instead). For a team, mount the dashboard in the application: see
+docs/dashboard.md.
 
 There is no TLS. On another machine, listen on its loopback address and connect
 through "ssh -L" or "kubectl port-forward", or put a proxy with TLS in front of it.

@@ -90,7 +90,7 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 	inboxtest.Accept(t, ib, "fine", "a", "b", "c")
 	var poisoned []models.HandlerStatus
 	inboxtest.Eventually(t, func() bool {
-		require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("is_poisoned").Order("message_id").Find(&poisoned).Error)
+		require.NoError(t, ib.DB().Clauses(ib.Tables()).Where("is_poisoned").Order("message_id").Find(&poisoned).Error)
 		return len(poisoned) == 3
 	}, "three messages are poisoned")
 	require.NoError(t, ib.Pause(t.Context(), fine))
@@ -100,7 +100,7 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 	require.NoError(t, err)
 
 	record := "00000000-0000-7000-8000-000000000001"
-	require.NoError(t, ib.DB().Scopes(ib.Rejected).Create(&models.RejectedMessage{ID: record, Channel: "c",
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Create(&models.RejectedMessage{ID: record, Channel: "c",
 		Topic: "orders", Timestamp: inboxtest.Noon,
 		Value: []byte("x"), Headers: "[]", Reason: "bad", RejectedAt: inboxtest.Noon}).Error)
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -69,6 +70,32 @@ resume a renamed handler, give each key that "inboxctl handlers" shows as paused
 JSON: {"Results": [{"HandlerKey", "Outcome", "Error"}]}.`
 	cmd.Example = `  inboxctl resume orders.mail`
 	return cmd
+}
+
+func newBackfill(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "backfill HANDLER-KEY", Short: "Explain where a handler can be backfilled",
+		Long: `A backfill gives a handler that was added later the statuses it lacks for messages
+that are stored already. inboxctl cannot do that, because what a handler subscribes
+to, its legacy keys, its retention and its order are in the application's code. It
+refuses with code 4. Use the page Handlers of the application's dashboard, or
+
+  o, err := ib.Ops()
+  result, err := o.Backfill(ctx, actor, handlerKey, from, to, ops.Bulk{})
+
+See docs/handlers.md.`,
+		Example: `  inboxctl backfill orders.mail`,
+		Args:    oneArg("handler key"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				_, err := o.Backfill(ctx, a.who(), args[0], time.Time{}, time.Time{}, ops.Bulk{})
+				if errors.Is(err, ops.ErrNeedsApplication) {
+					err = fmt.Errorf("%w: the handler's channel, types and keys are in the application's code and not in the database", err)
+				}
+				return err
+			})
+		},
+	}
 }
 
 func newPausing(

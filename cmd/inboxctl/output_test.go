@@ -44,7 +44,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 		}
 		covered := map[string]bool{
 			// These are refused with code 4 before they would print anything.
-			"inboxctl replay": true,
+			"inboxctl replay": true, "inboxctl backfill": true,
 		}
 		for _, args := range commands {
 			for _, format := range []string{"table", "json"} {

@@ -104,7 +104,8 @@ func newRoot(a *app) *cobra.Command {
 	root.AddCommand(
 		newStatus(a), newList(a), newShow(a), newFailures(a), newRetry(a), newDiscard(a), newDelete(a), newReplay(a),
 		newRejected(a),
-		newHandlers(a), newPause(a), newResume(a), newWorkers(a), newLocks(a), newGaps(a), newAudit(a), newCleanup(a),
+		newHandlers(a), newPause(a), newResume(a), newBackfill(a), newWorkers(a), newLocks(a), newGaps(a), newAudit(a),
+		newCleanup(a),
 		newMigrate(a), newGrants(a),
 		newDashboard(a), newVersion(a), newCompletion(),
 		topic("connecting", "The database, the tables' names and the actor", connectingHelp),

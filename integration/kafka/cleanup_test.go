@@ -52,7 +52,7 @@ func record(partition int, id string) kafkatest.Record {
 func remembers(t *testing.T, ib *inbox.Inbox, id string) bool {
 	t.Helper()
 	var n int64
-	require.NoError(t, ib.DB().Scopes(ib.Messages).Where("id = ?", id).Count(&n).Error)
+	require.NoError(t, ib.DB().Table(ib.Tables().Messages()).Where("id = ?", id).Count(&n).Error)
 	return n == 1
 }
 

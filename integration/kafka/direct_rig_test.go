@@ -148,7 +148,7 @@ func (r *directRig) run(t *testing.T, s settings, handlers ...*inbox.HandlerSpec
 func (r *directRig) rejected(t *testing.T, ib *inbox.Inbox) []models.RejectedMessage {
 	t.Helper()
 	var rows []models.RejectedMessage
-	require.NoError(t, ib.DB().Scopes(ib.Rejected).Order("topic, partition, record_offset").Find(&rows).Error)
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Order("topic, partition, record_offset").Find(&rows).Error)
 	return rows
 }
 

@@ -240,9 +240,9 @@ func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
 			}, "all of "+e.channel+" is committed")
 		}
 		var messages []models.Message
-		require.NoError(t, ib.DB().Scopes(ib.Messages).Find(&messages).Error)
+		require.NoError(t, ib.DB().Clauses(ib.Tables()).Find(&messages).Error)
 		var rejected []models.RejectedMessage
-		require.NoError(t, ib.DB().Scopes(ib.Rejected).Find(&rejected).Error)
+		require.NoError(t, ib.DB().Clauses(ib.Tables()).Find(&rejected).Error)
 		byID, byPlace := map[string]models.Message{}, map[string]models.RejectedMessage{}
 		for _, m := range messages {
 			byID[m.ID] = m
@@ -259,7 +259,7 @@ func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
 				if found {
 					checkRejected(t, name, p, at)
 					for column, value := range map[string][]byte{"key": p.record.Key, "value": p.record.Value} {
-						require.Equal(t, value == nil, isNull(t, ib.DB().Scopes(ib.Rejected), column, at.ID), "%s: %s", name, column)
+						require.Equal(t, value == nil, isNull(t, ib.DB().Table(ib.Tables().RejectedMessages()), column, at.ID), "%s: %s", name, column)
 					}
 					delete(byPlace, fmt.Sprintf("%s/%d", e.channel, offset))
 				}
@@ -267,7 +267,7 @@ func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
 					want++
 					require.Contains(t, byID, expected.id, name)
 					checkMessage(t, name, e.channel, int64(offset), p.record, expected, byID[expected.id])
-					require.Equal(t, p.record.Key == nil, isNull(t, ib.DB().Scopes(ib.Messages), "ordering_key", expected.id), name)
+					require.Equal(t, p.record.Key == nil, isNull(t, ib.DB().Table(ib.Tables().Messages()), "ordering_key", expected.id), name)
 				}
 			}
 		}
@@ -363,7 +363,7 @@ func TestContentOfAnySizeIsStoredByteForByte(t *testing.T) {
 				}
 				inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
 				var rows []models.Message
-				require.NoError(t, ib.DB().Scopes(ib.Messages).Find(&rows).Error)
+				require.NoError(t, ib.DB().Clauses(ib.Tables()).Find(&rows).Error)
 				require.Len(t, rows, len(contents))
 				for _, row := range rows {
 					require.True(t, bytes.Equal(contents[row.ID], row.Content), "%s is stored with %d bytes", row.ID, len(row.Content))

@@ -56,7 +56,7 @@ func produceIDs(t *testing.T, k *kafkatest.Kafka, from, to int) {
 
 func gapsOf(t *testing.T, ib *inbox.Inbox) (gaps []models.Gap) {
 	t.Helper()
-	require.NoError(t, ib.DB().Scopes(ib.Gaps).Order("id").Find(&gaps).Error)
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Order("id").Find(&gaps).Error)
 	return gaps
 }
 

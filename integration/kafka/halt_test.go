@@ -160,7 +160,7 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 		counted := ib.Counters()
 		require.Equal(t, []int64{1, 0, 2}, []int64{counted.DeadLettered, counted.Rejected, counted.Accepted})
 		var rejected int64
-		require.NoError(t, ib.DB().Scopes(ib.Rejected).Count(&rejected).Error)
+		require.NoError(t, ib.DB().Table(ib.Tables().RejectedMessages()).Count(&rejected).Error)
 		require.Zero(t, rejected)
 	})
 }
@@ -180,7 +180,7 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 		defer cancel()
 		require.NoError(t, last.Stop(ctx))
 		var row models.RejectedMessage
-		require.NoError(t, last.DB().Scopes(last.Rejected).Take(&row).Error)
+		require.NoError(t, last.DB().Clauses(last.Tables()).Take(&row).Error)
 		_, err := last.AcceptRejected(t.Context(), row.ID)
 		var still *handler.StillBadError
 		require.ErrorAs(t, err, &still)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,6 +71,15 @@ func (r *replica) Connect(context.Context) (driver.Conn, error) {
 // Driver implements driver.Connector.
 func (r *replica) Driver() driver.Driver { return r.driver }
 
+// open opens a session on the replica's database, as its own server's administrators would.
+func (r *replica) open(t *testing.T) *gorm.DB {
+	t.Helper()
+	if strings.HasPrefix(r.dsn, "file:") {
+		return testenv.OpenSQLite(t, r.dsn)
+	}
+	return testenv.OpenPostgres(t, r.dsn)
+}
+
 func (r *replica) forbid() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,8 +92,9 @@ func (r *replica) callers() []string {
 	return slices.Clone(r.askedBy)
 }
 
-// resolved opens d through dbresolver, with d as the source and another database as the replica.
-func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *replica) {
+// resolved opens d through dbresolver, with d as the source and another database as the replica: for
+// the tables, if any are given, otherwise for all.
+func resolved(t *testing.T, d *inboxtest.Database, prepared bool, tables ...any) (*gorm.DB, *replica) {
 	t.Helper()
 	var (
 		r                *replica
@@ -110,34 +121,47 @@ func resolved(t *testing.T, d *inboxtest.Database, prepared bool) (*gorm.DB, *re
 	require.NoError(t, err)
 	require.NoError(t, db.Use(dbresolver.Register(dbresolver.Config{
 		Sources: []gorm.Dialector{source}, Replicas: []gorm.Dialector{reading},
-	})))
-	r.forbid()
-	require.ErrorIs(t, db.Raw("SELECT count(*) FROM effects").Scan(new(int)).Error, errReplica,
-		"reads of the application's go there")
-	r.askedBy = nil
+	}, tables...)))
 	return db, r
 }
 
+// tablesOf returns the names of an inbox's tables and of the effects, for a resolver of tables.
+func tablesOf(naming models.Naming) []any {
+	return []any{"effects", naming.Messages(), naming.HandlerStatuses(), naming.RejectedMessages(), naming.Gaps(),
+		naming.Locks(), naming.Workers(), naming.Handlers(), naming.Markers(), naming.Audit(), naming.Meta()}
+}
+
 // onEach runs a test with a dbresolver session on each database, also with GORM's cache of prepared
-// statements.
-func onEach(t *testing.T, test func(t *testing.T, d *inboxtest.Database, db *gorm.DB)) {
+// statements and with a resolver of the tables. The replica refuses connections. Each run has tables
+// of its own.
+func onEach(t *testing.T, test func(t *testing.T, d *inboxtest.Database, db *gorm.DB, naming models.Naming)) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB,
 			"CREATE TABLE effects (handler varchar(50) NOT NULL, message varchar(50) NOT NULL, PRIMARY KEY (handler, message))")
-		for _, prepared := range []bool{false, true} {
-			t.Run(fmt.Sprintf("prepared %v", prepared), func(t *testing.T) {
+		for _, name := range []string{"all", "prepared", "tables"} {
+			t.Run(name, func(t *testing.T) {
 				inboxtest.Exec(t, d.DB, "DELETE FROM effects")
-				db, r := resolved(t, d, prepared)
-				test(t, d, db)
+				naming := models.Naming{Prefix: name + "_"}
+				var tables []any
+				if name == "tables" {
+					tables = tablesOf(naming)
+				}
+				db, r := resolved(t, d, name == "prepared", tables...)
+				r.forbid()
+				require.ErrorIs(t, db.Raw("SELECT count(*) FROM effects").Scan(new(int)).Error, errReplica,
+					"reads of the application's go there")
+				require.ErrorIs(t, db.Clauses(naming).Find(&[]models.Message{}).Error, errReplica, "of these tables, too")
+				r.askedBy = nil
+				test(t, d, db, naming)
 				require.Empty(t, r.callers())
 			})
 		}
 	})
 }
 
-// own gives each of the two runs on one database tables of its own.
-func own(db *gorm.DB) inbox.Option {
-	return inbox.Configure(func(o *inbox.Options) { o.TablePrefix = fmt.Sprintf("prepared_%v_", db.PrepareStmt) })
+// under gives an inbox the tables of naming.
+func under(naming models.Naming) inbox.Option {
+	return inbox.Configure(func(o *inbox.Options) { o.TablePrefix = naming.Prefix })
 }
 
 // write writes an effect and reads it back in the same transaction.
@@ -171,8 +195,8 @@ func bad(_ context.Context, m inboxtest.Bytes) error {
 
 // TestInboxNeverReadsAReplica proves contract 3.7.
 func TestInboxNeverReadsAReplica(t *testing.T) {
-	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
-		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.Configure(func(o *inbox.Options) {
+	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB, naming models.Naming) {
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), under(naming), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxRetries = 1
 			o.Cleanup.Retention = time.Millisecond
 		}),
@@ -215,8 +239,7 @@ func TestInboxNeverReadsAReplica(t *testing.T) {
 		_, err = ib.Cleanup(t.Context())
 		require.NoError(t, err)
 		var left int
-		require.NoError(t, d.DB.Raw(fmt.Sprintf("SELECT count(*) FROM prepared_%v_messages",
-			db.PrepareStmt)).Scan(&left).Error)
+		require.NoError(t, d.DB.Raw("SELECT count(*) FROM "+naming.Messages()).Scan(&left).Error)
 		require.Zero(t, left)
 	})
 }
@@ -253,12 +276,12 @@ func operate(t *testing.T, o *ops.Ops, poisoned ops.Status) {
 
 // TestInlineChannelNeverReadsAReplica proves contract 3.7 and 8.1.
 func TestInlineChannelNeverReadsAReplica(t *testing.T) {
-	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
+	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB, naming models.Naming) {
 		k := kafkatest.Start(t, kafkatest.Topic("events", 1))
 		record := kafkatest.Record{Value: []byte("x"),
 			Headers: []kafkatest.Header{{Key: "MessageId", Value: []byte("1")}, {Key: "MessageType", Value: []byte("t")}}}
 		require.NoError(t, k.Produce("events", record, record))
-		ib := inboxtest.New(t, db, inboxtest.Brisk(), own(db), inbox.Channel("events", inbox.Inline(),
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), under(naming), inbox.Channel("events", inbox.Inline(),
 			inbox.Kafka(kafkaconsumer.Config{Brokers: k.Brokers(), Topics: []string{"events"}, GroupID: "group",
 				SessionTimeout: 10 * time.Second}),
 			inbox.On("t", inboxtest.Tx("tx", tx), inboxtest.Do("plain", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -275,9 +298,9 @@ func TestInlineChannelNeverReadsAReplica(t *testing.T) {
 
 // TestStoreOfMarkersNeverReadsAReplica proves contract 3.7 and 8.2.
 func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
-	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB) {
-		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
-		s, err := gormstore.New(db)
+	onEach(t, func(t *testing.T, d *inboxtest.Database, db *gorm.DB, naming models.Naming) {
+		require.NoError(t, models.Migrate(t.Context(), db, naming, ""))
+		s, err := gormstore.New(db, func(o *gormstore.Options) { o.TablePrefix = naming.Prefix })
 		require.NoError(t, err)
 		require.NoError(t, s.Check(t.Context()))
 		run := func(ctx context.Context, id string) (duplicate bool) {
@@ -289,19 +312,73 @@ func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
 			require.NoError(t, err)
 			return duplicate
 		}
-		require.False(t, run(t.Context(), "1"+fmt.Sprint(db.PrepareStmt)))
-		require.True(t, run(t.Context(), "1"+fmt.Sprint(db.PrepareStmt)))
+		require.False(t, run(t.Context(), "1"))
+		require.True(t, run(t.Context(), "1"))
 		require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
-			require.False(t, run(gormstore.WithTx(t.Context(), tx), "2"+fmt.Sprint(db.PrepareStmt)))
+			require.False(t, run(gormstore.WithTx(t.Context(), tx), "2"))
 			return nil
 		}))
-		processed, err := s.Processed(t.Context(), idempotent.Key{MessageID: "2" + fmt.Sprint(db.PrepareStmt),
-			HandlerKey: "h"})
+		processed, err := s.Processed(t.Context(), idempotent.Key{MessageID: "2", HandlerKey: "h"})
 		require.NoError(t, err)
 		require.True(t, processed)
 		require.Len(t, effects(t, d), 2)
 		deleted, err := s.Cleanup(t.Context(), time.Now().Add(2*time.Hour))
 		require.NoError(t, err)
 		require.EqualValues(t, 2, deleted)
+	})
+}
+
+// TestReadsOfTheApplicationGoWhereItsResolverSendsThem proves contract 3.7 with a replica that has
+// the same tables and other contents.
+func TestReadsOfTheApplicationGoWhereItsResolverSendsThem(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for _, name := range []string{"all", "tables"} {
+			t.Run(name, func(t *testing.T) {
+				naming := models.Naming{Prefix: name + "_"}
+				var tables []any
+				if name == "tables" {
+					tables = tablesOf(naming)
+				}
+				db, r := resolved(t, d, false, tables...)
+				handled := make(chan string, 3)
+				ib := inboxtest.New(t, db, under(naming), inboxtest.Handlers(
+					inboxtest.Tx("h", func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						var classic models.Message
+						if err := tx.Clauses(naming).Take(&classic).Error; err != nil {
+							return err
+						}
+						status, err := gorm.G[models.HandlerStatus](tx, naming).Preload("Message", nil).Take(ctx)
+						handled <- classic.ID
+						handled <- status.Message.ID
+						return err
+					})))
+				behind := inboxtest.New(t, r.open(t), under(naming), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+				inboxtest.Accept(t, behind, "on the replica")
+				inboxtest.Accept(t, ib, "on the source")
+
+				read := func(db *gorm.DB) (ids []string) {
+					var status models.HandlerStatus
+					require.NoError(t, db.Clauses(ib.Tables()).Preload("Message").Take(&status).Error)
+					generic, err := gorm.G[models.Message](db, ib.Tables()).Take(t.Context())
+					require.NoError(t, err)
+					return []string{status.MessageID, status.Message.ID, generic.ID}
+				}
+				require.Equal(t, slices.Repeat([]string{"on the replica"}, 3), read(db))
+				require.NoError(t, db.Transaction(func(tx *gorm.DB) error {
+					require.Equal(t, slices.Repeat([]string{"on the source"}, 3), read(tx))
+					return nil
+				}))
+				var status models.HandlerStatus
+				require.NoError(t, db.Clauses(dbresolver.Write, ib.Tables()).Take(&status).Error)
+				require.Equal(t, "on the source", status.MessageID)
+				require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
+				require.Equal(t, "on the source", <-handled)
+				require.Equal(t, "on the source", <-handled)
+
+				result := db.Clauses(ib.Tables()).Save(&status)
+				require.NoError(t, result.Error)
+				require.Zero(t, result.RowsAffected, "it has been completed on the source")
+			})
+		}
 	})
 }

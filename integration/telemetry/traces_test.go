@@ -301,7 +301,7 @@ func TestWithoutTracingPropertiesAreStoredAsTheyCame(t *testing.T) {
 		m.Properties.Traceparent = "the application's"
 		acceptAll(t, ib, m)
 		var text string
-		require.NoError(t, ib.DB().Scopes(ib.Messages).Select("serialized_properties").Scan(&text).Error)
+		require.NoError(t, ib.DB().Table(ib.Tables().Messages()).Select("serialized_properties").Scan(&text).Error)
 		return text
 	}
 	plain := stored()

@@ -31,7 +31,7 @@ type Endless struct {
 func OnEndless(t testing.TB) (d *Database, e *Endless) {
 	t.Helper()
 	e = &Endless{dsn: testenv.SQLiteDSN(t)}
-	bare, err := sql.Open("sqlite", e.dsn)
+	bare, err := sql.Open(testenv.SQLiteDriver(), e.dsn)
 	require.NoError(t, err)
 	e.driver = bare.Driver()
 	require.NoError(t, bare.Close())

@@ -130,7 +130,7 @@ func Process(t testing.TB, ib *inbox.Inbox) processor.Drained {
 func Status(t testing.TB, ib *inbox.Inbox, messageID, handlerKey string) models.HandlerStatus {
 	t.Helper()
 	var rows []models.HandlerStatus
-	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("message_id = ? AND handler_key = ?", messageID,
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Where("message_id = ? AND handler_key = ?", messageID,
 		handlerKey).Find(&rows).Error)
 	require.Len(t, rows, 1, "statuses of message %q under handler key %q", messageID, handlerKey)
 	requireFingerprints(t, rows)
@@ -156,7 +156,7 @@ func requireFingerprints(t testing.TB, rows []models.HandlerStatus) {
 func Statuses(t testing.TB, ib *inbox.Inbox) []models.HandlerStatus {
 	t.Helper()
 	var rows []models.HandlerStatus
-	require.NoError(t, ib.DB().Scopes(ib.Statuses).Order("message_id, handler_key").Find(&rows).Error)
+	require.NoError(t, ib.DB().Clauses(ib.Tables()).Order("message_id, handler_key").Find(&rows).Error)
 	requireFingerprints(t, rows)
 	return rows
 }
@@ -165,7 +165,7 @@ func Statuses(t testing.TB, ib *inbox.Inbox) []models.HandlerStatus {
 func CountMessages(t testing.TB, ib *inbox.Inbox) int {
 	t.Helper()
 	var n int64
-	require.NoError(t, ib.DB().Scopes(ib.Messages).Count(&n).Error)
+	require.NoError(t, ib.DB().Table(ib.Tables().Messages()).Count(&n).Error)
 	return int(n)
 }
 
@@ -173,7 +173,7 @@ func CountMessages(t testing.TB, ib *inbox.Inbox) int {
 func AllCompleted(t testing.TB, ib *inbox.Inbox) bool {
 	t.Helper()
 	var n int64
-	require.NoError(t, ib.DB().Scopes(ib.Statuses).Where("completed_at IS NULL").Count(&n).Error)
+	require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("completed_at IS NULL").Count(&n).Error)
 	return n == 0
 }
 

@@ -57,6 +57,14 @@ func FailedWrites() map[string]func(tx *gorm.DB) error {
 			}
 			return rows.Err()
 		},
+		"a generic Create": func(tx *gorm.DB) error {
+			return gorm.G[Item](tx).Create(tx.Statement.Context, &Item{Name: "taken"})
+		},
+		"a generic Exec": func(tx *gorm.DB) error { return gorm.G[Item](tx).Exec(tx.Statement.Context, takenAgain) },
+		"a generic Find": func(tx *gorm.DB) error {
+			_, err := gorm.G[Item](tx).Where("name = nothing()").Find(tx.Statement.Context)
+			return err
+		},
 		"the connection's QueryRow": func(tx *gorm.DB) error {
 			return tx.Statement.ConnPool.QueryRowContext(tx.Statement.Context, takenAgain).Scan(new(int64))
 		},

@@ -115,6 +115,27 @@ func Parse(serialized string) (handler.Properties, error) {
 	return decodeProperties(serialized)
 }
 
+// ChannelBytes is how much of the stored form Channel needs: its first member is the channel, at most
+// 200 characters of at most 12 bytes each.
+const ChannelBytes = 2500
+
+// Channel returns the channel in the beginning of the stored form, which may be cut after
+// ChannelBytes. It returns "" if that does not begin with one.
+func Channel(beginning string) string {
+	d := json.NewDecoder(strings.NewReader(beginning))
+	for _, expected := range []json.Token{json.Delim('{'), "channel"} {
+		if token, err := d.Token(); err != nil || token != expected {
+			return ""
+		}
+	}
+	token, err := d.Token()
+	channel, ok := token.(string)
+	if err != nil || !ok {
+		return ""
+	}
+	return channel
+}
+
 func decodeProperties(serialized string) (handler.Properties, error) {
 	var stored storedProperties
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {

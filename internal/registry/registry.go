@@ -17,13 +17,15 @@ type Subscription struct {
 	Channel string
 	Type    string
 	Handler *handler.Handler
+	// Synchronous means that the channel is Inline or Direct: its messages have no statuses.
+	Synchronous bool
 }
 
 // Registry finds one inbox's handlers by key and by route. It is immutable.
 type Registry struct {
-	byKey  map[string]*handler.Handler
+	byKey  map[string]Subscription
 	routes map[route][]*handler.Handler
-	all    []*handler.Handler
+	all    []Subscription
 }
 
 type route struct{ channel, typ string }
@@ -31,7 +33,7 @@ type route struct{ channel, typ string }
 // New checks the subscriptions and indexes them. The error joins all problems, each with
 // channel, type and handler key.
 func New(subscriptions []Subscription) (*Registry, error) {
-	r := &Registry{byKey: map[string]*handler.Handler{}, routes: map[route][]*handler.Handler{}}
+	r := &Registry{byKey: map[string]Subscription{}, routes: map[route][]*handler.Handler{}}
 	var problems []error
 	for _, s := range subscriptions {
 		at := fmt.Sprintf("channel %q, type %q, handler %q", s.Channel, s.Type, s.Handler.Key())
@@ -45,9 +47,9 @@ func New(subscriptions []Subscription) (*Registry, error) {
 			if err := CheckKey(key); err != nil {
 				problems = append(problems, fmt.Errorf("%s: %w", at, err))
 			}
-			r.byKey[key] = s.Handler
+			r.byKey[key] = s
 		}
-		r.all = append(r.all, s.Handler)
+		r.all = append(r.all, s)
 		to := route{s.Channel, s.Type}
 		r.routes[to] = append(r.routes[to], s.Handler)
 	}
@@ -82,12 +84,29 @@ func (r *Registry) AppendRoute(handlers []*handler.Handler, channel, typ string)
 
 // Lookup finds a handler by its primary key or a legacy key.
 func (r *Registry) Lookup(key string) (*handler.Handler, bool) {
-	h, ok := r.byKey[key]
-	return h, ok
+	s, ok := r.byKey[key]
+	return s.Handler, ok
+}
+
+// Subscription finds a handler as Lookup does, with its channel and type.
+func (r *Registry) Subscription(key string) (Subscription, bool) {
+	s, ok := r.byKey[key]
+	return s, ok
 }
 
 // Handlers returns all handlers in order of declaration.
-func (r *Registry) Handlers() iter.Seq[*handler.Handler] { return slices.Values(r.all) }
+func (r *Registry) Handlers() iter.Seq[*handler.Handler] {
+	return func(yield func(*handler.Handler) bool) {
+		for _, s := range r.all {
+			if !yield(s.Handler) {
+				return
+			}
+		}
+	}
+}
+
+// Subscriptions returns all subscriptions in order of declaration.
+func (r *Registry) Subscriptions() iter.Seq[Subscription] { return slices.Values(r.all) }
 
 // Keys returns every primary and legacy key, sorted.
 func (r *Registry) Keys() []string {

@@ -46,6 +46,9 @@ func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
 // (see Main). Without a server it ends the test, see LeaveOut.
 func PostgresDSN(t testing.TB) string {
 	t.Helper()
+	if os.Getenv(SQLiteVariable) != "" {
+		t.Skipf("%s is set: this run is about SQLite alone", SQLiteVariable)
+	}
 	server := os.Getenv(PostgresVariable)
 	if server == "" {
 		LeaveOut(t, "PostgreSQL", PostgresVariable)

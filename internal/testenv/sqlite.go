@@ -3,6 +3,7 @@ package testenv
 import (
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,14 +16,30 @@ import (
 	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
 )
 
-// sqliteParameters are the recommended setup, with a longer timeout than an application would use.
-// With WAL, readers do not block the one writer. Immediate transactions wait for other writers at
-// their start, within busy_timeout, instead of failing midway. FULL makes a commit durable.
-const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=" + patientSQLite +
-	"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_txlock=immediate"
+// SQLiteVariable names the environment variable that has tests open SQLite with the driver in C if
+// it is "mattn", and skip PostgreSQL. By default they use the driver in Go, which needs no C compiler.
+const SQLiteVariable = "INBOX_TEST_SQLITE"
 
-// SQLite returns a session on a new, empty SQLite file in a directory of the test. It uses the pure
-// Go driver and needs no C compiler. The pool is closed when the test ends.
+// sqliteParameters are the recommended setup of docs/databases.md for both drivers, of which each
+// ignores the other's names, with a longer timeout than an application would use.
+const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=" + patientGo +
+	"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)" +
+	"&_journal_mode=WAL&" + patientC + "&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"
+
+// SQLiteDriver returns the name of the database/sql driver with which tests open SQLite.
+func SQLiteDriver() string {
+	switch choice := os.Getenv(SQLiteVariable); choice {
+	case "":
+		return "sqlite"
+	case "mattn":
+		return sqlite.DriverName
+	default:
+		panic(fmt.Sprintf("%s = %q: must be empty or mattn", SQLiteVariable, choice))
+	}
+}
+
+// SQLite returns a session on a new, empty SQLite file in a directory of the test. The pool is
+// closed when the test ends.
 func SQLite(t testing.TB) *gorm.DB {
 	t.Helper()
 	return OpenSQLite(t, SQLiteDSN(t))
@@ -36,20 +53,24 @@ func SQLiteDSN(t testing.TB) string {
 	return "file:" + path.EscapedPath() + sqliteParameters
 }
 
-// patientSQLite is Patience in milliseconds.
-const patientSQLite = "busy_timeout(120000)"
+// patientGo and patientC are Patience in milliseconds, for the drivers in Go and in C.
+const (
+	patientGo = "busy_timeout(120000)"
+	patientC  = "_busy_timeout=120000"
+)
 
 // BusyTimeout returns a DSN of SQLiteDSN with another busy timeout. Its pools wait that long while
 // another connection writes.
 func BusyTimeout(dsn string, d time.Duration) string {
-	return strings.Replace(dsn, patientSQLite, fmt.Sprintf("busy_timeout(%d)", d.Milliseconds()), 1)
+	return strings.NewReplacer(patientGo, fmt.Sprintf("busy_timeout(%d)", d.Milliseconds()),
+		patientC, fmt.Sprintf("_busy_timeout=%d", d.Milliseconds())).Replace(dsn)
 }
 
 // OpenSQLite opens one more pool on a file that SQLiteDSN named, like a second process of the same
 // inbox. The pool is closed when the test ends.
 func OpenSQLite(t testing.TB, dsn string) *gorm.DB {
 	t.Helper()
-	return Open(t, sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, gorm.Config{})
+	return Open(t, sqlite.Dialector{DriverName: SQLiteDriver(), DSN: dsn}, gorm.Config{})
 }
 
 // Open opens a session without logging and closes its pool when the test ends. The database is

@@ -7,10 +7,13 @@ import (
 	"fmt"
 
 	"go.uber.org/fx"
+	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
+	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 type (
@@ -112,6 +115,36 @@ func plain(
 		return nil, errors.Join(err, orders.Stop(ctx))
 	}
 	return func(ctx context.Context) error { return errors.Join(billing.Stop(ctx), orders.Stop(ctx)) }, nil
+}
+
+//page:begin sqlite
+
+// openSQLite uses the driver in Go, which the package modernc.org/sqlite registers.
+func openSQLite(file string) (*gorm.DB, error) {
+	return gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + file + "?_pragma=journal_mode(WAL)" +
+		"&_pragma=busy_timeout(5000)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_txlock=immediate"})
+}
+
+// openSQLiteInC uses GORM's default driver, mattn/go-sqlite3, which needs a C compiler.
+func openSQLiteInC(file string) (*gorm.DB, error) {
+	return gorm.Open(sqlite.Open("file:" + file + "?_journal_mode=WAL" +
+		"&_busy_timeout=5000&_synchronous=FULL&_foreign_keys=1&_txlock=immediate"))
+}
+
+//page:end
+
+// read reads an inbox's tables in GORM's two styles.
+func read(ctx context.Context, db *gorm.DB, ib *inbox.Inbox) (
+	paused int64, statuses, poisoned []models.HandlerStatus, _ error,
+) {
+	//page:begin read
+	tables := ib.Tables()
+	err := errors.Join(
+		db.Clauses(tables).Preload("Message").Where("error_count > 0").Find(&statuses).Error,
+		db.Clauses(tables).Model(&models.Handler{}).Where("paused").Count(&paused).Error)
+	poisoned, failed := gorm.G[models.HandlerStatus](db, tables).Where("is_poisoned").Find(ctx)
+	//page:end
+	return paused, statuses, poisoned, errors.Join(err, failed)
 }
 
 func invoiceWanted(id, order string) (handler.RawMessage, error) {

@@ -2,6 +2,9 @@ package databases
 
 import (
 	"context"
+	"errors"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
 type Invoice struct {
@@ -50,6 +54,55 @@ func TestTwoInboxesShareADatabaseUnderTheirPrefixes(t *testing.T) {
 	orders.Accept(fxtest.JSON("orders.events", "order.placed", "m-1", OrderPlaced{OrderID: "o-1"}))
 	audit.RequireNotAccepted("m-1")
 	orders.RequireAccepted("m-1")
+}
+
+// TestBothSQLiteDriversAreOpenedAsThePageSays checks what the DSNs set and runs an inbox on each.
+func TestBothSQLiteDriversAreOpenedAsThePageSays(t *testing.T) {
+	for name, open := range map[string]func(string) (*gorm.DB, error){"Go": openSQLite, "C": openSQLiteInC} {
+		t.Run(name, func(t *testing.T) {
+			db, err := open(filepath.Join(t.TempDir(), "inbox.db"))
+			if err != nil && strings.Contains(err.Error(), "CGO_ENABLED=0") {
+				testenv.LeaveOut(t, "the SQLite driver in C", "CGO_ENABLED")
+			}
+			require.NoError(t, err)
+			pool, err := db.DB()
+			require.NoError(t, err)
+			defer pool.Close()
+			for pragma, want := range map[string]string{"journal_mode": "wal", "busy_timeout": "5000", "synchronous": "2",
+				"foreign_keys": "1"} {
+				var is string
+				require.NoError(t, db.Raw("PRAGMA "+pragma).Scan(&is).Error)
+				require.Equal(t, want, is, pragma)
+			}
+			other, err := pool.Conn(t.Context())
+			require.NoError(t, err)
+			defer other.Close()
+			_, err = other.ExecContext(t.Context(), "PRAGMA busy_timeout = 0")
+			require.NoError(t, err)
+			require.NoError(t, db.Transaction(func(*gorm.DB) error {
+				_, err := other.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+				require.ErrorContains(t, err, "locked", "_txlock: a transaction has the lock from its beginning")
+				return nil
+			}))
+
+			ib, err := inbox.New("orders", db, inbox.Configure(func(o *inbox.Options) {
+				o.Migrate, o.TablePrefix, o.Processor.MaxRetries = true, "orders_", 1
+			}), inbox.Channel("c", inbox.On("order.placed", inbox.Func("fails",
+				func(context.Context, handler.Message[OrderPlaced]) error { return errors.New("no") }))))
+			require.NoError(t, err)
+			require.NoError(t, ib.Migrate(t.Context()))
+			_, err = ib.Accept(t.Context(), fxtest.JSON("c", "order.placed", "m-1", OrderPlaced{OrderID: "o-1"}))
+			require.NoError(t, err)
+			_, err = ib.ProcessPending(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, ib.Pause(t.Context(), "fails"))
+			paused, statuses, poisoned, err := read(t.Context(), db, ib)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, paused)
+			require.Len(t, poisoned, 1)
+			require.Equal(t, "m-1", statuses[0].Message.ID)
+		})
+	}
 }
 
 func TestInboxesWithoutFxAreCheckedAgainstEachOther(t *testing.T) {

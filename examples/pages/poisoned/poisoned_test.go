@@ -77,7 +77,7 @@ func TestAnOpenBreakerChargesNothing(t *testing.T) {
 	kit.Process()
 	require.Equal(t, 5, calls)
 	var charged int64
-	require.NoError(t, kit.DB.Scopes(kit.Inbox.Statuses).Where("error_count > 0").Count(&charged).Error)
+	require.NoError(t, kit.DB.Table(kit.Inbox.Tables().HandlerStatuses()).Where("error_count > 0").Count(&charged).Error)
 	require.EqualValues(t, 5, charged)
 }
 

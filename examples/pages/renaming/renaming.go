@@ -1,11 +1,13 @@
-// Package renaming is the code of docs/renaming.md.
+// Package renaming is the code of docs/handlers.md.
 package renaming
 
 import (
 	"context"
+	"time"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // OrderPlaced is a payload.
@@ -18,6 +20,19 @@ type fulfil func(ctx context.Context, m handler.Message[OrderPlaced]) error
 func before(fulfilOrder fulfil) inbox.Option {
 	return inbox.Channel("orders.events", inbox.On("order.placed",
 		inbox.Func("order-handler", fulfilOrder)))
+}
+
+// added has one more handler.
+func added(fulfilOrder, billOrder fulfil) inbox.Option {
+	return inbox.Channel("orders.events", inbox.On("order.placed",
+		inbox.Func("order-handler", fulfilOrder), inbox.Func("bill-order", billOrder)))
+}
+
+// backfill gives the handler what was accepted without it.
+func backfill(ctx context.Context, o *ops.Ops, deployBegan time.Time) (ops.BulkResult, error) {
+	//page:begin backfill
+	return o.Backfill(ctx, "ada@example.org", "bill-order", deployBegan, time.Time{}, ops.Bulk{})
+	//page:end
 }
 
 // after is the rename.

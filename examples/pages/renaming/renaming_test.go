@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -55,6 +56,26 @@ func process(t *testing.T, ib *inbox.Inbox) {
 	t.Helper()
 	_, err := ib.ProcessPending(t.Context())
 	require.NoError(t, err)
+}
+
+// Contract 4.2, 11.1.
+func TestAddedHandlerRunsOnWhatOldProgramsAccepted(t *testing.T) {
+	db := testenv.SQLite(t)
+	fulfilled, billed := newRan(), newRan()
+	old := deployed(t, db, before(fulfilled.handle))
+	began := time.Now().Add(-time.Minute)
+	accept(t, old, "1", "2")
+	now := deployed(t, db, added(fulfilled.handle, billed.handle))
+	accept(t, now, "3")
+	accept(t, old, "4")
+	o, err := now.Ops()
+	require.NoError(t, err)
+	result, err := backfill(t.Context(), o, began)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, result.Done)
+	process(t, now)
+	require.Equal(t, map[string]int{"1": 1, "2": 1, "3": 1, "4": 1}, billed.counts)
+	require.Equal(t, billed.counts, fulfilled.counts)
 }
 
 // Contract 4.2.

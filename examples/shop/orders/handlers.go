@@ -45,10 +45,14 @@ func reserveStock(_ context.Context, tx *gorm.DB, m handler.Message[Order]) erro
 	return tx.Create(&Reservation{OrderID: o.ID, Article: o.Article, Quantity: o.Quantity}).Error
 }
 
-// Till takes payments.
-type Till struct{ inbox *inbox.Inbox }
+// Till takes payments. It accepts into the inbox that runs it, and gets it as a function: the inbox is built of its
+// handlers.
+type Till struct{ inbox func() *inbox.Inbox }
 
-// takePayment writes the payment and hands the confirmation over, both in the one
+// NewTill makes the handler; Fx calls it.
+func NewTill(ib func() *inbox.Inbox) *Till { return &Till{ib} }
+
+// Handle writes the payment and hands the confirmation over, both in the one
 // transaction that completes its status: an order is paid and will be announced,
 // or neither. Nothing is sent to Kafka from in here, where a rollback could not
 // take it back: Announcer does that, with retries of its own.
@@ -56,7 +60,7 @@ type Till struct{ inbox *inbox.Inbox }
 // What is accepted here is found by the next poll (PollingInterval), or on
 // PostgreSQL with the option Listen at once: the receipt's Wake is for after the commit,
 // which is not in a handler's hands.
-func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m handler.Message[Order]) error {
+func (t *Till) Handle(ctx context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	if err := tx.Create(&Payment{OrderID: m.Payload.ID, Cents: m.Payload.Cents}).Error; err != nil {
 		return err
 	}
@@ -64,7 +68,7 @@ func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m handler.Message[O
 	if err != nil {
 		return fmt.Errorf("encode order %s: %w", m.Payload.ID, err)
 	}
-	_, err = t.inbox.AcceptTx(ctx, tx, handler.RawMessage{Channel: Outgoing, Type: Confirmed,
+	_, err = t.inbox().AcceptTx(ctx, tx, handler.RawMessage{Channel: Outgoing, Type: Confirmed,
 		ID: ConfirmationOf(m.Payload.ID), Source: "/shop/orders",
 		ContentType: "application/json", Content: news})
 	return err
@@ -74,7 +78,7 @@ func (t *Till) takePayment(ctx context.Context, tx *gorm.DB, m handler.Message[O
 // however often it is made.
 func ConfirmationOf(orderID string) string { return orderID + "/confirmed" }
 
-// Announcer produces what takePayment has handed over: at least once. Killed
+// Announcer produces what Till has handed over: at least once. Killed
 // between the broker's acknowledgement and the record of it, it produces again,
 // with the same ID, which consumers with an inbox know.
 type Announcer struct{ publisher *events.Publisher }

@@ -47,25 +47,23 @@ type Config struct {
 // Module is the context: its database, its inbox, its handlers. More options of
 // the inbox are the application's.
 func Module(cfg Config, more ...inbox.Option) fx.Option {
-	till := &Till{}
 	declared := []inbox.Option{
 		inbox.Configure(func(o *inbox.Options) { o.Migrate = true }),
 
 		inbox.Channel(PlacedTopic,
 			inbox.Kafka(kafkaconsumer.Config{Brokers: cfg.Brokers, Topics: []string{PlacedTopic}, GroupID: Name}),
 			inbox.On(Placed,
-				inbox.Tx(ReserveStock, reserveStock),     // exactly once
-				inbox.Tx(TakePayment, till.takePayment)), // exactly once, with what it hands over
+				inbox.Tx(ReserveStock, reserveStock), // exactly once
+				inbox.FromTx[*Till](TakePayment)),    // exactly once, with what it hands over
 		),
 		inbox.Channel(Outgoing,
 			inbox.On(Confirmed, inbox.From[*Announcer](Announce)), // at least once
 		),
 	}
 	return fx.Options(
-		fx.Provide(fx.Annotate(cfg.open, fx.ResultTags(`name:"orders"`)), NewAnnouncer),
+		fx.Provide(fx.Annotate(cfg.open, fx.ResultTags(`name:"orders"`)), NewAnnouncer,
+			fx.Annotate(NewTill, fx.ParamTags(`name:"orders"`))),
 		inbox.Module(Name, append(declared, more...)...),
-		// The inbox is made of its handlers; one that accepts gets it afterwards.
-		fx.Invoke(fx.Annotate(func(ib *inbox.Inbox) { till.inbox = ib }, fx.ParamTags(`name:"orders"`))),
 	)
 }
 

@@ -76,9 +76,9 @@ type Parcel struct {
 
 // createParcel is a transactional handler: what it writes through tx is committed
 // together with the completion of its status, or not at all.
-func createParcel(_ context.Context, tx *gorm.DB, m handler.Message[Order]) error {
+func createParcel(ctx context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	o := m.Payload
-	return tx.Create(&Parcel{OrderID: o.ID, Content: fmt.Sprintf("%d × %s", o.Quantity, o.Article)}).Error
+	return gorm.G[Parcel](tx).Create(ctx, &Parcel{OrderID: o.ID, Content: fmt.Sprintf("%d × %s", o.Quantity, o.Article)})
 }
 
 // CustomerNotice tells customers by mail that their parcel is on its way: a plain

@@ -110,7 +110,7 @@ func TestStatesOfThePageAreStates(t *testing.T) {
 	for state, want := range map[string]int64{"pending": 3, "processing": 1, "poisoned": 1, "completed": 1, "discarded": 0,
 		"superseded": 0} {
 		var n int64
-		require.NoError(t, kit.DB.Scopes(kit.Inbox.Statuses).Where(conditions[state]).Count(&n).Error, state)
+		require.NoError(t, kit.DB.Table(kit.Inbox.Tables().HandlerStatuses()).Where(conditions[state]).Count(&n).Error, state)
 		require.Equal(t, want, n, state)
 	}
 }

@@ -1,0 +1,412 @@
+package inbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+
+	"go.uber.org/fx"
+)
+
+// Inject declares options that are made from values of the Fx graph. As for fx.Invoke, the parameters of fn come from
+// the graph; for names, groups and optional values use an fx.In struct. It returns an Option or []Option, and an error
+// if it likes:
+//
+//	inbox.Inject(func(cfg *Config, m *Metrics) inbox.Option {
+//		return inbox.Configure(func(o *inbox.Options) {
+//			o.Processor = cfg.Inbox
+//			o.Middleware = append(o.Middleware, m.Time)
+//		})
+//	})
+//
+// Module calls fn once, when Fx builds the inbox, and applies what it returns in its place among the other options.
+// What is wrong there fails the start, and so does the error of fn, which errors.Is finds. A missing parameter also
+// fails fx.ValidateApp.
+//
+// Do not use it for what is known in code: a mistake there fails sooner. It cannot set UnnamedDB. Handlers that it
+// declares take their values from its parameters, by Func or Tx with a method value: From does not work in it. Without
+// Fx, declare the options directly (contract 10.2).
+func Inject(fn any) Option {
+	in := newInjection("inbox.Inject", fn, reflect.TypeFor[Option]())
+	return func(c *config) {
+		c.injects = true
+		c.injections = append(c.injections, in)
+		for _, o := range resultsOf[Option](in, c.values, &c.problems) {
+			if o != nil {
+				o(c)
+			}
+		}
+	}
+}
+
+// InjectChannel is Inject for one channel: fn returns a ChannelOption or []ChannelOption, such as Kafka with brokers
+// and TLS from the application's configuration, or Inline with a store.
+func InjectChannel(fn any) ChannelOption {
+	in := newInjection("inbox.InjectChannel", fn, reflect.TypeFor[ChannelOption]())
+	return func(c *channel) {
+		c.injections = append(c.injections, in)
+		for _, o := range resultsOf[ChannelOption](in, c.values, &c.problems) {
+			if o != nil {
+				o(c)
+			}
+		}
+	}
+}
+
+// Extend adds channels and handlers to the inbox of a Module elsewhere in the application, so that a feature's package
+// can declare its own: by Channel, which no one else may declare, by Subscribe, and by Inject. Handlers' values, and
+// what Inject takes, may be private to the feature's fx.Module. Options of the inbox are its Module's alone: Configure
+// is an error here.
+//
+// A mistake fails as one in Module does. Without a Module of that name the start and fx.ValidateApp fail; so they do if
+// a channel, a handler key or a consumer group is declared twice, by whomever (contract 10.2, 10.4).
+func Extend(name string, opts ...Option) fx.Option {
+	cfg := (&config{name: name, declared: opts, withFx: true, feature: true}).apply(nil)
+	if err := cfg.validate(); err != nil {
+		return fx.Error(err)
+	}
+	return fx.Options(slices.Concat([]fx.Option{
+		cfg.claim(caller()),
+		fx.Provide(fx.Annotated{Group: "inbox.features." + name, Target: func() *config { return cfg }}),
+		fx.Invoke(cfg.checkFeature),
+	}, cfg.provideValues(), cfg.requireDeclared())...)
+}
+
+// Extended says that channels of this inbox, or handlers of its channels, are declared by Extend in other packages. A
+// module without channels, and a channel without handlers, is then an error at start only. Do not use it for an inbox
+// that is complete without features: forgetting a handler would fail later (contract 10.2).
+func Extended() Option { return func(c *config) { c.extended = true } }
+
+// Subscribe adds handlers to a channel that is declared elsewhere: by Channel in the inbox's Module or in the Extend of
+// another feature. It is On for that channel. The channel must be declared in code, not by what Inject returns
+// (contract 10.2).
+func Subscribe(channel, messageType string, handlers ...*HandlerSpec) Option {
+	return func(c *config) {
+		for _, h := range handlers {
+			c.added = append(c.added, addition{channel, subscription{messageType, h}})
+		}
+	}
+}
+
+// addition is a handler of a channel that is declared elsewhere.
+type addition struct {
+	channel string
+	subscription
+}
+
+// subscribe moves the added handlers to those of their channels that are known.
+func (cfg *config) subscribe() {
+	cfg.added = slices.DeleteFunc(cfg.added, func(a addition) bool {
+		for _, c := range cfg.channels {
+			if c.name == a.channel {
+				c.subscriptions = append(c.subscriptions, a.subscription)
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// all returns the channels, and for each added handler without its channel one that has only this handler.
+func (cfg *config) all() []*channel {
+	channels := slices.Clone(cfg.channels)
+	for _, a := range cfg.added {
+		channels = append(channels, &channel{name: a.channel, subscriptions: []subscription{a.subscription}})
+	}
+	return channels
+}
+
+func noChannel(name string) error {
+	return fmt.Errorf("channel %q: inbox.Subscribe adds a handler, but no inbox.Channel in code declares it", name)
+}
+
+var errFeatureOptions = errors.New("inbox.Extend has inbox.Configure: set the inbox's options in its inbox.Module")
+
+// injection is a function of Inject or InjectChannel.
+type injection struct {
+	what string // for errors
+	fn   reflect.Value
+	err  error // in the function's type
+}
+
+// injected is what the function returned. The error is a value, so that Fx does not prefix it.
+type injected struct {
+	from  *injection
+	value reflect.Value // an option or a slice of options
+	err   error
+}
+
+func newInjection(what string, fn any, option reflect.Type) *injection {
+	in := &injection{what: what, fn: reflect.ValueOf(fn)}
+	t := reflect.TypeOf(fn)
+	ok := t != nil && t.Kind() == reflect.Func && !in.fn.IsNil() && !t.IsVariadic() &&
+		(t.NumOut() == 1 || t.NumOut() == 2 && t.Out(1) == reflect.TypeFor[error]()) &&
+		(t.Out(0) == option || t.Out(0) == reflect.SliceOf(option))
+	if !ok {
+		in.err = fmt.Errorf("%s(%T): must be a function, not nil and not variadic, that returns %s or []%[3]s, and an error if it likes",
+			what, fn, option)
+	}
+	return in
+}
+
+// provide makes Fx call the function and give what it returns to the inbox.
+func (in *injection) provide(inbox string) fx.Option {
+	t := in.fn.Type()
+	params := make([]reflect.Type, t.NumIn())
+	for i := range params {
+		params[i] = t.In(i)
+	}
+	call := reflect.MakeFunc(reflect.FuncOf(params, []reflect.Type{reflect.TypeFor[injected]()}, false),
+		func(args []reflect.Value) []reflect.Value {
+			out := in.fn.Call(args)
+			result := injected{from: in, value: out[0]}
+			if len(out) == 2 {
+				result.err, _ = out[1].Interface().(error)
+			}
+			return []reflect.Value{reflect.ValueOf(result)}
+		})
+	return fx.Provide(withLocation(in.fn.Pointer(),
+		fx.Annotate(call.Interface(), fx.ResultTags(groupTag("inbox.injected."+inbox)))))
+}
+
+// resultsOf returns the options that the function returned, none while the graph is not known.
+func resultsOf[O any](in *injection, values map[*injection]injected, problems *[]error) []O {
+	if values == nil {
+		return nil
+	}
+	result, called := values[in]
+	switch {
+	case !called:
+		*problems = append(*problems, fmt.Errorf("%s within another one: take all values of the graph in the outer function",
+			in.what))
+	case result.err != nil:
+		*problems = append(*problems, fmt.Errorf("%s: %w", in.what, result.err))
+	default:
+		if options, many := result.value.Interface().([]O); many {
+			return options
+		}
+		return []O{result.value.Interface().(O)}
+	}
+	return nil
+}
+
+// validateInjections returns what is wrong with the functions of Inject and InjectChannel.
+func (cfg *config) validateInjections() error {
+	var problems []error
+	for _, in := range cfg.injections {
+		switch {
+		case in.err != nil:
+			problems = append(problems, in.err)
+		case !cfg.withFx:
+			problems = append(problems,
+				fmt.Errorf("%s takes values of the Fx graph: without Fx declare what it returns directly", in.what))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// provideValues makes Fx call the injections and give the values of handlers to the inbox.
+func (cfg *config) provideValues() []fx.Option {
+	var parts []fx.Option
+	for _, in := range cfg.injections {
+		parts = append(parts, in.provide(cfg.name))
+	}
+	for _, c := range cfg.all() {
+		for _, s := range c.subscriptions {
+			if s.spec.graph != nil {
+				parts = append(parts, fx.Provide(fx.Annotated{Group: "inbox.handlers." + cfg.name, Target: s.spec.graph.fetch}))
+			}
+		}
+	}
+	return parts
+}
+
+// resolved is an inbox's whole declaration, with what features add and the graph gives.
+type resolved struct {
+	*config
+	err error // what is wrong with it, nil if nothing is
+}
+
+// resolve adds what features declare and what the graph gives.
+func (cfg *config) resolve(values []injected, features []*config) *resolved {
+	if len(values)+len(features) == 0 && !cfg.extended {
+		return &resolved{config: cfg} // which has been validated
+	}
+	byFunction := map[*injection]injected{}
+	for _, v := range values {
+		byFunction[v.from] = v
+	}
+	fromGraph := cfg.specs(nil)
+	full := cfg.apply(byFunction)
+	if full.options.UnnamedDB != cfg.options.UnnamedDB {
+		full.problems = append(full.problems, errors.New("option UnnamedDB is set within inbox.Inject: set it in code"))
+	}
+	var channels []*channel
+	var added []addition
+	for _, feature := range features {
+		fromGraph = feature.specs(fromGraph)
+		f := feature.apply(byFunction)
+		channels, added = append(channels, f.channels...), append(added, f.added...)
+		full.problems = append(full.problems, f.problems...)
+		full.injections = append(full.injections, f.injections...)
+	}
+	// Fx gives the features in random order.
+	slices.SortFunc(channels, func(a, b *channel) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(added, func(a, b addition) int {
+		return cmp.Or(strings.Compare(a.channel, b.channel), strings.Compare(a.typ, b.typ), strings.Compare(a.key(), b.key()))
+	})
+	slices.SortFunc(full.problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	full.channels, full.added = append(full.channels, channels...), append(full.added, added...)
+	full.subscribe()
+	for spec, at := range full.specs(nil) {
+		if _, known := fromGraph[spec]; !known && spec.graph != nil {
+			full.problems = append(full.problems,
+				fmt.Errorf("%s: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx", at,
+					spec.graph.typ))
+		}
+	}
+	return &resolved{full, full.validate()}
+}
+
+func (s subscription) key() string {
+	if s.spec == nil {
+		return ""
+	}
+	return s.spec.key
+}
+
+// specs adds the declared handlers to all, with where they are declared.
+func (cfg *config) specs(all map[*HandlerSpec]string) map[*HandlerSpec]string {
+	if all == nil {
+		all = map[*HandlerSpec]string{}
+	}
+	for _, c := range cfg.all() {
+		for _, s := range c.subscriptions {
+			if s.spec != nil {
+				all[s.spec] = fmt.Sprintf("channel %q, type %q, handler %q", c.name, s.typ, s.spec.key)
+			}
+		}
+	}
+	return all
+}
+
+// What an application declares once. Each is in the graph under its name, so that Fx, and fx.ValidateApp, refuses a
+// second one with the lines of both declarations, and finds that one is missing.
+type (
+	declaredInbox   struct{} // named after the inbox
+	declaredChannel struct{} // inbox/channel
+	handlerKey      struct{} // the key, legacy keys too
+	consumerGroup   struct{} // group@broker
+)
+
+func newDeclaredInbox() (declared declaredInbox)     { return }
+func newDeclaredChannel() (declared declaredChannel) { return }
+func newHandlerKey() (key handlerKey)                { return }
+func newConsumerGroup() (group consumerGroup)        { return }
+
+// claim puts what is declared in code into the graph. checkModule checks what only the graph shows.
+func (cfg *config) claim(at uintptr) fx.Option {
+	var parts []fx.Option
+	provide := func(constructor any, name string) {
+		parts = append(parts, fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ResultTags(nameTag(name))))))
+	}
+	if !cfg.feature {
+		provide(newDeclaredInbox, cfg.name)
+	}
+	groups := map[string]bool{}
+	for _, c := range cfg.channels {
+		provide(newDeclaredChannel, cfg.name+"/"+c.name)
+		for _, k := range c.kafka {
+			for _, broker := range k.Brokers {
+				if group := k.GroupID + "@" + broker; !groups[group] { // a broker may be listed twice
+					groups[group] = true
+					provide(newConsumerGroup, group)
+				}
+			}
+		}
+	}
+	for _, r := range registrations(cfg.name, cfg.all()) {
+		provide(newHandlerKey, r.Key)
+	}
+	return fx.Options(parts...)
+}
+
+// requireDeclared makes fx.ValidateApp fail if the inbox, or a channel that handlers are added to, is not declared.
+func (cfg *config) requireDeclared() []fx.Option {
+	var parts []fx.Option
+	if cfg.feature {
+		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredInbox], fx.ParamTags(nameTag(cfg.name)))))
+	}
+	for _, a := range cfg.added {
+		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredChannel], fx.ParamTags(nameTag(cfg.name+"/"+a.channel)))))
+	}
+	return parts
+}
+
+// checkFeature reports what requireDeclared requires, in better words.
+func (cfg *config) checkFeature(graph fx.DotGraph) error {
+	var all []error
+	if !provides(graph, reflect.TypeFor[declaredInbox](), cfg.name) {
+		all = append(all, errors.New("inbox.Extend adds to it, but no inbox.Module declares it"))
+	}
+	return cfg.named(errors.Join(append(all, cfg.missingChannels(graph))...))
+}
+
+// missingChannels returns an error for each channel that handlers are added to and that no one declares.
+func (cfg *config) missingChannels(graph fx.DotGraph) error {
+	var all []error
+	for _, a := range cfg.added {
+		if !provides(graph, reflect.TypeFor[declaredChannel](), cfg.name+"/"+a.channel) {
+			all = append(all, noChannel(a.channel))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// provides reports whether the graph has a constructor of a type. An optional parameter would not tell, because Fx
+// leaves it zero as well where a dependency of its constructor is missing.
+func provides(graph fx.DotGraph, typ reflect.Type, name string) bool {
+	node := typ.String()
+	if name != "" {
+		node += "[name=" + name + "]"
+	}
+	return strings.Contains(string(graph), "\t"+fmt.Sprintf("%q", node)+" [label=")
+}
+
+// caller returns where the caller of Module or Extend called it.
+func caller() uintptr {
+	var at [1]uintptr
+	if runtime.Callers(3, at[:]) == 0 {
+		return 0
+	}
+	return at[0] - 1 // a return address is one past the call
+}
+
+// withLocation makes Fx report pc as the place of an annotated constructor. Otherwise Fx reports reflect.makeFuncStub,
+// by which fx.Annotate builds functions. Fx has a field for the place but no option. Without that field Fx reports the
+// stub again.
+func withLocation(pc uintptr, annotated any) any {
+	located := reflect.New(reflect.TypeOf(annotated)).Elem()
+	located.Set(reflect.ValueOf(annotated))
+	if located.Kind() != reflect.Struct {
+		return annotated
+	}
+	if field := located.FieldByName("FuncPtr"); field.IsValid() && field.CanSet() && field.Kind() == reflect.Uintptr {
+		field.SetUint(uint64(pc))
+	}
+	return located.Interface()
+}
+
+func groupTag(group string) string { return fmt.Sprintf("group:%q", group) }
+
+// nameTag returns the Fx tag of a name, "" for no name.
+func nameTag(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("name:%q", name)
+}
