@@ -25,6 +25,8 @@ type channel struct {
 	inline        *inlineConfig  // nil unless it is in Inline mode
 	namespaces    []string       // declared by IDNamespace; more than one is an error
 	withoutInbox  bool           // exempt from ConsumeChannelInboxRequirement
+	configure     []func(o *ChannelOptions)
+	options       ChannelOptions // the inbox's, changed by configure; set by newConfig
 	injections    []*injection
 	values        map[*injection]injected // nil while the Fx graph is not known
 	problems      []error
@@ -281,7 +283,7 @@ func (ib *Inbox) newRunners() map[string]*synchronous.Runner {
 		}
 		cfg := synchronous.Config{
 			Channel: c.name, Registry: ib.registry, DB: ib.db, Paused: ib.processor.Paused,
-			MaxRetries: o.Processor.MaxRetries, Concurrency: o.PartitionConcurrency,
+			MaxRetries: c.options.MaxRetries, Concurrency: c.options.PartitionConcurrency,
 			HandlerTimeout: o.Processor.HandlerTimeout, MaxRetryDelay: o.Processor.MaxRetryDelay,
 			StatementTimeout: o.Processor.StatementTimeout, StuckHandlerGrace: o.Processor.StuckHandlerGrace,
 			Running:     ib.running,
@@ -369,6 +371,7 @@ func (cfg *config) validateChannels() error {
 	seen := map[string]bool{}
 	for _, c := range cfg.channels {
 		problems = append(problems, c.namespaceProblems(cfg.channels)...)
+		problems = append(problems, c.optionProblems(cfg))
 		if !isName(c.name) {
 			problems = append(problems, fmt.Errorf("channel %q: the name is not %s", c.name, nameRule))
 		}

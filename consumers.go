@@ -23,8 +23,8 @@ import (
 // validateKafka returns what is wrong with the channels' transports.
 func (cfg *config) validateKafka() error {
 	var all []error
-	policy := cfg.options.Acceptor.BadRecords
 	for _, c := range cfg.channels {
+		policy := c.options.Acceptor.BadRecords
 		for _, k := range c.kafka {
 			err := k.Validate()
 			switch {
@@ -114,7 +114,7 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 	// coordinates it would remember an ID that no resent copy has.
 	cfg.Decoder.AllowMissingID = c.mode == modeDirect
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
-		ib.cfg.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
+		c.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
 
 // handlerKeys returns all keys of the channel's handlers, each once.

@@ -97,8 +97,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.running = attempt.NewRunning(cfg.clock.Now)
 	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry,
-		Options: cfg.options.Processor,
-		Clock:   cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
+		Options: cfg.options.Processor, MaxRetries: maxRetries(cfg.channels),
+		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
 		Middleware: cfg.options.Middleware, Backoff: cfg.options.Backoff,
 		Report: ib.report, Redactor: cfg.redactor})
 	if err != nil {
@@ -107,7 +107,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
 		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
 		NotStored: synchronousChannels(cfg.channels),
-		Decoders:  ib.decoders(), Options: cfg.options.Acceptor,
+		Decoders:  ib.decoders(), Options: cfg.options.Acceptor, Own: ownPolicies(cfg.channels),
 		StatementTimeout: cfg.options.Processor.StatementTimeout, Retention: cfg.options.Cleanup.Retention,
 		Redactor: cfg.redactor,
 		Clock:    cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,

@@ -73,7 +73,7 @@ func TestEveryMistakeOfAnInlineChannelIsNamed(t *testing.T) {
 				nil
 		}))), []string{
 			`channel "events": idempotent handler "a": option KeyBy is a func(string) (string, error) or nil: must be a func(handler.Delivery) (string, error)`}},
-		"strategy that needs the record": {declaring(inbox.InlineDefaults(idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil })))), []string{
+		"strategy that needs the record": {declaring(inbox.InlineDefaults(idempotent.IDFrom(envelope.Func(func(envelope.IDInput) (string, error) { return "", nil })))), []string{
 			`idempotent handler "a"`, "needs a record"}},
 		"nil store": {declaring(inbox.InlineStore(nilStore)),
 			[]string{`channel "events": `, "the store is a nil *memstore.Store"}},

@@ -306,6 +306,12 @@ func (cfg *config) apply(values map[*injection]injected) *config {
 		c.clock = clock.System{}
 	}
 	c.redactor = redaction.New(c.options.Redact)
+	for _, channel := range c.channels {
+		channel.options = c.options.ofChannels()
+		for _, set := range channel.configure {
+			set(&channel.options)
+		}
+	}
 	return c
 }
 

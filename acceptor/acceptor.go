@@ -28,12 +28,12 @@ import (
 type Acceptor struct {
 	store    store.Acceptor
 	registry *registry.Registry
-	channels map[string]bool
-	unstored map[string]bool // channels that are delivered without an inbox
+	channels map[string]*Options // the options of each declared channel
+	unstored map[string]bool     // channels that are delivered without an inbox
 	// namespaces of channels whose message IDs are not their own.
 	namespaces                  map[string]string
 	statementTimeout, retention time.Duration
-	opts                        Options
+	opts                        Options // the inbox's
 	clock                       clock.Clock
 	log                         *zap.Logger
 	counters                    *telemetry.Counters
@@ -52,7 +52,7 @@ type Acceptor struct {
 }
 
 // Config is what an Acceptor works with. Every field is required except Namespaces, Decoders,
-// NotStored, Hooks, Instruments, Redactor and Reserve.
+// NotStored, Own, Hooks, Instruments, Redactor and Reserve.
 type Config struct {
 	Store    store.Acceptor
 	Registry *registry.Registry
@@ -67,7 +67,9 @@ type Config struct {
 	// NotStored are the channels that are delivered without an inbox: a message that their handlers
 	// would take is invalid.
 	NotStored []string
-	Options   Options
+	// Options are the inbox's. Own are those of channels that have their own.
+	Options Options
+	Own     map[string]Options
 	// StatementTimeout bounds each transaction, and Retention is the inbox's.
 	StatementTimeout, Retention time.Duration
 	Clock                       clock.Clock
@@ -93,7 +95,8 @@ func New(cfg Config) (*Acceptor, error) {
 		return nil, err
 	}
 	a := &Acceptor{
-		store: cfg.Store, registry: cfg.Registry, channels: map[string]bool{}, unstored: map[string]bool{}, opts: cfg.Options,
+		store: cfg.Store, registry: cfg.Registry, channels: map[string]*Options{}, unstored: map[string]bool{},
+		opts:             cfg.Options,
 		statementTimeout: cfg.StatementTimeout, retention: cfg.Retention,
 		clock: cfg.Clock,
 		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
@@ -105,7 +108,10 @@ func New(cfg Config) (*Acceptor, error) {
 		return nil, err
 	}
 	for _, channel := range cfg.Channels {
-		a.channels[channel] = true
+		a.channels[channel] = &a.opts
+		if own, has := cfg.Own[channel]; has {
+			a.channels[channel] = &own
+		}
 		if a.decoders[channel] = cfg.Decoders[channel]; a.decoders[channel] == nil {
 			a.decoders[channel] = standard
 		}

@@ -18,7 +18,7 @@ import (
 // badCount counts a partition's records in a batch, and how many of them are bad.
 type badCount struct{ bad, total int }
 
-// policyOf returns the inbox's policy for bad records, but BadRecordHalt for a partition that is
+// policyOf returns the channel's policy for bad records, but BadRecordHalt for a partition that is
 // mostly bad.
 func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
 	if _, halts := in.mostlyBad[partitionOf(r)]; halts {

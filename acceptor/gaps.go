@@ -17,7 +17,7 @@ import (
 // first stores the gap, and counts and logs it as an error, once however often the gap is passed.
 // An error means that the database could not be used: retry the same gap.
 func (a *Acceptor) AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error) {
-	if a.opts.OnGap == GapHalt {
+	if a.optionsOf(channel).OnGap == GapHalt {
 		return envelope.Halt, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)

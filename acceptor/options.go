@@ -59,8 +59,8 @@ const (
 	GapContinue GapPolicy = "continue"
 )
 
-// Options say what an inbox does with records that are not a message for one of its
-// handlers. Start from DefaultOptions.
+// Options say what an inbox, or one of its channels, does with records that are not a message for one
+// of its handlers. Start from DefaultOptions.
 type Options struct {
 	// Unrouted says what happens to messages that no handler takes: UnroutedIgnore,
 	// UnroutedReject or UnroutedHalt. Do not use Reject on topics that carry other
@@ -80,7 +80,7 @@ type Options struct {
 	DifferingContent DifferingContentPolicy `yaml:"differing_content" env:"DIFFERING_CONTENT"`
 	// BadRecords says what happens to records of which no message can be made:
 	// BadRecordStore, BadRecordDeadLetter, which needs a DeadLetterTopic in the Kafka
-	// config of every channel, or BadRecordHalt. Do not use Halt unless someone is there
+	// config of each channel that has it, or BadRecordHalt. Do not use Halt unless someone is there
 	// to act: the partition stands still until then. Do not use DeadLetter to be rid of
 	// them: AcceptRejected only knows what is stored. Default BadRecordStore
 	// (contract 7.4).

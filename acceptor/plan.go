@@ -28,7 +28,6 @@ type plan struct {
 // with traceparent.
 func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
-	p.batch.RejectDiffering = a.opts.DifferingContent == DifferingContentReject
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))
 	type identity struct{ namespace, id string }
 	row := make(map[identity]int, len(messages))
@@ -36,7 +35,8 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 	for i, m := range messages {
 		r := &p.results[i]
 		r.MessageID = m.ID
-		if !a.channels[m.Channel] {
+		opts := a.channels[m.Channel]
+		if opts == nil {
 			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: reasonUnknownChannel,
 				Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
 			continue
@@ -44,7 +44,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		handlers = a.registry.AppendRoute(handlers[:0], m.Channel, m.Type)
 		if len(handlers) == 0 {
 			r.Outcome = handler.OutcomeUnrouted
-			if a.opts.Unrouted != UnroutedIgnore {
+			if opts.Unrouted != UnroutedIgnore {
 				r.Outcome, r.Err = handler.OutcomeInvalid, unroutedError(m)
 			}
 			continue
@@ -59,9 +59,10 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			r.Outcome, r.Err = handler.OutcomeInvalid, err
 			continue
 		}
+		checked.RejectDiffering = opts.DifferingContent == DifferingContentReject
 		this := identity{checked.Namespace, m.ID}
 		if first, known := row[this]; known {
-			p.repeat(i, first, checked.Handlers)
+			p.repeat(i, first, checked)
 			continue
 		}
 		row[this] = len(p.batch.Messages)
@@ -86,7 +87,7 @@ func unroutedError(m handler.RawMessage) error {
 
 // repeat sets the result of message i, whose ID is that of the given row of the same accept. On
 // another channel it may add handlers to the row.
-func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
+func (p *plan) repeat(i, row int, message store.NewMessage) {
 	a, b := p.messages[i], p.messages[p.rows[row]]
 	r := &p.results[i]
 	if a.Type != b.Type || a.Source != b.Source {
@@ -94,13 +95,13 @@ func (p *plan) repeat(i, row int, handlers []store.NewStatus) {
 		return
 	}
 	r.Outcome, r.ContentDiffers = handler.OutcomeDuplicate, string(a.Content) != string(b.Content)
-	if r.ContentDiffers && p.batch.RejectDiffering {
+	if r.ContentDiffers && message.RejectDiffering {
 		r.Outcome, r.Err = handler.OutcomeInvalid, differing(a.ID)
 		return
 	}
 	p.repeats[i] = row
 	first := &p.batch.Messages[row]
-	for _, h := range handlers {
+	for _, h := range message.Handlers {
 		if !slices.ContainsFunc(first.Handlers, func(known store.NewStatus) bool {
 			return known.HandlerKey == h.HandlerKey
 		}) {

@@ -65,6 +65,32 @@ func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 	})
 }
 
+// TestChannelHasPoliciesOfItsOwn proves contract 9, 7.4, 7.5.
+func TestChannelHasPoliciesOfItsOwn(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receiveBy(t, d, func(cfg *acceptor.Config) {
+			cfg.Channels = append(cfg.Channels, "own")
+			cfg.Own = map[string]acceptor.Options{"own": {Unrouted: acceptor.UnroutedHalt,
+				BadRecords: acceptor.BadRecordDeadLetter, HaltAtBadRecords: 2, OnGap: acceptor.GapContinue}}
+		})
+		for channel, want := range map[string]string{"c": "durable bad, durable bad, durable", "own": "halt bad, halt bad, halt bad"} {
+			results, err := r.AcceptRecords(t.Context(), channel, []envelope.Received{bad(0, errMangled), bad(1, errMangled),
+				unroutedAt(2)})
+			require.NoError(t, err)
+			require.Equal(t, want, dispositions(results))
+		}
+		results, err := r.AcceptRecords(t.Context(), "own", []envelope.Received{bad(3, errMangled), unroutedAt(4)})
+		require.NoError(t, err)
+		require.Equal(t, "letter bad, halt bad", dispositions(results))
+		require.Len(t, r.rejected(), 2)
+		for channel, want := range map[string]envelope.Disposition{"c": envelope.Halt, "own": envelope.Durable} {
+			disposition, err := r.AcceptGap(t.Context(), channel, envelope.Gap{Topic: "topic", From: 1, To: 2})
+			require.NoError(t, err)
+			require.Equal(t, want, disposition, channel)
+		}
+	})
+}
+
 // mangled returns a batch of n records of which some are bad.
 func mangled(n int, isBad func(i int) bool) (records []envelope.Received) {
 	for i := range n {

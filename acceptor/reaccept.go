@@ -54,7 +54,7 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	if err != nil {
 		return nil, err
 	}
-	if !a.channels[row.Channel] {
+	if a.channels[row.Channel] == nil {
 		return nil, fmt.Errorf("rejected message %q: %w", id,
 			&InvalidError{Reason: reasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
 	}
@@ -63,7 +63,7 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	}
 	record, err := rejectedRecord(row)
 	if err != nil {
-		return nil, fmt.Errorf("rejected message %q: %w", id, err)
+		return nil, a.keepRejected(ctx, row, err, audit)
 	}
 	received := a.decoders[row.Channel].Decode(row.Channel, record)
 	tracing, span := a.tracedRecords(ctx, row.Channel, []envelope.Received{received})

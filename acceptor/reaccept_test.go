@@ -34,10 +34,10 @@ func newRepairable(t *testing.T, d *inboxtest.Database) *repairable {
 	t.Helper()
 	m := &repairable{broken: errMangled}
 	decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
-		ID: envelope.Func(func(r envelope.Record) (string, error) {
+		ID: envelope.Func(func(in envelope.IDInput) (string, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.seen = r
+			m.seen = in.Record
 			return m.id, m.broken
 		})}, nil)
 	require.NoError(t, err)
@@ -147,6 +147,19 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 			require.Equal(t, []string{"known"}, m.messages(), tc.name)
 		}
 		require.EqualValues(t, 1, m.counters.Load(telemetry.Rejected), "it was rejected once")
+	})
+}
+
+func TestRejectedRecordWhoseStoredHeadersCannotBeReadIsStillBad(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := newRepairable(t, d)
+		m.repair("1")
+		id := m.reject(at(1).Record)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_rejected_messages SET headers = '['")
+		_, err := m.AcceptRejected(context.Background(), id)
+		var still *handler.StillBadError
+		require.ErrorAs(t, err, &still)
+		require.Contains(t, m.rejected()[0].Reason, "headers")
 	})
 }
 

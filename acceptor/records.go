@@ -30,7 +30,8 @@ func (a *Acceptor) AcceptRecords(
 ) ([]envelope.Result, error) {
 	ctx, span := a.tracedRecords(ctx, channel, received)
 	at := placeOf(channel, received)
-	in := &intake{Acceptor: a, channel: channel, traceparent: span.Stored(), rows: a.rowsAt(at)}
+	in := &intake{Acceptor: a, channel: channel, opts: a.optionsOf(channel), traceparent: span.Stored(),
+		rows: a.rowsAt(at)}
 	results, err := in.accept(ctx, received)
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)
@@ -54,6 +55,7 @@ func (a *Acceptor) AcceptRecords(
 type intake struct {
 	*Acceptor
 	channel     string
+	opts        *Options // the channel's
 	traceparent string
 	// rows is how many rows one transaction stores at most.
 	rows int
@@ -61,6 +63,14 @@ type intake struct {
 	// batch is judged.
 	mostlyBad map[partition]badCount
 	judged    bool
+}
+
+// optionsOf returns the channel's options.
+func (a *Acceptor) optionsOf(channel string) *Options {
+	if own := a.channels[channel]; own != nil {
+		return own
+	}
+	return &a.opts
 }
 
 type partition struct {

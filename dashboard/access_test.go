@@ -34,6 +34,7 @@ var allowed = map[string]dashboard.Role{
 	"GET resume-partition": dashboard.Operator, "POST resume-partition": dashboard.Operator,
 	"GET skip-record": dashboard.Operator, "POST skip-record": dashboard.Operator,
 	"POST pause": dashboard.Operator, "POST resume": dashboard.Operator, "POST accept": dashboard.Operator,
+	"GET accept-all": dashboard.Operator, "POST accept-all": dashboard.Operator,
 
 	"GET delete": dashboard.Admin, "POST delete": dashboard.Admin, "GET delete-rejected": dashboard.Admin,
 	"POST delete-rejected": dashboard.Admin,

@@ -177,6 +177,47 @@ func TestRejectedAreAcceptedAgainAndDeleted(t *testing.T) {
 	})
 }
 
+// TestAllRejectedThatMatchAreAcceptedAgain proves contract 11.1: counted, confirmed and followed.
+func TestAllRejectedThatMatchAreAcceptedAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		for i := range int64(12) {
+			r.reject(i, "no ce_id", func(m *models.RejectedMessage) {
+				if m.Partition = int32(i % 2); i == 4 {
+					m.Headers = "[]"
+				}
+			})
+		}
+		r.clock.Advance(time.Second)
+		require.NotContains(t, r.page("rejected"), "accept-all", "not all of everything")
+		listed := r.page("rejected?topic=orders&partition=0&reason=CE_ID")
+		require.Contains(t, listed, `href="./accept-all?partition=0&amp;reason=CE_ID&amp;topic=orders"`)
+		page := r.page("accept-all?topic=orders&partition=0&reason=CE_ID")
+		require.Contains(t, page, "Accept 6 rejected messages again?")
+		require.Len(t, r.audit(), 1, "the count, which does nothing")
+		filter, fields := sent(t, page, "./accept-all")
+		maps.Copy(fields, filter)
+		require.NotEmpty(t, fields.Get("to"), "what is rejected after the count is left out")
+
+		started := r.post("accept-all", fields)
+		require.Equal(t, http.StatusSeeOther, started.Status, headingOf(started.Body))
+		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
+		page = r.page(address)
+		require.Contains(t, page, `<dt>Accepted</dt><dd class="figure">5</dd>`)
+		require.Contains(t, page, "<dt>Still bad</dt><dd>1</dd>")
+		require.Contains(t, page, "message type is missing")
+		require.Equal(t, "mail", inboxtest.Status(t, r.ib, "r0", "mail").HandlerKey)
+		require.Len(t, r.audit(), 1+6+1, "the count, each record, the end")
+
+		require.Equal(t, http.StatusBadRequest, r.get("accept-all").Status, "not everything")
+		require.Equal(t, http.StatusBadRequest, r.get("accept-all?partition=0").Status)
+		require.Equal(t, http.StatusBadRequest, r.get("rejected?topic=orders&partition=x").Status)
+		require.Equal(t, http.StatusBadRequest, r.post("accept-all", url.Values{"channel": {"c"}}).Status)
+		require.Contains(t, r.page("accept-all?channel=nobody"), "No matches any more.")
+	})
+}
+
 func TestMessagesAreDeletedAndReplayed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "smtp said 550", "m1")
@@ -223,7 +264,8 @@ func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 		r.ops = o
 		r.serve(func(o *dashboard.Options) { o.Authorizer = r.authorize })
 		inboxtest.Accept(t, r.ib, "m1")
-		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("cleanup"), r.get("replay?id=m1"),
+		for _, got := range []answer{r.post("accept", url.Values{"id": {id}}), r.get("accept-all?channel=c"), r.get("cleanup"),
+			r.get("replay?id=m1"),
 			r.get("backfill?handler=mail"), r.bare("POST", "cleanup", r.token()), r.bare("POST", "replay", r.token()),
 			r.bare("POST", "backfill", r.token())} {
 			require.Equal(t, http.StatusNotImplemented, got.Status)
@@ -251,6 +293,8 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 		}{
 			{"rejected-message?id=" + id, `action="./accept"`,
 				"It cannot be accepted again here. This dashboard has access to the database only.", alone, dashboard.Operator},
+			{"rejected?channel=c", `href="./accept-all`,
+				"They cannot be accepted again here. This dashboard has access to the database only.", alone, dashboard.Operator},
 			{"message?id=m1", `href="./replay`, "It cannot be replayed here. This dashboard has access to the database only.",
 				alone,
 				dashboard.Admin},

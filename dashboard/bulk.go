@@ -169,6 +169,76 @@ func (q *request) startBulk() error {
 	})
 }
 
+type acceptAllBody struct {
+	Count      ops.Count
+	Form, Back string
+	Words      []field // the filter in words
+	Sample     []ops.Rejected
+}
+
+// acceptAllFilter reads the filter of accepting again all that match. Without an end, it ends now.
+func (q *request) acceptAllFilter(query url.Values) (ops.RejectedFilter, url.Values, error) {
+	fields := only(query, rejectedFields)
+	filter, err := rejectedFilterOf(fields)
+	if err != nil {
+		return filter, nil, err
+	}
+	if filter == (ops.RejectedFilter{}) {
+		return filter, nil, badInput("Narrow the filter first: by channel, topic, reason or time.")
+	}
+	if filter.To.IsZero() {
+		filter.To = q.now()
+		fields.Set("to", filter.To.Format(time.RFC3339Nano))
+	}
+	return filter, fields, nil
+}
+
+// confirmReAccept counts the rejected messages that match in a dry run and asks for confirmation.
+func (q *request) confirmReAccept() error {
+	filter, fields, err := q.acceptAllFilter(q.query)
+	if err != nil {
+		return err
+	}
+	counted, err := q.d.ops.ReAcceptMatching(q.r.Context(), q.actor(), filter, ops.Bulk{DryRun: true})
+	if err != nil {
+		return err
+	}
+	some, err := q.d.ops.ListRejected(q.r.Context(), filter, "", 5)
+	if err != nil {
+		return err
+	}
+	b := acceptAllBody{Count: counted.Matched, Form: "./accept-all?" + fields.Encode(),
+		Back: "./rejected?" + fields.Encode(), Sample: some.Items}
+	for _, name := range rejectedFields {
+		for _, value := range fields[name] {
+			b.Words = append(b.Words, field{rejectedWords[name], value})
+		}
+	}
+	return q.render("accept-all", "Accept all that match again", "rejected", b)
+}
+
+var rejectedWords = map[string]string{"channel": "Channel", "topic": "Topic", "partition": "Partition",
+	"reason": "Reason contains", "from": "Rejected from", "to": "Rejected before"}
+
+// startReAccept starts the confirmed action and redirects to its progress page.
+func (q *request) startReAccept() error {
+	filter, fields, err := q.acceptAllFilter(q.given())
+	if err != nil {
+		return err
+	}
+	expected, most, err := confirmedCount(q.r.PostForm)
+	if err != nil {
+		return err
+	}
+	actor := q.actor()
+	return q.startJob(&job{action: "accept", expected: expected, back: "./rejected?" + fields.Encode()},
+		func(ctx context.Context, j *job) error {
+			result, err := q.d.ops.ReAcceptMatching(ctx, actor, filter, ops.Bulk{Most: most, Progress: j.progress})
+			j.progress(result)
+			return err
+		})
+}
+
 // backfillBody is the data of the page that asks for the period of a backfill and then for confirmation.
 type backfillBody struct {
 	Handler  string

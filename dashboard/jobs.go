@@ -35,7 +35,7 @@ type jobs struct {
 
 // job is one bulk action, backfill or cleanup.
 type job struct {
-	action   string // "retry", "discard", "backfill" or "cleanup"
+	action   string // "retry", "discard", "accept", "backfill" or "cleanup"
 	actor    string
 	expected int64 // the dry run's count
 	back     string
@@ -199,9 +199,9 @@ func (j *job) view(id string, now time.Time) jobView {
 	v := jobView{ID: id, Actor: j.actor, Back: j.back, Action: j.action, Began: j.began, Took: now.Sub(j.began),
 		Result: j.result, Expected: j.expected, Cancelled: j.cancelled}
 	v.Title = map[string]string{"retry": "Retry all that match", "discard": "Discard all that match",
-		"backfill": "Backfill a handler", "cleanup": "Cleanup"}[j.action]
+		"accept": "Accept all that match again", "backfill": "Backfill a handler", "cleanup": "Cleanup"}[j.action]
 	if j.expected > 0 {
-		v.Percent = min(100, (j.result.Done+j.result.Skipped)*100/j.expected)
+		v.Percent = min(100, (j.result.Done+j.result.StillBad+j.result.Skipped)*100/j.expected)
 	}
 	if j.ended.IsZero() {
 		return v

@@ -1,7 +1,9 @@
 package dashboard
 
 import (
+	"net/url"
 	"slices"
+	"strconv"
 
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -43,28 +45,55 @@ func (q *request) failures() error {
 }
 
 type rejectedBody struct {
-	Rejected []ops.Rejected
-	Paging   paging
-	Filter   ops.RejectedFilter
-	From, To string
-	Filtered bool
+	Rejected  []ops.Rejected
+	Paging    paging
+	Filter    ops.RejectedFilter
+	Partition string
+	From, To  string
+	Filtered  bool
+	// AcceptAll is the address that accepts all that match again.
+	AcceptAll string
+}
+
+// rejectedFields are the query parameters that form a filter of rejected messages.
+var rejectedFields = []string{"channel", "topic", "partition", "reason", "from", "to"}
+
+// rejectedFilterOf reads a filter of rejected messages from the query of an address.
+func rejectedFilterOf(query url.Values) (ops.RejectedFilter, error) {
+	times, err := filterOf(only(query, []string{"from", "to"}))
+	if err != nil {
+		return ops.RejectedFilter{}, err
+	}
+	filter := ops.RejectedFilter{Channel: query.Get("channel"), Topic: query.Get("topic"), Reason: query.Get("reason"),
+		From: times.From, To: times.To}
+	if text := query.Get("partition"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < 0 {
+			return filter, badInput("“Partition” is not a number of a partition.")
+		}
+		if filter.Topic == "" {
+			return filter, badInput("Name the topic that the partition is of.")
+		}
+		partition := int32(n)
+		filter.Partition = &partition
+	}
+	return filter, nil
 }
 
 func (q *request) rejectedList() error {
-	times, err := filterOf(only(q.query, []string{"from", "to"}))
+	filter, err := rejectedFilterOf(q.query)
 	if err != nil {
 		return err
 	}
-	filter := ops.RejectedFilter{Channel: q.query.Get("channel"), Topic: q.query.Get("topic"),
-		Reason: q.query.Get("reason"), From: times.From, To: times.To}
 	page, err := q.d.ops.ListRejected(q.r.Context(), filter, ops.Cursor(q.query.Get("after")), limitOf(q.query))
 	if err != nil {
 		return err
 	}
 	return q.render("rejected", "Rejected", "rejected", rejectedBody{
 		Rejected: page.Items, Filter: filter, From: q.query.Get("from"), To: q.query.Get("to"),
-		Filtered: filter != ops.RejectedFilter{},
-		Paging:   q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
+		Filtered: filter != ops.RejectedFilter{}, Partition: q.query.Get("partition"),
+		AcceptAll: "./accept-all?" + only(q.query, rejectedFields).Encode(),
+		Paging:    q.pagingOf(page.Next, page.Partial, page.Looked, len(page.Items)),
 	})
 }
 

@@ -46,6 +46,8 @@ func routes() []route {
 		{post, "resume-partition", Operator, (*request).resumePartition},
 		{get, "skip-record", Operator, (*request).confirmSkip},
 		{post, "skip-record", Operator, (*request).skipRecord},
+		{get, "accept-all", Operator, (*request).confirmReAccept},
+		{post, "accept-all", Operator, (*request).startReAccept},
 
 		{get, "delete", Admin, (*request).confirmDelete},
 		{post, "delete", Admin, (*request).deleteMessage},
@@ -73,7 +75,7 @@ func (r *route) isFile() bool { return strings.Contains(r.path, ".") }
 // action is the operation that the Ops must support for the route. It is empty if any Ops will do.
 func (r *route) action() ops.Action {
 	switch r.path {
-	case "accept":
+	case "accept", "accept-all":
 		return ops.ActionReAccept
 	case "replay":
 		return ops.ActionReplay

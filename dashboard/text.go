@@ -271,7 +271,7 @@ var noticeTexts = map[string]notice{
 	"unrouted":         {Text: "Accepted, but no handler subscribes to its type."},
 	"deleted":          {Text: "Deleted."},
 	"replayed":         {Text: "Replayed: this is the new message."},
-	"ended":            {Text: "Stopping: the current chunk is completed or rolled back as a whole."},
+	"ended":            {Text: "Stopping: what is under way is completed or rolled back as a whole."},
 	"nothing-chosen":   {Text: "Nothing was selected.", Bad: true},
 	"already-stopped":  {Text: "It had already ended."},
 }

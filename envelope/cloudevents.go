@@ -18,8 +18,6 @@ type cloudEvent struct {
 	attributes map[string]string
 }
 
-func (e *cloudEvent) id() string { return e.attributes["id"] }
-
 type eventKind int
 
 const (

@@ -217,16 +217,42 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 			Properties: handler.Properties{
 				Channel: channel, Headers: r.Headers,
 				Kafka: &handler.KafkaCoordinates{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp,
-					Key: r.Key, Tombstone: r.Value == nil},
+					Key: r.Key, Tombstone: r.Value == nil, Index: i},
 			},
 		}
+		in := IDInput{Record: r, Data: m.content, Index: i}
 		if m.event != nil {
-			raw.Properties.Attributes = m.event.attributes
+			raw.Properties.Attributes, in.Attributes = m.event.attributes, m.event.attributes
 		}
-		raw.ID, raw.IDErr = d.findID(channel, r, m.event, i, len(messages))
+		raw.ID, raw.IDErr = d.findID(channel, in, len(messages))
 		out.Messages[i] = raw
 	}
+	if d.cfg.ID.ofData {
+		refuseShared(out.Messages)
+	}
 	return out
+}
+
+// refuseShared refuses the messages of a record for which a function found the same ID. The second
+// would be taken for a duplicate of the first, and be lost.
+func refuseShared(messages []handler.RawMessage) {
+	if len(messages) < 2 {
+		return
+	}
+	first := make(map[string]int, len(messages))
+	for i := range messages {
+		m := &messages[i]
+		if m.IDErr != nil {
+			continue
+		}
+		if k, known := first[m.ID]; known {
+			m.IDErr = fmt.Errorf("%w: the channel's ID function finds %q for events %d and %d of a batch", ErrSharedID, m.ID,
+				k+1, i+1)
+			messages[k].IDErr = m.IDErr
+			continue
+		}
+		first[m.ID] = i
+	}
 }
 
 func (d *Decoder) bounds() bounds {
@@ -259,10 +285,10 @@ func (d *Decoder) decode(r Record) ([]decoded, error) {
 var plainDefault, eventDefault = HeaderID(), CloudEventsID()
 
 // findID returns the ID that the strategy found, even if err says that it cannot be a message ID.
-// Message i is one of n of its record.
-func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) (string, error) {
-	strategy := d.cfg.ID.orDefault(event)
-	id, err := strategy.checked(channel, r, event)
+// The message is one of n of its record.
+func (d *Decoder) findID(channel string, in IDInput, n int) (string, error) {
+	strategy, r := d.cfg.ID.orDefault(in), in.Record
+	id, err := strategy.checked(channel, in)
 	if err == nil && n > 1 && !strategy.ofEvent {
 		return id, fmt.Errorf("%w: %s cannot tell the %d events of a batch apart", ErrSharedID, strategy, n)
 	}
@@ -277,7 +303,7 @@ func (d *Decoder) findID(channel string, r Record, event *cloudEvent, i, n int) 
 	}
 	id = coordinates(r)
 	if n > 1 {
-		id += "#" + strconv.Itoa(i)
+		id += "#" + strconv.Itoa(in.Index)
 	}
 	return id, CheckID(id)
 }

@@ -2,6 +2,7 @@ package envelope_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -323,7 +324,7 @@ func TestPlainModeLeavesCloudEventsAlone(t *testing.T) {
 
 func TestPanickingFunctionsMakeABadRecordNotACrash(t *testing.T) {
 	m := message(t, envelope.DecoderConfig{Type: "t",
-		ID: envelope.Func(func(envelope.Record) (string, error) { panic("oh") })}, record(""))
+		ID: envelope.Func(func(envelope.IDInput) (string, error) { panic("oh") })}, record(""))
 	require.ErrorContains(t, m.IDErr, "oh")
 	received := decoder(t, envelope.DecoderConfig{Type: "t",
 		OrderingKey: func(envelope.Record) []byte { panic("oh") }}).Decode(channel, record(""))
@@ -388,12 +389,21 @@ func TestIDStrategies(t *testing.T) {
 		{"no correlation ID", envelope.CorrelationID(""), nil, "", envelope.ErrMissingID},
 		{"Kafka key", envelope.KafkaKey(), nil, "orders.events:k-1", nil},
 		{"coordinates", envelope.KafkaCoordinates(), nil, "orders/3/42@1700000000123", nil},
-		{"function", envelope.Func(func(r envelope.Record) (string, error) {
-			return string(r.Value), nil
+		{"function", envelope.Func(func(in envelope.IDInput) (string, error) {
+			return string(in.Record.Value), nil
 		}), nil, "body", nil},
-		{"function without result", envelope.Func(func(envelope.Record) (string, error) { return "", nil }), nil, "",
+		{"function of an event", envelope.Func(func(in envelope.IDInput) (string, error) {
+			return in.Attributes["source"] + string(in.Data), nil
+		}), event, "sbody", nil},
+		{"source and id", envelope.SourceAndID(), event, "s ce-1", nil},
+		{"source and id of plain", envelope.SourceAndID(), []string{"MessageId", "m"}, "", envelope.ErrMissingID},
+		{"source without id", envelope.SourceAndID(), []string{"ce_specversion", "1.0", "ce_source", "s", "ce_type", "t"},
+			"", envelope.ErrMissingID},
+		{"source with a space", envelope.SourceAndID(), []string{"ce_specversion", "1.0", "ce_id", "c", "ce_source", "a b",
+			"ce_type", "t"}, "", envelope.ErrMalformed},
+		{"function without result", envelope.Func(func(envelope.IDInput) (string, error) { return "", nil }), nil, "",
 			envelope.ErrMissingID},
-		{"failing function", envelope.Func(func(envelope.Record) (string, error) { return "", boom }), nil, "", boom},
+		{"failing function", envelope.Func(func(envelope.IDInput) (string, error) { return "", boom }), nil, "", boom},
 		{"not UTF-8", envelope.HeaderID(), []string{"MessageId", "\xff"}, "\xff", envelope.ErrBadID},
 		{"NUL", envelope.HeaderID(), []string{"MessageId", "a\x00"}, "a\x00", envelope.ErrBadID},
 		{"200 characters", envelope.HeaderID(), []string{"MessageId", strings.Repeat("ä", 200)}, strings.Repeat("ä", 200),
@@ -460,6 +470,50 @@ func TestBatchedEventsNeverShareARecordsID(t *testing.T) {
 	require.Equal(t, "1", received.Messages[0].ID)
 	require.Equal(t, "orders/3/42@1700000000123#1", received.Messages[1].ID)
 	require.NoError(t, received.Messages[1].IDErr)
+}
+
+// TestFunctionFindsTheIDOfEachEventOfABatch proves contract 4.4.
+func TestFunctionFindsTheIDOfEachEventOfABatch(t *testing.T) {
+	r := record(`[{"specversion":"1.0","id":"1","source":"a","type":"t","data":"x"},
+		{"specversion":"1.0","id":"1","source":"b","type":"t","data":"y"},
+		{"specversion":"1.0","id":"2","source":"b","type":"t","data":"y"}]`, "content-type",
+		"application/cloudevents-batch+json")
+	for name, each := range map[string]struct {
+		find   func(in envelope.IDInput) string
+		want   []string
+		shared []bool
+	}{
+		"attributes": {func(in envelope.IDInput) string { return in.Attributes["source"] + "/" + in.Attributes["id"] },
+			[]string{"a/1", "b/1", "b/2"}, []bool{false, false, false}},
+		"record and place": {func(in envelope.IDInput) string { return fmt.Sprint(in.Record.Offset, "-", in.Index) },
+			[]string{"42-0", "42-1", "42-2"}, []bool{false, false, false}},
+		"data that two share": {func(in envelope.IDInput) string { return string(in.Data) },
+			[]string{`"x"`, `"y"`, `"y"`}, []bool{false, true, true}},
+		"record alone": {func(in envelope.IDInput) string { return string(in.Record.Key) },
+			[]string{"k-1", "k-1", "k-1"}, []bool{true, true, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			received := decoder(t, envelope.DecoderConfig{ID: envelope.Func(func(in envelope.IDInput) (string, error) {
+				return each.find(in), nil
+			})}).Decode(channel, r)
+			require.Len(t, received.Messages, 3)
+			for i, m := range received.Messages {
+				require.Equal(t, each.want[i], m.ID)
+				require.Equal(t, i, m.Properties.Kafka.Index)
+				require.Equal(t, each.shared[i], errors.Is(m.IDErr, envelope.ErrSharedID), "%v", m.IDErr)
+			}
+		})
+	}
+}
+
+func TestSourceCountsTowardsTheLengthOfTheID(t *testing.T) {
+	for length, long := range map[int]bool{200: false, 201: true} {
+		source := strings.Repeat("s", 190)
+		m := message(t, envelope.DecoderConfig{ID: envelope.SourceAndID()}, record("", "ce_specversion", "1.0", "ce_id",
+			strings.Repeat("i", length-191), "ce_source", source, "ce_type", "t"))
+		var tooLong *envelope.IDTooLongError
+		require.Equal(t, long, errors.As(m.IDErr, &tooLong))
+	}
 }
 
 func TestHeaderIDWithoutANameIsRefused(t *testing.T) {

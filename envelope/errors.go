@@ -17,8 +17,8 @@ var (
 	// ErrBadID means that the ID is not valid UTF-8 without NUL. It is never altered to fit
 	// (contract 3.6).
 	ErrBadID = errors.New("message ID is not valid UTF-8 without NUL")
-	// ErrSharedID means that several events of one batched record would get the same ID, because it
-	// is taken from the record and not from the event.
+	// ErrSharedID means that several events of one batched record would get the same ID: it is taken
+	// from the record and not from the event, or a function found it for two of them.
 	ErrSharedID = errors.New("one ID for several messages of a record")
 	// ErrMissingType means that a plain record has no type and the channel has none.
 	ErrMissingType = errors.New("message type is missing")

@@ -11,76 +11,83 @@ import (
 // nil.
 //
 // A record of several batched CloudEvents has an ID as a whole unless the strategy takes it from
-// the event, which is ErrSharedID. Events are read within the default bounds of a DecoderConfig.
+// the event, which is ErrSharedID. Func gets such a record without attributes. Events are read
+// within the default bounds of a DecoderConfig.
 func (s IDStrategy) Find(channel string, r Record) (string, error) {
-	var event *cloudEvent
+	in := IDInput{Record: r, Data: r.Value}
 	if s.find == nil || s.ofEvent {
 		events, err := eventsOf(r, defaultBounds)
 		switch {
 		case err != nil:
 			return "", err
-		case len(events) > 1:
+		case len(events) > 1 && !s.ofData:
 			return "", fmt.Errorf("%w: a record of %d events has no CloudEvents id of its own", ErrSharedID, len(events))
 		case len(events) == 1:
-			event = events[0].event
+			in.Attributes, in.Data = events[0].event.attributes, events[0].content
 		}
 	}
-	return s.orDefault(event).checked(channel, r, event)
+	return s.orDefault(in).checked(channel, in)
 }
 
-// FindIn returns the ID of a message that has already been decoded, from what is known of its
-// record. It fails for strategies whose NeedsRecord is true. One event of a batched record does not
-// have the record's ID, see SharedIn.
-func (s IDStrategy) FindIn(channel string, p handler.Properties) (string, error) {
-	if s.ofWhole { // it would find the same ID for every record, as it gets none
-		return "", fmt.Errorf("the ID strategy %s needs a record, and there is none", s)
+// FindIn returns the ID of a message that has already been decoded, from its properties and, if
+// NeedsData is true, its content.
+//
+// An event that was decoded from a batch has no ID of its record: ErrSharedID, because all events
+// of the batch would have the same one. The number of events is no longer known, so a batch of one
+// is refused as well. A function that finds the same ID without the event takes it from the record.
+func (s IDStrategy) FindIn(channel string, m handler.RawMessage) (string, error) {
+	p := m.Properties
+	batched := false
+	if s.find != nil && (s.ofData || !s.ofEvent) && len(p.Attributes) > 0 { // else it is no event, or has its own ID
+		kind, err := cloudEventKind(p.Headers)
+		if err != nil {
+			return "", err
+		}
+		batched = kind == batchedEvents
 	}
-	if err := s.SharedIn(p); err != nil {
-		return "", err
+	shared := func() error { return fmt.Errorf("%w: %s cannot tell the events of a batch apart", ErrSharedID, s) }
+	if batched && !s.ofEvent {
+		return "", shared()
 	}
-	r := Record{Headers: p.Headers}
-	if p.Kafka != nil {
-		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = p.Kafka.Topic, p.Kafka.Partition, p.Kafka.Offset,
-			p.Kafka.Timestamp, p.Kafka.Key
+	in := IDInput{Record: Record{Value: m.Content, Headers: p.Headers}, Data: m.Content}
+	if batched {
+		in.Record.Value = nil
 	}
-	var event *cloudEvent
 	if len(p.Attributes) > 0 {
-		event = &cloudEvent{attributes: p.Attributes}
+		in.Attributes = p.Attributes
 	}
-	return s.orDefault(event).checked(channel, r, event)
+	if k := p.Kafka; k != nil {
+		in.Record.Topic, in.Record.Partition, in.Record.Offset, in.Record.Timestamp, in.Record.Key = k.Topic, k.Partition,
+			k.Offset, k.Timestamp, k.Key
+		in.Index = k.Index
+	}
+	id, err := s.orDefault(in).checked(channel, in)
+	if err == nil && batched {
+		if ofRecord, err := s.checked(channel, IDInput{Record: in.Record, Index: -1}); err == nil && ofRecord == id {
+			return id, shared()
+		}
+	}
+	return id, err
 }
 
-// SharedIn returns ErrSharedID for an event that was decoded from a batched record if the strategy
-// takes IDs from the record: all events of the batch would have the same ID. The number of events
-// is no longer known, so a batch of one is refused as well.
-func (s IDStrategy) SharedIn(p handler.Properties) error {
-	if s.find == nil || s.ofEvent || len(p.Attributes) == 0 {
-		return nil // without attributes it is a whole plain record
-	}
-	if kind, err := cloudEventKind(p.Headers); err != nil || kind != batchedEvents {
-		return err
-	}
-	return fmt.Errorf("%w: %s cannot tell the events of a batch apart", ErrSharedID, s)
-}
-
-// NeedsRecord reports whether a message's properties are not enough to find its ID: Func may read
-// the value.
-func (s IDStrategy) NeedsRecord() bool { return s.ofWhole }
+// NeedsData reports whether a message's properties are not enough to find its ID: Func may read
+// the data.
+func (s IDStrategy) NeedsData() bool { return s.ofData }
 
 // orDefault replaces the zero value by the default strategy.
-func (s IDStrategy) orDefault(event *cloudEvent) IDStrategy {
+func (s IDStrategy) orDefault(in IDInput) IDStrategy {
 	switch {
 	case s.find != nil:
 		return s
-	case event != nil:
+	case in.Attributes != nil:
 		return eventDefault
 	default:
 		return plainDefault
 	}
 }
 
-func (s IDStrategy) checked(channel string, r Record, event *cloudEvent) (string, error) {
-	id, err := s.find(channel, r, event)
+func (s IDStrategy) checked(channel string, in IDInput) (string, error) {
+	id, err := s.find(channel, in)
 	if err == nil {
 		err = CheckID(id)
 	}

@@ -1,6 +1,7 @@
 package envelope_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +34,9 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 	for name, r := range records {
 		for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID(), envelope.HeaderID(),
 			envelope.HeaderID("x", "CORRELATIONID"), envelope.CorrelationID(""),
-			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.Func(func(r envelope.Record) (string, error) {
-				return string(r.Value), nil
+			envelope.KafkaKey(), envelope.KafkaCoordinates(), envelope.SourceAndID(),
+			envelope.Func(func(in envelope.IDInput) (string, error) {
+				return in.Attributes["id"] + string(in.Data), nil
 			})} {
 			t.Run(name+", "+strategy.String(), func(t *testing.T) {
 				decoder, err := envelope.NewDecoder(envelope.DecoderConfig{ID: strategy, Type: "t"}, nil)
@@ -45,10 +47,9 @@ func TestIDOfARecordIsTheOneThatTheDecoderFinds(t *testing.T) {
 				id, err := strategy.Find("shop", r)
 				require.Equal(t, want.ID, id)
 				require.Equal(t, want.IDErr, err)
-				shared := name == "batch of 1" && strategy.String() != "default" &&
-					strategy.String() != envelope.CloudEventsID().String()
-				if !strategy.NeedsRecord() && !shared {
-					id, err = strategy.FindIn("shop", want.Properties)
+				ofRecord := strings.Contains(strategy.String(), "header") || strings.HasPrefix(strategy.String(), "Kafka")
+				if name != "batch of 1" || !ofRecord {
+					id, err = strategy.FindIn("shop", want)
 					require.Equal(t, want.ID, id)
 					require.Equal(t, want.IDErr, err)
 				}
@@ -71,14 +72,15 @@ func TestRecordOfSeveralEventsHasNoEventsID(t *testing.T) {
 }
 
 func TestMessageWithoutCoordinatesHasNoIDOfThem(t *testing.T) {
-	_, err := envelope.KafkaCoordinates().FindIn("shop", handler.Properties{})
+	_, err := envelope.KafkaCoordinates().FindIn("shop", handler.RawMessage{})
 	require.ErrorIs(t, err, envelope.ErrMissingID)
-	_, err = envelope.KafkaCoordinates().FindIn("shop", handler.Properties{Kafka: &handler.KafkaCoordinates{Offset: 7}})
+	_, err = envelope.KafkaCoordinates().FindIn("shop", handler.RawMessage{Properties: handler.Properties{
+		Kafka: &handler.KafkaCoordinates{Offset: 7}}})
 	require.ErrorIs(t, err, envelope.ErrMissingID)
 	_, err = envelope.KafkaCoordinates().Find("shop", envelope.Record{Value: []byte("v")})
 	require.ErrorIs(t, err, envelope.ErrMissingID)
-	require.True(t, envelope.Func(nil).NeedsRecord())
-	require.False(t, envelope.KafkaKey().NeedsRecord())
+	require.True(t, envelope.Func(nil).NeedsData())
+	require.False(t, envelope.KafkaKey().NeedsData())
 }
 
 // TestEventOfABatchHasNoIDOfItsRecord proves that an event of a batch has no ID, because the number
@@ -94,32 +96,30 @@ func TestEventOfABatchHasNoIDOfItsRecord(t *testing.T) {
 		r.Value = []byte(value)
 		return decoder.Decode("shop", r).Messages
 	}
+	function := func(find func(envelope.IDInput) string) envelope.IDStrategy {
+		return envelope.Func(func(in envelope.IDInput) (string, error) { return find(in), nil })
+	}
 	for _, strategy := range []envelope.IDStrategy{envelope.HeaderID(), envelope.CorrelationID(""), envelope.KafkaKey(),
-		envelope.KafkaCoordinates()} {
+		envelope.KafkaCoordinates(), function(func(in envelope.IDInput) string { return string(in.Record.Key) }),
+		function(func(in envelope.IDInput) string { return "v" + string(in.Record.Value) })} {
 		for _, value := range []string{"[" + event("e1") + "]", "[" + event("e1") + "," + event("e2") + "]"} {
 			for _, m := range decode(envelope.Auto, value) {
-				_, err := strategy.FindIn("shop", m.Properties)
+				_, err := strategy.FindIn("shop", m)
 				require.ErrorIs(t, err, envelope.ErrSharedID, "%s", strategy)
 			}
 		}
 		whole := decode(envelope.Plain, "as it is")
 		require.Len(t, whole, 1)
-		_, err := strategy.FindIn("shop", whole[0].Properties)
+		_, err := strategy.FindIn("shop", whole[0])
 		require.NoError(t, err, "%s: a record that is one message has its ID", strategy)
 	}
-	for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID()} {
+	for _, strategy := range []envelope.IDStrategy{{}, envelope.CloudEventsID(),
+		function(func(in envelope.IDInput) string { return in.Attributes["id"] }),
+		function(func(in envelope.IDInput) string { return []string{"e1", "e2"}[in.Index] })} {
 		for i, m := range decode(envelope.Auto, "["+event("e1")+","+event("e2")+"]") {
-			id, err := strategy.FindIn("shop", m.Properties)
+			id, err := strategy.FindIn("shop", m)
 			require.NoError(t, err)
 			require.Equal(t, []string{"e1", "e2"}[i], id)
 		}
 	}
-}
-
-func TestFunctionOfARecordFindsNothingInPropertiesAlone(t *testing.T) {
-	_, err := envelope.Func(func(envelope.Record) (string, error) {
-		return "the same", nil
-	}).FindIn("shop", handler.Properties{})
-	require.ErrorContains(t, err, "the ID strategy function needs a record")
-	require.NotErrorIs(t, err, envelope.ErrMissingID, "it would run each time where that is allowed")
 }

@@ -189,3 +189,30 @@ func FuzzIDStrategies(f *testing.F) {
 		}
 	})
 }
+
+// FuzzSourceAndID checks that two events have one ID only if their sources and ids are the same
+// (contract 4.4).
+func FuzzSourceAndID(f *testing.F) {
+	f.Add("/a", "1", "/a", "1")
+	f.Add("/a", "b 1", "/a b", "1")
+	f.Add("/a ", "1", "/a", " 1")
+	f.Add("a%20b", "1", "a b", "1")
+	d, err := envelope.NewDecoder(envelope.DecoderConfig{ID: envelope.SourceAndID()}, nil)
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, source, id, otherSource, otherID string) {
+		find := func(source, id string) (string, bool) {
+			received := checkInvariants(t, d, fuzzed(nil, handler.Header{Key: "ce_specversion", Value: []byte("1.0")},
+				handler.Header{Key: "ce_type", Value: []byte("t")}, handler.Header{Key: "ce_source", Value: []byte(source)},
+				handler.Header{Key: "ce_id", Value: []byte(id)}))
+			if received.Err != nil || received.Messages[0].IDErr != nil {
+				return "", false
+			}
+			return received.Messages[0].ID, true
+		}
+		first, ok := find(source, id)
+		second, also := find(otherSource, otherID)
+		if ok && also {
+			require.Equal(t, source == otherSource && id == otherID, first == second)
+		}
+	})
+}

@@ -16,10 +16,26 @@ type IDStrategy struct {
 	name string
 	// ofEvent means that the ID differs between the events of one batched record.
 	ofEvent bool
-	// ofWhole means that it may need the whole record.
-	ofWhole bool
-	find    func(channel string, r Record, event *cloudEvent) (string, error)
-	err     error // why it cannot be used
+	// ofData means that it may need the message's data, and that only the function knows whether
+	// IDs differ.
+	ofData bool
+	find   func(channel string, in IDInput) (string, error)
+	err    error // why it cannot be used
+}
+
+// IDInput is the message that an ID is found for.
+type IDInput struct {
+	// Record is the record as received. A message that was decoded before, such as a
+	// handler.RawMessage in package idempotent, no longer has it: Value is then Data, or nil for an
+	// event of a batch.
+	Record Record
+	// Attributes are those of the CloudEvent. They are nil for a plain record, and for a record of
+	// several events that is handled as one message.
+	Attributes map[string]string
+	// Data is the event's data, or the record's value.
+	Data []byte
+	// Index is the message's place among those of its record, from 0.
+	Index int
 }
 
 // Err reports why the strategy cannot be used, such as a header without a name. It is nil if it
@@ -46,11 +62,31 @@ const (
 // missing their ID.
 func CloudEventsID() IDStrategy {
 	return IDStrategy{name: "CloudEvents id", ofEvent: true,
-		find: func(_ string, _ Record, e *cloudEvent) (string, error) {
-			if e == nil || e.id() == "" {
+		find: func(_ string, in IDInput) (string, error) {
+			if in.Attributes["id"] == "" {
 				return "", fmt.Errorf("%w: no CloudEvents attribute id", ErrMissingID)
 			}
-			return e.id(), nil
+			return in.Attributes["id"], nil
+		}}
+}
+
+// SourceAndID takes the CloudEvents attributes "source" and "id", as "{source} {id}". Use it where
+// several producers number their events by themselves: CloudEvents makes an id unique only within
+// its source. An event whose source has a space, which no URI reference may have, is bad, so two
+// different pairs never make one ID. Both count towards the 200 characters of an ID. Do not use it
+// where a producer may change its source, for example to its host's name: what it sends again would
+// be new.
+func SourceAndID() IDStrategy {
+	return IDStrategy{name: "CloudEvents source and id", ofEvent: true,
+		find: func(_ string, in IDInput) (string, error) {
+			source, id := in.Attributes["source"], in.Attributes["id"]
+			switch {
+			case source == "" || id == "":
+				return "", fmt.Errorf("%w: no CloudEvents attributes source and id", ErrMissingID)
+			case strings.Contains(source, " "):
+				return "", malformed("source %q has a space, which no URI reference may have", brief(source))
+			}
+			return source + " " + id, nil
 		}}
 }
 
@@ -69,9 +105,9 @@ func HeaderID(names ...string) IDStrategy {
 		err = fmt.Errorf("HeaderID has names %q: must be names of headers", names)
 	}
 	return IDStrategy{name: fmt.Sprintf("header %q", names), err: err,
-		find: func(_ string, r Record, _ *cloudEvent) (string, error) {
+		find: func(_ string, in IDInput) (string, error) {
 			for _, name := range names {
-				if value := header(r.Headers, name); value != "" {
+				if value := header(in.Record.Headers, name); value != "" {
 					return value, nil
 				}
 			}
@@ -87,8 +123,8 @@ func CorrelationID(name string) IDStrategy {
 		name = defaultCorrelationHeader
 	}
 	return IDStrategy{name: fmt.Sprintf("correlation ID header %q", name),
-		find: func(channel string, r Record, _ *cloudEvent) (string, error) {
-			value := header(r.Headers, name)
+		find: func(channel string, in IDInput) (string, error) {
+			value := header(in.Record.Headers, name)
 			if value == "" {
 				return "", fmt.Errorf("%w: no header %q", ErrMissingID, name)
 			}
@@ -101,11 +137,11 @@ func CorrelationID(name string) IDStrategy {
 // for duplicates. Do not use it for binary keys either, because an ID must be text: encode those
 // with Func.
 func KafkaKey() IDStrategy {
-	return IDStrategy{name: "Kafka key", find: func(channel string, r Record, _ *cloudEvent) (string, error) {
-		if len(r.Key) == 0 {
+	return IDStrategy{name: "Kafka key", find: func(channel string, in IDInput) (string, error) {
+		if len(in.Record.Key) == 0 {
 			return "", fmt.Errorf("%w: the record has no key", ErrMissingID)
 		}
-		return channel + ":" + string(r.Key), nil
+		return channel + ":" + string(in.Record.Key), nil
 	}}
 }
 
@@ -113,22 +149,25 @@ func KafkaKey() IDStrategy {
 // ms}". Do not use it if producers may send a message twice: the copies have different coordinates.
 // Do not use it for records of other transports either: without a topic the ID is missing.
 func KafkaCoordinates() IDStrategy {
-	return IDStrategy{name: "Kafka coordinates", find: func(_ string, r Record, _ *cloudEvent) (string, error) {
-		if r.Topic == "" { // all such records would have the same place
+	return IDStrategy{name: "Kafka coordinates", find: func(_ string, in IDInput) (string, error) {
+		if in.Record.Topic == "" { // all such records would have the same place
 			return "", fmt.Errorf("%w: the message has no Kafka coordinates", ErrMissingID)
 		}
-		return coordinates(r), nil
+		return coordinates(in.Record), nil
 	}}
 }
 
-// Func calls find for the ID. It must be deterministic and safe for concurrent use. An empty result
-// is a missing ID. An error or a panic makes the message invalid. find gets the record as received
-// and must not change it. Do not use Func for what another strategy does.
-func Func(find func(Record) (string, error)) IDStrategy {
-	return IDStrategy{name: "function", ofWhole: true,
-		find: func(_ string, r Record, _ *cloudEvent) (id string, err error) {
+// Func calls find for the ID of each message: of a plain record, of an event, and of each event of a
+// batch. It must be deterministic and safe for concurrent use. An empty result is a missing ID. An
+// error or a panic makes the message invalid. find must not change what it gets.
+//
+// Events of one batch need different IDs. Those for which find returns the same one are refused
+// with ErrSharedID. Do not use Func for what another strategy does.
+func Func(find func(IDInput) (string, error)) IDStrategy {
+	return IDStrategy{name: "function", ofEvent: true, ofData: true,
+		find: func(_ string, in IDInput) (id string, err error) {
 			err = routine.Protect("the channel's ID function", func() error {
-				if id, err = find(r); err != nil {
+				if id, err = find(in); err != nil {
 					return fmt.Errorf("the channel's ID function: %w", err)
 				}
 				return nil

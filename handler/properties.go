@@ -36,6 +36,8 @@ type KafkaCoordinates struct {
 	Key       []byte
 	// Tombstone says that the record had no value, which differs from an empty one.
 	Tombstone bool
+	// Index is the message's place among those of its record, from 0: which event of a batch it is.
+	Index int
 }
 
 // Header returns the value of the first header of that exact name.

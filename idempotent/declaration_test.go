@@ -69,7 +69,7 @@ func TestDeclarationErrorsNameWhatIsWrong(t *testing.T) {
 		{"nil record", wrapping(t, "billing", nothing[order], idempotent.RecordBy[order](nil)),
 			[]string{"option RecordBy", "or nil"}},
 		{"function of a record that is not there", wrapping(t, "billing", nothing[message],
-			idempotent.IDFrom(envelope.Func(func(envelope.Record) (string, error) { return "", nil }))),
+			idempotent.IDFrom(envelope.Func(func(envelope.IDInput) (string, error) { return "", nil }))),
 			[]string{"ID strategy function, which needs a record"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

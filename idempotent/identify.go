@@ -57,7 +57,7 @@ func (i *identity[T]) typeProblem() error {
 	case envelope.Record, *envelope.Record, handler.RawMessage, *handler.RawMessage:
 		return nil
 	case described:
-		if i.config.hasID && i.config.id.NeedsRecord() {
+		if i.config.hasID && i.config.id.NeedsData() {
 			return fmt.Errorf("option IDFrom is the ID strategy %s, which needs a record and not a %s: use KeyBy", i.config.id, t)
 		}
 		return nil
@@ -110,7 +110,10 @@ func (i *identity[T]) fallbackID(message T) (string, error) {
 		if !i.config.hasID {
 			return meta.ID, nil
 		}
-		return i.config.id.FindIn(i.prefix(meta.Properties), meta.Properties)
+		if i.config.id.NeedsData() { // it would find the same ID for all messages, as it gets no data
+			return "", fmt.Errorf("the ID strategy %s needs a record, and there is none", i.config.id)
+		}
+		return i.config.id.FindIn(i.prefix(meta.Properties), handler.RawMessage{Properties: meta.Properties})
 	default:
 		return "", fmt.Errorf("%w: a %T has none", ErrMissingID, message)
 	}
@@ -152,17 +155,7 @@ func (i *identity[T]) ofRaw(m *handler.RawMessage) (string, error) {
 	if channel == "" {
 		channel = m.Channel
 	}
-	if !i.config.id.NeedsRecord() {
-		return i.config.id.FindIn(channel, m.Properties)
-	}
-	if err := i.config.id.SharedIn(m.Properties); err != nil {
-		return "", err
-	}
-	r := envelope.Record{Value: m.Content, Headers: m.Properties.Headers}
-	if k := m.Properties.Kafka; k != nil {
-		r.Topic, r.Partition, r.Offset, r.Timestamp, r.Key = k.Topic, k.Partition, k.Offset, k.Timestamp, k.Key
-	}
-	return i.config.id.Find(channel, r)
+	return i.config.id.FindIn(channel, *m)
 }
 
 // prefix returns what is put before IDs that are unique only within it.

@@ -68,7 +68,9 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 	event := handler.Message[order]{Metadata: handler.Metadata{ID: "m1",
 		Properties: handler.Properties{Attributes: map[string]string{"id": "e3"}}}}
 	from := idempotent.IDFrom
-	whole := envelope.Func(func(r envelope.Record) (string, error) { return r.Topic + string(r.Value), nil })
+	whole := envelope.Func(func(in envelope.IDInput) (string, error) {
+		return in.Record.Topic + string(in.Record.Value), nil
+	})
 
 	for name, c := range map[string]struct {
 		find func(t *testing.T) (idempotent.Run, error)
@@ -106,6 +108,7 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		"coordinates of a message": {by(msg, from(envelope.KafkaCoordinates())), "orders/3/42@1700000000000",
 			"order.placed"},
 		"function of a record":       {by(record, from(whole)), "ordersv", ""},
+		"source and id of a record":  {by(structured, from(envelope.SourceAndID())), "/s e2", ""},
 		"function of a raw message":  {by(raw, from(whole)), "ordersv", "order.placed"},
 		"composite of a message":     {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
 		"composite of a raw message": {by(raw, idempotent.CompositeID("")), "billing:c9", "order.placed"},
@@ -229,7 +232,10 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 	}
 	batch := envelope.Record{Topic: "orders", Key: []byte("k"), Value: []byte("[" + event("e1") + "," + event("e2") + "]"),
 		Headers: headers("content-type", "application/cloudevents-batch+json", "MessageId", "h1", "CorrelationId", "c1")}
-	whole := envelope.Func(func(r envelope.Record) (string, error) { return r.Topic, nil })
+	whole := envelope.Func(func(in envelope.IDInput) (string, error) { return in.Record.Topic, nil })
+	ofEvent := envelope.Func(func(in envelope.IDInput) (string, error) {
+		return in.Attributes["id"] + string(in.Data), nil
+	})
 	for name, c := range map[string]struct {
 		decoder envelope.IDStrategy
 		opts    []idempotent.Option
@@ -238,16 +244,19 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 		"events' own IDs": {handled: 2},
 		"events' own IDs, asked again": {opts: []idempotent.Option{idempotent.IDFrom(envelope.CloudEventsID())},
 			handled: 2},
-		"header, by the decoder":         {decoder: envelope.HeaderID()},
-		"correlation ID, by the decoder": {decoder: envelope.CorrelationID("")},
-		"Kafka key, by the decoder":      {decoder: envelope.KafkaKey()},
-		"coordinates, by the decoder":    {decoder: envelope.KafkaCoordinates()},
-		"function, by the decoder":       {decoder: whole},
-		"header":                         {opts: []idempotent.Option{idempotent.IDFrom(envelope.HeaderID())}},
-		"composite":                      {opts: []idempotent.Option{idempotent.CompositeID("")}},
-		"Kafka key":                      {opts: []idempotent.Option{idempotent.IDFrom(envelope.KafkaKey())}},
-		"coordinates":                    {opts: []idempotent.Option{idempotent.IDFrom(envelope.KafkaCoordinates())}},
-		"function":                       {opts: []idempotent.Option{idempotent.IDFrom(whole)}},
+		"header, by the decoder":             {decoder: envelope.HeaderID()},
+		"correlation ID, by the decoder":     {decoder: envelope.CorrelationID("")},
+		"Kafka key, by the decoder":          {decoder: envelope.KafkaKey()},
+		"coordinates, by the decoder":        {decoder: envelope.KafkaCoordinates()},
+		"function, by the decoder":           {decoder: whole},
+		"function of events, by the decoder": {decoder: ofEvent, handled: 2},
+		"source and id, by the decoder":      {decoder: envelope.SourceAndID(), handled: 2},
+		"source and id":                      {opts: []idempotent.Option{idempotent.IDFrom(envelope.SourceAndID())}, handled: 2},
+		"header":                             {opts: []idempotent.Option{idempotent.IDFrom(envelope.HeaderID())}},
+		"composite":                          {opts: []idempotent.Option{idempotent.CompositeID("")}},
+		"Kafka key":                          {opts: []idempotent.Option{idempotent.IDFrom(envelope.KafkaKey())}},
+		"coordinates":                        {opts: []idempotent.Option{idempotent.IDFrom(envelope.KafkaCoordinates())}},
+		"function":                           {opts: []idempotent.Option{idempotent.IDFrom(whole)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := envelope.NewDecoder(envelope.DecoderConfig{ID: c.decoder}, nil)
@@ -285,7 +294,7 @@ func TestEventsOfABatchAreHandledOrRefused(t *testing.T) {
 
 // For an interface type the ID strategy depends on each message.
 func TestFunctionOfARecordRefusesWhatHasNone(t *testing.T) {
-	whole := envelope.Func(func(r envelope.Record) (string, error) { return "id of " + string(r.Value), nil })
+	whole := envelope.Func(func(in envelope.IDInput) (string, error) { return "id of " + string(in.Data), nil })
 	r := receiver(t, memory(t), idempotent.IDFrom(whole), idempotent.Configure(func(o *idempotent.Options) {
 		o.AllowMissingID = true
 	}))

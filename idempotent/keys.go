@@ -24,7 +24,7 @@ func KeyBy[T any](find func(message T) (string, error)) Option {
 // IDFrom finds the ID by a strategy of package envelope, in the headers and coordinates of a
 // handler.Message, handler.RawMessage or envelope.Record, or of the record that RecordBy returns.
 // For a record the default is the zero IDStrategy: the CloudEvents id, or the header "MessageId" or
-// "id". The source is not part of the ID, see Key. Do not use it for a handler.Message whose
+// "id". With envelope.SourceAndID the source is part of the ID, too. Do not use it for a handler.Message whose
 // channel has found the ID already: without IDFrom that ID counts.
 func IDFrom(strategy envelope.IDStrategy) Option {
 	return func(c *config) { c.id, c.hasID, c.composite = strategy, true, false }

@@ -9,8 +9,7 @@ import (
 // Key names what must happen once: the handling of a message by one handler. Two handlers of one
 // message are independent (contract 8.3). Source and type are not part of the key. CloudEvents
 // allows producers to number their messages independently, so that different messages have the same
-// ID; all but the first would count as duplicates. In that case let KeyBy put the source before the
-// ID.
+// ID; all but the first would count as duplicates. In that case use envelope.SourceAndID.
 type Key struct {
 	MessageID  string // 1 to 200 characters
 	HandlerKey string // 1 to 200 characters

@@ -155,7 +155,7 @@ type Config struct {
 	DialTimeout    time.Duration `yaml:"dial_timeout" env:"DIAL_TIMEOUT"`
 	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
 
-	// DeadLetterTopic receives the bad records of an inbox with the policy BadRecordDeadLetter, or the
+	// DeadLetterTopic receives the bad records of a channel with the policy BadRecordDeadLetter, or the
 	// copies of PublishPoisoned, and is required with either (contract 7.4, 7.9). Each record is published
 	// unchanged, with additional headers that name its origin and the reason (HeaderTopic and so on). The
 	// topic must exist, is never created, and must not be one of Topics.

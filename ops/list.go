@@ -169,43 +169,65 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 			return page, badInput("cursor", "it is not one of this list")
 		}
 	}
-	end := func(p place) (Page[T], error) {
-		var err error
-		page.Next, err = cursorOf(list, filter, &p)
+	w, err := walk(ctx, at, limit, judged, read, placeAt, takes)
+	page.Items, page.Partial, page.Looked = w.items, w.partial, w.looked
+	if err != nil || w.next == nil {
 		return page, err
 	}
-	last := at // of the page
+	page.Next, err = cursorOf(list, filter, w.next)
+	return page, err
+}
+
+// walked is the result of walk.
+type walked[T any] struct {
+	items []T
+	// next is the place to continue from; nil at the end of the list.
+	next *place
+	// partial means that it ended because it had read lookLimit rows.
+	partial bool
+	looked  int
+}
+
+// walk reads up to limit items of such a list from a place on. See pageOf.
+func walk[T any](ctx context.Context, at place, limit int, judged bool,
+	read func(ctx context.Context, p place, depth, limit int) (part[T], error), placeAt func(T) place,
+	takes func(T) bool) (w walked[T], err error) {
+	end := func(p place) (walked[T], error) {
+		w.next = &p
+		return w, nil
+	}
+	last := at // of the items
 	for step := limit + 1; ; step = min(4*step, lookLimit) {
-		depth := min(step, lookLimit-page.Looked)
+		depth := min(step, lookLimit-w.looked)
 		if depth == 0 {
-			page.Partial = true
+			w.partial = true
 			return end(at)
 		}
-		wanted := limit + 1 - len(page.Items)
+		wanted := limit + 1 - len(w.items)
 		if judged {
 			wanted = depth
 		}
 		found, err := read(ctx, at, depth, wanted)
 		if err != nil {
-			return page, err
+			return w, err
 		}
-		page.Looked += found.looked
+		w.looked += found.looked
 		for _, item := range found.items {
 			at = placeAt(item)
 			if !takes(item) {
 				continue
 			}
-			if len(page.Items) == limit { // so there is more
+			if len(w.items) == limit { // so there is more
 				return end(last)
 			}
-			page.Items = append(page.Items, item)
+			w.items = append(w.items, item)
 			last = at
 		}
 		if len(found.items) == wanted {
 			continue // there may be more before the last
 		}
 		if found.looked < depth {
-			return page, nil
+			return w, nil
 		}
 		at = found.last
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Bulk configures an action on all matching statuses, or a backfill.
+// Bulk configures an action on all matching statuses or rejected messages, or a backfill.
 type Bulk struct {
 	// DryRun only counts, and leaves an audit row with the count.
 	DryRun bool
 	// ChunkSize is how many statuses are changed in one transaction, with one audit row: 1 to
-	// MaxLimit, 0 for 200.
+	// MaxLimit, 0 for 200. ReAcceptMatching reads so many at a time.
 	ChunkSize int
 	// Most is the number that was confirmed: the action stops there, and the result reports whether
 	// more match by then. 0 is no limit, for a count that was capped.
@@ -25,15 +25,22 @@ type Bulk struct {
 	Progress func(BulkResult)
 }
 
-// BulkResult is the result of an action on all matching statuses, or of a backfill.
+// BulkResult is the result of an action on all matching statuses or rejected messages, or of a
+// backfill.
 type BulkResult struct {
 	// Matched is the dry run's count; zero otherwise.
 	Matched Count
-	// Done is how many were retried, discarded or added.
+	// Done is how many were retried, discarded, accepted again or added.
 	Done int64
 	// Skipped is how many matched and were not touched: someone else changed, added or deleted them
-	// first, or they wait in their lanes.
+	// first, they wait in their lanes, or they are rejected messages of a channel that takes none here.
 	Skipped int64
+	// Duplicates is how many of the accepted records held only messages that were known.
+	Duplicates int64 `json:",omitempty"`
+	// StillBad is how many rejected messages stay, each with its new reason.
+	StillBad int64 `json:",omitempty"`
+	// Reasons are why rejected messages stay, the most frequent first, 20 at most.
+	Reasons []ReasonCount `json:",omitempty"`
 	// Looked is the number of rows that were read.
 	Looked int64
 	// More means that more than Bulk.Most match by now; these were not touched.
@@ -84,7 +91,8 @@ func (o *Ops) actOnMatching(
 	result, err = o.inChunks(ctx, actor, action, allMatching, filter, bulk,
 		func(ctx context.Context) (Count, error) { return o.Count(ctx, f.Filter) },
 		func(ctx context.Context, chunk int) (BulkResult, error) {
-			return o.actOnChunks(ctx, actor, action, f, filter, chunk, bulk)
+			bulk.ChunkSize = chunk
+			return o.actOnChunks(ctx, actor, action, f, filter, bulk)
 		})
 	if err != nil {
 		return fail(err)
@@ -97,15 +105,8 @@ func (o *Ops) actOnMatching(
 func (o *Ops) inChunks(ctx context.Context, actor Actor, action Action, target string, given Filter, bulk Bulk,
 	count func(context.Context) (Count, error), run func(ctx context.Context, chunk int) (BulkResult, error),
 ) (result BulkResult, err error) {
-	chunk := bulk.ChunkSize
-	if chunk == 0 {
-		chunk = defaultChunk
-	}
-	if chunk, err = checkLimit(chunk); err != nil {
+	if bulk, err = bulk.checked(); err != nil {
 		return result, err
-	}
-	if bulk.Most < 0 {
-		return result, badInput("most", "%d: must be 0 or more", bulk.Most)
 	}
 	if bulk.DryRun {
 		matched, err := count(ctx)
@@ -119,7 +120,7 @@ func (o *Ops) inChunks(ctx context.Context, actor Actor, action Action, target s
 		result.Matched = matched
 		return result, nil
 	}
-	result, err = run(ctx, chunk)
+	result, err = run(ctx, bulk.ChunkSize)
 	end := endDetail{Event: "ended", Filter: given, Done: result.Done, Skipped: result.Skipped, More: result.More}
 	if err != nil {
 		end.Error = o.redactor.Error(redact.Value{}, err.Error())
@@ -127,21 +128,39 @@ func (o *Ops) inChunks(ctx context.Context, actor Actor, action Action, target s
 	return result, errors.Join(err, o.noteAnyway(ctx, actor, action, target, end))
 }
 
+// checked returns bulk with its default.
+func (b Bulk) checked() (Bulk, error) {
+	if b.ChunkSize == 0 {
+		b.ChunkSize = defaultChunk
+	}
+	_, err := checkLimit(b.ChunkSize)
+	if err == nil && b.Most < 0 {
+		err = badInput("most", "%d: must be 0 or more", b.Most)
+	}
+	return b, err
+}
+
+// next returns how many to take in the next chunk. enough means that the confirmed number was taken:
+// the chunk only shows whether there are more.
+func (b Bulk) next(taken int64) (n int, enough bool) {
+	if b.Most == 0 {
+		return b.ChunkSize, false
+	}
+	left := b.Most - taken
+	return int(min(int64(b.ChunkSize), max(left, 1))), left <= 0
+}
+
 // allMatching is the audit's target of an action on all matching statuses.
 const allMatching = "matching statuses"
 
 func (o *Ops) actOnChunks(
-	ctx context.Context, actor Actor, action Action, f *filter, given Filter, chunk int, bulk Bulk,
+	ctx context.Context, actor Actor, action Action, f *filter, given Filter, bulk Bulk,
 ) (result BulkResult, err error) {
 	for after := (*place)(nil); ; {
 		if err := ctx.Err(); err != nil {
 			return result, err
 		}
-		next, enough := chunk, false
-		if bulk.Most > 0 {
-			left := bulk.Most - result.Done - result.Skipped
-			next, enough = int(min(int64(chunk), max(left, 1))), left <= 0
-		}
+		next, enough := bulk.next(result.Done + result.Skipped)
 		out, err := o.findChunk(ctx, f, after, next)
 		if err != nil {
 			return result, err
@@ -226,19 +245,21 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 // countDetail is the audit's detail of a dry run.
 type countDetail struct {
 	Event   string `json:"event"`
-	Filter  Filter `json:"filter"`
+	Filter  any    `json:"filter"`
 	Matched int64  `json:"matched"`
 	Capped  bool   `json:"capped"`
 }
 
 // endDetail is the audit's detail of the end.
 type endDetail struct {
-	Event   string `json:"event"`
-	Filter  Filter `json:"filter"`
-	Done    int64  `json:"done"`
-	Skipped int64  `json:"skipped"`
-	More    bool   `json:"more"`
-	Error   string `json:"error,omitempty"`
+	Event      string `json:"event"`
+	Filter     any    `json:"filter"`
+	Done       int64  `json:"done"`
+	Duplicates int64  `json:"duplicates,omitempty"`
+	StillBad   int64  `json:"still_bad,omitempty"`
+	Skipped    int64  `json:"skipped"`
+	More       bool   `json:"more"`
+	Error      string `json:"error,omitempty"`
 }
 
 // chunkDetail is the audit's detail of a chunk.

@@ -30,8 +30,8 @@ import (
 )
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
-// All methods except RetryMatching, DiscardMatching, Backfill and Cleanup end within a few statement
-// timeouts. All errors can be distinguished by the Err values of this package.
+// All methods except RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end
+// within a few statement timeouts. All errors can be distinguished by the Err values of this package.
 type Ops struct {
 	opts     Options // with the defaults filled in
 	redactor redaction.Redactor
@@ -289,9 +289,9 @@ var (
 
 // Can reports whether this Ops supports an action, regardless of the actor and the target. It
 // returns nil, or the error that the action's method always returns: ErrNeedsApplication or, with
-// the application, ErrReplayOff. All actions but Backfill, Replay, ReAccept and Cleanup need only the tables.
-// Can is for user interfaces, so that they offer only what works; the methods check for themselves
-// (contract 11.1).
+// the application, ErrReplayOff. All actions but Backfill, Replay, ReAccept, ReAcceptMatching and
+// Cleanup need only the tables. Can is for user interfaces, so that they offer only what works; the methods check
+// for themselves (contract 11.1).
 func (o *Ops) Can(action Action) error {
 	able := true
 	switch action {
@@ -313,7 +313,7 @@ func (o *Ops) Can(action Action) error {
 }
 
 // Live is what only a running application can do, because it knows the channels and handlers. Inbox.Ops gets one from
-// *inbox.Inbox. Without it Backfill, Replay, ReAccept and Cleanup (but see Options.Cleanup) fail with
+// *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup (but see Options.Cleanup) fail with
 // ErrNeedsApplication. Implementations are safe for concurrent use.
 type Live interface {
 	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls

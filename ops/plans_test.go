@@ -183,8 +183,11 @@ func plansOf(o *Ops) []planned {
 		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, "INDEX " + ofMessage + " (message_number=?)"},
 		{"statusesLeft", statusesLeft, []any{7}, ofMessage, 1, "INDEX " + ofMessage + " (message_number=?)"},
 		{"deleteMessage", deleteMessage, []any{7}, "inbox_messages_number", 2, "INDEX inbox_messages_number (number=?)"},
+		{"listEarliestRejected", listEarliestRejected, []any{o.stamp(time.Time{}), id(0), o.stamp(time.Time{}), 1000, 51, "", "topic", now,
+			"bad", 7}, "inbox_rejected_messages_rejected_at", 1000 * 5,
+			"INDEX inbox_rejected_messages_rejected_at ((rejected_at,id)>(?,?) AND rejected_at<?)"},
 		{"listRejected", listRejected, []any{now, id(5000), o.stamp(time.Time{}), 1000, 51, "", "", o.stamp(endOfTime),
-			"bad"},
+			"bad", -1},
 			"inbox_rejected_messages_rejected_at", 1000 * 5,
 			"INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
 		{"oneRejected", oneRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto +

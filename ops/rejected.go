@@ -18,14 +18,18 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// RejectedFilter narrows a list of rejected messages.
+// RejectedFilter selects the rejected messages to list or to accept again. A message must match every
+// field; the zero value matches all. Audit rows store it as JSON.
 type RejectedFilter struct {
-	Channel string
-	Topic   string
+	Channel string `json:"channel,omitempty"`
+	Topic   string `json:"topic,omitempty"`
+	// Partition is one of Topic. Without a Topic it is ErrBadInput. Nil matches all.
+	Partition *int32 `json:"partition,omitempty"`
 	// From and To limit when the message was rejected: not before From, and before To.
-	From, To time.Time
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
 	// Reason is a substring of the reason, ignoring case.
-	Reason string
+	Reason string `json:"reason,omitempty"`
 }
 
 // Rejected is a rejected message without its record.
@@ -59,57 +63,108 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 ) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	const list = "rejected"
-	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic},
-		{"reason", filter.Reason}} {
-		if err := checkText(each.name, each.text, 0, 0); err != nil {
-			return Page[Rejected]{}, err
-		}
-	}
-	if err := checkAges(filter.From, filter.To); err != nil {
+	s, err := o.searchRejected(filter)
+	if err != nil {
 		return Page[Rejected]{}, err
 	}
-	oldest, before := o.roughly(filter.From, filter.To)
-	reason := strings.ToLower(filter.Reason)
-	inSQL := o.sqlText(reason)
-	placeAt := func(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }
-	read := func(ctx context.Context, p place, depth, limit int) (part[rejectedRow], error) {
-		if p.At == lastTime {
-			p.At = store.SQLiteTime(before)
-		}
-		at, err := o.argument(p.At)
-		if err != nil {
-			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
-		}
-		rows, err := readRows(ctx, o, listRejected, o.scanRejected, at, p.ID, o.stamp(oldest), depth, limit, filter.Channel,
-			filter.Topic, o.stamp(before), inSQL)
-		return parted(rows, placeAt, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
-	}
-	page, err := pageOf(ctx, list, filter, after, limit, inSQL != reason, read, placeAt, func(r rejectedRow) bool {
-		return strings.Contains(strings.ToLower(r.Reason), reason) &&
-			(filter.From.IsZero() || !r.RejectedAt.Before(filter.From)) && (filter.To.IsZero() || r.RejectedAt.Before(filter.To))
-	})
+	page, err := pageOf(ctx, "rejected", filter, after, limit, s.judges(), s.reading(listRejected), placeOfRejected, s.takes)
 	if err != nil {
 		return Page[Rejected]{}, fmt.Errorf("list rejected messages: %w", err)
 	}
 	return pageAs(page, func(r rejectedRow) Rejected { return r.Rejected }), nil
 }
 
-// listRejected uses rejected_messages_rejected_at, the latest first.
-const listRejected = `
+// rejectedSearch is a RejectedFilter that has been checked.
+type rejectedSearch struct {
+	RejectedFilter
+	ops            *Ops
+	oldest, before time.Time // as statements compare them
+	reason, inSQL  string    // in lower case
+	partition      int32     // -1 for all
+}
+
+func (o *Ops) searchRejected(filter RejectedFilter) (*rejectedSearch, error) {
+	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic},
+		{"reason", filter.Reason}} {
+		if err := checkText(each.name, each.text, 0, 0); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkAges(filter.From, filter.To); err != nil {
+		return nil, err
+	}
+	s := &rejectedSearch{RejectedFilter: filter, ops: o, reason: strings.ToLower(filter.Reason), partition: -1}
+	s.oldest, s.before = o.roughly(filter.From, filter.To)
+	s.inSQL = o.sqlText(s.reason)
+	if filter.Partition != nil {
+		switch s.partition = *filter.Partition; {
+		case s.partition < 0:
+			return nil, badInput("partition", "%d: must be 0 or more", s.partition)
+		case filter.Topic == "":
+			return nil, badInput("partition", "it is given without a topic")
+		}
+	}
+	return s, nil
+}
+
+// judges reports whether takes must compare reasons because statements cannot.
+func (s *rejectedSearch) judges() bool { return s.inSQL != s.reason }
+
+func (s *rejectedSearch) takes(r rejectedRow) bool {
+	return strings.Contains(strings.ToLower(r.Reason), s.reason) &&
+		(s.From.IsZero() || !r.RejectedAt.Before(s.From)) && (s.To.IsZero() || r.RejectedAt.Before(s.To))
+}
+
+// reading returns what reads a part of the list by this statement, listRejected or listEarliestRejected.
+func (s *rejectedSearch) reading(statement string) func(context.Context, place, int, int) (part[rejectedRow], error) {
+	o := s.ops
+	return func(ctx context.Context, p place, depth, limit int) (part[rejectedRow], error) {
+		if p.At == lastTime {
+			p.At = store.SQLiteTime(s.before)
+		}
+		at, err := o.argument(p.At)
+		if err != nil {
+			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
+		}
+		rows, err := readRows(ctx, o, statement, o.scanRejected, at, p.ID, o.stamp(s.oldest), depth, limit, s.Channel,
+			s.Topic, o.stamp(s.before), s.inSQL, s.partition)
+		return parted(rows, placeOfRejected, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
+	}
+}
+
+func placeOfRejected(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }
+
+const (
+	ofRejected = `
 WITH looked AS (
 	SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, {rejected as stored} AS at,
 		COALESCE(length("key"), 0) + COALESCE(length("value"), 0) AS size
-	FROM {rejected} WHERE (rejected_at, id) < ($1, $2) AND rejected_at >= $3 ORDER BY rejected_at DESC, id DESC LIMIT $4
+	FROM {rejected} WHERE `
+
+	matchRejected = `($6 = '' OR channel = $6) AND ($7 = '' OR topic = $7) AND ($10 < 0 OR "partition" = $10)
+		AND ($9 = '' OR {index of}lower(reason{bytewise}), $9) > 0)`
+)
+
+// listRejected uses rejected_messages_rejected_at, the latest first.
+const listRejected = ofRejected + `(rejected_at, id) < ($1, $2) AND rejected_at >= $3 ORDER BY rejected_at DESC, id DESC LIMIT $4
 )
 SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at DESC, id DESC) AS rank
 FROM (
-	SELECT * FROM looked WHERE ($6 = '' OR channel = $6) AND ($7 = '' OR topic = $7) AND rejected_at < $8
-		AND ($9 = '' OR {index of}lower(reason{bytewise}), $9) > 0)
-	ORDER BY rejected_at DESC, id DESC LIMIT $5
+	SELECT * FROM looked WHERE ` + matchRejected + ` AND rejected_at < $8 ORDER BY rejected_at DESC, id DESC LIMIT $5
 ) f
 UNION ALL
 SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at, id LIMIT 1) l
+ORDER BY rank`
+
+// listEarliestRejected uses rejected_messages_rejected_at, the earliest first.
+const listEarliestRejected = ofRejected + `(rejected_at, id) > ($1, $2) AND rejected_at < $8 ORDER BY rejected_at, id LIMIT $4
+)
+SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at, id) AS rank
+FROM (
+	SELECT * FROM looked WHERE ` + matchRejected + ` AND rejected_at >= $3 ORDER BY rejected_at, id LIMIT $5
+) f
+UNION ALL
+SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at DESC, id DESC LIMIT 1) l
 ORDER BY rank`
 
 // rejectedRow is an item with its place, or the last row that was read.

@@ -79,9 +79,12 @@ type Config struct {
 	Store    store.Store
 	Registry *registry.Registry
 	Options  Options
-	Clock    clock.Clock
-	Logger   *zap.Logger
-	Counters *telemetry.Counters
+	// MaxRetries replaces Options.MaxRetries for handlers without a limit of their own, by handler key.
+	// A handler that is missing keeps that of Options.
+	MaxRetries map[string]int
+	Clock      clock.Clock
+	Logger     *zap.Logger
+	Counters   *telemetry.Counters
 	// Running tracks the running calls.
 	Running *attempt.Running
 	Hooks   handler.Hooks
@@ -136,7 +139,11 @@ func New(cfg Config) (*Processor, error) {
 		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
 	}
 	for h := range cfg.Registry.Handlers() {
-		p.policies[h] = newPolicy(h, cfg.Options, cfg.Backoff, p.wakeup.wake)
+		opts := cfg.Options
+		if own, has := cfg.MaxRetries[h.Key()]; has {
+			opts.MaxRetries = own
+		}
+		p.policies[h] = newPolicy(h, opts, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
 	p.fleet = newFleet(p.opts, cfg.Registry, cfg.Clock, cfg.Logger)

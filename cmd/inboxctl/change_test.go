@@ -74,7 +74,17 @@ func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
 	help := runWith(t, t.Context(), nil, "", "help", "application").out
 	require.Contains(t, help, "o.Replay(")
 	require.Contains(t, help, "o.ReAccept(")
+	require.Contains(t, help, "o.ReAcceptMatching(")
 	require.Contains(t, help, "o.Backfill(")
+}
+
+func TestRejectedOfOnePartitionAreListed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		id := r.reject(1, nil, nil)
+		require.Contains(t, r.done("rejected", "list", "--topic", "orders", "--partition", "0").out, id)
+		require.Contains(t, r.done("rejected", "list", "--topic", "orders", "--partition", "1").out, "No rejected message found")
+		require.Equal(t, exitMisuse, r.run("rejected", "list", "--topic", "orders", "--partition", "-1").code)
+	})
 }
 
 func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {

@@ -28,9 +28,9 @@ accepts it again, see "inboxctl help application", or until it is deleted.`,
 
 func newRejectedList(a *app) *cobra.Command {
 	var (
-		filter ops.RejectedFilter
-		page   pageFlags
-		wide   bool
+		filters rejectedFlags
+		page    pageFlags
+		wide    bool
 	)
 	cmd := &cobra.Command{
 		Use: "list", Short: "Rejected messages, latest first",
@@ -39,14 +39,15 @@ first.
 
 JSON: ops.Page of ops.Rejected.`,
 		Example: `  inboxctl rejected list
-  inboxctl rejected list --topic orders --from 24h --wide
+  inboxctl rejected list --topic orders --partition 3 --from 24h --wide
   inboxctl rejected list --reason 'invalid character'`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			var after ops.Cursor
-			if filter.From, filter.To, after, err = page.start(a.now()); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, to, after, err := page.start(a.now())
+			if err != nil {
 				return err
 			}
+			filter := filters.filter(cmd, from, to)
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				found, err := o.ListRejected(ctx, filter, after, page.limit)
 				if err != nil {
@@ -65,14 +66,33 @@ JSON: ops.Page of ops.Rejected.`,
 			})
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&filter.Channel, "channel", "", "of this channel")
-	flags.StringVar(&filter.Topic, "topic", "", "of this topic")
+	filters.bind(cmd)
 	page.bindPeriod(cmd, "rejected ")
-	flags.StringVar(&filter.Reason, "reason", "", "whose reason contains this, ignoring case")
-	flags.BoolVar(&wide, "wide", false, "show whole reasons")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show whole reasons")
 	page.bind(cmd)
 	return cmd
+}
+
+// rejectedFlags are the flags that filter rejected messages.
+type rejectedFlags struct {
+	channel, topic, reason string
+	partition              int32
+}
+
+func (f *rejectedFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.channel, "channel", "", "of this channel")
+	flags.StringVar(&f.topic, "topic", "", "of this topic")
+	flags.Int32Var(&f.partition, "partition", 0, "of this partition of the topic")
+	flags.StringVar(&f.reason, "reason", "", "whose reason contains this, ignoring case")
+}
+
+func (f *rejectedFlags) filter(cmd *cobra.Command, from, to time.Time) ops.RejectedFilter {
+	filter := ops.RejectedFilter{Channel: f.channel, Topic: f.topic, From: from, To: to, Reason: f.reason}
+	if cmd.Flags().Changed("partition") {
+		filter.Partition = &f.partition
+	}
+	return filter
 }
 
 func rejectedTable(rejected []ops.Rejected, now time.Time, wide bool) *table {

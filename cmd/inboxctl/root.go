@@ -65,6 +65,7 @@ each handler's own retention. Use its dashboard, or Go:
   o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
   accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})
   accepted, err := o.ReAccept(ctx, actor, rejectedID)
+  result, err := o.ReAcceptMatching(ctx, actor, filter, ops.Bulk{})
   result, err := o.Backfill(ctx, actor, handlerKey, from, to, ops.Bulk{})
   deleted, err := o.Cleanup(ctx, actor)
 

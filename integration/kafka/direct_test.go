@@ -78,25 +78,49 @@ func TestDirectKeepsEachPartitionsOrderWhileHandlersFail(t *testing.T) {
 	})
 }
 
-// TestDirectRunsPartitionsConcurrentlyUpToTheBound proves contract 7.6.
+// TestDirectRunsPartitionsConcurrentlyUpToTheBound proves contract 7.6, and 9 for a channel's own bound.
 func TestDirectRunsPartitionsConcurrentlyUpToTheBound(t *testing.T) {
-	onDirect(t, 5, func(t *testing.T, r *directRig) {
-		r.produce(2, 0, 1, 2, 3, 4)
-		g := newGate()
-		r.run(t, settings{options: []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.PartitionConcurrency = 3 })}},
-			r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
-				if err := g.wait(ctx); err != nil {
-					return err
+	atOnce := func(n int) []inbox.Option {
+		return []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.PartitionConcurrency = n })}
+	}
+	for name, set := range map[string]settings{
+		"of the inbox": {options: atOnce(3)},
+		"of the channel": {options: atOnce(1), channel: []inbox.ChannelOption{
+			inbox.ConfigureChannel(func(o *inbox.ChannelOptions) { o.PartitionConcurrency = 3 })}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onDirect(t, 5, func(t *testing.T, r *directRig) {
+				r.produce(2, 0, 1, 2, 3, 4)
+				g := newGate()
+				r.run(t, set, r.handler("h", func(ctx context.Context, m inboxtest.Bytes) error {
+					if err := g.wait(ctx); err != nil {
+						return err
+					}
+					return r.done(ctx, m)
+				}))
+				for range 3 {
+					receive(t, g.entered)
 				}
-				return r.done(ctx, m)
-			}))
-		for range 3 {
-			receive(t, g.entered)
-		}
-		close(g.open)
+				close(g.open)
+				r.awaitCommitted(t)
+				require.Equal(t, 3, r.most)
+				require.False(t, r.beside)
+			})
+		})
+	}
+}
+
+// TestDirectChannelHasItsOwnNumberOfAttempts proves contract 9.
+func TestDirectChannelHasItsOwnNumberOfAttempts(t *testing.T) {
+	onDirect(t, 1, func(t *testing.T, r *directRig) {
+		r.produce(1, 0)
+		ib, _ := r.run(t, settings{channel: []inbox.ChannelOption{
+			inbox.ConfigureChannel(func(o *inbox.ChannelOptions) { o.MaxRetries = 2 })}},
+			r.handler("bad", func(context.Context, inboxtest.Bytes) error { return errBoom }), r.handler("good", r.done))
 		r.awaitCommitted(t)
-		require.Equal(t, 3, r.most)
-		require.False(t, r.beside)
+		rows := r.rejected(t, ib)
+		require.Len(t, rows, 1)
+		require.Contains(t, rows[0].Reason, "after 2 attempts")
 	})
 }
 

@@ -98,8 +98,8 @@ func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
 		_, ib, _ := application(t, d, k, inbox.Configure(haltAtBad), plain(k, func(c *kafkaconsumer.Config) {
 			c.BatchRecords = 1 // so that records after the halt are fetched already
 			c.OnHalt = func(_ string, _ int, reason error) { halts <- reason }
-			c.Decoder.ID = envelope.Func(func(r envelope.Record) (string, error) {
-				if id := string(r.Headers[0].Value); id != "3" || fixed.Load() {
+			c.Decoder.ID = envelope.Func(func(in envelope.IDInput) (string, error) {
+				if id := string(in.Record.Headers[0].Value); id != "3" || fixed.Load() {
 					return id, nil
 				}
 				return "", errors.New("no rule for order 3")

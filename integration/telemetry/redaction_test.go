@@ -169,8 +169,8 @@ func failing(_ context.Context, m inboxtest.Bytes) error {
 var failingIDs = []string{"poison", "panic", "late", "long", "fails"}
 
 // badID is an ID strategy that fails for one record.
-func badID(r envelope.Record) (string, error) {
-	if id := string(r.Value); id != "bad" {
+func badID(in envelope.IDInput) (string, error) {
+	if id := string(in.Data); id != "bad" {
 		return id, nil
 	}
 	return "", fmt.Errorf("the customer of card %s is unknown", strings.ReplaceAll(canary, " ", "-"))

@@ -32,7 +32,7 @@ func FuzzPropertiesSurviveStorage(f *testing.F) {
 				{Key: text, Value: []byte(text)}},
 			Attributes: map[string]string{attribute: text},
 			Kafka: &handler.KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset,
-				Timestamp: time.UnixMilli(millis).UTC(), Key: maybe(key, hasKey)},
+				Timestamp: time.UnixMilli(millis).UTC(), Key: maybe(key, hasKey), Index: partition},
 		}
 		stored, err := properties.Serialize(p)
 		storable := utf8.ValidString(channel) && utf8.ValidString(attribute) && utf8.ValidString(text) &&

@@ -38,6 +38,7 @@ type storedKafka struct {
 	Timestamp int64        `json:"timestamp_ms"`
 	Key       *storedBytes `json:"key,omitempty"`
 	Tombstone bool         `json:"tombstone,omitempty"`
+	Index     int          `json:"index,omitempty"`
 }
 
 // storedBytes is text in "v" or other bytes in "b"; nil bytes have neither.
@@ -93,7 +94,7 @@ func marshal(p handler.Properties) (string, error) {
 			return "", fmt.Errorf("topic %q is not valid UTF-8", k.Topic)
 		}
 		stored.Kafka = &storedKafka{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
-			Timestamp: k.Timestamp.UnixMilli(), Tombstone: k.Tombstone}
+			Timestamp: k.Timestamp.UnixMilli(), Tombstone: k.Tombstone, Index: k.Index}
 		if k.Key != nil {
 			key := storeBytes(k.Key)
 			stored.Kafka.Key = &key
@@ -148,7 +149,7 @@ func decodeProperties(serialized string) (handler.Properties, error) {
 	p.Headers = headers
 	if k := stored.Kafka; k != nil {
 		p.Kafka = &handler.KafkaCoordinates{Topic: k.Topic, Partition: k.Partition, Offset: k.Offset,
-			Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone}
+			Timestamp: time.UnixMilli(k.Timestamp).UTC(), Tombstone: k.Tombstone, Index: k.Index}
 		if k.Key != nil {
 			p.Kafka.Key = k.Key.bytes()
 		}

@@ -164,6 +164,8 @@ func (s *scanner) coordinates() *handler.KafkaCoordinates {
 			if !s.failed {
 				s.rest, k.Tombstone = s.rest[len("true"):], true
 			}
+		case "index":
+			k.Index = int(s.number(strconv.IntSize))
 		default:
 			s.failed = true
 		}

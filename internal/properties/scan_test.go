@@ -18,6 +18,7 @@ func FuzzScannedPropertiesAreTheDecodedOnes(f *testing.F) {
 		`{"channel":"c","headers":[{"k":"ce_id","v":"1"},{"k":"x"},{"k":"","v":""}],"attributes":{"a":"b","":""}}`,
 		`{"headers":[{"v":"1"}]}`, `{"headers":[]}`, `{"headers":[{"kb":"/w=="}]}`,
 		`{"kafka":{"topic":"t","partition":3,"offset":-12,"timestamp_ms":1767355200123,"key":{"v":"k"},"tombstone":true}}`,
+		`{"kafka":{"topic":"t","index":7}}`, `{"kafka":{"index":0}}`, `{"kafka":{"index":1.5}}`,
 		`{"kafka":{"topic":"t","partition":0,"offset":01}}`, `{"kafka":{"offset":1e3}}`, `{"kafka":{"offset":-0}}`,
 		`{"kafka":{"key":{}}}`, `{"kafka":{"tombstone":false}}`, `{"kafka":{"offset":9223372036854775808}}`,
 		`{"kafka":{}}`, `{"attributes":{}}`, `{"channel":"c"}}`, `{"channel":"c",}`, ` {"channel":"c"}`, `{"channel" :"c"}`,
@@ -41,7 +42,7 @@ func TestPlainTextPropertiesAreScannedWithoutDecoding(t *testing.T) {
 		{Key: "empty", Value: []byte{}}, {Key: "nil"}},
 		Attributes: map[string]string{"traceparent": "00-1"},
 		Kafka: &handler.KafkaCoordinates{Topic: "t", Partition: 3, Offset: 12, Timestamp: time.UnixMilli(1767355200123).UTC(),
-			Key: []byte("k"), Tombstone: true}}
+			Key: []byte("k"), Tombstone: true, Index: 7}}
 	serialized, err := Serialize(p)
 	require.NoError(t, err)
 	scanned, ok := scanProperties(serialized)
@@ -67,7 +68,7 @@ func FuzzWrittenPropertiesAreTheMarshalledOnes(f *testing.F) {
 		if has&4 != 0 {
 			p.Kafka = &handler.KafkaCoordinates{Topic: topic, Partition: partition, Offset: offset,
 				Timestamp: time.UnixMilli(stamp),
-				Key:       key, Tombstone: tombstone}
+				Key:       key, Tombstone: tombstone, Index: int(has)}
 			if has&8 != 0 {
 				p.Kafka.Key = nil
 			}

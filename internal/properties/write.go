@@ -63,6 +63,9 @@ func writeProperties(p handler.Properties) (serialized string, ok bool) {
 		if k.Tombstone {
 			w.add(`,"tombstone":true`)
 		}
+		if k.Index != 0 {
+			w.number(`,"index":`, int64(k.Index))
+		}
 		w.add(`}`)
 	}
 	if p.Traceparent != "" {

@@ -10,8 +10,6 @@ import (
 type AcceptBatch struct {
 	Messages []NewMessage
 	Rejected []models.RejectedMessage
-	// RejectDiffering makes a known ID with other content a conflict too (contract 4.3).
-	RejectDiffering bool
 	// Now becomes received_at and created_at.
 	Now time.Time
 	// Claimer is the worker for which statuses with Claim are claimed as they are inserted. Empty
@@ -26,6 +24,8 @@ type AcceptBatch struct {
 type NewMessage struct {
 	models.Message // Number and ReceivedAt are ignored
 	Handlers       []NewStatus
+	// RejectDiffering makes a known ID with other content a conflict too (contract 4.3).
+	RejectDiffering bool
 	// Rejection returns the row to store, its Reason still to be completed, if the ID turns out to
 	// be known with another message (contract 4.3, 7.4). It is called only then, because the row
 	// holds the whole record. Nil stores nothing.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox"
@@ -51,38 +50,10 @@ func patient(ask carrier) *inbox.HandlerSpec {
 
 // acceptAgain accepts all that a channel has rejected, those rejected first
 // first. It is for an endpoint or a command of the application.
-func acceptAgain(
-	ctx context.Context, ib *inbox.Inbox, actor ops.Actor, channel string,
-) (accepted, stillBad int, err error) {
+func acceptAgain(ctx context.Context, ib *inbox.Inbox, actor ops.Actor, channel string) (ops.BulkResult, error) {
 	o, err := ib.Ops()
 	if err != nil {
-		return 0, 0, err
+		return ops.BulkResult{}, err
 	}
-	var ids []string
-	for after := ops.Cursor(""); ; {
-		page, err := o.ListRejected(ctx, ops.RejectedFilter{Channel: channel}, after, ops.MaxLimit)
-		if err != nil {
-			return 0, 0, err
-		}
-		for _, r := range page.Items {
-			ids = append(ids, r.ID)
-		}
-		if after = page.Next; after == "" {
-			break
-		}
-	}
-	slices.Reverse(ids)
-	for _, id := range ids {
-		_, err := o.ReAccept(ctx, actor, id) // with an audit row
-		var still *handler.StillBadError
-		switch {
-		case err == nil:
-			accepted++
-		case errors.As(err, &still):
-			stillBad++ // its row stays, with the new reason
-		case !errors.Is(err, ops.ErrNotFound): // somebody else has just done it
-			return accepted, stillBad, err
-		}
-	}
-	return accepted, stillBad, nil
+	return o.ReAcceptMatching(ctx, actor, ops.RejectedFilter{Channel: channel}, ops.Bulk{})
 }

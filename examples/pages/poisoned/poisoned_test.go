@@ -95,9 +95,9 @@ func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
 		}).Error)
 	}
 	for range 2 { // the second time, one is left
-		accepted, stillBad, err := acceptAgain(t.Context(), kit.Inbox, "ada", "shipping")
+		result, err := acceptAgain(t.Context(), kit.Inbox, "ada", "shipping")
 		require.NoError(t, err)
-		require.Equal(t, 1, stillBad, "it has neither ID nor type")
+		require.EqualValues(t, 1, result.StillBad, "it has neither ID nor type")
 		kit.Process()
 		kit.RequireCompleted("o-1", "ship")
 		var actors []string
@@ -105,10 +105,10 @@ func TestRejectedMessagesAreAcceptedAgainAndNoted(t *testing.T) {
 			&actors).Error)
 		require.NotEmpty(t, actors)
 		require.Equal(t, "ada", actors[0])
-		if accepted == 0 {
+		if result.Done == 0 {
 			return
 		}
-		require.Equal(t, 1, accepted)
+		require.EqualValues(t, 1, result.Done)
 	}
 	require.Fail(t, "it was accepted twice")
 }

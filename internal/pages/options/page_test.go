@@ -102,6 +102,8 @@ func page(root string) (string, error) {
 	}
 	write(section{title: "## Options of a channel", entries: own.functions("ChannelOption"), before: named("inbox."),
 		intro: "Give them to `inbox.Channel(name, …)`. A channel without a delivery mode is an Inbox channel: see [modes.md](modes.md)."})
+	write(section{title: "### inbox.ChannelOptions", entries: own.fields("ChannelOptions"), before: named("o."),
+		intro: "Set them with `inbox.ConfigureChannel`. They begin with the inbox's values."})
 	write(section{title: "## Options of an Inline channel", entries: own.functions("InlineOption"), before: named("inbox."),
 		intro: "Give them to `inbox.Inline(…)`."})
 	write(section{title: "## Options of a handler", entries: handlers.functions("Option"),

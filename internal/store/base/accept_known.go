@@ -24,7 +24,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 		message, result := batch.Messages[i], &results[i]
 		alike := stored.MessageType == message.Type && stored.Source == message.Source
 		result.ContentDiffers = alike && stored.ContentDiffers
-		if alike && !(stored.ContentDiffers && batch.RejectDiffering) {
+		if alike && !(stored.ContentDiffers && message.RejectDiffering) {
 			numbers = append(numbers, stored.Number)
 			continue
 		}

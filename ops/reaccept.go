@@ -1,0 +1,207 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/fingerprint"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/redact"
+)
+
+// ReasonCount is why a number of rejected messages stay rejected. Reasons that differ only in numbers,
+// IDs and quoted text are counted together.
+type ReasonCount struct {
+	Reason string // redacted, without what differs
+	N      int64
+}
+
+// ReAcceptMatching accepts every rejected message that matches the filter again, the earliest first,
+// as ReAccept does: each in a transaction of its own, with an audit row of its own. One more audit
+// row records the end. The filter must not be empty: to take all, name the channels. Without a To it
+// ends now. Each message is taken once: one that is still bad stays with its new reason, and the next
+// one follows. The end of ctx stops the action after the current message, or rolls that back. The
+// result is what was done, also with an error.
+//
+// Do a DryRun first, have the operator confirm its count, and pass it as Most. A dry run needs only
+// the tables; the action needs a Live (contract 7.4, 11.1).
+func (o *Ops) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (BulkResult, error) {
+	var result BulkResult
+	fail := func(err error) (BulkResult, error) {
+		return result, fmt.Errorf("%s matching rejected messages: %w", ActionReAccept, err)
+	}
+	if !bulk.DryRun {
+		if err := o.Can(ActionReAccept); err != nil {
+			return result, err
+		}
+	}
+	if err := actor.check(); err != nil {
+		return fail(err)
+	}
+	bulk, err := bulk.checked()
+	if err != nil {
+		return fail(err)
+	}
+	if filter == (RejectedFilter{}) {
+		return fail(badInput("filter", "it takes every rejected message: name the channel"))
+	}
+	if filter.To.IsZero() { // or it would take what is rejected meanwhile, without an end
+		filter.To = o.opts.Clock.Now().Add(time.Microsecond)
+	}
+	s, err := o.searchRejected(filter)
+	if err != nil {
+		return fail(err)
+	}
+	filter.Reason = o.redactor.Error(redact.Value{}, filter.Reason) // for the audit
+	if bulk.DryRun {
+		found, err := s.find(ctx, s.start(), lookLimit)
+		result.Matched = Count{N: int64(len(found.items)), Capped: found.next != nil}
+		if err == nil {
+			err = o.note(ctx, actor, ActionReAccept, allRejected,
+				countDetail{Event: "counted", Filter: filter, Matched: result.Matched.N, Capped: result.Matched.Capped})
+		}
+		if err != nil {
+			result = BulkResult{}
+			return fail(err)
+		}
+		return result, nil
+	}
+	r := &reAccepting{Ops: o, actor: actor, filter: filter, reasons: map[string]int64{}}
+	err = r.all(ctx, s, bulk)
+	r.result.Reasons = r.mostFrequent()
+	result = r.result
+	end := endDetail{Event: "ended", Filter: filter, Done: result.Done, Duplicates: result.Duplicates,
+		StillBad: result.StillBad, Skipped: result.Skipped, More: result.More}
+	if err != nil {
+		end.Error = o.redactor.Error(redact.Value{}, err.Error())
+	}
+	if err = errors.Join(err, o.noteAnyway(ctx, actor, ActionReAccept, allRejected, end)); err != nil {
+		return fail(err)
+	}
+	return result, nil
+}
+
+// allRejected is the audit's target of an action on all matching rejected messages.
+const allRejected = "matching rejected messages"
+
+// start returns a place before the earliest message.
+func (s *rejectedSearch) start() place {
+	return place{At: store.SQLiteTime(s.oldest), ID: uuid.Nil.String()}
+}
+
+// find returns up to limit messages after a place, the earliest first.
+func (s *rejectedSearch) find(ctx context.Context, at place, limit int) (walked[rejectedRow], error) {
+	ctx, cancel := s.ops.bounded(ctx)
+	defer cancel()
+	return walk(ctx, at, limit, s.judges(), s.reading(listEarliestRejected), placeOfRejected, s.takes)
+}
+
+// reAccepting is one running ReAcceptMatching.
+type reAccepting struct {
+	*Ops
+	actor   Actor
+	filter  RejectedFilter
+	result  BulkResult
+	reasons map[string]int64
+}
+
+func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) error {
+	for at := s.start(); ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		next, enough := bulk.next(r.result.Done + r.result.StillBad + r.result.Skipped)
+		found, err := s.find(ctx, at, next)
+		if err != nil {
+			return err
+		}
+		if enough { // this was only to see whether there are more
+			if r.result.More = len(found.items) > 0; r.result.More {
+				return nil
+			}
+		} else {
+			for _, each := range found.items {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := r.one(ctx, each.ID); err != nil {
+					return err
+				}
+			}
+			r.result.Looked, r.result.Reasons = r.result.Looked+int64(found.looked), r.mostFrequent()
+			if bulk.Progress != nil {
+				bulk.Progress(r.result)
+			}
+		}
+		if found.next == nil {
+			return nil
+		}
+		at = *found.next
+	}
+}
+
+// one accepts a message again. Its error ends the action: the database failed, or the audit.
+func (r *reAccepting) one(ctx context.Context, id string) error {
+	target := "rejected message " + id
+	entry, err := r.entry(r.actor, ActionReAccept, target, map[string]any{"filter": r.filter})
+	if err != nil {
+		return err
+	}
+	accepted, err := r.opts.Live.AcceptRejected(ctx, id, entry)
+	err = r.redactStillBad(err)
+	still, stays := err.(*handler.StillBadError) // and nothing else failed
+	switch {
+	case err == nil:
+		r.result.Done++
+		if !slices.ContainsFunc(accepted, func(a Accepted) bool { return a.Outcome != handler.OutcomeDuplicate }) {
+			r.result.Duplicates++
+		}
+	case stays:
+		r.result.StillBad++
+		r.stays(still.Err)
+	case errors.Is(err, ErrNotFound):
+		r.result.Skipped++
+	case errors.Is(err, ErrBadInput): // its channel takes no messages here
+		r.result.Skipped++
+		r.stays(err)
+	default:
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	return nil
+}
+
+const (
+	mostReasons = 20   // are shown
+	mostKinds   = 1000 // are told apart
+	reasonRunes = 300
+)
+
+// stays counts why a message stays rejected.
+func (r *reAccepting) stays(why error) {
+	text := []rune(fingerprint.Normalise(r.redactor.Error(redact.Value{}, why.Error())))
+	reason := strings.TrimSpace(string(text[:min(len(text), reasonRunes)]))
+	if _, known := r.reasons[reason]; !known && len(r.reasons) >= mostKinds {
+		reason = "further reasons"
+	}
+	r.reasons[reason]++
+}
+
+// mostFrequent returns the reasons that are shown.
+func (r *reAccepting) mostFrequent() []ReasonCount {
+	var all []ReasonCount
+	for reason, n := range r.reasons {
+		all = append(all, ReasonCount{reason, n})
+	}
+	slices.SortFunc(all, func(a, b ReasonCount) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Reason, b.Reason))
+	})
+	return all[:min(len(all), mostReasons)]
+}
