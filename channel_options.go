@@ -40,6 +40,14 @@ func (o Options) ofChannels() ChannelOptions {
 		PartitionConcurrency: o.PartitionConcurrency}
 }
 
+// setOptions gives the channel the inbox's options, and lets it change them.
+func (c *channel) setOptions(inbox Options) {
+	c.options = inbox.ofChannels()
+	for _, set := range c.configure {
+		set(&c.options)
+	}
+}
+
 // optionProblems returns what is wrong with the channel's own options. Options.Validate checks those that it has in
 // common with the inbox.
 func (c *channel) optionProblems(cfg *config) error {
@@ -67,12 +75,12 @@ func (c *channel) optionProblems(cfg *config) error {
 		{"HaltAtBadRecords", own.Acceptor.HaltAtBadRecords != theirs.Acceptor.HaltAtBadRecords, consumes, "inbox.Kafka"},
 		{"OnGap", own.Acceptor.OnGap != theirs.Acceptor.OnGap, consumes, "inbox.Kafka"},
 	} {
-		if option.changed && !option.useful {
+		if option.changed && !option.useful && !cfg.channelOpen(c) {
 			refuse("option %s of inbox.ConfigureChannel needs %s: leave it out", option.name, option.need)
 		}
 	}
 	for _, other := range cfg.channels {
-		if other.name < c.name && other.idNamespace() == c.idNamespace() &&
+		if other.name < c.name && other.idNamespace() == c.idNamespace() && !cfg.channelOpen(c) && !cfg.channelOpen(other) &&
 			other.options.Acceptor.DifferingContent != own.Acceptor.DifferingContent {
 			refuse("option DifferingContent = %q: must be that of channel %q (%q), with which it shares its IDs",
 				own.Acceptor.DifferingContent, other.name, other.options.Acceptor.DifferingContent)

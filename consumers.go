@@ -28,7 +28,7 @@ func (cfg *config) validateKafka() error {
 		for _, k := range c.kafka {
 			err := k.Validate()
 			switch {
-			case cfg.optionsOpen():
+			case cfg.channelOpen(c):
 			case policy == acceptor.BadRecordDeadLetter && k.DeadLetterTopic == "":
 				err = errors.Join(err,
 					fmt.Errorf("option DeadLetterTopic is empty: must be a topic with BadRecords %s",

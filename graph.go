@@ -233,7 +233,7 @@ type resolved struct {
 
 // resolve adds what features declare and what the graph gives.
 func (cfg *config) resolve(values []injected, features []*config) *resolved {
-	if len(values)+len(features) == 0 && !cfg.extended {
+	if len(values)+len(features)+len(cfg.added) == 0 && !cfg.extended {
 		return &resolved{config: cfg} // which has been validated
 	}
 	byFunction := map[*injection]injected{}
@@ -250,6 +250,9 @@ func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	for _, feature := range features {
 		fromGraph = feature.specs(fromGraph)
 		f := feature.apply(byFunction)
+		for _, c := range f.channels {
+			c.setOptions(full.options) // a feature has no options of its own
+		}
 		channels, added = append(channels, f.channels...), append(added, f.added...)
 		full.problems = append(full.problems, f.problems...)
 		full.injections = append(full.injections, f.injections...)

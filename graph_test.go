@@ -24,6 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/memstore"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -190,8 +191,6 @@ func TestValidateAppFindsMistakesBesideInjectedOptions(t *testing.T) {
 			injects, inboxtest.Handlers(nothing("a"))),
 		`inbox "orders": handler key "a" is registered twice`: inbox.Module("orders", injects,
 			inboxtest.Handlers(nothing("a"), nothing("a"))),
-		`inbox "orders": option BatchSize = 0`: inbox.Module("orders", injects, inboxtest.Handlers(nothing("a")),
-			inbox.Configure(func(o *inbox.Options) { o.Processor.BatchSize = 0 })),
 		`missing type: inbox.declaredChannel[name="orders/nowhere"]`: inbox.Module("orders",
 			inboxtest.Handlers(nothing("a")), inbox.Subscribe("nowhere", "t", nothing("b"))),
 	} {
@@ -457,4 +456,29 @@ func TestTwoInboxesMayNeedEachOther(t *testing.T) {
 	unnamed.RequireCompleted("1", "ask")
 	billing.RequireCompleted("1+", "answer")
 	unnamed.RequireAccepted("1++")
+}
+
+// Contract 9: a channel's options begin with those of the inbox, also where a feature declares the channel.
+func TestChannelsOfFeaturesHaveTheInboxesOptions(t *testing.T) {
+	var ib *inbox.Inbox
+	app := fx.New(fx.NopLogger, namedDB("orders", testenv.SQLite(t)), fx.Supply(settings{Brokers: []string{"localhost:9092"}}),
+		fx.Invoke(fx.Annotate(func(its *inbox.Inbox) { ib = its }, fx.ParamTags(`name:"orders"`))),
+		inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
+			inboxtest.Defaults(o)
+			o.Acceptor.Unrouted, o.Acceptor.BadRecords = acceptor.UnroutedReject, acceptor.BadRecordHalt
+			o.PartitionConcurrency = 20
+		}), inboxtest.Handlers(nothing("a"))),
+		inbox.Extend("orders",
+			inbox.Channel("plain", inbox.On("t", nothing("b"))),
+			inbox.Channel("own", inbox.On("t", nothing("c")),
+				inbox.ConfigureChannel(func(o *inbox.ChannelOptions) { o.MaxRetries = 3 })),
+			inbox.Channel("injected", inbox.On("t", nothing("d")),
+				inbox.InjectChannel(func(s settings) inbox.ChannelOption {
+					return inbox.Kafka(kafkaconsumer.Config{Brokers: s.Brokers, Topics: []string{"x"}, GroupID: "g"})
+				}),
+				inbox.ConfigureChannel(func(o *inbox.ChannelOptions) { o.Acceptor.BadRecords = acceptor.BadRecordStore }))))
+	require.NoError(t, app.Err())
+	require.NoError(t, ib.Migrate(t.Context()))
+	_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "own", Type: "unknown", ID: "1"})
+	require.ErrorContains(t, err, "unrouted", "as the inbox's policy says")
 }

@@ -209,7 +209,7 @@ func channelNames(channels []*channel) []string {
 // Name returns the inbox's name.
 func (ib *Inbox) Name() string { return ib.cfg.name }
 
-// DB returns the session the inbox was made with, for queries scoped by Messages, Statuses, Rejected and Gaps.
+// DB returns the session the inbox was made with, for queries with Tables: ib.DB().Clauses(ib.Tables()).
 func (ib *Inbox) DB() *gorm.DB { return ib.db }
 
 // Accept persists messages and wakes the processor, see acceptor.Acceptor.Accept. Without Start, the first call checks

@@ -215,9 +215,13 @@ func (ib *Inbox) warnPool() {
 		return // not a *sql.DB, so its limit is unknown
 	}
 	limit := pool.Stats().MaxOpenConnections
-	o := ib.cfg.options
-	if want := o.Processor.Concurrency + len(ib.runners)*o.PartitionConcurrency + spareConnections; limit > 0 &&
-		limit < want {
+	want := ib.cfg.options.Processor.Concurrency + spareConnections
+	for _, c := range ib.cfg.channels {
+		if c.mode != modeInbox {
+			want += c.options.PartitionConcurrency
+		}
+	}
+	if limit > 0 && limit < want {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them; raise SetMaxOpenConns to wanted",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}

@@ -307,10 +307,7 @@ func (cfg *config) apply(values map[*injection]injected) *config {
 	}
 	c.redactor = redaction.New(c.options.Redact)
 	for _, channel := range c.channels {
-		channel.options = c.options.ofChannels()
-		for _, set := range channel.configure {
-			set(&channel.options)
-		}
+		channel.setOptions(c.options)
 	}
 	return c
 }
@@ -325,7 +322,7 @@ func (cfg *config) validate() error {
 			errors.New("the name is not 1 to 100 letters, digits, dots, dashes or underscores, beginning with a letter or digit"))
 	}
 	all = append(all, cfg.validateInjections())
-	if !cfg.feature {
+	if !cfg.optionsOpen() { // what the graph sets may be valid only together with what the code sets
 		all = append(all, cfg.options.Validate())
 	}
 	if cfg.options.ShutdownOnHalt && !cfg.withFx {
@@ -343,6 +340,11 @@ func (cfg *config) incomplete() bool { return cfg.withFx && cfg.values == nil }
 
 // optionsOpen reports whether the inbox's options are not known yet.
 func (cfg *config) optionsOpen() bool { return cfg.incomplete() && (cfg.feature || cfg.injects) }
+
+// channelOpen reports whether a channel's options are not known yet.
+func (cfg *config) channelOpen(c *channel) bool {
+	return cfg.optionsOpen() || cfg.incomplete() && len(c.injections) > 0
+}
 
 // handlersOpen reports whether a channel may get handlers that are not known yet.
 func (cfg *config) handlersOpen(c *channel) bool {

@@ -62,8 +62,12 @@ func (q *request) consumers() error {
 }
 
 func addressOfHalt(at ops.PartitionRef) url.Values {
-	return url.Values{"channel": {at.Channel}, "topic": {at.Topic}, "partition": {strconv.Itoa(int(at.Partition))},
+	values := url.Values{"channel": {at.Channel}, "topic": {at.Topic}, "partition": {strconv.Itoa(int(at.Partition))},
 		"offset": {strconv.FormatInt(at.Offset, 10)}}
+	if at.AfterGap {
+		values.Set("gap", "yes")
+	}
+	return values
 }
 
 // haltIn returns the halt that an address or a form names.
@@ -77,7 +81,7 @@ func haltIn(values url.Values) (ops.PartitionRef, error) {
 		return ops.PartitionRef{}, badInput("The address does not name an offset.")
 	}
 	return ops.PartitionRef{Channel: values.Get("channel"), Topic: values.Get("topic"), Partition: int32(partition),
-		Offset: offset}, nil
+		Offset: offset, AfterGap: values.Get("gap") == "yes"}, nil
 }
 
 // confirmHaltBody is the data of the page that asks to confirm what leaves a record out.
@@ -103,6 +107,7 @@ func (q *request) confirmHalt(b confirmHaltBody) (err error) {
 	if b.PartitionRef, err = haltIn(q.query); err != nil {
 		return err
 	}
+	b.AfterGap = b.Button == "Resume" // only that is confirmed
 	b.Form += addressOfHalt(b.PartitionRef).Encode()
 	return q.render("confirm-halt", b.Heading, "consumers", b)
 }

@@ -58,8 +58,8 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Unrouted: seen.Unrouted, Since: seen.EndedSince, Verdict: verdictOf(seen),
-		Tiles: q.tiles(seen)}
+	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Unrouted: seen.Unrouted, Since: seen.EndedSince,
+		Verdict: verdictOf(seen), Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)
 	}

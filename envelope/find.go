@@ -18,7 +18,7 @@ func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	if s.find == nil || s.ofEvent {
 		events, err := eventsOf(r, defaultBounds)
 		switch {
-		case err != nil:
+		case err != nil && !s.ofData: // a function may read what we cannot
 			return "", err
 		case len(events) > 1 && !s.ofData:
 			return "", fmt.Errorf("%w: a record of %d events has no CloudEvents id of its own", ErrSharedID, len(events))

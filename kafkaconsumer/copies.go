@@ -120,6 +120,7 @@ func (c *copier) run(ctx, hard context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errElsewhere): // that process knows whether publishing works
 		case err != nil:
 			c.failing.Begin(nil, err)
 		default:
@@ -168,6 +169,8 @@ func (c *copier) pending(ctx context.Context, source *copySource) (bool, error) 
 	return len(refs) > 0, err
 }
 
+var errElsewhere = errors.New("another process publishes the channel's copies")
+
 // drain publishes the rows of a source from where the last round ended, until failures are too many.
 func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *copySource, most int) (problems []error) {
 	var renew time.Time
@@ -187,7 +190,7 @@ func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *cop
 					return append(problems, err)
 				}
 				if !ours {
-					return problems // another process publishes
+					return append(problems, errElsewhere)
 				}
 				renew = time.Now().Add(copyLease / 4)
 			}

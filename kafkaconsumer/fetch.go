@@ -299,7 +299,7 @@ func (f *fetcher) identify(offset int64) error {
 		return err
 	}
 	if first == offset { // no record of the new log was skipped
-		f.id, f.epoch = id, 0
+		f.id, f.epoch, f.skipping = id, 0, nil // a record to skip was in the log before
 		return nil
 	}
 	return &TopicRecreatedError{Topic: p.topic, Partition: p.id, Offset: offset, First: first, id: id}

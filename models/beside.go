@@ -63,7 +63,7 @@ func (b beside) ModifyStatement(stmt *gorm.Statement) {
 }
 
 func (b beside) refuse(stmt *gorm.Statement, method string) {
-	_ = stmt.AddError(fmt.Errorf("%s(%q) of %s: the messages beside it are not known: "+
+	fail(stmt, fmt.Errorf("%s(%q) of %s: the messages beside it are not known: "+
 		"name the statuses' table without an alias, as Inbox.Tables does, and read models.HandlerStatus",
 		method, b.field.Name, stmt.Table))
 }

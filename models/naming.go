@@ -103,9 +103,18 @@ func (n Naming) direct(db *gorm.DB) *gorm.DB {
 			}
 		}
 	}
-	_ = db.AddError(fmt.Errorf("a statement of %T is directed to the tables of an inbox, which have no such rows: "+
+	fail(db.Statement, fmt.Errorf("a statement of %T is directed to the tables of an inbox, which have no such rows: "+
 		"name some by Model, as in Model(&models.HandlerStatus{})", model))
 	return db
+}
+
+// fail reports an error of a statement. GORM ignores the errors of a subquery and would leave its text empty, with
+// which the outer statement can be valid and mean every row. So the text becomes one that no database accepts.
+func fail(stmt *gorm.Statement, err error) {
+	_ = stmt.AddError(err)
+	if stmt.DryRun && stmt.SQL.Len() == 0 {
+		stmt.SQL.WriteString("not rows of the inbox")
+	}
 }
 
 func (n Naming) table(name string) string {

@@ -135,7 +135,7 @@ func (g guardedUpdate) ModifyStatement(stmt *gorm.Statement) {
 		return // the caller's own SQL
 	}
 	rows := g.read(stmt)
-	if len(rows) == 0 && stmt.Dest == stmt.Model && writesAll(stmt) {
+	if len(rows) == 0 && reflect.TypeOf(stmt.Dest).Comparable() && stmt.Dest == stmt.Model && writesAll(stmt) {
 		rows = structsOf(reflect.ValueOf(stmt.Dest), stmt.Schema.ModelType) // saved without having been read
 	}
 	if len(rows) > 0 && !stmt.Unscoped {

@@ -297,12 +297,16 @@ func (b *backfill) rows(messages []unhandled, locked []int64) (string, error) {
 	return jsonOf(rows)
 }
 
+// lockPaused keeps a resume waiting until the chunk has ended. Otherwise later rows could run while the chunk waits for
+// the lock of a message, and the chunk would then add an earlier one.
+const lockPaused = pausedKeys + ` {for update}`
+
 // checkPaused returns ErrNotPaused unless an ordered handler is paused by any of its keys.
 func (b *backfill) checkPaused(ctx context.Context, pool gorm.ConnPool) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	paused, err := query(ctx, b.Ops, pool, pausedKeys, store.Value[string], mostListed)
+	paused, err := query(ctx, b.Ops, pool, lockPaused, store.Value[string], mostListed)
 	if err != nil {
 		return err
 	}

@@ -77,6 +77,9 @@ type PartitionRef struct {
 	Topic     string
 	Partition int32
 	Offset    int64
+	// AfterGap is that of the ConsumedPartition as its reader saw it. ResumePartition returns ErrStale if the
+	// partition is halted for another reason by now: a gap is only passed by someone who knows of it.
+	AfterGap bool `json:"-"`
 }
 
 func (at PartitionRef) check() error {
@@ -126,7 +129,8 @@ func (o *Ops) consumers(ctx context.Context) ([]Consumer, error) {
 		for j := range c.Partitions {
 			p := &c.Partitions[j]
 			p.Problem = o.redactor.Error(of, p.Problem)
-			if r, ok := requests[PartitionRef{c.Channel, p.Topic, p.Partition, p.Position}]; ok && p.Halted {
+			at := PartitionRef{Channel: c.Channel, Topic: p.Topic, Partition: p.Partition, Offset: p.Position}
+			if r, ok := requests[at]; ok && p.Halted {
 				p.Request = &r
 			}
 		}
@@ -188,7 +192,7 @@ func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRe
 	}, o.stamp(o.opts.Clock.Now().Add(-requestsLast)), mostListed)
 	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
 	for _, r := range found {
-		requests[PartitionRef{r.Channel, r.Topic, r.Partition, r.Offset}] = r
+		requests[PartitionRef{Channel: r.Channel, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}] = r
 	}
 	return requests, err
 }
@@ -219,7 +223,10 @@ func (o *Ops) request(ctx context.Context, actor Actor, action Action, at Partit
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	target := fmt.Sprintf("partition %s/%d of channel %s", at.Topic, at.Partition, at.Channel)
-	err := at.check()
+	err := actor.check()
+	if err == nil {
+		err = at.check()
+	}
 	var halted ConsumedPartition
 	if err == nil {
 		halted, err = o.halted(ctx, at)
@@ -231,6 +238,8 @@ func (o *Ops) request(ctx context.Context, actor Actor, action Action, at Partit
 		err = fmt.Errorf("%w: resume the partition once the cause is fixed: %s", ErrNotSkippable, halted.Problem)
 	case action == ActionSkipRecord:
 		decision = health.Skip
+	case halted.AfterGap != at.AfterGap:
+		err = fmt.Errorf("%w: it is halted for another reason: %s", ErrStale, halted.Problem)
 	case halted.AfterGap:
 		decision = health.Continue
 	}

@@ -106,7 +106,10 @@ func TestRequestsAreForHaltsThatLivingWorkersReport(t *testing.T) {
 
 		require.NoError(t, r.ops.ResumePartition(t.Context(), "grace", at(1, 7)))
 		require.NoError(t, r.ops.SkipRecord(t.Context(), ada, at(1, 7)))
-		require.NoError(t, r.ops.ResumePartition(t.Context(), ada, at(2, 9)))
+		require.ErrorIs(t, r.ops.ResumePartition(t.Context(), ada, at(2, 9)), ops.ErrStale, "the gap was not seen")
+		gap := at(2, 9)
+		gap.AfterGap = true
+		require.NoError(t, r.ops.ResumePartition(t.Context(), ada, gap))
 		rows := stored()
 		require.Len(t, rows, 2, "the later one replaces the earlier one")
 		require.Equal(t, []any{"c", "orders", int32(1), int64(7), "skip", "ada"},

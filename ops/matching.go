@@ -156,6 +156,8 @@ const allMatching = "matching statuses"
 func (o *Ops) actOnChunks(
 	ctx context.Context, actor Actor, action Action, f *filter, given Filter, bulk Bulk,
 ) (result BulkResult, err error) {
+	// What fails again after its retry can come again, further on in the order of due times. Each status is taken once.
+	taken := map[string]bool{}
 	for after := (*place)(nil); ; {
 		if err := ctx.Err(); err != nil {
 			return result, err
@@ -165,11 +167,17 @@ func (o *Ops) actOnChunks(
 		if err != nil {
 			return result, err
 		}
+		out.rows = slices.DeleteFunc(out.rows, func(h hit) bool { return taken[h.id] })
 		if enough { // this was only to see whether there are more
 			if result.More, after = len(out.rows) > 0, out.next; result.More || after == nil {
 				return result, nil
 			}
 			continue
+		}
+		if slices.Contains(given.States, StateFailing) {
+			for _, h := range out.rows {
+				taken[h.id] = true
+			}
 		}
 		done, err := o.actOnChunk(ctx, actor, action, given, out.rows)
 		if err != nil {

@@ -82,7 +82,7 @@ func TestMessageShowsItsAttemptsAndRetries(t *testing.T) {
 		r.process()
 		failed := r.clock.Now()
 		r.clock.Advance(time.Hour)
-		r.poison("mail", strings.Repeat("é", 400), "1")
+		r.poison("mail", strings.Repeat("é", 400), "1") // a word that is cut might be half of a secret
 		r.process()
 		poisoned := r.clock.Now()
 		shown := func() ops.StatusDetail {
@@ -96,7 +96,7 @@ func TestMessageShowsItsAttemptsAndRetries(t *testing.T) {
 		require.Len(t, s.Attempts, 2)
 		require.Equal(t, ops.Attempt{At: failed, ClaimedAt: failed, Error: "a ***"}, s.Attempts[0])
 		require.Equal(t, ops.Attempt{At: poisoned, ClaimedAt: poisoned, Poisoned: true,
-			Error: "poison: " + strings.Repeat("é", 292)}, s.Attempts[1])
+			Error: "poison: …"}, s.Attempts[1])
 
 		r.clock.Advance(time.Hour)
 		require.NoError(t, r.ops.Retry(t.Context(), ada, s.Ref()))

@@ -208,6 +208,7 @@ func plansOf(o *Ops) []planned {
 		{"inboxName", inboxName, nil, "", 10, ""},
 		{"beginWriting", beginWriting, nil, "", 10, ""},
 		{"pausedKeys", pausedKeys, []any{mostListed}, "", 10, ""},
+		{"lockPaused", lockPaused, []any{mostListed}, "", 10, ""},
 		{"leases", leases, []any{mostListed}, "", 10, ""},
 		{"storedConsumers", storedConsumers, []any{mostConsuming}, "", 10, ""},
 		{"pendingRequests", pendingRequests, []any{now, mostListed}, "", 10, ""},

@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
@@ -121,13 +124,21 @@ func (o *Ops) scanWithAttempts(rows *sql.Rows, r *row) error {
 		a.At, a.ClaimedAt = at.Time, claimed.Time
 		switch {
 		case e.Error != nil:
-			a.Error = o.redactor.Error(about, *e.Error)
+			a.Error = o.redactor.Error(about, whole(*e.Error))
 		case !e.Retried:
 			a.Error = "its worker vanished"
 		}
 		r.attempts = append(r.attempts, a)
 	}
 	return nil
+}
+
+// whole returns an attempt's error without its last word if it was cut: half of a secret would not be recognised.
+func whole(text string) string {
+	if utf8.RuneCountInString(text) < columns.MaxAttemptError {
+		return text
+	}
+	return text[:strings.LastIndexByte(text, ' ')+1] + "…"
 }
 
 func stateOf(completed time.Time, outcome models.Outcome, poisoned bool, processing time.Time) State {

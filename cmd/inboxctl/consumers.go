@@ -187,6 +187,7 @@ func newHaltCommand(a *app, name, verb string,
 				} else if gone, err := afterGap(ctx, o, at); err != nil {
 					return err
 				} else if gone {
+					at.AfterGap = true
 					question = "The records that should be read next are gone. Go on without them as %s? Type yes: "
 				}
 				if question != "" && !yes {

@@ -301,7 +301,9 @@ func TestRequestIsCarriedOutByTheNextOwnerOfThePartition(t *testing.T) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "3")))
 		slow := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(haltAtBad), plain(k,
-			func(c *kafkaconsumer.Config) { c.HeartbeatInterval = 9 * time.Second })) // it does not poll in time
+			func(c *kafkaconsumer.Config) { // it does not poll in time
+				c.SessionTimeout, c.HeartbeatInterval = 4*time.Minute, time.Minute
+			}))
 		stopSlow := inboxtest.Start(t, slow)
 		o := operator(t, d)
 		at, _ := haltAt(t, o, 0, 1)

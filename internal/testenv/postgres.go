@@ -47,7 +47,7 @@ func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
 func PostgresDSN(t testing.TB) string {
 	t.Helper()
 	if os.Getenv(SQLiteVariable) != "" {
-		t.Skipf("%s is set: this run is about SQLite alone", SQLiteVariable)
+		t.Skipf("LEFT OUT: PostgreSQL (%s is set: this run is about SQLite alone)", SQLiteVariable)
 	}
 	server := os.Getenv(PostgresVariable)
 	if server == "" {

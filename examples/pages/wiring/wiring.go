@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"net/http"
+	"sync/atomic"
 
 	"go.uber.org/fx"
 	"gorm.io/gorm"
@@ -44,11 +45,11 @@ func (s *Sessions) Principal(r *http.Request) (dashboard.Principal, error) {
 }
 
 // Timing observes calls of handlers.
-type Timing struct{ calls int }
+type Timing struct{ calls atomic.Int64 }
 
 // Middleware counts one call.
 func (t *Timing) Middleware(ctx context.Context, _ handler.Call, next func(context.Context) error) error {
-	t.calls++
+	t.calls.Add(1)
 	return next(ctx)
 }
 

@@ -46,7 +46,7 @@ func TestTheFeatureHandlesWhatTheInboxAccepts(t *testing.T) {
 	kit.Process()
 	reminder := fxtest.JSON("invoicing.reminders", "reminder.due", "o-1", ReminderDue{"o-1"})
 	require.Equal(t, "duplicate", string(kit.Accept(reminder)[0].Outcome))
-	require.Equal(t, 3, timing.calls)
+	require.EqualValues(t, 3, timing.calls.Load())
 
 	request := httptest.NewRequest(http.MethodGet, "/orders/inbox/", http.NoBody)
 	request.Header.Set("Session", "1")
