@@ -228,6 +228,7 @@ func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
 // mostStoredPartitions: the halted ones, then those with a problem, then those with the largest lag.
 func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health) []ops.Consumer {
 	consumers := make([]ops.Consumer, len(all))
+	unrouted := ib.counters.By(telemetry.Unrouted)
 	type listed struct {
 		consumer int
 		ops.ConsumedPartition
@@ -236,7 +237,7 @@ func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health) []ops.Consumer {
 	for i, h := range all {
 		of := redact.Value{Channel: h.Channel}
 		consumers[i] = ops.Consumer{Channel: h.Channel, GroupID: h.GroupID, State: string(h.State), Since: h.StateSince,
-			Unlisted: len(h.Partitions)}
+			Unrouted: unrouted[h.Channel], Unlisted: len(h.Partitions)}
 		consumers[i].Lag, _ = h.Lag()
 		for _, p := range h.Partitions {
 			stored := ops.ConsumedPartition{Topic: p.Topic, Partition: int32(p.Partition), State: string(p.State),

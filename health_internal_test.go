@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
@@ -33,7 +34,10 @@ func TestHaltedPartitionsAreStoredFirst(t *testing.T) {
 	all[1].Partitions[2] = kafkaconsumer.PartitionHealth{Topic: "payments", Partition: 2, Accepted: 7,
 		Halted: errors.New("bad " + strings.Repeat("x", 1000)), Decisions: []string{"resume", "skip"}}
 	all[1].Partitions[1].Err = errors.New("fetching fails")
-	stored := (&Inbox{cfg: &config{}}).storedConsumers(all)
+	counters := telemetry.NewCounters([]string{"orders", "payments"}, nil)
+	counters.OfChannel(telemetry.Unrouted, "payments", 2)
+	stored := (&Inbox{cfg: &config{}, counters: counters}).storedConsumers(all)
+	require.Equal(t, []int64{0, 2}, []int64{stored[0].Unrouted, stored[1].Unrouted})
 	require.Len(t, stored[1].Partitions, 2, "more than a lag")
 	halted := stored[1].Partitions[0]
 	require.Equal(t, []any{"payments", int32(2), int64(7), true, true, false},

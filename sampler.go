@@ -227,8 +227,8 @@ func dropOlder[T any](history []T, now time.Time, window time.Duration, at func(
 
 func (s *sampler) countAttempts(now time.Time) attemptCounts {
 	c := s.ib.counters
-	return attemptCounts{at: now, completed: c.ByHandler(telemetry.Processed), failed: c.ByHandler(telemetry.Failed),
-		poisoned: c.ByHandler(telemetry.Poisoned)}
+	return attemptCounts{at: now, completed: c.By(telemetry.Processed), failed: c.By(telemetry.Failed),
+		poisoned: c.By(telemetry.Poisoned)}
 }
 
 // endedByHandler returns the outcomes of attempts since a moment about an hour ago, by handler key.

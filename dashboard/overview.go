@@ -35,6 +35,8 @@ type overviewBody struct {
 	Handlers []ops.HandlerOverview
 	// Reasons are the health reasons that living workers report.
 	Reasons []ops.HealthReason
+	// Unrouted is how many messages no handler took.
+	Unrouted int64
 	// Since is when this process began to count ended attempts. It is zero if it does not count
 	// them.
 	Since time.Time
@@ -56,7 +58,7 @@ func (q *request) overview() error {
 	if err != nil {
 		return err
 	}
-	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Since: seen.EndedSince, Verdict: verdictOf(seen),
+	b := overviewBody{Handlers: seen.Handlers, Reasons: seen.Reasons, Unrouted: seen.Unrouted, Since: seen.EndedSince, Verdict: verdictOf(seen),
 		Tiles: q.tiles(seen)}
 	for _, h := range seen.Handlers {
 		b.Peak = max(b.Peak, h.Pending.N)

@@ -35,6 +35,8 @@ type Consumer struct {
 	Since time.Time `json:"since"`
 	// Lag is the sum over all of its partitions, in offsets. It is -1 while one is unknown.
 	Lag int64 `json:"lag"`
+	// Unrouted is how many messages of its channel no handler took, since its process made the inbox.
+	Unrouted int64 `json:"unrouted,omitempty"`
 	// Problem is what keeps it from consuming, without what is wrong with single partitions. It is
 	// redacted, and empty if nothing is.
 	Problem string `json:"problem,omitempty"`
@@ -109,32 +111,7 @@ func (o *Ops) consumers(ctx context.Context) ([]Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	alive := map[string]Worker{}
-	for _, w := range workers {
-		if w.Alive {
-			alive[w.ID] = w
-		}
-	}
-	var consumers []Consumer
-	_, err = readRows(ctx, o, storedConsumers, func(rows *sql.Rows, _ *struct{}) error {
-		var id, text string
-		if err := rows.Scan(&id, &text); err != nil {
-			return err
-		}
-		w, lives := alive[id]
-		if !lives || text == "" {
-			return nil
-		}
-		var own []Consumer
-		if err := json.Unmarshal([]byte(text), &own); err != nil {
-			return fmt.Errorf("consumers of worker %s: %w", id, err)
-		}
-		for _, c := range own {
-			c.WorkerID, c.Host, c.PID, c.SilentFor = w.ID, w.Host, w.PID, w.SilentFor
-			consumers = append(consumers, c)
-		}
-		return nil
-	}, mostConsuming)
+	consumers, err := o.reportedConsumers(ctx, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -158,6 +135,36 @@ func (o *Ops) consumers(ctx context.Context) ([]Consumer, error) {
 		return cmp.Or(cmp.Compare(a.Channel, b.Channel), cmp.Compare(a.Host, b.Host), cmp.Compare(a.WorkerID, b.WorkerID))
 	})
 	return consumers, nil
+}
+
+// reportedConsumers returns the consumers as the living ones of these workers have stored them.
+func (o *Ops) reportedConsumers(ctx context.Context, workers []Worker) (consumers []Consumer, err error) {
+	alive := map[string]Worker{}
+	for _, w := range workers {
+		if w.Alive {
+			alive[w.ID] = w
+		}
+	}
+	_, err = readRows(ctx, o, storedConsumers, func(rows *sql.Rows, _ *struct{}) error {
+		var id, text string
+		if err := rows.Scan(&id, &text); err != nil {
+			return err
+		}
+		w, lives := alive[id]
+		if !lives || text == "" {
+			return nil
+		}
+		var own []Consumer
+		if err := json.Unmarshal([]byte(text), &own); err != nil {
+			return fmt.Errorf("consumers of worker %s: %w", id, err)
+		}
+		for _, c := range own {
+			c.WorkerID, c.Host, c.PID, c.SilentFor = w.ID, w.Host, w.PID, w.SilentFor
+			consumers = append(consumers, c)
+		}
+		return nil
+	}, mostConsuming)
+	return consumers, err
 }
 
 // storedConsumers reads a whole table, which has one row per process.

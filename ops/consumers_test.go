@@ -18,7 +18,7 @@ import (
 func (r *rig) consumes(channel, partitions string) string {
 	r.t.Helper()
 	worker := store.Worker{ID: uuid.NewString(), Host: "h-" + channel, PID: 7,
-		Consumers: `[{"channel":"` + channel + `","group":"g","state":"running","since":"2026-01-01T12:00:00Z","lag":5,
+		Consumers: `[{"channel":"` + channel + `","group":"g","state":"running","since":"2026-01-01T12:00:00Z","lag":5,"unrouted":2,
 			"problem":"topics \"x\" do not exist, password=s3cr3t","partitions":[` + partitions + `],"unlisted":3}]`}
 	require.NoError(r.t, inboxtest.Store(r.t, r.d.DB).Heartbeat(r.t.Context(), worker, r.clock.Now()))
 	return worker.ID
@@ -64,7 +64,7 @@ func TestConsumersOfLivingWorkersAreListed(t *testing.T) {
 		gap := ops.ConsumedPartition{Topic: "orders", Partition: 2, State: "halted", Position: 9, Committed: 9, Lag: 5,
 			Problem: "gone", Halted: true, AfterGap: true}
 		reads := ops.ConsumedPartition{Topic: "orders", Partition: 3, State: "fetching", Position: 4, Committed: 2, Lag: 2}
-		consumer := ops.Consumer{PID: 7, GroupID: "g", State: "running", Since: inboxtest.Noon, Lag: 5,
+		consumer := ops.Consumer{PID: 7, GroupID: "g", State: "running", Since: inboxtest.Noon, Lag: 5, Unrouted: 2,
 			Problem: `topics "x" do not exist, password=[redacted]`, Unlisted: 3}
 		first, second := consumer, consumer
 		first.WorkerID, first.Host, first.Channel, first.Partitions = alpha, "h-alpha", "alpha",
@@ -72,6 +72,9 @@ func TestConsumersOfLivingWorkersAreListed(t *testing.T) {
 		second.WorkerID, second.Host, second.Channel, second.Partitions = beta, "h-beta", "beta",
 			[]ops.ConsumedPartition{reads}
 		require.Equal(t, []ops.Consumer{first, second}, found)
+		seen, err := r.ops.Overview(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 4, seen.Unrouted, "of the living ones")
 	})
 }
 

@@ -21,6 +21,9 @@ type Overview struct {
 	Handlers []HandlerOverview
 	Rejected Count
 	Gaps     Count
+	// Unrouted is how many messages no handler took, in all living processes since each made its inbox.
+	// It is as old as their last heartbeats.
+	Unrouted int64
 	// WorkersAlive counts the workers that are neither stopped nor released and whose last heartbeat is younger than
 	// 30 s.
 	WorkersAlive int
@@ -76,6 +79,13 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 		}
 	}
 	out.Reasons = reasonsOf(workers)
+	consumers, err := o.reportedConsumers(ctx, workers)
+	if err != nil {
+		return fail(err)
+	}
+	for _, c := range consumers {
+		out.Unrouted += c.Unrouted
+	}
 	names, err := readRows(ctx, o, inboxName, store.Value[string])
 	if err != nil {
 		return fail(err)

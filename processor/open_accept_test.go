@@ -43,7 +43,8 @@ func TestDeadWorkersOpenAcceptIsEndedAndBlocksNoOne(t *testing.T) {
 			return released == 2
 		}, "both are marked released")
 		require.Error(t, tx.Commit().Error)
-		require.Equal(t, 1, logs.FilterMessageSnippet("ended transactions that a dead worker left open").Len())
+		// A session that is slow to end is ended by the next sweep once more.
+		require.NotZero(t, logs.FilterMessageSnippet("ended transactions that a dead worker left open").Len())
 		require.Zero(t, logs.FilterMessageSnippet("recovery failing").Len())
 		require.Empty(t, ib.Health().Processor.Conditions)
 	})

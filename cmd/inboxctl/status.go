@@ -54,6 +54,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	}
 	fact(w, "rejected", count(v.Rejected))
 	fact(w, "gaps", count(v.Gaps))
+	fact(w, "unrouted", number(v.Unrouted))
 	fmt.Fprintln(w)
 	t := newTable(column{name: "HANDLER"}, column{name: "PENDING", right: true}, column{name: "DUE", right: true},
 		column{name: "OLDEST", right: true},

@@ -35,8 +35,8 @@ func main() {
 			inbox.Channel("orders.events",
 				inbox.Kafka(kafkaconsumer.Config{Brokers: brokers, Topics: []string{"orders.events"}, GroupID: "fulfilment"}),
 				inbox.On("order.placed",
-					inbox.From[*FulfilOrder]("fulfil-order", handler.LegacyKeys("order-handler")), // at least once
-					inbox.Tx("reserve-stock", reserveStock),                                       // exactly once
+					inbox.From[*FulfilOrder]("fulfil-order"), // at least once
+					inbox.Tx("reserve-stock", reserveStock),  // exactly once
 				),
 			),
 		),

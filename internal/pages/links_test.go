@@ -25,6 +25,7 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(root, page))
 			require.NoError(t, err)
+			require.NotRegexp(t, `(?m)^(<<<<<<<|>>>>>>>) `, string(text), "a merge left both sides")
 			prose := code.ReplaceAllString(fenced.ReplaceAllString(string(text), ""), "code")
 			for _, found := range link.FindAllStringSubmatch(prose, -1) {
 				if strings.Contains(found[1], "://") {

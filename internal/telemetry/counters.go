@@ -126,13 +126,11 @@ func (c *Counters) each(e Event, observe func(label string, n int64)) {
 	}
 }
 
-// ByHandler returns how many events of a kind each declared handler has, by its first key. Events
-// of undeclared handlers, if any, are under Other.
-func (c *Counters) ByHandler(e Event) map[string]int64 {
+// By returns how many events of a kind each declared handler (by its first key) or channel has,
+// whichever the event is counted by. Events of undeclared ones, if any, are under Other.
+func (c *Counters) By(e Event) map[string]int64 {
 	of := map[string]int64{}
-	if eventInstruments[e].by == perHandler {
-		c.each(e, func(handlerKey string, n int64) { of[handlerKey] = n })
-	}
+	c.each(e, func(label string, n int64) { of[label] = n })
 	return of
 }
 

@@ -78,9 +78,10 @@ func TestMetricsListsEveryInstrumentOnce(t *testing.T) {
 	require.Len(t, slices.Compact(slices.Clone(names)), len(names))
 }
 
-func TestCountsByHandlerAreOfItsFirstKey(t *testing.T) {
+func TestCountsAreByFirstHandlerKeyOrByChannel(t *testing.T) {
 	c := NewCounters([]string{"orders"}, [][]string{{"mail", "post"}, {"stock"}})
 	c.OfHandler(Processed, "post", 2)
-	require.Equal(t, map[string]int64{"mail": 2, "stock": 0}, c.ByHandler(Processed))
-	require.Empty(t, c.ByHandler(Accepted), "it is counted by channel")
+	require.Equal(t, map[string]int64{"mail": 2, "stock": 0}, c.By(Processed))
+	c.OfChannel(Unrouted, "orders", 3)
+	require.Equal(t, map[string]int64{"orders": 3}, c.By(Unrouted))
 }

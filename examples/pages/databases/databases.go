@@ -140,9 +140,9 @@ func read(ctx context.Context, db *gorm.DB, ib *inbox.Inbox) (
 	//page:begin read
 	tables := ib.Tables()
 	err := errors.Join(
-		db.Clauses(tables).Preload("Message").Where("error_count > 0").Find(&statuses).Error,
+		db.Clauses(tables).Preload("Message").Where("completed_at IS NULL AND error_count > 0").Find(&statuses).Error,
 		db.Clauses(tables).Model(&models.Handler{}).Where("paused").Count(&paused).Error)
-	poisoned, failed := gorm.G[models.HandlerStatus](db, tables).Where("is_poisoned").Find(ctx)
+	poisoned, failed := gorm.G[models.HandlerStatus](db, tables).Where("is_poisoned AND completed_at IS NULL").Find(ctx)
 	//page:end
 	return paused, statuses, poisoned, errors.Join(err, failed)
 }
