@@ -83,13 +83,13 @@ func shared(openDB database, handle func(context.Context, handler.Message[OrderP
 			o.Migrate = true
 		}),
 			inbox.Channel("orders.events", inbox.On("order.placed", inbox.Func("fulfil-order", handle)))),
+		//page:end
 		inbox.Module("audit", inbox.Configure(func(o *inbox.Options) {
 			o.UnnamedDB = true
 			o.TablePrefix = "audit_"
 			o.Migrate = true
 		}),
 			inbox.Channel("audit.events", inbox.On("order.placed", inbox.Func("note-order", handle)))),
-		//page:end
 	)
 }
 

@@ -36,8 +36,7 @@ func reserveStock(ctx context.Context, tx *gorm.DB, m handler.Message[OrderPlace
 	return nil
 }
 
-// orders declares which messages go to which handlers. Where they come from is
-// for the caller to say.
+// orders routes messages to handlers.
 func orders(from ...inbox.ChannelOption) inbox.Option {
 	return inbox.Channel("orders.events", append(from,
 		inbox.On("order.placed", inbox.Tx("reserve-stock", reserveStock)),
