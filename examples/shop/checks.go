@@ -297,7 +297,7 @@ func (v *visit) retriesOne(ctx context.Context) error {
 		return fmt.Errorf("it was completed with %d mails", sent-mails)
 	}
 	v.retried = id
-	_, err = v.operator.Page(ctx, inbox+address, "Retried by an operator once", "Completed")
+	_, err = v.operator.Page(ctx, inbox+address, "Retried by an operator", "Completed")
 	return err
 }
 
@@ -306,7 +306,7 @@ func (v *visit) status(ctx context.Context, id string) (s models.HandlerStatus, 
 	return s, err
 }
 
-var auditRow = regexp.MustCompile(`(?s)<tr><td class="time">.*?</tr>`)
+var auditRow = regexp.MustCompile(`(?s)<tr><td class="time[^"]*">.*?</tr>`)
 
 // audits asks the audit page for the retry: one row that names all.
 func (v *visit) audits(ctx context.Context) error {

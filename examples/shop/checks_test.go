@@ -121,7 +121,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 	fails("by another", audits, "does not contain", replacing(">operator<", ">another<"))
 	fails("another action", audits, "does not contain", replacing(">retry<", ">another<"))
 	fails("of another", audits, "does not contain", replacing("status ", "another "))
-	fails("none", audits, "0 retries", replacing(`<td class="time">`, ""))
+	fails("none", audits, "0 retries", replacing(`<td class="time wide">`, ""))
 	require.NoError(t, run(retrying, tampering{}))
 	fails("two", audits, "2 retries", tampering{})
 }
