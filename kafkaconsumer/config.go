@@ -172,7 +172,7 @@ type Config struct {
 	// for teams that watch topics. The rows stay, and operators act on them. Rows are polled for every
 	// WatchInterval, and each is published at least once: a crash can repeat it. A copy has the message's
 	// content, key and headers, and additional headers for its origin, the error and the attempts
-	// (HeaderHandler and so on). What was poisoned before the option was set is published, too. Do not
+	// (inbox-handler and so on). What was poisoned before the option was set is published, too. Do not
 	// consume the topic to run messages again that operators may retry as well. Default off (contract 7.9).
 	PublishPoisoned bool `yaml:"publish_poisoned" env:"PUBLISH_POISONED"`
 

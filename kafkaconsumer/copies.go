@@ -250,7 +250,7 @@ func (c *copier) publish(ctx context.Context, source *copySource, ref store.Unpu
 			bare.Key = nil
 		}
 		err = c.letters.send(ctx, one.record.Partition,
-			encode(bare, append(one.added, header(HeaderOmitted, refused.Error())), now))
+			encode(bare, append(one.added, header(headerOmitted, refused.Error())), now))
 	}
 	if err != nil {
 		return err
@@ -300,8 +300,8 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) par
 		}
 	}
 	added := append(d.origin(record, u.LastError),
-		header(HeaderHandler, handlerKey), header(HeaderAttempts, strconv.Itoa(u.ErrorCount+u.AbandonedCount)),
-		header(HeaderMessageID, m.ID), header(HeaderMessageType, m.Type))
+		header(headerHandler, handlerKey), header(headerAttempts, strconv.Itoa(u.ErrorCount+u.AbandonedCount)),
+		header(headerMessageID, m.ID), header(headerMessageType, m.Type))
 	return parked{record: record, added: added, omitted: omission(u.Omitted)}
 }
 

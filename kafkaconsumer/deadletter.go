@@ -36,16 +36,16 @@ const (
 	// HeaderHeaders holds all of the record's own headers, encoded as in Kafka's record format. It
 	// is present only if they were too many to be read (MaxHeaders).
 	HeaderHeaders = "inbox-headers"
-	// HeaderHandler is the key of the handler that a message is poisoned for, HeaderAttempts how many
-	// attempts it had, and HeaderMessageID and HeaderMessageType are the message's. Only the copies of
+	// headerHandler is the key of the handler that a message is poisoned for, headerAttempts how many
+	// attempts it had, and headerMessageID and headerMessageType are the message's. Only the copies of
 	// poisoned messages have them (Config.PublishPoisoned).
-	HeaderHandler     = "inbox-handler"
-	HeaderAttempts    = "inbox-attempts"
-	HeaderMessageID   = "inbox-message-id"
-	HeaderMessageType = "inbox-message-type"
-	// HeaderOmitted is why a copy has neither content nor the message's own headers: it is larger than 16
+	headerHandler     = "inbox-handler"
+	headerAttempts    = "inbox-attempts"
+	headerMessageID   = "inbox-message-id"
+	headerMessageType = "inbox-message-type"
+	// headerOmitted is why a copy has neither content nor the message's own headers: it is larger than 16
 	// MiB, or the topic never takes it. The database has them.
-	HeaderOmitted = "inbox-omitted"
+	headerOmitted = "inbox-omitted"
 )
 
 // maxDeadLetterBytes bounds a request with several dead letters: brokers allow 1 MiB unless configured

@@ -177,24 +177,25 @@ func (h Health) Halted() []PartitionHealth {
 	return halted
 }
 
-// PartitionState is what is being done with a partition.
+// PartitionState is what is being done with a partition: "starting", "fetching", "accepting", "failing" or
+// "halted".
 type PartitionState string
 
 // The states of an assigned partition.
 const (
-	// PartitionStarting means that the offset to begin at is not known yet.
-	PartitionStarting PartitionState = "starting"
-	// PartitionFetching means that nothing waits to be accepted and the broker is asked for more.
-	PartitionFetching PartitionState = "fetching"
-	// PartitionAccepting means that fetched records are being accepted or wait for it. Hardly
+	// partitionStarting means that the offset to begin at is not known yet.
+	partitionStarting PartitionState = "starting"
+	// partitionFetching means that nothing waits to be accepted and the broker is asked for more.
+	partitionFetching PartitionState = "fetching"
+	// partitionAccepting means that fetched records are being accepted or wait for it. Hardly
 	// anything is fetched meanwhile. If it lasts, Health.AcceptErr, Health.DeadLetterErr or
 	// StalledSince shows why.
-	PartitionAccepting PartitionState = "accepting"
-	// PartitionFailing means that fetching fails and is retried.
-	PartitionFailing PartitionState = "failing"
-	// PartitionHalted means stopped until an operator resumes the partition (contract 7.10), or until
+	partitionAccepting PartitionState = "accepting"
+	// partitionFailing means that fetching fails and is retried.
+	partitionFailing PartitionState = "failing"
+	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or until
 	// it is assigned again.
-	PartitionHalted PartitionState = "halted"
+	partitionHalted PartitionState = "halted"
 )
 
 // PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times are
@@ -274,15 +275,15 @@ func (p *partition) health(full bool, timeout time.Duration, excused time.Time) 
 	}
 	switch {
 	case p.halted != nil:
-		h.State, h.Halted, h.Decisions = PartitionHalted, p.halted.reason, p.halted.decisions
+		h.State, h.Halted, h.Decisions = partitionHalted, p.halted.reason, p.halted.decisions
 	case p.err != nil:
-		h.State = PartitionFailing
+		h.State = partitionFailing
 	case p.accepted < 0:
-		h.State = PartitionStarting
+		h.State = partitionStarting
 	case p.next > p.accepted || full:
-		h.State = PartitionAccepting
+		h.State = partitionAccepting
 	default:
-		h.State = PartitionFetching
+		h.State = partitionFetching
 	}
 	return h
 }

@@ -156,7 +156,7 @@ func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {
 // Resume undoes Pause. If the handler is not paused, it returns ErrNotPaused, does nothing and
 // leaves no audit row.
 func (o *Ops) Resume(ctx context.Context, actor Actor, handlerKey string) error {
-	return o.setPaused(ctx, actor, ActionResume, handlerKey)
+	return o.setPaused(ctx, actor, actionResume, handlerKey)
 }
 
 // These use the primary key.
@@ -232,10 +232,10 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmat
 		err = badInput("confirmation", "it is not the message ID")
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", ActionDelete, err)
+		return fmt.Errorf("%s: %w", actionDelete, err)
 	}
 	var gone []changed
-	err = o.audited(ctx, actor, ActionDelete, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err = o.audited(ctx, actor, actionDelete, "message "+ref.ID, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		pool := tx.Statement.ConnPool
 		// Lock the message first, as accepts and cleanup do. An accept that adds statuses waits,
 		// and then finds no message.

@@ -27,28 +27,28 @@ type Action string
 // These are the actions.
 const (
 	ActionView           Action = "view" // of a message and its payload
-	ActionViewRejected   Action = "view_rejected"
+	actionViewRejected   Action = "view_rejected"
 	ActionRetry          Action = "retry"
 	ActionDiscard        Action = "discard"
-	ActionDelete         Action = "delete"
+	actionDelete         Action = "delete"
 	ActionReplay         Action = "replay"
 	ActionBackfill       Action = "backfill"
 	ActionReAccept       Action = "re_accept"
-	ActionDeleteRejected Action = "delete_rejected"
+	actionDeleteRejected Action = "delete_rejected"
 	ActionPause          Action = "pause"
-	ActionResume         Action = "resume"
+	actionResume         Action = "resume"
 	ActionCleanup        Action = "cleanup"
 	// These record the request. Whether it was carried out shows the partition.
-	ActionResumePartition Action = "resume_partition"
-	ActionSkipRecord      Action = "skip_record"
-	ActionDenied          Action = "denied" // what was asked for is the target
+	actionResumePartition Action = "resume_partition"
+	actionSkipRecord      Action = "skip_record"
+	actionDenied          Action = "denied" // what was asked for is the target
 )
 
 // Actions returns all actions.
 func Actions() []Action {
-	return []Action{ActionView, ActionViewRejected, ActionRetry, ActionDiscard, ActionDelete, ActionReplay, ActionBackfill,
-		ActionReAccept, ActionDeleteRejected, ActionPause, ActionResume,
-		ActionResumePartition, ActionSkipRecord, ActionCleanup, ActionDenied}
+	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionDelete, ActionReplay, ActionBackfill,
+		ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
+		actionResumePartition, actionSkipRecord, ActionCleanup, actionDenied}
 }
 
 // AuditEntry is one row of the audit.
@@ -306,13 +306,13 @@ func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
 		actor = unknown
 	}
 	if err := checkText("target", target, 1, maxTarget); err != nil {
-		return fmt.Errorf("%s: %w", ActionDenied, err)
+		return fmt.Errorf("%s: %w", actionDenied, err)
 	}
 	of, count := o.denials.count(denial{actor, target}, o.opts.Clock.Now())
 	if !powerOfTen(count.Requests) {
 		return nil
 	}
-	return o.noteAnyway(ctx, of.actor, ActionDenied, of.target, count)
+	return o.noteAnyway(ctx, of.actor, actionDenied, of.target, count)
 }
 
 // maxTarget is the length to which the audit shortens a target.

@@ -209,14 +209,14 @@ WHERE requested_at > $1 ORDER BY channel, topic, "partition" LIMIT $2`
 // ErrNotFound means that no living worker reports the partition, ErrStale that none reports it as
 // halted at that offset. A later request for the partition replaces an earlier one.
 func (o *Ops) ResumePartition(ctx context.Context, actor Actor, at PartitionRef) error {
-	return o.request(ctx, actor, ActionResumePartition, at)
+	return o.request(ctx, actor, actionResumePartition, at)
 }
 
 // SkipRecord requests that the consumer of a halted partition stores the record at the offset as
 // rejected, and goes on after it. If the halt is not about that record alone, it returns
 // ErrNotSkippable. It returns the same other errors as ResumePartition.
 func (o *Ops) SkipRecord(ctx context.Context, actor Actor, at PartitionRef) error {
-	return o.request(ctx, actor, ActionSkipRecord, at)
+	return o.request(ctx, actor, actionSkipRecord, at)
 }
 
 func (o *Ops) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {
@@ -234,9 +234,9 @@ func (o *Ops) request(ctx context.Context, actor Actor, action Action, at Partit
 	decision := health.Resume
 	switch {
 	case err != nil:
-	case action == ActionSkipRecord && !halted.Skippable:
+	case action == actionSkipRecord && !halted.Skippable:
 		err = fmt.Errorf("%w: resume the partition once the cause is fixed: %s", ErrNotSkippable, halted.Problem)
-	case action == ActionSkipRecord:
+	case action == actionSkipRecord:
 		decision = health.Skip
 	case halted.AfterGap != at.AfterGap:
 		err = fmt.Errorf("%w: it is halted for another reason: %s", ErrStale, halted.Problem)

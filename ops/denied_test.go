@@ -27,7 +27,7 @@ func TestDeniedRequestsAreAuditedAndDoNotFillTheTable(t *testing.T) {
 		require.NoError(t, r.ops.Denied(t.Context(), "", "POST delete"))
 		require.Equal(t, []string{"ada denied POST delete", "ada denied POST delete", "ada denied POST delete",
 			"ada denied GET audit", "(unknown) denied POST delete"}, r.audit())
-		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: ops.ActionDenied, Target: "POST delete"},
+		page, err := r.ops.Audit(t.Context(), ops.AuditFilter{Actor: ada, Action: "denied", Target: "POST delete"},
 			"", 0)
 		require.NoError(t, err)
 		counts := []int64{}

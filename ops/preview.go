@@ -179,7 +179,7 @@ func (o *Ops) PreviewRejected(
 		return RejectedPreview{}, err
 	}
 	var r RejectedPreview
-	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id,
+	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
 			previews, err := query(ctx, o, tx.Statement.ConnPool, previewRejected, o.scanRejectedPreview,
 				append([]any{id}, o.cuts(bounds)...)...)

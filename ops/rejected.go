@@ -193,7 +193,7 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 		return RejectedRecord{}, err
 	}
 	var record RejectedRecord
-	err = o.audited(ctx, actor, ActionViewRejected, "rejected message "+id,
+	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
 			found, err := query(ctx, o, tx.Statement.ConnPool, oneRejected, o.scanRecord, id)
 			if err == nil && len(found) == 0 {
@@ -308,9 +308,9 @@ func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation 
 		err = badInput("confirmation", "it is not the rejected message's ID")
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", ActionDeleteRejected, err)
+		return fmt.Errorf("%s: %w", actionDeleteRejected, err)
 	}
-	return o.audited(ctx, actor, ActionDeleteRejected, "rejected message "+id,
+	return o.audited(ctx, actor, actionDeleteRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
 			deleted, err := query(ctx, o, tx.Statement.ConnPool, deleteRejected, func(rows *sql.Rows, r *rejectedDetail) error {
 				return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)

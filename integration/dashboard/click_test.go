@@ -150,8 +150,8 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 		}
 		return strings.Contains(b.text(), "Done.")
 	}, patience, 50*time.Millisecond)
-	for _, action := range []ops.Action{ops.ActionPause, ops.ActionResume, ops.ActionReAccept, ops.ActionDeleteRejected,
-		ops.ActionReplay, ops.ActionDelete, ops.ActionView} {
+	for _, action := range []ops.Action{ops.ActionPause, "resume", ops.ActionReAccept, "delete_rejected",
+		ops.ActionReplay, "delete", ops.ActionView} {
 		require.NotZero(t, w.audited(action), action)
 	}
 	b.click(`nav a[href="./audit"]`)

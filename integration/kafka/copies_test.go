@@ -115,9 +115,9 @@ func TestPoisonedMessageIsPublishedWithItsErrorAttemptsAndOrigin(t *testing.T) {
 		require.Equal(t, map[string]string{"own": "h", kafkaconsumer.HeaderTopic: topic, kafkaconsumer.HeaderPartition: "1",
 			kafkaconsumer.HeaderOffset: "0", kafkaconsumer.HeaderTimestamp: "1700000000123",
 			kafkaconsumer.HeaderChannel: "orders.events", kafkaconsumer.HeaderGroup: group,
-			kafkaconsumer.HeaderReason: "no stock", kafkaconsumer.HeaderHandler: "fulfil",
-			kafkaconsumer.HeaderAttempts: "1", kafkaconsumer.HeaderMessageID: m.ID,
-			kafkaconsumer.HeaderMessageType: "order.placed"}, headersOf(copies[0]))
+			kafkaconsumer.HeaderReason: "no stock", "inbox-handler": "fulfil",
+			"inbox-attempts": "1", "inbox-message-id": m.ID,
+			"inbox-message-type": "order.placed"}, headersOf(copies[0]))
 
 		o, err := c.ib.Ops()
 		require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestRejectedRecordsArePublishedAsTheyCame(t *testing.T) {
 		require.Equal(t, "x", headersOf(copies[0])["MessageType"])
 		require.Equal(t, "bad", string(copies[1].Value))
 		require.Contains(t, headersOf(copies[1])[kafkaconsumer.HeaderReason], "specversion")
-		require.NotContains(t, headersOf(copies[1]), kafkaconsumer.HeaderHandler)
+		require.NotContains(t, headersOf(copies[1]), "inbox-handler")
 	}, kafkatest.Topic(letters, 1))
 }
 
@@ -214,7 +214,7 @@ func TestCopyThatTheTopicNeverTakesIsPublishedWithoutContent(t *testing.T) {
 		require.Nil(t, copies[0].Value)
 		require.Equal(t, "k", string(copies[0].Key), "a compacted topic requires one")
 		got := headersOf(copies[0])
-		require.NotEmpty(t, got[kafkaconsumer.HeaderOmitted])
+		require.NotEmpty(t, got["inbox-omitted"])
 		require.Equal(t, "0", got[kafkaconsumer.HeaderOffset])
 		require.NotContains(t, got, "own")
 	}, kafkatest.Topic(letters, 1))

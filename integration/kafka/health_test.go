@@ -50,13 +50,13 @@ func TestLagGoesOnBeingKnownWhereNothingIsFetched(t *testing.T) {
 		state kafkaconsumer.PartitionState
 		block func(t *testing.T, l *ledger)
 	}{
-		"halted": {kafkaconsumer.PartitionHalted, func(_ *testing.T, l *ledger) {
+		"halted": {"halted", func(_ *testing.T, l *ledger) {
 			l.halt = func(r envelope.Record) bool { return r.Offset == 0 }
 		}},
-		"accepting fails": {kafkaconsumer.PartitionAccepting, func(_ *testing.T, l *ledger) {
+		"accepting fails": {"accepting", func(_ *testing.T, l *ledger) {
 			l.before = func(context.Context, []envelope.Received) error { return errors.New("database gone") }
 		}},
-		"an accept hangs": {kafkaconsumer.PartitionAccepting, func(t *testing.T, l *ledger) {
+		"an accept hangs": {"accepting", func(t *testing.T, l *ledger) {
 			l.before = func(ctx context.Context, _ []envelope.Received) error {
 				select {
 				case <-ctx.Done():
@@ -112,7 +112,7 @@ func TestStallAndItsEndAreLoggedOnce(t *testing.T) {
 	})
 	eventually(t, "the other is being accepted", func() bool {
 		p := c.Health().Partitions[1]
-		return p.Lag == 3 && p.State == kafkaconsumer.PartitionAccepting
+		return p.Lag == 3 && p.State == "accepting"
 	})
 	clock.Advance(2*time.Minute - time.Second)
 	require.NoError(t, c.Health().Err())

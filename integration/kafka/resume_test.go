@@ -127,7 +127,7 @@ func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
 		require.Empty(t, ib.Health().Consumers[0].Halted())
 		require.Empty(t, requestsOf(t, ib))
 		require.Empty(t, rejectedOf(t, ib))
-		page, err := o.Audit(t.Context(), ops.AuditFilter{Action: ops.ActionResumePartition}, "", 0)
+		page, err := o.Audit(t.Context(), ops.AuditFilter{Action: "resume_partition"}, "", 0)
 		require.NoError(t, err)
 		require.Len(t, page.Items, 2)
 		require.Equal(t, "partition orders/0 of channel c", page.Items[0].Target)
