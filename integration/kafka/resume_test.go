@@ -49,6 +49,7 @@ func haltAt(t *testing.T, o *ops.Ops, partition int32, offset int64) (at ops.Par
 		for _, c := range consumers {
 			for _, p = range c.Partitions {
 				if p.Halted && p.Partition == partition && p.Position == offset {
+					at.AfterGap = p.AfterGap
 					return true
 				}
 			}

@@ -39,7 +39,7 @@ var receivingMutants = []mutant{
 		Why:     "its raw bytes would be durable nowhere (contract 2, 7.4)",
 		Package: "kafkaconsumer",
 		In:      "directWorker.one",
-		Old:     "return w.passToAcceptor(acceptCtx, envelope.Received{Record: r.Record, Err: reason}, next)",
+		Old:     "return w.passToAcceptor(acceptCtx, run, envelope.Received{Record: r.Record, Err: reason}, next)",
 		New:     "w.partition.accept(next, w.clock.Now())\n\treturn true",
 		Test: test{Module: "integration", Package: "./kafka", Run: "^TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected$",
 			Timeout: 60 * time.Second},

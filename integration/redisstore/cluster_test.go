@@ -43,15 +43,16 @@ func TestConformanceOnACluster(t *testing.T) {
 func newCluster(t *testing.T, n int) *redis.ClusterClient {
 	t.Helper()
 	var addresses []string
+	var buses []int
 	for i := range n {
-		server := start(t, servers.RedisOptions{Settings: map[string]string{"cluster-enabled": "yes"}})
+		server := start(t, servers.RedisOptions{Cluster: true})
 		node := newClient(t, server)
 		require.NoError(t, node.ClusterAddSlotsRange(t.Context(), i*slots/n, (i+1)*slots/n-1).Err())
-		for _, known := range addresses {
+		for i, known := range addresses {
 			host, port, _ := strings.Cut(known, ":")
-			require.NoError(t, node.ClusterMeet(t.Context(), host, port).Err())
+			require.NoError(t, node.Do(t.Context(), "cluster", "meet", host, port, buses[i]).Err())
 		}
-		addresses = append(addresses, node.Options().Addr)
+		addresses, buses = append(addresses, node.Options().Addr), append(buses, server.BusPort())
 	}
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })

@@ -15,13 +15,22 @@ type RedisOptions struct {
 	// Durable syncs each write to disk, so that data survives a crash. By default a server that is
 	// started again is empty.
 	Durable bool
+	// Cluster starts a node that can join a cluster.
+	Cluster bool
 	// Settings are added to the settings of redis.conf, or replace them. Don't set bind, port or
 	// dir.
 	Settings map[string]string
 }
 
 // Redis is a Redis server.
-type Redis struct{ *server }
+type Redis struct {
+	*server
+	bus int
+}
+
+// BusPort returns the port by which the nodes of a cluster reach each other. Redis' default, 10,000 above the other,
+// is in the range of outgoing connections, where another program may have it.
+func (r *Redis) BusPort() int { return r.bus }
 
 // StartRedis starts the redis-server found on the PATH and waits until it answers.
 func StartRedis(options RedisOptions) (*Redis, error) {
@@ -37,11 +46,17 @@ func StartRedis(options RedisOptions) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{server}
+	r := &Redis{server: server}
 	settings := map[string]string{"bind": loopback, "port": fmt.Sprint(r.port), "dir": r.directory.path, "save": `""`,
 		"appendonly": "no"}
 	if options.Durable {
 		settings["appendonly"], settings["appendfsync"] = "yes", "always"
+	}
+	if options.Cluster {
+		if r.bus, err = freePort(); err != nil {
+			return nil, err
+		}
+		settings["cluster-enabled"], settings["cluster-port"] = "yes", fmt.Sprint(r.bus)
 	}
 	maps.Copy(settings, options.Settings)
 	r.ready = func(ctx context.Context) error { return PingRedis(ctx, r.URL()) }
