@@ -114,7 +114,7 @@ carries out within seconds, or the partition's next owner does. A request for
 another offset than the one at which the partition is halted is refused. An hour
 later it expires.
 
-JSON: {"channel", "topic", "partition", "offset", "outcome"}.`
+JSON: {"channel", "topic", "partition", "offset", "after_gap", "outcome"}.`
 
 func newResumePartition(a *app) *cobra.Command {
 	cmd := newHaltCommand(a, "resume-partition", "resume", (*ops.Ops).ResumePartition)

@@ -47,7 +47,7 @@ func TestHaltedPartitionsAreListedResumedAndSkipped(t *testing.T) {
 		require.Equal(t, "requested to resume orders/1@7\n", r.done("resume-partition", "c", "orders/1@7").out)
 		require.Equal(t, "requested to skip orders/1@7\n", r.answer("yes\n", "skip-record", "c", "orders/1@7").out)
 		require.Equal(t, map[string]any{"channel": "c", "topic": "orders", "partition": 2.0, "offset": 9.0,
-			"outcome": "resume requested"}, r.done("resume-partition", "c", "orders/2@9", "--yes", "-o", "json").object())
+			"after_gap": true, "outcome": "resume requested"}, r.done("resume-partition", "c", "orders/2@9", "--yes", "-o", "json").object())
 		require.NoError(t, r.ib.DB().Order("\"partition\"").Find(&rows).Error)
 		require.Len(t, rows, 2)
 		require.Equal(t, []string{"skip", "continue"}, []string{rows[0].Decision, rows[1].Decision})
