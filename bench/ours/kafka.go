@@ -80,7 +80,7 @@ func Produce(ctx context.Context, admin *servers.Admin, topic string, messages [
 
 // Accepted waits until that many messages are stored.
 func (ib *Inbox) Accepted(ctx context.Context, n int) error {
-	ticker := time.NewTicker(time.Millisecond)
+	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for ib.Counters().Accepted < int64(n) {
 		select {
