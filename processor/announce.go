@@ -54,7 +54,7 @@ func (a *announcer) send() {
 		if err != nil {
 			a.log.Warn("inbox: notifying other workers of new messages failed, they find them by polling", zap.Error(err))
 		}
-		time.Sleep(announceEvery)
+		routine.Sleep(context.Background(), announceEvery)
 	}
 }
 

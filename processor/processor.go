@@ -148,7 +148,8 @@ func New(cfg Config) (*Processor, error) {
 		p.policies[h] = newPolicy(h, opts, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
-	p.announcer = announcer{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger, keys: map[string]bool{}}
+	p.announcer = announcer{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
+		keys: map[string]bool{}}
 	p.fleet = newFleet(p.opts, cfg.Registry, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
 		now: cfg.Clock.Now,

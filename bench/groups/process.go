@@ -111,11 +111,15 @@ func processMixed(options ...inbox.Option) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		ib, err := ours.OpenWith(ctx, env.DSN, func(called func()) (specs []*inbox.HandlerSpec) {
 			for _, takes := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
-				specs = append(specs, inbox.Func("bench-"+takes.String(), func(context.Context, handler.Message[[]byte]) error {
-					time.Sleep(takes)
-					called()
-					return nil
-				}))
+				specs = append(specs, inbox.Func("bench-"+takes.String(),
+					func(ctx context.Context, _ handler.Message[[]byte]) error {
+						called()
+						select {
+						case <-ctx.Done():
+						case <-time.After(takes):
+						}
+						return ctx.Err()
+					}))
 			}
 			return specs
 		}, append(options, inbox.Configure(func(o *inbox.Options) { o.Processor.Concurrency = 10 }))...)
