@@ -36,8 +36,8 @@ func Kafka() trial.Group {
 			{Name: kafkaCompleted, New: fromKafka(false)},
 		},
 		Lines: []trial.Line{
-			trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.88),
-			trial.Ratio("kafka_to_completed_vs_accept", kafkaCompleted, kafkaByCalls, 0.60),
+			trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.80),
+			trial.Ratio("kafka_to_completed_vs_accept", kafkaCompleted, kafkaByCalls, 0.55),
 		},
 	}
 }
