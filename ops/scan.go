@@ -69,7 +69,7 @@ type hit struct {
 	id         string
 	key        string
 	version    int64
-	receivedAt time.Time // only if wantsMessage
+	receivedAt time.Time // unless messageUnused
 	lastError  string    // redacted; only if the text is judged by it, see Ops.judges
 	// closes marks a row that is no hit: the last row read of its handler key, or of all. depth is
 	// how many rows were read; of messages, statuses is how many these have.
@@ -90,25 +90,26 @@ const (
 		WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
 		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0 THEN 65 ELSE 1 END)`
 
-	ofMessage = `($8 = '' OR type = $8) AND (received_at IS NULL OR received_at >= $9 AND received_at < $10)`
+	ofMessage = `($8 = '' OR type = $8) AND received_at >= $9 AND received_at < $10`
 
 	ofKeys = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
 scanned AS (
 	SELECT a.*, row_number() OVER w AS depth, lead(id) OVER w IS NULL AS ends
 	FROM (
-		SELECT ` + ofStatus + `, CASE WHEN $6 THEN s.message_id END AS message_id,
-			CASE WHEN $6 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
-			CASE WHEN $6 THEN (SELECT received_at FROM {messages} WHERE number = s.message_number) END AS received_at, `
+		SELECT ` + ofStatus + `, s.message_id, s.message_number, `
 
 	keysFound = `
 	) a
 	WINDOW w AS (PARTITION BY handler_key ORDER BY at DESC, id DESC)
 )
-SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id, type, received_at, last_error, rank
+SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id,
+	CASE WHEN $6 > 0 THEN (SELECT type FROM {messages} WHERE number = f.message_number) END AS type,
+	CASE WHEN $6 > 0 THEN (SELECT received_at FROM {messages} WHERE number = f.message_number) END AS received_at, last_error, rank
 FROM (
 	SELECT scanned.*, row_number() OVER (ORDER BY at DESC, id DESC) AS rank FROM scanned
-	WHERE matches AND ` + ofMessage + ` ORDER BY at DESC, id DESC LIMIT $4
+	WHERE matches AND ($6 < 2 OR (SELECT ` + ofMessage + ` FROM {messages} WHERE number = scanned.message_number))
+	ORDER BY at DESC, id DESC LIMIT $4
 ) f
 UNION ALL
 SELECT true, depth, 0, id, handler_key, at, 0, version, NULL, NULL, NULL, NULL, 0
@@ -211,7 +212,7 @@ func (o *Ops) scan(
 	if err != nil {
 		return scanned{}, err
 	}
-	read, err := readRows(ctx, o, listOf[st], o.scanHit, args...)
+	read, err := readMany(ctx, o, listOf[st], o.scanHit, args...)
 	if err != nil {
 		return scanned{}, err
 	}
@@ -274,7 +275,7 @@ func (o *Ops) scanArguments(
 		return nil, badInput("cursor", "it is not one of this list")
 	}
 	oldest, before := o.roughly(f.From, f.To)
-	args := []any{list, after.ID, depth, limit, o.judges(f), o.wantsMessage(f), f.states, f.Type, o.stamp(oldest),
+	args := []any{list, after.ID, depth, limit, o.judges(f), o.messageUse(f), f.states, f.Type, o.stamp(oldest),
 		o.stamp(before), f.Fingerprint, o.sqlText(f.text)}
 	if st == byDue {
 		return append(args, at), nil
