@@ -101,6 +101,7 @@ func plansOf(o *Ops) []planned {
 	}
 	hot := Filter{HandlerKeys: []string{"hot", "idle"}}
 	typed := Filter{HandlerKeys: []string{"hot"}, Type: "order.placed", ErrorText: "unknown"}
+	lanesOnly := Filter{HandlerKeys: []string{"lanes"}}
 	group := Filter{HandlerKeys: []string{"hot", "lanes"}, Fingerprint: "hot"}
 	counted := func(before string, most int, of Filter) []any {
 		return append([]any{fmt.Sprintf(`[["hot","hot",%q],["lanes","lanes",%q]]`, before, lastID), most},
@@ -129,7 +130,7 @@ func plansOf(o *Ops) []planned {
 			2*5000 + 2*51, "INDEX " + poisoned},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 1000, typed), "inbox_messages_number",
 			2*1000 + 2*51, "INDEX inbox_messages_number (number=?)"},
-		{"listWaiting", listWaiting, search(byWaiting, place{ID: id(1035000)}, 1000, Filter{HandlerKeys: []string{"lanes"}}),
+		{"listWaiting", listWaiting, search(byWaiting, place{ID: id(1035000)}, 1000, lanesOnly),
 			waiting, 1000 * 4, "INDEX " + waiting + " (handler_key=? AND id<?)"},
 		{"listGroup", listGroup, search(byGroup, place{ID: id(1005000)}, 1000, group), failures, 1000 * 4,
 			"INDEX " + failures + " (handler_key=? AND fingerprint=? AND id<?)"},
@@ -146,6 +147,14 @@ func plansOf(o *Ops) []planned {
 			" (message_number=?"},
 		{"listOfMessage", listOfMessage, search(byMessage, place{At: lastTime}, 51,
 			Filter{MessageID: "m7"}), "inbox_messages_pkey", 8, auto + "inbox_messages_1 (id=?)"},
+		{"countInPoisoned", countInPoisoned, search(byPoisoned, place{ID: lastID}, 5000, typed), poisoned, 2 * 5000, "INDEX " + poisoned +
+			" (handler_key=? AND id<?)"},
+		{"countInWaiting", countInWaiting, search(byWaiting, place{ID: lastID}, 5000, lanesOnly), waiting, 5000, "INDEX " + waiting +
+			" (handler_key=? AND id<?)"},
+		{"countInGroup", countInGroup, search(byGroup, place{ID: lastID}, 5000, group), failures, 2 * 5000,
+			"INDEX " + failures + " (handler_key=? AND fingerprint=? AND id<?)"},
+		{"countInDue", countInDue, search(byDue, place{At: lastTime, ID: lastID}, 5000, hot), due, 5000,
+			"INDEX " + due + " (handler_key=? AND <expr><?)"},
 		{"failureGroups", failureGroups, []any{`[["hot",""],["lanes",""]]`, 500}, failures, 20, "INDEX " + failures +
 			" (handler_key=? AND fingerprint>?)"},
 		{"countGroups", countGroups, counted(id(1028000), 3000, Filter{}), failures, 6000 + 2*5, "INDEX " + failures +
