@@ -259,7 +259,9 @@ func TestOverviewCountsWhatIsProcessedByAFasterClock(t *testing.T) {
 		r.accept("1")
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at, worker_id = id
 			WHERE handler_key = 'mail'`)
-		o, err := ops.New(r.d.DB, patient, func(o *ops.Options) { o.Clock = fxtest.NewClock(r.clock.Now().Add(-20 * time.Second)) })
+		o, err := ops.New(r.d.DB, patient, func(o *ops.Options) {
+			o.Clock = fxtest.NewClock(r.clock.Now().Add(-20 * time.Second))
+		})
 		require.NoError(t, err)
 		overview, err := o.Overview(t.Context())
 		require.NoError(t, err)

@@ -278,7 +278,9 @@ func (o *Ops) counts(f *filter, st stage) bool {
 }
 
 // countIn counts the matching rows of a handler key among the first of a stage, up to depth.
-func (o *Ops) countIn(ctx context.Context, f *filter, st stage, key string, depth int) (looked, matching int, err error) {
+func (o *Ops) countIn(
+	ctx context.Context, f *filter, st stage, key string, depth int,
+) (looked, matching int, err error) {
 	args, err := o.scanArguments(f, st, []string{key}, o.start(f, st), depth, 1)
 	if err != nil {
 		return 0, 0, err

@@ -197,7 +197,8 @@ type stuckInbox struct {
 	last              ops.Cursor
 }
 
-// stuckInboxOf makes inboxes in which a million messages have completed, or quick with -quick, for each of the handlers.
+// stuckInboxOf makes inboxes in which a million messages have completed, or quick with -quick, for each
+// of the handlers.
 func stuckInboxOf(handlers, quick int) func(context.Context, *trial.Lab) (io.Closer, error) {
 	return func(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
 		s := &stuckInbox{handlers: handlers, completed: lab.Scale(1_000_000, quick), failed: lab.Scale(10_000, 500)}
