@@ -47,7 +47,8 @@ func statementsAlone(ib *ours.Inbox) func(context.Context) error {
 				claims, numbers = append(claims, [2]any{id, version}), append(numbers, number)
 				return err
 			}
-			if err := each(ctx, pool, tables.Replace(claimAlone), claim, store.SQLiteTime(time.Now())); err != nil || len(claims) == 0 {
+			now := store.SQLiteTime(time.Now())
+			if err := each(ctx, pool, tables.Replace(claimAlone), claim, now); err != nil || len(claims) == 0 {
 				return err
 			}
 			handle := func(rows *sql.Rows) error {
@@ -60,7 +61,7 @@ func statementsAlone(ib *ours.Inbox) func(context.Context) error {
 			if err := each(ctx, pool, tables.Replace(readAlone), handle, list(numbers)); err != nil {
 				return err
 			}
-			if _, err := pool.ExecContext(ctx, tables.Replace(completeAlone), store.SQLiteTime(time.Now()), list(claims)); err != nil {
+			if _, err := pool.ExecContext(ctx, tables.Replace(completeAlone), now, list(claims)); err != nil {
 				return err
 			}
 		}

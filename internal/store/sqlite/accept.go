@@ -122,8 +122,8 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 		args := make([]any, 0, size*11)
 		for _, m := range left[:size] {
 			number++
-			args = append(args, m.ID, m.Namespace, number, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType,
-				m.SerializedProperties, orNull(m.OrderingKey), received)
+			args = append(args, m.ID, m.Namespace, number, m.TransportName, m.Type, m.Source, base.Filled(m.Content),
+				m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
 		}
 		stored, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), store.Value[int64], args...)
 		if err != nil {
