@@ -36,8 +36,8 @@ func SQLite() trial.Group {
 			{Name: "process with mattn, GORM one by one", New: sqliteProcessByHand(ours.Mattn)},
 		},
 		Lines: []trial.Line{
-			trial.Ratio("sqlite_process_vs_statements_mattn", processMattn, statementsMattn, 0.45),
-			trial.Ratio("sqlite_process_vs_statements_modernc", processModernc, statementsModernc, 0.45),
+			trial.Ratio("sqlite_process_vs_statements_mattn", processMattn, statementsMattn, 0.4),
+			trial.Ratio("sqlite_process_vs_statements_modernc", processModernc, statementsModernc, 0.4),
 			trial.Rate("sqlite_process_mattn_rate", processMattn, 35_000),
 			trial.Rate("sqlite_process_modernc_rate", processModernc, 25_000),
 		},
