@@ -9,21 +9,37 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
+const (
+	processModernc    = "process with modernc"
+	processMattn      = "process with mattn"
+	statementsModernc = "statements alone with modernc"
+	statementsMattn   = "statements alone with mattn"
+)
+
 // SQLite measures the same work on a SQLite file.
 func SQLite() trial.Group {
 	return trial.Group{
 		Name: "sqlite", Unit: "message", NoDatabase: true,
 		About: "batches of 500 accepted and processed on a SQLite file (WAL mode, synchronous FULL), with drivers " +
-			"in pure Go (modernc) and C (mattn); beside GORM with a transaction per message and two updates per status",
+			"in pure Go (modernc) and C (mattn); beside GORM with a transaction per message and two updates per status, and " +
+			"beside the statements of processing alone, in a loop",
 		Variants: []trial.Variant{
-			{Name: "accept, modernc", New: sqliteAccept(ours.Modernc)},
-			{Name: "accept, mattn", New: sqliteAccept(ours.Mattn)},
-			{Name: "accept, GORM one by one, modernc", New: sqliteAcceptByHand(ours.Modernc)},
-			{Name: "accept, GORM one by one, mattn", New: sqliteAcceptByHand(ours.Mattn)},
-			{Name: "process, modernc", New: sqliteProcess(ours.Modernc)},
-			{Name: "process, mattn", New: sqliteProcess(ours.Mattn)},
-			{Name: "process, GORM one by one, modernc", New: sqliteProcessByHand(ours.Modernc)},
-			{Name: "process, GORM one by one, mattn", New: sqliteProcessByHand(ours.Mattn)},
+			{Name: "accept with modernc", New: sqliteAccept(ours.Modernc)},
+			{Name: "accept with mattn", New: sqliteAccept(ours.Mattn)},
+			{Name: "accept with modernc, GORM one by one", New: sqliteAcceptByHand(ours.Modernc)},
+			{Name: "accept with mattn, GORM one by one", New: sqliteAcceptByHand(ours.Mattn)},
+			{Name: processModernc, New: sqliteProcess(ours.Modernc)},
+			{Name: processMattn, New: sqliteProcess(ours.Mattn)},
+			{Name: statementsModernc, New: sqliteStatements(ours.Modernc)},
+			{Name: statementsMattn, New: sqliteStatements(ours.Mattn)},
+			{Name: "process with modernc, GORM one by one", New: sqliteProcessByHand(ours.Modernc)},
+			{Name: "process with mattn, GORM one by one", New: sqliteProcessByHand(ours.Mattn)},
+		},
+		Lines: []trial.Line{
+			trial.Ratio("sqlite_process_vs_statements_mattn", processMattn, statementsMattn, 0.4),
+			trial.Ratio("sqlite_process_vs_statements_modernc", processModernc, statementsModernc, 0.4),
+			trial.Rate("sqlite_process_mattn_rate", processMattn, 35_000),
+			trial.Rate("sqlite_process_modernc_rate", processModernc, 25_000),
 		},
 	}
 }
@@ -67,6 +83,17 @@ func sqliteAccept(driver string) newTrial {
 }
 
 func sqliteProcess(driver string) newTrial {
+	return sqlitePending(driver, completing)
+}
+
+// sqliteStatements is the part of sqliteProcess that no processor can save: one statement claims a
+// thousand statuses, one reads their messages, one completes them.
+func sqliteStatements(driver string) newTrial {
+	return sqlitePending(driver, func(ib *ours.Inbox, _ int) func(context.Context) error { return statementsAlone(ib) })
+}
+
+// sqlitePending measures what is done with pending statuses.
+func sqlitePending(driver string, process func(ib *ours.Inbox, n int) func(context.Context) error) newTrial {
 	return inDirectory(func(ctx context.Context, env *trial.Env, path string) (*trial.Trial, error) {
 		ib, err := ours.OpenSQLite(ctx, driver, path, processOptions()...)
 		if err != nil {
@@ -79,7 +106,7 @@ func sqliteProcess(driver string) newTrial {
 		}
 		return &trial.Trial{
 			Count: n,
-			Run:   completing(ib, n),
+			Run:   process(ib, n),
 			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
 			Close: ib.Close,
 		}, nil

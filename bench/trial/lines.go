@@ -71,6 +71,17 @@ func (r *Result) best(variants []string) ([]float64, error) {
 	return best, nil
 }
 
+// Rate is the median of a variant's rates. It says nothing about another machine: have a Ratio beside it.
+func Rate(name, variant string, atLeast float64) Line {
+	return Line{Name: name, AtLeast: atLeast, variants: []string{variant}, value: func(r *Result) (float64, error) {
+		rates, err := r.best([]string{variant})
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		return Median(rates), nil
+	}}
+}
+
 // Value is the median of one further figure of a variant.
 func Value(name, variant, key string, atMost float64) Line {
 	return Line{Name: name, AtMost: atMost, variants: []string{variant}, value: func(r *Result) (float64, error) {

@@ -23,6 +23,15 @@ func TestRatioIsTheMedianOfTheRoundsRatios(t *testing.T) {
 	require.Equal(t, 3.0, value, "of 1, 4 and 3; the medians' ratio would be 4")
 }
 
+func TestRateIsTheMedianOfTheRounds(t *testing.T) {
+	line := Rate("x", "ours", 5)
+	value, err := line.Of(measured(map[string][]float64{"ours": {10, 90, 20}}))
+	require.NoError(t, err)
+	require.Equal(t, 20.0, value)
+	_, err = line.Of(measured(map[string][]float64{"theirs": {10}}))
+	require.ErrorContains(t, err, "x: ")
+}
+
 func TestRatioOfBestTakesTheBetterOnEitherSideInEachRound(t *testing.T) {
 	r := measured(map[string][]float64{"a": {10, 80}, "b": {20, 40}, "c": {5, 8}, "d": {4, 10}})
 	value, err := RatioOfBest("x", []string{"a", "b"}, []string{"c", "d"}, 0).Of(r)

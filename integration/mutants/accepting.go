@@ -69,9 +69,9 @@ var acceptingMutants = []mutant{
 		Name:    "sqlite: a number is given out again once its message is deleted",
 		Why:     "the status that a deleted message left behind would take the place of the new one's: accepted, never run (contract 4.1)",
 		Package: "internal/store/sqlite",
-		In:      "acceptRowSQL",
-		Old:     "'number'),",
-		New:     "'none'),",
+		In:      "takeNumbersSQL",
+		Old:     `max(CAST("value" AS INTEGER), (`,
+		New:     "max(0, (",
 		Test:    test{Package: "./processor", Run: "^TestNumberOfAMessageDeletedByHandIsNotReused$"},
 	},
 	{

@@ -67,8 +67,8 @@ type single struct {
 	of Singles
 }
 
-// run runs one statement, on the pool or in a transaction.
-func (s single) run(ctx context.Context, statement func(gorm.ConnPool) error) error {
+// RunAlone runs one statement, on the pool or in a transaction.
+func (s single) RunAlone(ctx context.Context, statement func(gorm.ConnPool) error) error {
 	if !s.of.noJIT && !s.of.state.Load() {
 		err := statement(s.ConnPool)
 		if SQLState(err) != serializationFailure {
@@ -89,10 +89,13 @@ func (s single) run(ctx context.Context, statement func(gorm.ConnPool) error) er
 	return WithContextError(ctx, err)
 }
 
-// RunAlone runs one statement on any kind of pool.
+// RunAlone runs one statement on any kind of pool. A pool that does more for a statement than running
+// it has a method RunAlone.
 func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnPool) error) error {
-	if s, ok := pool.(single); ok {
-		return s.run(ctx, statement)
+	if own, ok := pool.(interface {
+		RunAlone(context.Context, func(gorm.ConnPool) error) error
+	}); ok {
+		return own.RunAlone(ctx, statement)
 	}
 	return statement(pool)
 }

@@ -67,11 +67,6 @@ type HandledBy struct {
 // ScanHandledBy scans a message number and a handler key.
 func ScanHandledBy(rows *sql.Rows, h *HandledBy) error { return rows.Scan(&h.number, &h.handlerKey) }
 
-// ScanStoredNumber scans a message's identity and number.
-func ScanStoredNumber(rows *sql.Rows, m *StoredNumber) error {
-	return rows.Scan(&m.ID, &m.Namespace, &m.Number)
-}
-
 // hasRow reports whether the handler has a row under its own key or one of its legacy keys.
 func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 	if has[HandledBy{number, n.HandlerKey}] {

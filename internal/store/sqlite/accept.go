@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -18,22 +18,21 @@ import (
 
 // chunks are the possible numbers of messages per statement. Content cannot be passed as JSON, so
 // messages are passed as rows of VALUES. A few fixed numbers mean that only a few statements are
-// ever prepared. The primary key decides which messages are new.
-//
-// The messages' numbers continue after the last one given out. If rows were inserted by hand, they
-// continue after the highest stored number, which is read by its index. Each row adds its position
-// among the values. So the numbers differ, whether SQLite reads the highest number once before the
-// first row or again for each row.
+// ever prepared.
 var chunks = []int{64, 16, 4, 1}
 
-const (
-	acceptNewSQL = `
+// acceptTextsSQL maps a number of messages to the statement that inserts them. The primary key decides
+// which messages are new.
+var acceptTextsSQL = func() map[int]string {
+	texts := make(map[int]string, len(chunks))
+	for _, size := range chunks {
+		rows := strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", size)[len(", "):]
+		texts[size] = `
 INSERT INTO {messages} (id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-VALUES %s ON CONFLICT (id, namespace) DO NOTHING RETURNING id, namespace, number`
-
-	acceptRowSQL = `(?, ?, max((SELECT COALESCE(max(number), 0) FROM {messages}), ` +
-		`COALESCE((SELECT CAST("value" AS INTEGER) FROM {meta} WHERE "key" = 'number'), 0)) + %d, ?, ?, ?, ?, ?, ?, ?, ?)`
-)
+VALUES ` + rows + ` ON CONFLICT (id, namespace) DO NOTHING RETURNING number`
+	}
+	return texts
+}()
 
 // acceptKnownSQL uses the messages' primary key. It needs no lock, because this transaction is the
 // only writer.
@@ -45,16 +44,18 @@ JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json
 const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
 
-// countersSQL advances the last sequence and the last number given out, each kept in a row of its
-// own and found by primary key. An index on the sequence would cost on every insert, rowids may
-// change with VACUUM, and the highest number disappears with its message. A number that is given
-// out twice would match the statuses of a deleted message where foreign keys are off. The new
-// messages are already stored, so the highest number is read by its index.
-const countersSQL = `
-UPDATE {meta} SET "value" = CASE "key"
-	WHEN 'sequence' THEN CAST("value" AS INTEGER) + ?1
-	ELSE max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) END
-WHERE "key" IN ('number', 'sequence') RETURNING "key", CAST("value" AS INTEGER) - ?1`
+// takeNumbersSQL advances the counter of message numbers, a row found by its primary key. If rows
+// were inserted by hand, it continues after the highest stored number, which is read by its index.
+// That number alone is not enough: it disappears with its message, and a number that is given out
+// twice would match the statuses of a deleted message where foreign keys are off.
+const takeNumbersSQL = `
+UPDATE {meta} SET "value" = max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) + ?1
+WHERE "key" = 'number' RETURNING CAST("value" AS INTEGER) - ?1`
+
+// takeSequencesSQL advances the counter of sequences, a row found by its primary key. An index on the
+// sequence would cost on every insert, and rowids may change with VACUUM.
+const takeSequencesSQL = `
+UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
 
 // makeCountersSQL creates missing counters from what is stored. It runs once per inbox.
 const makeCountersSQL = `
@@ -94,19 +95,6 @@ INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_t
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (channel, topic, "partition", record_offset, record_timestamp) DO NOTHING`
 
-// acceptTextsSQL maps a number of rows to the statement for it.
-var acceptTextsSQL = func() map[int]string {
-	texts := make(map[int]string, len(chunks))
-	for _, size := range chunks {
-		rows := make([]string, size)
-		for i := range rows {
-			rows[i] = fmt.Sprintf(acceptRowSQL, i+1)
-		}
-		texts[size] = fmt.Sprintf(acceptNewSQL, strings.Join(rows, ", "))
-	}
-	return texts
-}()
-
 func (s *Store) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
 	return base.AcceptRetrying(ctx, s.Transaction, s, batch, nil)
 }
@@ -123,32 +111,28 @@ func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
 	_ string, _ bool, now time.Time,
 ) ([]base.StoredNumber, []base.ClaimedRow, error) {
-	received := store.SQLiteTime(now)
-	handled := make(map[base.Identity]bool, len(messages))
-	for _, m := range messages {
-		handled[base.IdentityOf(m)] = len(m.Handlers) > 0
+	number, err := s.take(ctx, pool, takeNumbersSQL, len(messages))
+	if err != nil {
+		return nil, nil, err
 	}
-	var inserted []base.StoredNumber
-	for _, size := range chunks {
-		for len(messages) >= size {
-			args := make([]any, 0, size*10)
-			for _, m := range messages[:size] {
-				args = append(args, m.ID, m.Namespace, m.TransportName, m.Type, m.Source, base.Filled(m.Content), m.ContentType,
-					m.SerializedProperties, orNull(m.OrderingKey), received)
-			}
-			rows, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), base.ScanStoredNumber, args...)
-			if err != nil {
-				return nil, nil, err
-			}
-			inserted = append(inserted, rows...)
-			messages = messages[size:]
+	first, received := number+1, store.SQLiteTime(now)
+	inserted := make([]base.StoredNumber, 0, len(messages))
+	for left := messages; len(left) > 0; {
+		size := chunks[slices.IndexFunc(chunks, func(size int) bool { return size <= len(left) })]
+		args := make([]any, 0, size*11)
+		for _, m := range left[:size] {
+			number++
+			args = append(args, m.ID, m.Namespace, number, m.TransportName, m.Type, m.Source, base.Filled(m.Content),
+				m.ContentType, m.SerializedProperties, orNull(m.OrderingKey), received)
 		}
-	}
-	// If statuses follow, inserting them advances the counters.
-	if len(inserted) > 0 && !slices.ContainsFunc(inserted, func(m base.StoredNumber) bool { return handled[m.Identity] }) {
-		if _, err := s.takeSequence(ctx, pool, 0); err != nil {
+		stored, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), store.Value[int64], args...)
+		if err != nil {
 			return nil, nil, err
 		}
+		for _, number := range stored {
+			inserted = append(inserted, base.StoredNumber{Identity: base.IdentityOf(messages[number-first]), Number: number})
+		}
+		left = left[size:]
 	}
 	return inserted, nil, nil
 }
@@ -197,7 +181,7 @@ func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []i
 func (s *Store) InsertStatuses(
 	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string, now time.Time,
 ) ([]string, []base.ClaimedRow, error) {
-	before, err := s.takeSequence(ctx, pool, len(statuses))
+	before, err := s.take(ctx, pool, takeSequencesSQL, len(statuses))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -230,25 +214,18 @@ func (s *Store) InsertStatuses(
 	return added, claimed, err
 }
 
-// takeSequence reserves count sequences and returns the one before the first. It also records which
-// numbers the stored messages have taken.
-func (s *Store) takeSequence(ctx context.Context, pool gorm.ConnPool, count int) (int64, error) {
+// take advances a counter and returns its value before.
+func (s *Store) take(ctx context.Context, pool gorm.ConnPool, statement string, count int) (int64, error) {
 	for attempt := 0; ; attempt++ {
-		before := map[string]int64{}
-		_, err := store.Query(ctx, pool, s.Text(countersSQL), func(rows *sql.Rows, value *int64) error {
-			var key string
-			err := rows.Scan(&key, value)
-			before[key] = *value
-			return err
-		}, count)
+		before, err := store.Query(ctx, pool, s.Text(statement), store.Value[int64], count)
 		if err != nil {
 			return 0, err
 		}
-		if len(before) == 2 {
-			return before["sequence"], nil
+		if len(before) == 1 {
+			return before[0], nil
 		}
 		if attempt > 0 {
-			return 0, fmt.Errorf("no sequence for %d statuses: the counters were not stored", count)
+			return 0, errors.New("the counters of numbers and sequences were not stored")
 		}
 		if _, err := store.Exec(ctx, pool, s.Text(makeCountersSQL)); err != nil {
 			return 0, err

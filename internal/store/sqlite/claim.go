@@ -101,8 +101,12 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 			base.SortClaims(claims) // RETURNING promises no order
 			claimed.Claims = append(claimed.Claims, claims...)
 		}
-		return s.attachMessages(ctx, pool, claimed.Claims)
+		return nil
 	})
+	if err == nil {
+		// Only now, so that others write meanwhile: a message stays as it is while a status of it is claimed.
+		err = s.attachMessages(ctx, claimed.Claims)
+	}
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)
 	}
@@ -137,7 +141,7 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 }
 
 // attachMessages reads each message once, however many handlers it has.
-func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
+func (s *Store) attachMessages(ctx context.Context, claims []store.Claim) error {
 	if len(claims) == 0 {
 		return nil
 	}
@@ -150,7 +154,7 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	if err != nil {
 		return err
 	}
-	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
+	stored, err := store.Query(ctx, s.Pool(ctx), s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
 		var ordered bool
 		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType,
 			&m.Properties, &m.OrderingKey, &ordered, &m.ReceivedAt)
