@@ -9,8 +9,16 @@ import (
 	"github.com/gorm-inbox/inbox/bench/trial"
 )
 
-// twiceOf sets how many messages are delivered twice at the same moment: one in twiceOf.
+// twiceOf sets how many messages are delivered twice: one in twiceOf.
 const twiceOf = 5
+
+// again is when a message is delivered the second time.
+type again bool
+
+const (
+	atTheSameMoment again = false
+	later           again = true // when the first delivery has ended
+)
 
 // deliveries simulates a transport that delivers n messages, each again until it is handled without
 // an error.
@@ -21,14 +29,20 @@ type deliveries struct {
 	refused  atomic.Int64
 }
 
-func newDeliveries(n int) *deliveries {
+func newDeliveries(n int, when again) *deliveries {
 	d := &deliveries{messages: n}
+	var second []string
 	for i, m := range ours.Messages(n) {
 		d.ids = append(d.ids, m.ID)
-		if i%twiceOf == 0 {
+		switch {
+		case i%twiceOf != 0:
+		case when == later:
+			second = append(second, m.ID)
+		default:
 			d.ids = append(d.ids, m.ID)
 		}
 	}
+	d.ids = append(d.ids, second...)
 	return d
 }
 

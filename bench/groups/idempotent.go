@@ -61,7 +61,7 @@ func idempotentOurs(atOnce int) newTrial {
 		}
 		pool.SetMaxOpenConns(atOnce)
 		pool.SetMaxIdleConns(atOnce)
-		d := newDeliveries(env.Scale(idempotentCount, idempotentQuick))
+		d := newDeliveries(env.Scale(idempotentCount, idempotentQuick), atTheSameMoment)
 		handle, err := wrapped(ctx, db, env.DSN, d)
 		if err != nil {
 			_ = pool.Close()
@@ -103,7 +103,7 @@ func idempotentByHand(
 		if err != nil {
 			return nil, err
 		}
-		d := newDeliveries(env.Scale(idempotentCount, idempotentQuick))
+		d := newDeliveries(env.Scale(idempotentCount, idempotentQuick), atTheSameMoment)
 		return onceTrial(env.DSN, d, "hand_processed", strict, func(ctx context.Context) error {
 			return d.to(ctx, atOnce, func(ctx context.Context, id string) error {
 				return once(c, ctx, id, func(db *gorm.DB) error {

@@ -52,8 +52,9 @@ var differInANumber = map[string][]string{
 	"big":           {acceptOrderedEmpty, processEmpty},
 	"idempotent": {"gormstore.Wrap, 32 at once", "check, run, mark in a transaction, 32 at once",
 		"check, run, mark without one, 32 at once"},
-	"idempotent_redis": {"redisstore, 32 at once", "SET NX, then run, 32 at once", "GET, run, SET, 32 at once"},
-	"sqlite":           {"accept with mattn", "accept with mattn, GORM one by one", "process with modernc, GORM one by one"},
+	"idempotent_redis": {"redisstore, 32 at once", "SET NX, then run, 32 at once", "GET, run, SET, 32 at once",
+		"redisstore, 32 at once, duplicates later", "GET, run, SET, 32 at once, duplicates later"},
+	"sqlite": {"accept with mattn", "accept with mattn, GORM one by one", "process with modernc, GORM one by one"},
 }
 
 // kinds returns a group's variants without those.

@@ -58,15 +58,15 @@ type redisTrial struct {
 	prefix string
 }
 
-func newRedisTrial(env *trial.Env, atOnce int) (*redisTrial, error) {
+func newRedisTrial(env *trial.Env, atOnce int, when again) (*redisTrial, error) {
 	server := env.Shared.(*benchRedis)
 	options, err := redis.ParseURL(server.url)
 	if err != nil {
 		return nil, err
 	}
 	options.PoolSize, options.ContextTimeoutEnabled = atOnce, true
-	return &redisTrial{newDeliveries(env.Scale(15_000, 3_000)), server, redis.NewClient(options), server.prefix + "-" +
-		uuid.NewString()}, nil
+	return &redisTrial{newDeliveries(env.Scale(15_000, 3_000), when), server, redis.NewClient(options),
+		server.prefix + "-" + uuid.NewString()}, nil
 }
 
 // effect is the handler.

@@ -41,6 +41,19 @@ func (l line) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	return next
 }
 
+// pass loses nothing.
+func pass(_ context.Context, _ redis.Cmder, send func() error) error { return send() }
+
+// beforeRedis7 has the server refuse SET with NX and GET, as Redis before 7.0 does.
+func (r rig) beforeRedis7(l line) line {
+	return func(ctx context.Context, cmd redis.Cmder, send func() error) error {
+		if cmd.Name() == "set" && slices.Contains(cmd.Args(), any("get")) {
+			return r.client.Do(ctx, "set", r.key(), "", "nx", "xx").Err()
+		}
+		return l(ctx, cmd, send)
+	}
+}
+
 // on returns a store that uses such a line.
 func (r rig) on(t *testing.T, l line, opts ...func(*redisstore.Options)) *redisstore.Store {
 	t.Helper()
@@ -132,19 +145,25 @@ func TestClaimWhoseResponseIsLostLeavesTheKeyFree(t *testing.T) {
 
 func TestClaimThatTheClientRepeatsIsItsOwn(t *testing.T) {
 	r := newRig(t)
-	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+	repeating := line(func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		if cmd.Name() == "set" {
 			_ = send() // its response is lost
 		}
 		return send()
-	}, func(o *redisstore.Options) { o.WaitTimeout = 0 })
-	handled(t, store)
-	require.True(t, processed(t, store))
+	})
+	for name, l := range map[string]line{"in one step": repeating, "before Redis 7": r.beforeRedis7(repeating)} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, r.client.Del(t.Context(), r.key()).Err())
+			store := r.on(t, l, func(o *redisstore.Options) { o.WaitTimeout = 0 })
+			handled(t, store)
+			require.True(t, processed(t, store))
+		})
+	}
 }
 
 func TestClaimThatTheClientRepeatsAndCannotReadLeavesTheKeyFree(t *testing.T) {
 	r := newRig(t)
-	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+	store := r.on(t, r.beforeRedis7(func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		switch cmd.Name() {
 		case "set":
 			_ = send() // its response is lost
@@ -152,16 +171,37 @@ func TestClaimThatTheClientRepeatsAndCannotReadLeavesTheKeyFree(t *testing.T) {
 			return errLine
 		}
 		return send()
-	})
+	}))
 	_, err := store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
 	require.ErrorIs(t, err, errLine)
-	require.ErrorContains(t, err, "look at the claim: ")
 	require.Empty(t, r.value(t))
 
 	require.NoError(t, r.client.Set(t.Context(), r.key(), "claimed other", time.Minute).Err())
 	_, err = store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
 	require.ErrorIs(t, err, errLine)
 	require.Equal(t, "claimed other", r.value(t), "another's claim is not ours to release")
+}
+
+// TestServerBeforeRedis7IsAskedInTwoStepsFromTheFirstRefusalOn also checks that a claim that ends
+// between the two steps counts neither as ours nor as a duplicate.
+func TestServerBeforeRedis7IsAskedInTwoStepsFromTheFirstRefusalOn(t *testing.T) {
+	r := newRig(t)
+	var sets atomic.Int32
+	store := r.on(t, r.beforeRedis7(func(ctx context.Context, cmd redis.Cmder, send func() error) error {
+		switch {
+		case cmd.Name() == "set":
+			sets.Add(1)
+		case cmd.Name() == "get" && sets.Load() == 1:
+			require.NoError(t, r.client.Del(ctx, r.key()).Err())
+		}
+		return send()
+	}))
+	require.NoError(t, r.client.Set(t.Context(), r.key(), "claimed other", time.Minute).Err())
+	handled(t, store)
+	require.EqualValues(t, 2, sets.Load())
+	duplicate, err := store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.NoError(t, err)
+	require.True(t, duplicate)
 }
 
 func TestBodyIsCancelledBeforeALeaseThatCannotBeRenewedEnds(t *testing.T) {
@@ -286,17 +326,61 @@ func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, <-closed)
 }
 
+// TestHookThatHangsDoesNotKeepABodyPastItsLease checks that renewals are bounded even where the store
+// trusts the client to end its commands in time.
+func TestHookThatHangsDoesNotKeepABodyPastItsLease(t *testing.T) {
+	t.Parallel()
+	const lease = 2 * time.Second
+	r := newRig(t)
+	client := r.another(t, respectDeadlines)
+	var hanging atomic.Bool
+	hang := make(chan struct{})
+	client.AddHook(line(func(_ context.Context, cmd redis.Cmder, send func() error) error {
+		if hanging.Load() && strings.HasPrefix(cmd.Name(), "eval") {
+			<-hang
+		}
+		return send()
+	}))
+	store := r.storeOn(t, client, func(o *redisstore.Options) { o.Lease = lease })
+	warm(t, store)
+	_, err := store.Run(t.Context(), run(payment), func(ctx context.Context) error {
+		hanging.Store(true)
+		select {
+		case <-ctx.Done():
+		case <-time.After(patience):
+		}
+		require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+		require.Positive(t, r.client.PTTL(t.Context(), r.key()).Val(), "the claim must still hold when the body is cancelled")
+		hanging.Store(false)
+		close(hang)
+		return nil
+	})
+	require.ErrorIs(t, err, idempotent.ErrLost)
+	require.False(t, processed(t, store))
+}
+
 func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
+	for name, configure := range map[string]func(o *redis.Options){
+		"beside its caller": func(*redis.Options) {},
+		"called directly":   respectDeadlines,
+	} {
+		t.Run(name, func(t *testing.T) { testPanicOfTheClient(t, configure) })
+	}
+}
+
+func testPanicOfTheClient(t *testing.T, configure func(o *redis.Options)) {
 	r := newRig(t)
 	core, logs := observer.New(zapcore.DebugLevel)
 	var broken atomic.Value
 	broken.Store("get")
-	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
+	client := r.another(t, configure)
+	client.AddHook(line(func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		if strings.HasPrefix(cmd.Name(), broken.Load().(string)) {
 			panic("a hook's bug")
 		}
 		return send()
-	}, func(o *redisstore.Options) {
+	}))
+	store := r.storeOn(t, client, func(o *redisstore.Options) {
 		o.Lease = time.Second
 		o.Logger = zap.New(core)
 	})

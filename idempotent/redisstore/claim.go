@@ -21,7 +21,7 @@ type claim struct {
 
 // Pauses between two checks of another call's claim.
 const (
-	firstPause = 10 * time.Millisecond
+	firstPause = time.Millisecond // as long as a call takes whose body is short
 	maxPause   = 500 * time.Millisecond
 )
 
@@ -33,21 +33,14 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplic
 	waitUntil := time.Now().Add(s.options.WaitTimeout)
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		sent := time.Now()
-		ours, err := s.setIfFree(ctx, c)
+		made, value, err := s.setIfFree(ctx, c)
 		if err != nil {
-			s.forget(ctx, c)
+			s.forget(ctx, c) // it may have been made
 			return nil, false, fmt.Errorf("claim: %w", err)
-		}
-		value := ""
-		if !ours {
-			if value, err = s.get(ctx, c.key); err != nil {
-				s.forget(ctx, c) // the claim may be ours: see below
-				return nil, false, fmt.Errorf("look at the claim: %w", err)
-			}
 		}
 		switch {
 		// The value is our own if the client repeated the command after the response was lost.
-		case ours || value == claimedValue(c.token):
+		case made || value == claimedValue(c.token):
 			c.until = sent.Add(s.options.Lease)
 			return c, false, nil
 		case strings.HasPrefix(value, processedPrefix):
@@ -79,7 +72,7 @@ func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) 
 // end of the lease. It does so even if ctx has ended, which may be why the body failed. It returns
 // ErrLost if the claim has become another call's.
 func (s *Store) giveUp(ctx context.Context, c *claim) error {
-	switch released, err := s.script(context.WithoutCancel(ctx), releaseScript, c); {
+	switch released, err := do(context.WithoutCancel(ctx), s, s.script(releaseScript, c)); {
 	case err != nil:
 		return fmt.Errorf("release: %w", err)
 	case released < 0:
@@ -101,7 +94,7 @@ func (s *Store) forget(ctx context.Context, c *claim) { _ = s.giveUp(ctx, c) }
 // can still write the marker.
 func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention time.Duration) error {
 	for attempt := 1; ; attempt++ {
-		kept, err := s.script(context.WithoutCancel(ctx), finaliseScript, c, marker, milliseconds(retention))
+		kept, err := do(context.WithoutCancel(ctx), s, s.script(finaliseScript, c, marker, milliseconds(retention)))
 		switch {
 		case err == nil && kept == 1:
 			return nil

@@ -46,10 +46,34 @@ end
 return 0`)
 )
 
-// do runs one command, for at most OperationTimeout. Clients respect a context only if they are
-// configured to (ContextTimeoutEnabled), and then only its deadline. So the command runs on a
-// goroutine of its own; if it outlasts do, Close waits for it.
-func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (T, error) {
+// do runs one command, for at most OperationTimeout. A client that respects deadlines is called
+// directly: a goroutine for each command takes more than half as much CPU as the command itself.
+func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (value T, err error) {
+	if !s.direct {
+		return beside(ctx, s, command)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
+	defer cancel()
+	defer s.recovered(&err)
+	return command(ctx)
+}
+
+// respectsDeadlines reports whether the client ends each command when its context's deadline has
+// passed. Of a wrapper that is not known.
+func respectsDeadlines(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return c.Options().ContextTimeoutEnabled
+	}
+	return false
+}
+
+// beside runs one command, for at most OperationTimeout, on a goroutine of its own: it returns in
+// time even if the client, or one of its hooks, ignores the context. If the command outlasts beside,
+// Close waits for it.
+func beside[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -92,11 +116,30 @@ func (s *Store) recovered(err *error) {
 	}
 }
 
-// setIfFree makes the claim, unless the key has a value.
-func (s *Store) setIfFree(ctx context.Context, c *claim) (bool, error) {
-	return do(ctx, s, func(ctx context.Context) (bool, error) {
+// setIfFree makes the claim, unless the key has a value. It returns that value then; "" if it is
+// gone meanwhile.
+func (s *Store) setIfFree(ctx context.Context, c *claim) (made bool, value string, err error) {
+	if !s.setThenGet.Load() {
+		value, err := do(ctx, s, func(ctx context.Context) (string, error) {
+			return s.client.SetArgs(ctx, c.key, claimedValue(c.token),
+				redis.SetArgs{Mode: "NX", TTL: s.options.Lease, Get: true}).Result()
+		})
+		if errors.Is(err, redis.Nil) {
+			return true, "", nil
+		}
+		if !redis.HasErrorPrefix(err, "syntax error") {
+			return false, value, err
+		}
+		s.setThenGet.Store(true)
+	}
+	made, err = do(ctx, s, func(ctx context.Context) (bool, error) {
 		return s.client.SetNX(ctx, c.key, claimedValue(c.token), s.options.Lease).Result()
 	})
+	if made || err != nil {
+		return made, "", err
+	}
+	value, err = s.get(ctx, c.key)
+	return false, value, err
 }
 
 // get returns the key's value; "" if it has none.
@@ -108,12 +151,13 @@ func (s *Store) get(ctx context.Context, key string) (string, error) {
 	return value, err
 }
 
-// script runs a script by its digest, or by its text if the server does not know it (any more).
-func (s *Store) script(ctx context.Context, script *redis.Script, c *claim, arguments ...any) (int, error) {
+// script returns the command that runs a script by its digest, or by its text if the server does not
+// know it (any more).
+func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ctx context.Context) (int, error) {
 	arguments = append([]any{claimedValue(c.token)}, arguments...)
-	return do(ctx, s, func(ctx context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
 		return script.Run(ctx, s.client, []string{c.key}, arguments...).Int()
-	})
+	}
 }
 
 // forGood are parts of responses that repeating a command does not change: the key holds no string,

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/idempotent"
@@ -12,21 +13,37 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, waits := range map[string]time.Duration{"waiting": 6 * time.Second, "not waiting": 0} {
+	for name, c := range map[string]struct {
+		waits  time.Duration
+		client func(t *testing.T, r rig) redis.UniversalClient
+	}{
+		"waiting":        {6 * time.Second, func(_ *testing.T, r rig) redis.UniversalClient { return r.client }},
+		"not waiting":    {0, func(_ *testing.T, r rig) redis.UniversalClient { return r.client }},
+		"before Redis 7": {6 * time.Second, clientBeforeRedis7},
+		"called directly": {6 * time.Second, func(t *testing.T, r rig) redis.UniversalClient {
+			return r.another(t, respectDeadlines)
+		}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 				r := newRig(t)
 				return idempotenttest.Fixture{
-					Store:   r.store(t, func(o *redisstore.Options) { o.WaitTimeout = waits }),
+					Store:   r.storeOn(t, c.client(t, r), func(o *redisstore.Options) { o.WaitTimeout = c.waits }),
 					Forgets: true,
-					Waits:   waits,
+					Waits:   c.waits,
 					Crash:   r.crash,
 					Usurp:   r.usurp,
 				}
 			})
 		})
 	}
+}
+
+func clientBeforeRedis7(t *testing.T, r rig) redis.UniversalClient {
+	client := r.another(t)
+	client.AddHook(r.beforeRedis7(pass))
+	return client
 }
 
 // crash returns when the lease of the dead process has ended.

@@ -17,7 +17,9 @@ type Payment struct {
 
 // This store uses the application's client, for all handlers of a channel.
 func Example() {
-	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}})
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: []string{"localhost:6379"}, ContextTimeoutEnabled: true,
+	})
 	defer func() { _ = client.Close() }()
 	store, err := redisstore.New(client, func(o *redisstore.Options) {
 		o.KeyPrefix = "payments"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // Fractions of the lease.
@@ -23,37 +24,33 @@ func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end f
 	held, cancel := context.WithCancelCause(ctx)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-	go func() {
+	// Most bodies return before the first renewal is due. So the goroutine starts only then.
+	first := time.AfterFunc(time.Until(c.until)-s.options.Lease+s.options.Lease/renewalsPerLease, func() {
 		lost := s.keep(renewing, c)
 		if lost != nil {
 			cancel(lost)
 		}
 		ended <- lost
-	}()
-	return held, func() error {
+	})
+	return held, func() (lost error) {
 		stop()
-		lost := <-ended
+		if !first.Stop() {
+			lost = <-ended
+		}
 		cancel(nil)
 		return lost
 	}
 }
 
-// keep renews the claim every third of its lease, more often after a failure. It returns why the
-// claim was lost, or nil when ctx ends.
+// keep renews the claim at once and then every third of its lease, more often after a failure. It
+// returns why the claim was lost, or nil when ctx ends.
 //
 // By our own clock no other call can have the claim before the margin at the end of the lease. From
 // then on the body must be cancelled: by the time it stops, another call may have begun.
 func (s *Store) keep(ctx context.Context, c *claim) error {
 	margin := s.options.Lease / marginsPerLease
-	timer := time.NewTimer(time.Until(c.until) - s.options.Lease + s.options.Lease/renewalsPerLease)
-	defer timer.Stop()
 	var failed error
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
 		pause := s.options.Lease / retriesPerLease
 		switch renewed, err := s.renew(ctx, c, c.until.Add(-margin)); {
 		case ctx.Err() != nil:
@@ -75,7 +72,9 @@ func (s *Store) keep(ctx context.Context, c *claim) error {
 			}
 			return fmt.Errorf("%w: it could not be renewed: %w", idempotent.ErrLost, failed)
 		}
-		timer.Reset(min(pause, left))
+		if !routine.Sleep(ctx, min(pause, left)) {
+			return nil
+		}
 	}
 }
 
@@ -84,7 +83,7 @@ func (s *Store) renew(ctx context.Context, c *claim, deadline time.Time) (bool, 
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	sent := time.Now()
-	renewed, err := s.script(ctx, renewScript, c, milliseconds(s.options.Lease))
+	renewed, err := beside(ctx, s, s.script(renewScript, c, milliseconds(s.options.Lease)))
 	if err != nil || renewed != 1 {
 		return false, err
 	}

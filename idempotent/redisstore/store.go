@@ -22,6 +22,7 @@ import (
 type Store struct {
 	client  redis.UniversalClient
 	owned   bool // whether Open made the client
+	direct  bool // whether the client respects deadlines
 	options Options
 	log     *zap.Logger
 
@@ -29,6 +30,7 @@ type Store struct {
 	evictionWarned  atomic.Bool  // whether warnEviction was called
 	evictionChecked atomic.Int64 // when, since made, the server was last found not to evict; 0 if never
 	ready           atomic.Bool  // whether a script was tried
+	setThenGet      atomic.Bool  // whether the server, Redis before 7.0, refuses SET with NX and GET
 	commands        sync.WaitGroup
 }
 
@@ -51,7 +53,7 @@ func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, e
 		return nil,
 			fmt.Errorf("redisstore: option Database is %d, but a client that is given to New has its database: set it there, or use Open", n)
 	}
-	return &Store{client: client, options: o, log: o.Logger, made: time.Now()}, nil
+	return newStore(client, o), nil
 }
 
 // checkClient refuses clients with which keys do not stay on their server. If a server does not
@@ -84,7 +86,13 @@ func Open(address string, configure ...func(o *Options)) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{client: redis.NewClient(found), owned: true, options: o, log: o.Logger, made: time.Now()}, nil
+	s := newStore(redis.NewClient(found), o)
+	s.owned = true
+	return s, nil
+}
+
+func newStore(client redis.UniversalClient, o Options) *Store {
+	return &Store{client: client, direct: respectsDeadlines(client), options: o, log: o.Logger, made: time.Now()}
 }
 
 // Close waits for commands that have timed out and are still running, which the client's own
