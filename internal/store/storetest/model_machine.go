@@ -119,7 +119,8 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 		// A year before noon: no sequence gets ahead of the database's clock.
 		model:     newModel(noon.AddDate(-1, 0, 0), !s.postgres()),
 		workerIDs: []string{"", uuid.NewString(), uuid.NewString()},
-		ends: map[string]store.Place{}, claimed: map[version]bool{}, seen: map[string]models.HandlerStatus{}, unadvanced: map[store.Lane]bool{},
+		ends:      map[string]store.Place{},
+		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{}, unadvanced: map[store.Lane]bool{},
 	}
 	for number := range m.workerIDs[1:] {
 		workerStep{Worker: number + 1, What: "heartbeat"}.run(m)
