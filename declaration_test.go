@@ -136,8 +136,8 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 		"option Concurrency = 0: must be 1 or more": func(o *inbox.Options) {
 			o.Processor.Concurrency = 0
 		},
-		"option Prefetch = -2: must be 0 or more, or -1 for as many as Concurrency": func(o *inbox.Options) {
-			o.Processor.Prefetch = -2
+		"option Prefetch = -1: must be 0 or more": func(o *inbox.Options) {
+			o.Processor.Prefetch = -1
 		},
 		"option HandlerTimeout = -1ns: must be 0 (no limit) or more": func(o *inbox.Options) {
 			o.Processor.HandlerTimeout = -1

@@ -436,16 +436,16 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 		b := newBlocking()
 		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
-			o.Processor.Prefetch = 5
+			o.Processor.Mode = processor.ModeExclusive // otherwise what waits is released for other workers
 		}),
 			inboxtest.Handlers(inboxtest.Do("h", b.handle)))
-		inboxtest.Accept(t, ib, "m1", "m2", "m3")
+		inboxtest.Accept(t, ib, "m1", "m2")
 		inboxtest.Start(t, ib)
 		inboxtest.Receive(t, b.entered, "m1")
-		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Queued == 2 }, "the others are claimed")
+		inboxtest.Eventually(t, func() bool { return ib.Health().Processor.Queued == 1 }, "the other is claimed")
 		inboxtest.Eventually(t, func() bool {
 			return stays(t, ib, clock, "healthy").Backlog[0].Due == 0
-		}, "a look finds them claimed")
+		}, "a look finds it claimed")
 		clock.Advance(3 * time.Minute)
 		becomes(t, ib, "degraded no_progress")
 		close(b.leave)

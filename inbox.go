@@ -104,6 +104,10 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
+	notifyTx := ib.store.NotifyTx
+	if !cfg.options.Processor.Listen {
+		notifyTx = nil
+	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
 		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
 		NotStored: synchronousChannels(cfg.channels),
@@ -111,9 +115,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		StatementTimeout: cfg.options.Processor.StatementTimeout, Retention: cfg.options.Cleanup.Retention,
 		Redactor: cfg.redactor,
 		Clock:    cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
-		Wake: func(keys []string) {
-			ib.processor.Wake(keys...)
-		},
+		Wake:     func(keys []string) { ib.processor.Wake(keys...) },
+		NotifyTx: notifyTx,
 		Reserve: func(wanted map[string]int) acceptor.Reservation {
 			if r := ib.processor.Reserve(wanted); r != nil {
 				return r
@@ -170,7 +173,7 @@ func (ib *Inbox) instrument() error {
 }
 
 func (cfg *config) storeOptions() store.Options {
-	return store.Options{Announces: cfg.options.Processor.Listen, TestClock: clock.IsTest(cfg.clock)}
+	return store.Options{TestClock: clock.IsTest(cfg.clock)}
 }
 
 // validateDB returns what this database does not support, and what the marker stores of Inline channels refuse.
@@ -179,9 +182,6 @@ func (ib *Inbox) validateDB() error {
 		return errors.New("the *gorm.DB is nil")
 	}
 	var all []error
-	if dialect := ib.db.Dialector.Name(); ib.cfg.options.Processor.Listen && dialect != "postgres" {
-		all = append(all, fmt.Errorf("option Listen requires PostgreSQL (got %s)", dialect))
-	}
 	level := ib.cfg.options.Processor.TxIsolation
 	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("",
 		level) {

@@ -159,9 +159,6 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.tables.checkAtStart(ctx); err != nil {
 		return err
 	}
-	if err := ib.checkListen(ctx); err != nil {
-		return err
-	}
 	ib.warnPool()
 	ib.warnWithoutInbox()
 	if err := ib.prepareInline(ctx); err != nil {
@@ -185,21 +182,6 @@ func (ib *Inbox) checkFile(ctx context.Context) error {
 		err = errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
 			"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate (in tests fxtest.OpenDB), " +
 			"for github.com/mattn/go-sqlite3 file:inbox.db?_journal_mode=WAL&_busy_timeout=10000&_txlock=immediate")
-	}
-	return err
-}
-
-// checkListen refuses a pool whose driver cannot listen. Whether notifications arrive shows later and may change, so
-// Health reports that.
-func (ib *Inbox) checkListen(ctx context.Context) error {
-	if !ib.cfg.options.Processor.Listen || ib.cfg.manual {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
-	err := ib.store.CanListen(ctx)
-	if errors.Is(err, store.ErrCannotListen) {
-		return fmt.Errorf("option Listen cannot be used with this pool: %w", err)
 	}
 	return err
 }

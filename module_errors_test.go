@@ -158,7 +158,6 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 			o.Schema = "a b"
 			o.TablePrefix = "a-b"
 			o.Middleware = append(o.Middleware, nil)
-			o.Processor.Listen = true
 		}),
 		inbox.Channel("empty"),
 		inbox.Channel("twice", inbox.On("t", nothing("a", handler.Timeout(-1)), nothing("a"), nil)),
@@ -193,8 +192,7 @@ func TestAllMistakesOfAnInboxAreReportedTogether(t *testing.T) {
 		"New": {func() error {
 			_, err := inbox.New("orders", fxtest.OpenDB(t), declaration...)
 			return err
-		}(), append(wants, "option Listen requires PostgreSQL",
-			`channel "inline": idempotent handler "d": option Retention = -1ns`,
+		}(), append(wants, `channel "inline": idempotent handler "d": option Retention = -1ns`,
 			`channel "inline": idempotent handler "d": option Duplicates = "x"`)},
 		"Module":      {startError(inbox.Module("orders", declaration...)), wants},
 		"ValidateApp": {fx.ValidateApp(inbox.Module("orders", declaration...)), wants},

@@ -24,8 +24,8 @@ func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	o := inbox.DefaultOptions()
 	require.NoError(t, o.Validate())
 	p, c := o.Processor, o.Cleanup
-	require.Equal(t, []any{5, 5 * time.Minute, 30 * time.Second, 100, 10, -1},
-		[]any{p.MaxRetries, p.MaxRetryDelay, p.PollingInterval, p.BatchSize, p.Concurrency, p.Prefetch})
+	require.Equal(t, []any{5, 5 * time.Minute, 30 * time.Second, true, 500, 10, 2000},
+		[]any{p.MaxRetries, p.MaxRetryDelay, p.PollingInterval, p.Listen, p.BatchSize, p.Concurrency, p.Prefetch})
 	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute},
 		[]any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
 	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute},

@@ -40,6 +40,7 @@ type Acceptor struct {
 	measure                     *telemetry.Instruments
 	hooks                       handler.Hooks
 	wake                        func(handlerKeys []string)
+	notifyTx                    func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	reserve                     func(wanted map[string]int) Reservation
 	decoders                    map[string]*envelope.Decoder
 	redactor                    redaction.Redactor
@@ -52,7 +53,7 @@ type Acceptor struct {
 }
 
 // Config is what an Acceptor works with. Every field is required except Namespaces, Decoders,
-// NotStored, Own, Hooks, Instruments, Redactor and Reserve.
+// NotStored, Own, Hooks, Instruments, Redactor, NotifyTx and Reserve.
 type Config struct {
 	Store    store.Acceptor
 	Registry *registry.Registry
@@ -80,9 +81,12 @@ type Config struct {
 	Instruments *telemetry.Instruments
 	// Redactor redacts why a record is bad before that is stored or published.
 	Redactor redaction.Redactor
-	// Wake notifies the processor that these handlers have new statuses. It never blocks (contract
-	// 4.7).
+	// Wake notifies the processor, and the workers of other processes, that these handlers have new
+	// statuses. It never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
+	// NotifyTx makes the commit of a caller's transaction notify the workers of all processes. If it
+	// is nil, none are.
+	NotifyTx func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	// Reserve asks the processor for slots for so many new statuses, by handler key, to run them
 	// without a claim (contract 5.17). It is quick. A nil result means that this process runs
 	// nothing. If Reserve is nil, all statuses are left to claims.
@@ -100,6 +104,7 @@ func New(cfg Config) (*Acceptor, error) {
 		statementTimeout: cfg.StatementTimeout, retention: cfg.Retention,
 		clock: cfg.Clock,
 		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
+		notifyTx: cfg.NotifyTx,
 		reserve:  cfg.Reserve,
 		decoders: map[string]*envelope.Decoder{}, namespaces: cfg.Namespaces, redactor: cfg.Redactor,
 	}
@@ -168,8 +173,10 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 		return nil, err
 	}
 	receipt := &Receipt{Results: p.results, acceptor: a, plan: p}
-	handlertx.AfterCommit(tx, receipt.committed)
-	return receipt, nil
+	if !handlertx.AfterCommit(tx, receipt.committed) {
+		err = a.notifyAtCommit(ctx, tx, p)
+	}
+	return receipt, err
 }
 
 // Receipt is the result of AcceptTx.
@@ -211,6 +218,9 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	took(err)
 	if err != nil {
 		dispatching.failed(err)
+		if store.MayBeCommitted(err) { // what is committed comes again as duplicates, which wake no one
+			a.wake(slices.Collect(maps.Keys(p.keys)))
+		}
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
 	}
 	p.take(stored)
@@ -232,9 +242,23 @@ func (a *Acceptor) persistTx(ctx context.Context, tx *gorm.DB, p *plan) error {
 	return nil
 }
 
+// notifyAtCommit makes the commit of the caller's transaction notify all workers, because nothing
+// else learns of that commit.
+func (a *Acceptor) notifyAtCommit(ctx context.Context, tx *gorm.DB, p *plan) error {
+	if a.notifyTx == nil || !p.added() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	defer cancel()
+	if err := a.notifyTx(ctx, tx, slices.Collect(maps.Keys(p.keys))...); err != nil {
+		return fmt.Errorf("accept in transaction: %w", err)
+	}
+	return nil
+}
+
 // wakeFor wakes the processor if the plan added statuses of which it is not notified yet.
 func (a *Acceptor) wakeFor(p *plan) {
-	if !p.notified && slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 }) {
+	if !p.notified && p.added() {
 		a.wake(slices.Collect(maps.Keys(p.keys)))
 	}
 }

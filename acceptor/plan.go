@@ -24,6 +24,11 @@ type plan struct {
 	notified bool
 }
 
+// added reports whether statuses were added.
+func (p *plan) added() bool {
+	return slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 })
+}
+
 // plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored
 // with traceparent.
 func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {

@@ -64,8 +64,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	dialect := db.Dialector.Name()
-	// On PostgreSQL it always notifies: it cannot know whether a worker listens.
-	st, err := dialects.New(db, opts.Naming, store.Options{Announces: dialect == "postgres"})
+	st, err := dialects.New(db, opts.Naming, store.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}

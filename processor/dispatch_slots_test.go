@@ -67,7 +67,8 @@ func TestLocalDispatchDoesNotStarveAFewOlderStatuses(t *testing.T) {
 func TestAcceptThatWaitsForALockHoldsNoIdleSlots(t *testing.T) {
 	// Not on SQLite: its accepts do their waiting before they reserve anything.
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := startDispatching(t, d.DB, statementTimeout(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		ib := startDispatching(t, d.DB, slots(10, 10), statementTimeout(inboxtest.Patience),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		tx := d.DB.Begin() // a long transaction of another connection
 		defer tx.Rollback()
 		_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("x"))

@@ -23,7 +23,7 @@ func unhurried() inbox.Option {
 		inboxtest.Defaults(o)
 		p := &o.Processor
 		p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
-		p.StopBudget, p.PollingInterval = time.Second, time.Hour
+		p.StopBudget, p.PollingInterval, p.Listen = time.Second, time.Hour, false
 	})
 }
 

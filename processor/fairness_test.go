@@ -158,3 +158,29 @@ func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
 		require.Contains(t, next(messages-60), elsewhere[1].MessageID)
 	})
 }
+
+// Contract 5.2: a worker whose calls hang keeps no messages that another worker could run.
+func TestWhatWaitsTooLongForASlotIsRunByAnotherWorker(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite one worker at a time claims
+		h := newHanging()
+		defer close(h.letGo)
+		busy := inboxtest.New(t, d.DB, inboxtest.Brisk(), slots(2, 5), inboxtest.Handlers(inboxtest.Do("a", h.run)))
+		inboxtest.Accept(t, busy, many(4)...)
+		inboxtest.Start(t, busy)
+		inboxtest.Eventually(t, func() bool {
+			return h.running.Load() == 2 && busy.Health().Processor.Queued == 2
+		}, "two run and two wait")
+		a, got := arrivals()
+		free := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(a))
+		inboxtest.Start(t, free)
+		for range 2 {
+			inboxtest.Receive(t, got, "what has waited")
+		}
+		inboxtest.Eventually(t, func() bool { return free.Counters().Processed == 2 }, "each is run once")
+		require.EqualValues(t, 2, h.running.Load())
+		for _, s := range inboxtest.Statuses(t, busy) {
+			require.Zero(t, s.ErrorCount)
+			require.Zero(t, s.AbandonedCount)
+		}
+	})
+}

@@ -87,7 +87,7 @@ func (p *Processor) Start(context.Context) error {
 		defer executor.close()
 		p.supervise(work, alive, a, first)
 	})
-	if p.opts.Listen {
+	if p.listens() {
 		a.services.Go(func() { p.listen(work) })
 	}
 	p.mu.Lock()
@@ -247,7 +247,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 			unstored++ // a hook hangs, so at least the result that it was called for is not known to be stored
 		}
 	}
-	p.announceReleased(a.hard)
+	p.announcer.wait(a.hard) // for the statuses that this stop has released, too
 	if s := a.current(); s != nil {
 		s.end(errStopping)
 		settled := unstored == 0 && a.left.count() == 0

@@ -2,17 +2,19 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // listen wakes the loop when other processes notify of new statuses, until ctx ends. Polling
 // continues, so nothing depends on a notification. While listening fails, the log says so from time
-// to time, and health shows it.
+// to time, and health shows it. Where no notification can arrive, the log says so once.
 func (p *Processor) listen(ctx context.Context) {
 	first := max(p.opts.restartDelay()/50, time.Millisecond)
 	longest := 12 * p.opts.restartDelay()
@@ -26,7 +28,18 @@ func (p *Processor) listen(ctx context.Context) {
 		if time.Since(began) > longest { // it worked for a while
 			pause = first
 		}
-		p.listening.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
+		if unable := errors.Is(err, store.ErrCannotListen); unable || errors.Is(err, store.ErrSharedSession) {
+			p.polls.Do(func() {
+				p.log.Info("inbox: notifications cannot arrive, what other processes accept is found by polling", zap.Error(err))
+			})
+			p.listening.End(nil)
+			if unable {
+				return // the driver does not change
+			}
+			pause = longest
+		} else {
+			p.listening.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
+		}
 		routine.Sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}
@@ -73,15 +86,13 @@ func (p *Processor) wakeAnnounced(keys []string) {
 	}
 }
 
-// announceReleased notifies the other workers that this one released claims during its stop: they
-// are due now, and this worker will not run them.
-func (p *Processor) announceReleased(hard context.Context) {
-	if !p.opts.Listen || !p.released.Swap(false) {
-		return
-	}
-	stmt, cancel := context.WithTimeout(hard, p.opts.StatementTimeout)
-	defer cancel()
-	if err := p.store.Notify(stmt); err != nil {
-		p.log.Warn("inbox: notifying other workers of released claims failed, they find them by polling", zap.Error(err))
+// listens reports whether this process notifies others, and is notified by them. SQLite has no
+// notifications.
+func (p *Processor) listens() bool { return p.opts.Listen && !p.store.SingleWriter() }
+
+// announce notifies the workers of other processes that these handlers have new statuses.
+func (p *Processor) announce(handlerKeys ...string) {
+	if p.listens() {
+		p.announcer.announce(handlerKeys...)
 	}
 }

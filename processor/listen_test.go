@@ -4,11 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
@@ -200,34 +204,144 @@ func TestStopNotifiesOtherWorkersOfWhatItReleases(t *testing.T) {
 	})
 }
 
-func TestListenIsRefusedWhereNoNotificationCanArrive(t *testing.T) {
-	_, err := inbox.New("test", testenv.SQLite(t), inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }),
-		inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-	require.ErrorContains(t, err, `inbox "test": option Listen requires PostgreSQL (got sqlite)`)
-
-	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite is refused before it starts
+// Contract 4.7.
+func TestWorkerThatCannotListenSaysSoOnceAndPolls(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite nothing is said
 		pool, err := sql.Open("pgx veiled", d.DSN())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, pool.Close()) })
 		db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}))
 		require.NoError(t, err)
-		ib := inboxtest.New(t, db, inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Listen = true
-		}), inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
-		require.ErrorContains(t, ib.Start(context.Background()),
-			"option Listen cannot be used with this pool: listen: the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
-		require.False(t, ib.Health().Processor.Running)
+		observe, logs := inboxtest.Observe()
+		handler, got := arrivals()
+		worker := inboxtest.New(t, db, inboxtest.Brisk(), observe, inboxtest.Handlers(handler),
+			inbox.Configure(func(o *inbox.Options) { o.Processor.PollingInterval = 100 * time.Millisecond }))
+		other := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		for range 2 {
+			require.NoError(t, worker.Start(context.Background()))
+			inboxtest.Accept(t, other, uuid.NewString())
+			inboxtest.Receive(t, got, "what the poll finds")
+			inboxtest.Eventually(t, func() bool {
+				return logs.FilterMessage("inbox: notifications cannot arrive, what other processes accept is found by polling").Len() > 0
+			}, "the log says so")
+			require.NoError(t, worker.Health().Degraded())
+			require.NoError(t, worker.Stop(context.Background()))
+		}
+		said := logs.FilterMessage("inbox: notifications cannot arrive, what other processes accept is found by polling").All()
+		require.Len(t, said, 1)
+		require.Equal(t, zap.InfoLevel, said[0].Level)
+		require.Contains(t, said[0].ContextMap()["error"],
+			"the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib): its connections are processor_test.veil")
+	})
+}
+
+// Contract 4.7.
+func TestProcessesThatDoNotListenNotifyNoOne(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		silent := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = false }),
+			inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		l, err := inboxtest.Store(t, d.Another(t)).Listen(t.Context())
+		require.NoError(t, err)
+		defer l.Close()
+		inboxtest.Accept(t, silent, "1")
+		inboxtest.Start(t, silent)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, silent) }, "it works")
+		require.NoError(t, silent.DB().Transaction(func(tx *gorm.DB) error {
+			_, err := silent.AcceptTx(t.Context(), tx, inboxtest.Message("2"))
+			return err
+		}))
+		require.NoError(t, silent.Stop(t.Context()))
+		require.NoError(t, inboxtest.Store(t, d.DB).Notify(t.Context(), "the end"))
+		keys, err := l.Next(t.Context(), inboxtest.Patience)
+		require.NoError(t, err)
+		require.Equal(t, []string{"the end"}, keys)
+		require.Len(t, listeners(t, silent.DB()), 1, "it does not listen either")
+	})
+}
+
+// Contract 4.7.
+func TestAcceptsNotifyOfNewStatusesThatOthersMayClaim(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		a, got := arrivals()
+		accepting := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("b", inboxtest.Nothing), a))
+		dispatching := startDispatching(t, d.Another(t), inboxtest.Handlers(a),
+			inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = true }))
+		for len(got) > 0 {
+			<-got
+		}
+		awaitListening(t, accepting, got)
+		l, err := inboxtest.Store(t, d.Another(t)).Listen(t.Context())
+		require.NoError(t, err)
+		defer l.Close()
+		next := func() []string {
+			t.Helper()
+			keys, err := l.Next(t.Context(), inboxtest.Patience)
+			require.NoError(t, err)
+			return keys
+		}
+		inboxtest.Accept(t, accepting, "1", "2", "3")
+		require.Equal(t, []string{"a", "b"}, next())
+		inboxtest.Accept(t, accepting, "1", "2", "3") // duplicates
+		require.NoError(t, inboxtest.Store(t, d.DB).Notify(t.Context(), "duplicates"))
+		require.Equal(t, []string{"duplicates"}, next())
+		inboxtest.Eventually(t, func() bool {
+			before, silent := dispatching.Counters().HandedOff, true
+			inboxtest.Accept(t, dispatching, uuid.NewString())
+			require.NoError(t, inboxtest.Store(t, d.DB).Notify(t.Context(), "the end"))
+			for keys := next(); keys[0] != "the end"; keys = next() {
+				silent = false
+			}
+			return silent && dispatching.Counters().HandedOff > before
+		}, "what a process dispatches itself is not announced")
+	})
+}
+
+// Contract 4.7: notifications do not hold up each other's commits.
+func TestManyAcceptsShareFewNotifications(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // SQLite has no notifications
+		accepting := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("a", inboxtest.Nothing)))
+		l, err := inboxtest.Store(t, d.Another(t)).Listen(t.Context())
+		require.NoError(t, err)
+		defer l.Close()
+		began := time.Now()
+		var accepts sync.WaitGroup
+		for i := range 8 {
+			accepts.Go(func() {
+				for n := range 50 {
+					inboxtest.Accept(t, accepting, fmt.Sprint(i, "-", n))
+				}
+			})
+		}
+		accepts.Wait()
+		most := int(time.Since(began)/(3*time.Millisecond)) + 2
+		inboxtest.Start(t, accepting)
+		require.NoError(t, accepting.Stop(t.Context())) // which waits for the last notification
+		require.NoError(t, inboxtest.Store(t, d.DB).Notify(t.Context(), "the end"))
+		received := 0
+		for {
+			keys, err := l.Next(t.Context(), inboxtest.Patience)
+			require.NoError(t, err)
+			if keys[0] == "the end" {
+				break
+			}
+			received++
+		}
+		require.Positive(t, received)
+		require.LessOrEqual(t, received, most+1, "one every 3 ms, and one of the stop")
 	})
 }
 
 // veiled is a driver that hides pgx from type assertions.
 type veiled struct{ driver.Driver }
 
-type veil struct{ driver.Conn }
+type veil struct{ *stdlib.Conn }
 
 func (v veiled) Open(dsn string) (driver.Conn, error) {
 	conn, err := v.Driver.Open(dsn)
-	return veil{conn}, err
+	if err != nil {
+		return nil, err
+	}
+	return veil{conn.(*stdlib.Conn)}, nil
 }
 
 func init() { sql.Register("pgx veiled", veiled{stdlib.GetDefaultDriver()}) }

@@ -46,7 +46,7 @@ type loop struct {
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
-	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.prefetch(), BatchSize: p.opts.BatchSize}
+	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.Prefetch, BatchSize: p.opts.BatchSize}
 	l := &loop{pool: p.newPool(limits, a.completer, a.executor), act: a, session: s}
 	l.within = func(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
 		return s.work(), func() {}, s.mayStart

@@ -29,7 +29,7 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		// other follows.
 		ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = 11 * time.Second
-			o.Processor.Prefetch = lost
+			o.Processor.Concurrency = lost
 		}),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)

@@ -25,42 +25,39 @@ type Options struct {
 	MaxRetryDelay time.Duration `yaml:"max_retry_delay" env:"MAX_RETRY_DELAY"`
 	// PollingInterval is the longest wait between polls for due work. What this
 	// process accepts, and what is known to come due, does not wait for a poll, so do
-	// not shorten it for speed. It matters for what other processes accept while
-	// Listen is off: when a poll finds such work, the next one follows after 100 ms,
-	// and the wait doubles up to PollingInterval while nothing is found. Only what
-	// comes after a quiet time waits long. Default 30 s (contract 4.7, 5.1).
+	// not shorten it for speed. It matters for what other processes accept where no
+	// notification arrives, see Listen: when a poll finds such work, the next one
+	// follows after 100 ms, and the wait doubles up to PollingInterval while nothing is
+	// found. Only what comes after a quiet time waits long. Default 30 s (contract 4.7,
+	// 5.1).
 	PollingInterval time.Duration `yaml:"polling_interval" env:"POLLING_INTERVAL"`
 	// Listen notifies the workers of other processes at once when one process accepts
-	// messages, by PostgreSQL's LISTEN and NOTIFY. Without it they find the messages
-	// by polling, see PollingInterval. Each started inbox then keeps one connection of
-	// its own open, beside the pool, with the settings of the pool's. Set it in all
-	// processes of an inbox: only those that have it notify, and are notified.
+	// messages, by PostgreSQL's LISTEN and NOTIFY. Each started inbox keeps one
+	// connection for it, beside the pool, with the settings of the pool's. While that
+	// connection is lost, health is degraded. Where no notification can arrive (behind a
+	// pooler in transaction mode, with a driver other than pgx, on SQLite), workers find
+	// the messages by polling, see PollingInterval.
 	//
-	// Do not use it where the processes that accept also process and keep up, because they
-	// notify themselves. Do not use it for many single messages a second: PostgreSQL commits
-	// one transaction with a notification at a time, so that accepting messages one by one
-	// from many connections falls to about half its rate. A batch sends one notification,
-	// whatever its size. Do not use it behind a pooler in transaction mode, which lets no
-	// notification through: the inbox then logs that, degrades its health, and polls. Do not
-	// use it with AcceptTx in transactions that are prepared for a two-phase commit:
-	// PostgreSQL refuses notifications there.
-	//
-	// It needs PostgreSQL and pgx (what gorm.io/driver/postgres uses by default); with
-	// anything else the inbox does not start. While the connection is lost, health is
-	// degraded and polling goes on. Default off (contract 4.7).
+	// Do not switch it off for speed: a process sends at most one notification every
+	// 3 ms, after its commits. Switch it off, in all processes of an inbox, where
+	// connections are scarce, or where transactions with AcceptTx are prepared for a
+	// two-phase commit: PostgreSQL refuses notifications in those. Default on (contract
+	// 4.7).
 	Listen bool `yaml:"listen" env:"LISTEN"`
-	// BatchSize bounds one claim. Do not raise it alone: what is claimed waits in
-	// memory for a slot, see Prefetch. Default 100.
+	// BatchSize bounds one claim, and how many results are stored together. Do not leave
+	// it so high for messages of a megabyte: a claim reads so many into memory.
+	// Default 500 (contract 5.2).
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 	// Concurrency is how many handlers run at once; a handler below its fair share may
 	// start beyond it. Do not set it above what the database pool can serve.
 	// Default 10 (contract 5.2).
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
-	// Prefetch is how many slots' worth of claims may wait in memory; -1 means as many
-	// as Concurrency. What this process accepts is dispatched into the same slots
-	// without a claim: with fewer slots than an accept brings, the rest is claimed. Do
-	// not raise it for slow handlers: other workers could run what waits here.
-	// Default -1 (contract 5.17).
+	// Prefetch bounds how many slots' worth of claims may wait in memory. How many do
+	// depends on the handlers: as much as they run in 100 ms, 32 MB each at most. What
+	// has waited for a second is released for other workers. What this process accepts
+	// is dispatched into the same slots without a claim. Do not set it to 0 for less
+	// memory: claims then wait for free slots, and slots for claims. Default 2,000
+	// (contract 5.2, 5.17).
 	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 	// HandlerTimeout limits each attempt; exceeding it is a failure. 0 is no limit.
 	// Do not set it below what the slowest handler needs; handlers can have their own
@@ -159,7 +156,7 @@ const lockName = "processor"
 func DefaultOptions() Options {
 	return Options{
 		MaxRetries: 5, MaxRetryDelay: 5 * time.Minute,
-		PollingInterval: 30 * time.Second, BatchSize: 100, Concurrency: 10, Prefetch: -1,
+		PollingInterval: 30 * time.Second, Listen: true, BatchSize: 500, Concurrency: 10, Prefetch: 2000,
 		StuckHandlerGrace: time.Minute, StuckMessageThreshold: 5 * time.Minute,
 		HeartbeatInterval: 5 * time.Second, SweepInterval: 5 * time.Second, WorkerTimeout: 30 * time.Second,
 		MaxAbandoned: 10, UnknownKeyGrace: 10 * time.Minute,
@@ -193,14 +190,11 @@ func (o Options) Validate() []error {
 		value, least int
 	}{
 		{"MaxRetries", o.MaxRetries, 0}, {"BatchSize", o.BatchSize, 1}, {"Concurrency", o.Concurrency, 1},
-		{"MaxAbandoned", o.MaxAbandoned, 1},
+		{"Prefetch", o.Prefetch, 0}, {"MaxAbandoned", o.MaxAbandoned, 1},
 	} {
 		if counted.value < counted.least {
 			refuse(counted.name, counted.value, fmt.Sprintf("%d or more", counted.least))
 		}
-	}
-	if o.Prefetch < -1 {
-		refuse("Prefetch", o.Prefetch, "0 or more, or -1 for as many as Concurrency")
 	}
 	if allowed := handlertx.RefusedIsolation("", o.TxIsolation); allowed != "" {
 		refuse("TxIsolation", o.TxIsolation, allowed)
@@ -233,11 +227,3 @@ func (o Options) lockPatience() time.Duration { return 2 * o.WorkerTimeout }
 
 // groupWindow is how long a result may wait for others to be stored with, BatchSize at most.
 const groupWindow = 20 * time.Millisecond
-
-// prefetch resolves the -1 of Prefetch.
-func (o Options) prefetch() int {
-	if o.Prefetch < 0 {
-		return o.Concurrency
-	}
-	return o.Prefetch
-}

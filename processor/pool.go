@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -51,16 +52,17 @@ func (w *pool) start() {
 		g := newGroup(tasks)
 		if w.late != nil && w.late(g) {
 			w.giveBack(g.tasks, errLate)
-			h.Ended()
+			h.NotStarted()
 			continue
 		}
 		// Since the last check the circuit may have opened, or another group's probe may have
 		// started.
 		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
 		if len(g.tasks) == 0 {
-			h.Ended()
+			h.NotStarted()
 			continue
 		}
+		g.started = time.Now()
 		w.running[g] = true
 		w.executor.run(func() { w.attempt(g) })
 	}
@@ -112,7 +114,7 @@ func (w *pool) noteFinished(g *group) {
 	delete(w.running, g)
 	h := w.slotsOf(g.handler)
 	if !g.overdue {
-		h.Ended()
+		h.Ended(time.Since(g.started))
 	} else if !g.stuck() {
 		h.Returned()
 	}
@@ -121,9 +123,14 @@ func (w *pool) noteFinished(g *group) {
 
 // enqueue queues tasks of one handler, or releases them if no call of it may start.
 func (w *pool) enqueue(tasks []*task, front bool) {
-	if len(tasks) > 0 {
-		w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
+	if len(tasks) == 0 {
+		return
 	}
+	now := time.Now()
+	for _, t := range tasks {
+		t.queued = now
+	}
+	w.giveBack(w.slotsOf(tasks[0].Handler).Enqueue(tasks, front), errUnreturned)
 }
 
 // noteOverdue replaces the slot of a handler that ignores its cancelled context. Its claims stay

@@ -53,11 +53,13 @@ type Processor struct {
 	locking    *condition.Condition
 	listening  *condition.Condition
 	cutting    *condition.Condition
-	released   atomic.Bool // whether claims were released since the last stop
 
 	progress atomic.Int64 // when an attempt last ended, by the injected clock, in nanoseconds; 0 if none has
 
 	loop atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
+
+	announcer announcer
+	polls     sync.Once // logs that no notification can arrive
 
 	lockFreed routine.Signal // set when a ProcessPending of this process has released the lock
 
@@ -146,6 +148,8 @@ func New(cfg Config) (*Processor, error) {
 		p.policies[h] = newPolicy(h, opts, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
+	p.announcer = announcer{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
+		keys: map[string]bool{}}
 	p.fleet = newFleet(p.opts, cfg.Registry, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
 		now: cfg.Clock.Now,
@@ -163,8 +167,12 @@ func New(cfg Config) (*Processor, error) {
 }
 
 // Wake makes the processor claim due statuses of these handlers now, or of all handlers without
-// arguments. It never blocks, and does nothing while the processor is not started (contract 4.7).
-func (p *Processor) Wake(handlerKeys ...string) { p.wakeup.wake(handlerKeys...) }
+// arguments; a processor that is not started does not. With Options.Listen the workers of other
+// processes claim, too. It never blocks (contract 4.7).
+func (p *Processor) Wake(handlerKeys ...string) {
+	p.wakeup.wake(handlerKeys...)
+	p.announce(handlerKeys...)
+}
 
 func (p *Processor) newCompleter(h *held) *completer {
 	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
@@ -235,9 +243,8 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 	switch {
 	case !r.next.IsZero():
 		p.wakeup.at(r.next)
-	case r.outcome == handler.AttemptReleased: // due now, perhaps for a later session of this same worker
-		p.released.Store(true)
-		p.wakeup.wake(r.Handler.Key())
+	case r.outcome == handler.AttemptReleased: // due now, for other workers or for a later session of this one
+		p.Wake(r.Handler.Key())
 	}
 	switch r.outcome {
 	case handler.AttemptFailed:

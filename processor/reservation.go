@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -98,10 +99,11 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
 		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
 	}
+	l.p.announce(slices.Collect(maps.Keys(unclaimed))...)
 	if !l.take(r, claims, attempts, unclaimed) {
 		l.giveBackLate(attempts)
 		for key := range unclaimed {
-			l.p.Wake(key)
+			l.p.wakeup.wake(key)
 		}
 		return
 	}
@@ -161,7 +163,8 @@ func (r *Reservation) free() {
 	l.reservations = slices.DeleteFunc(l.reservations, func(other *Reservation) bool { return other == r })
 }
 
-// lapse lets claims use the slots of reservations that have expired.
+// lapse lets claims use the slots of reservations that have expired, and releases tasks that have
+// waited for a slot for so long that other workers should run them.
 func (l *loop) lapse() {
 	now := time.Now()
 	for _, r := range l.reservations {
@@ -169,16 +172,32 @@ func (l *loop) lapse() {
 			r.grant.Expire()
 		}
 	}
-}
-
-// nextLapse returns when the next reservation expires; zero if there is none.
-func (l *loop) nextLapse() time.Time {
-	for _, r := range l.reservations {
-		if !r.grant.Expired() {
-			return r.until
+	if l.p.opts.Mode == ModeCompeting {
+		for _, h := range l.sched.Handlers() {
+			l.giveBack(h.DropLate(now), errWaited)
 		}
 	}
-	return time.Time{}
+}
+
+// nextLapse returns when lapse has to run next; zero if it need not.
+func (l *loop) nextLapse() (next time.Time) {
+	sooner := func(at time.Time) {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	for _, r := range l.reservations {
+		if !r.grant.Expired() {
+			sooner(r.until)
+			break
+		}
+	}
+	if l.p.opts.Mode == ModeCompeting {
+		for _, h := range l.sched.Handlers() {
+			sooner(h.Overstays())
+		}
+	}
+	return next
 }
 
 // noteLost schedules reconciling if an accept's response was lost. Call it only while no claim is

@@ -209,6 +209,7 @@ var (
 // Causes for which a claim is released without an attempt.
 var (
 	errPaused     = attempt.NewInterruption("its handler is paused")
+	errWaited     = attempt.NewInterruption("it waited too long for a slot, other workers may be free")
 	errCircuit    = attempt.NewInterruption("its handler's circuit breaker is open")
 	errUnreturned = attempt.NewInterruption("its handler's calls do not return")
 	errLate       = attempt.NewInterruption("its claim waited too long behind others")

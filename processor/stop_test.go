@@ -101,10 +101,9 @@ func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 1
-			o.Processor.Prefetch = 20
+			o.Processor.Concurrency = 5
 			o.Processor.StopBudget = soon
-		}),
+		}), exclusiveMode(), // otherwise what waits is released for other workers
 			inboxtest.Handlers(
 				inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 					running <- m.ID
@@ -112,7 +111,9 @@ func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 				})))
 		inboxtest.Accept(t, ib, many(10)...)
 		require.NoError(t, ib.Start(context.Background()))
-		inboxtest.Receive(t, running, "a handler")
+		for range 5 {
+			inboxtest.Receive(t, running, "a handler")
+		}
 		inboxtest.Eventually(t, func() bool {
 			var claimed int64
 			require.NoError(t, d.DB.Table(ib.Tables().HandlerStatuses()).Where("processing_started_at IS NOT NULL").Count(&claimed).Error)

@@ -23,6 +23,7 @@ type task struct {
 
 	claim  store.Claim
 	policy *policy
+	queued time.Time   // when it was queued in this process
 	report func(error) // reports to the circuit breaker that admitted it
 	waited bool        // whether its wait since it became due was measured
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
@@ -201,6 +202,7 @@ func (i *interruptions) note(t *task) {
 type group struct {
 	handler *handler.Handler
 	tasks   []*task
+	started time.Time
 	overdue bool // set by the pool's owner: it no longer holds a slot
 
 	report func(error) // reports to the circuit breaker that admitted a batch
@@ -223,6 +225,17 @@ func newGroup(tasks []*task) *group {
 func (t *task) MayGroup() bool {
 	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount == 0 &&
 		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
+}
+
+// QueuedAt returns when the task was queued.
+func (t *task) QueuedAt() time.Time { return t.queued }
+
+// Size returns the bytes of its message's content.
+func (t *task) Size() int {
+	if t.claim.Message == nil {
+		return 0
+	}
+	return len(t.claim.Message.Content)
 }
 
 // again returns the tasks that must run once more, reset for it.

@@ -200,20 +200,20 @@ func TestPauseGivesBackWhatIsQueued(t *testing.T) {
 		var ran atomic.Int64
 		letGo := make(chan bool)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
-			o.Processor.Concurrency = 1
-			o.Processor.Prefetch = 10
-		}), inboxtest.Handlers(
-			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran.Add(1); <-letGo; return nil })))
-		inboxtest.Accept(t, ib, many(11)...)
+			o.Processor.Concurrency = 5
+		}), exclusiveMode(), // otherwise what waits is released for other workers
+			inboxtest.Handlers(
+				inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error { ran.Add(1); <-letGo; return nil })))
+		inboxtest.Accept(t, ib, many(10)...)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool {
-			return ran.Load() == 1 && claimed(t, ib) == 11
-		}, "one runs, the others are queued")
+			return ran.Load() == 5 && claimed(t, ib) == 10
+		}, "five run, the others are queued")
 		require.NoError(t, ib.Pause(context.Background(), "h"))
-		inboxtest.Eventually(t, func() bool { return claimed(t, ib) == 1 }, "the queue was given back")
+		inboxtest.Eventually(t, func() bool { return claimed(t, ib) == 5 }, "the queue was given back")
 		close(letGo)
-		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 1 }, "the running one completed")
-		require.EqualValues(t, 1, ran.Load())
+		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == 5 }, "the running ones completed")
+		require.EqualValues(t, 5, ran.Load())
 		require.NoError(t, ib.Resume(context.Background(), "h"))
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all completed")
 	})

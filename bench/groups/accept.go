@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/peers/river"
 	"github.com/gorm-inbox/inbox/bench/trial"
@@ -20,7 +21,11 @@ const (
 	gormBatches = "GORM CreateInBatches"
 )
 
-const copyBoth = "COPY into the same two tables"
+const (
+	copyBoth         = "COPY into the same two tables"
+	singlesNotifying = "inbox one by one, 32 connections"
+	singlesSilent    = "the same without Listen"
+)
 
 // Accept measures storing messages with one pending status each.
 func Accept() trial.Group {
@@ -28,12 +33,17 @@ func Accept() trial.Group {
 		Name: "accept", Unit: "message",
 		About: "messages stored with one pending status each, in batches of 500 on two connections",
 		Variants: acceptVariants(1,
+			trial.Variant{Name: singlesNotifying, New: acceptSingles(true)},
+			trial.Variant{Name: singlesSilent, New: acceptSingles(false)},
 			trial.Variant{Name: "River InsertManyFast", New: acceptRiver(river.InsertManyFast, 1)},
 			trial.Variant{Name: "River InsertMany", New: acceptRiver(river.InsertMany, 1)},
 			trial.Variant{Name: "Watermill SQL Publish", New: acceptWatermill},
 			trial.Variant{Name: "gue EnqueueBatch", New: acceptGue},
 		),
-		Lines: []trial.Line{trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75).Times(3)},
+		Lines: []trial.Line{
+			trial.Ratio("accept_vs_copy", "inbox", copyBoth, 0.75).Times(3),
+			trial.Ratio("accept_one_by_one_listen_vs_not", singlesNotifying, singlesSilent, 0.9).Times(2),
+		},
 	}
 }
 
@@ -56,6 +66,24 @@ func acceptVariants(handlers int, others ...trial.Variant) []trial.Variant {
 		{Name: gormEach, New: acceptByHand(handlers, 8_000, 2_000, 8, gormOneByOne)},
 		{Name: gormBatches, New: acceptByHand(handlers, acceptCount, acceptQuick, acceptConnections, gormInBatches)},
 	}, others...)
+}
+
+// acceptSingles accepts one message in each call.
+func acceptSingles(listen bool) func(context.Context, *trial.Env) (*trial.Trial, error) {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, err := ours.Open(ctx, env.DSN, 1, inbox.Configure(func(o *inbox.Options) { o.Processor.Listen = listen }))
+		if err != nil {
+			return nil, err
+		}
+		n := env.Scale(20_000, 8_000)
+		messages := ours.Messages(n)
+		return &trial.Trial{
+			Count: n,
+			Run:   func(ctx context.Context) error { return ib.AcceptAll(ctx, messages, 1, 32) },
+			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, 0) },
+			Close: ib.Close,
+		}, nil
+	}
 }
 
 func acceptOurs(handlers int) func(context.Context, *trial.Env) (*trial.Trial, error) {

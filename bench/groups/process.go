@@ -2,6 +2,7 @@ package groups
 
 import (
 	"context"
+	"time"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
@@ -15,6 +16,11 @@ import (
 // Variants that lines compare.
 const (
 	BatchesOf2000 = "inbox, batches of 2,000"
+
+	defaults        = "inbox with defaults"
+	mixed           = "inbox with 10 slots and calls of up to 5 ms"
+	mixedDefaults   = "inbox with defaults and calls of up to 5 ms"
+	longTransaction = "SKIP LOCKED in a long transaction, 2 workers"
 
 	river2000 = "River, 2,000 workers"
 	river1000 = "River, 1,000 workers"
@@ -56,12 +62,14 @@ func Process() trial.Group {
 		Variants: []trial.Variant{
 			{Name: "inbox", New: processOurs(processCount, processQuick, processOptions()...)},
 			{Name: BatchesOf2000, New: processOurs(processCount, processQuick, largeBatches()...)},
-			{Name: "inbox, defaults", New: processOurs(20_000, 5_000)},
+			{Name: defaults, New: processOurs(processCount, processQuick)},
+			{Name: mixed, New: processMixed(processOptions()...)},
+			{Name: mixedDefaults, New: processMixed()},
 			{Name: river2000, New: processRiver(river.Bench(2_000), processCount, processQuick)},
 			{Name: river1000, New: processRiver(river.Bench(1_000), processCount, processQuick)},
 			{Name: river500, New: processRiver(river.Bench(500), processCount, processQuick)},
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
-			{Name: "SKIP LOCKED in a long transaction, 2 workers", New: processByHand(processCount, processQuick, skipLocked)},
+			{Name: longTransaction, New: processByHand(processCount, processQuick, skipLocked)},
 			// Slow variants process fewer messages. Their speed does not depend on the number.
 			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
 			{Name: textbook8, New: processByHand(8_000, 3_000, textbookOf(8))},
@@ -77,6 +85,9 @@ func Process() trial.Group {
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5).Times(2),
+			trial.Ratio("process_defaults_vs_tuned", defaults, "inbox", 0.7).Times(2),
+			trial.Ratio("process_mixed_defaults_vs_tuned", mixedDefaults, mixed, 0.7),
+			trial.RatioOfBest("process_vs_blog_loop", inboxBench(), []string{longTransaction}, 0),
 			trial.Ratio("process_vs_textbook", BatchesOf2000, textbook, 30).Times(2),
 			trial.Ratio("process_vs_textbook_8_at_once", BatchesOf2000, textbook8, 0),
 		},
@@ -91,6 +102,39 @@ func processOurs(full, quick int, options ...inbox.Option) newTrial {
 		}
 		n := env.Scale(full, quick)
 		return processStored(ctx, env, ib, n, func(context.Context) error { return nil })
+	}
+}
+
+// processMixed processes messages for three handlers at ten slots: one that does nothing, one that takes a
+// millisecond and one that takes five.
+func processMixed(options ...inbox.Option) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, err := ours.OpenWith(ctx, env.DSN, func(called func()) (specs []*inbox.HandlerSpec) {
+			for _, takes := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
+				specs = append(specs, inbox.Func("bench-"+takes.String(),
+					func(ctx context.Context, _ handler.Message[[]byte]) error {
+						called()
+						select {
+						case <-ctx.Done():
+						case <-time.After(takes):
+						}
+						return ctx.Err()
+					}))
+			}
+			return specs
+		}, append(options, inbox.Configure(func(o *inbox.Options) { o.Processor.Concurrency = 10 }))...)
+		if err != nil {
+			return nil, err
+		}
+		n := env.Scale(4_000, 1_500)
+		messages := ours.Messages(n)
+		if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
+			ib.Close()
+			return nil, err
+		}
+		t := &trial.Trial{Count: 3 * n, Run: completing(ib, 3*n), Close: ib.Close}
+		t.Check = func(ctx context.Context) error { return ib.CheckStored(ctx, n, 3*n, 3*n) }
+		return t, nil
 	}
 }
 

@@ -56,6 +56,7 @@ func newRigOn(t *testing.T, w *wire) *rig {
 			o.Processor.Concurrency = 200
 			o.Processor.BatchSize = 1000
 			o.Processor.Prefetch = 1000
+			o.Processor.Listen = false // notifications come beside what is counted, at most one every 3 ms
 		}))
 	require.NoError(t, err)
 	require.NoError(t, r.Migrate(t.Context()))
@@ -269,5 +270,5 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 		processing)
 	require.Less(t, accepting, 13.0)
 	require.Less(t, bytes, 6500.0) // 4,700 in a usual build; the race detector drops buffers at random
-	require.Less(t, processing, 24.5)
+	require.Less(t, processing, 23.9)
 }

@@ -60,13 +60,14 @@ func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 }
 
 // quotas returns how many messages to claim for each handler. Together they take at most
-// min(BatchSize, free slots + prefetch) slots, spread evenly over the handlers that may have
-// work. A handler below its fair share gets the difference on top, so that no other handler's
+// min(BatchSize, free slots + what may wait ahead) slots, spread evenly over the handlers that may
+// have work. A handler below its fair share gets the difference on top, so that no other handler's
 // backlog or hanging calls can starve it.
 func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	running, queued := s.totals()
 	l := s.limits
-	free := max(0, min(l.BatchSize, l.Concurrency+l.Prefetch-running-queued))
+	ahead := s.ahead(nil)
+	free := max(0, min(l.BatchSize, l.Concurrency+ahead-running-queued))
 	fair := s.fair(nil)
 	var wanting []*Handler[T]
 	starving, known, enough := false, true, 0
@@ -82,11 +83,11 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	if len(wanting) == 0 {
 		return nil
 	}
-	// A small claim costs as much as a large one, so wait until half of the prefetch is used.
+	// A small claim costs as much as a large one, so wait until half of what may wait is used.
 	// Do not wait if a handler is below its fair share, or if there are slots for everything
 	// that is known to be due: Reserve keeps these free and gives away the others, so waiting
 	// would free no more.
-	needed := min(l.BatchSize, l.Prefetch/2+1)
+	needed := min(l.BatchSize, ahead/2+1)
 	if known {
 		needed = min(needed, enough)
 	}

@@ -114,7 +114,7 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 		return nil
 	}
 	running, queued := s.totals()
-	free, backlog := s.limits.Concurrency+s.limits.Prefetch-running-queued, false
+	free, backlog := s.limits.Concurrency+s.ahead(wanted)-running-queued, false
 	for _, h := range s.handlers {
 		free -= h.expected()
 		if wanted[h] == 0 {

@@ -1,5 +1,7 @@
 package scheduler
 
+import "time"
+
 // Rules are what does not change for one handler.
 type Rules struct {
 	Key string
@@ -56,6 +58,7 @@ type Handler[T Task] struct {
 	nextDueKnown  bool
 	paused        bool
 	circuitOpen   bool // as of the last ApplyCircuit
+	pace          pace
 }
 
 // Key returns the handler key.
@@ -78,6 +81,7 @@ func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 		if h.rules.GroupSize > 1 && !t.MayGroup() {
 			h.alone++
 		}
+		h.pace.queued(t.Size())
 	}
 	return nil
 }
@@ -115,8 +119,14 @@ func (h *Handler[T]) Drop() []T {
 	return dropped
 }
 
-// Ended frees the slot of a group.
-func (h *Handler[T]) Ended() { h.running-- }
+// Ended frees the slot of a group that has held it for as long as it took.
+func (h *Handler[T]) Ended(took time.Duration) {
+	h.running--
+	h.pace.ended(took)
+}
+
+// NotStarted frees the slot of a group that does not run.
+func (h *Handler[T]) NotStarted() { h.running-- }
 
 // Overdue replaces the slot of a group whose call ignores its cancelled context (contract
 // 5.4). At maxStuck such calls no further call starts: the queue is dropped, atLimit is true.
@@ -203,17 +213,18 @@ func (h *Handler[T]) claimable() bool {
 	return h.mayBeDue && !h.paused && h.canRun() && !h.circuit().Shut() && h.room() > 0
 }
 
-// room returns how many more slots' worth may be claimed. A handler with a limit of its own gets
-// at most twice that limit, so that no worker hoards what others could run. A probe comes alone.
+// room returns how many more slots' worth may be claimed: what may run, and what may wait ahead of
+// that. A handler with a limit of its own gets at most twice that limit, so that no worker hoards
+// what others could run. A probe comes alone.
 func (h *Handler[T]) room() int {
 	limit := h.limit()
 	switch {
 	case h.circuit().Probing():
 		return limit - h.busy()
 	case h.rules.Concurrency > 0:
-		return limit + min(limit, h.limits.Prefetch) - h.busy()
+		return limit + min(limit, h.ahead()) - h.busy()
 	default:
-		return h.limits.Concurrency + h.limits.Prefetch + h.limits.BatchSize
+		return limit + h.ahead() - h.busy()
 	}
 }
 

@@ -10,7 +10,8 @@ import "time"
 type Limits struct {
 	// Concurrency is the number of slots. A group of messages takes one slot.
 	Concurrency int
-	// Prefetch is how many slots' worth of messages may be claimed beyond the free slots.
+	// Prefetch bounds how many slots' worth of messages may be claimed beyond the free slots. How
+	// many are depends on how fast the handlers are.
 	Prefetch int
 	// BatchSize is how many slots' worth of messages one claim may ask for.
 	BatchSize int
@@ -24,6 +25,9 @@ func (l *Limits) maxStuck() int { return l.Concurrency }
 type Task interface {
 	// MayGroup reports whether the message may run in one group with others.
 	MayGroup() bool
+	// QueuedAt returns when it was queued, and Size the bytes of its content.
+	QueuedAt() time.Time
+	Size() int
 }
 
 // Scheduler divides the slots of one process among its handlers.

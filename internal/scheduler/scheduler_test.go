@@ -9,11 +9,17 @@ import (
 
 // message is the Task of these tests.
 type message struct {
-	id    int
-	alone bool
+	id     int
+	alone  bool
+	queued time.Time
+	size   int
 }
 
 func (m message) MayGroup() bool { return !m.alone }
+
+func (m message) QueuedAt() time.Time { return m.queued }
+
+func (m message) Size() int { return m.size }
 
 func messages(n int) []message {
 	all := make([]message, n)
@@ -159,10 +165,10 @@ func TestHandlersAlternateForSlots(t *testing.T) {
 	require.Equal(t, "aaaa", started(), "nothing else has work")
 	s.Handler("b").Enqueue(messages(10), false)
 	require.Equal(t, "bb", started(), "its fair share, although all slots are taken")
-	s.Handler("a").Ended()
+	s.Handler("a").Ended(time.Nanosecond)
 	require.Empty(t, started(), "more calls run than there are slots")
-	s.Handler("a").Ended()
-	s.Handler("a").Ended()
+	s.Handler("a").Ended(time.Nanosecond)
+	s.Handler("a").Ended(time.Nanosecond)
 	require.Equal(t, "a", started(), "a is below its fair share")
 }
 

@@ -83,17 +83,16 @@ type Acceptor interface {
 // Announcer notifies other processes of statuses that are due.
 type Announcer interface {
 	// Notify announces to the Listeners of other processes that statuses of these handler keys are
-	// due. Without keys it means statuses of any key. Accepts announce the statuses that they add
-	// without a claim in the same way: once, at their commit, and with AcceptTx to this process as
-	// well. Notify does nothing unless the store was made with Options.Announces.
+	// due. Without keys it means statuses of any key. On SQLite it does nothing.
 	Notify(ctx context.Context, handlerKeys ...string) error
+	// NotifyTx makes the commit of the caller's transaction do what Notify does, for this process's
+	// Listener as well. On SQLite it does nothing.
+	NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	// Listen opens a connection to receive those notifications. It returns once it has received one
 	// of its own. It returns ErrSharedSession behind a pooler that gives each transaction another
 	// session, and then leaves nothing behind there. It returns ErrNotReceived if ctx ends before, and
 	// ErrCannotListen if the pool's driver is not pgx, and on SQLite.
 	Listen(ctx context.Context) (Listener, error)
-	// CanListen returns Listen's ErrCannotListen without opening a Listener.
-	CanListen(ctx context.Context) error
 }
 
 // Claimer finds due statuses and claims them for a worker.
@@ -355,8 +354,6 @@ type Listener interface {
 
 // Options adjust a store.
 type Options struct {
-	// Announces makes accepts notify the Listeners of other processes. PostgreSQL only.
-	Announces bool
 	// TestClock means that the batches' times come from a test's clock, which the database's clock
 	// does not bound. A status is then created at AcceptBatch.Now. Otherwise it is created no later
 	// than the database's clock (contract 3.5).

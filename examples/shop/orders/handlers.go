@@ -57,9 +57,7 @@ func NewTill(ib func() *inbox.Inbox) *Till { return &Till{ib} }
 // or neither. Nothing is sent to Kafka from in here, where a rollback could not
 // take it back: Announcer does that, with retries of its own.
 //
-// What is accepted here is found by the next poll (PollingInterval), or on
-// PostgreSQL with the option Listen at once: the receipt's Wake is for after the commit,
-// which is not in a handler's hands.
+// What is accepted here runs after that transaction's commit.
 func (t *Till) Handle(ctx context.Context, tx *gorm.DB, m handler.Message[Order]) error {
 	if err := tx.Create(&Payment{OrderID: m.Payload.ID, Cents: m.Payload.Cents}).Error; err != nil {
 		return err

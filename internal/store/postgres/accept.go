@@ -26,21 +26,20 @@ import (
 // {latest} is NULL, because the database's clock does not bound that.
 //
 // The first row of the result has no ID. Its number is how many messages are new. The new messages
-// follow if they are fewer than $19. Usually all are new, and then nothing has to be read to know
+// follow if they are fewer than $18. Usually all are new, and then nothing has to be read to know
 // which ones are.
 var acceptNewSQL = `
-WITH ` + acceptFresh("$20") + `, added AS (
+WITH ` + acceptFresh("$19") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key
-	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::text[])
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
-	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($18::text[])[1])
+	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
 	ORDER BY s.position
-	RETURNING handler_key, worker_id
-)` + announceSQL("$14") + `
-SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh, announced
+)
+SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh
 UNION ALL
-SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $19::bigint`
+SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $18::bigint`
 
 // acceptFresh returns the part of the statement that inserts messages, with contents as the
 // parameter of their contents.
@@ -52,11 +51,11 @@ SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $19
 func acceptFresh(contents string) string {
 	return `fresh AS (
 	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
-	SELECT m.id, COALESCE(m.namespace, ($17::text[])[1]),
+	SELECT m.id, COALESCE(m.namespace, ($16::text[])[1]),
 		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
 		m.ordering_key, $8::timestamptz
-	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $15::integer[], $16::integer[], $5::text[], $6::text[], $7::bytea[], $17::text[])
+	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
 	ON CONFLICT (id, namespace) DO NOTHING
 	RETURNING id, namespace, number
@@ -88,13 +87,13 @@ var acceptStatusesSQL = `
 WITH added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
 	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, {latest}), s.lane_handler, s.lane_key
-	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $8::bigint[])
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
 	ORDER BY s.position
 	ON CONFLICT (message_number, handler_key) DO NOTHING
-	RETURNING id, handler_key, worker_id
-)` + announceSQL("$7") + `
-SELECT id FROM added, announced`
+	RETURNING id
+)
+SELECT id FROM added`
 
 // acceptDeleteSQL deletes statuses by handler_statuses_pkey.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
@@ -117,11 +116,7 @@ func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 	if err != nil {
 		return nil, base.Doing("accept", err)
 	}
-	// The caller's commit sends the notification, and this process does not learn of that commit.
-	// So its own listener must receive the notification too.
-	toAll := *p
-	toAll.origin.String = ""
-	results, err := base.Accept(ctx, pool, &toAll, batch)
+	results, err := base.Accept(ctx, pool, p, batch)
 	return results, base.Doing("accept", err)
 }
 
@@ -146,7 +141,7 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}
 	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties),
 		orNone(orderings), now.UTC(),
-		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, p.origin, places, lengths,
+		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, places, lengths,
 		once(namespaces), once(statusNamespaces)}
 	if worker != "" {
 		return p.insertClaimed(ctx, pool, args, contents, worker, statuses)
@@ -198,7 +193,7 @@ func (p *Store) InsertStatuses(
 		numbers[i] = row.Number
 	}
 	added, err := store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
-		laneHandlers, laneKeys, p.origin, numbers)
+		laneHandlers, laneKeys, numbers)
 	return added, nil, err
 }
 

@@ -19,19 +19,19 @@ import (
 // again, and claims nothing.
 var acceptClaimedSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $19::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
-), ` + acceptFresh("$21") + `, added AS (
+	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
+), ` + acceptFresh("$20") + `, added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key, processing_started_at, worker_id)
 	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key,
 		CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id
-	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $18::text[], $20::boolean[])
+	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[], $19::boolean[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, claim, position)
-	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($18::text[])[1])
+	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
 	LEFT JOIN worker ON s.claim
 	ORDER BY s.position
-	RETURNING id, message_number, handler_key, ctid, created_at, worker_id
-)` + announceSQL("$14") + `
-SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM announced, fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
+	RETURNING id, message_number, ctid, created_at, worker_id
+)
+SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
 // insertClaimed runs acceptClaimedSQL. args are the arguments that acceptNewSQL has as well.
 func (p *Store) insertClaimed(

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/stdlib"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -22,25 +23,14 @@ import (
 const (
 	channelSQL = `SELECT {channel}`
 	sessionSQL = `SELECT pg_backend_pid()`
-	notifySQL  = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
+	// notifyTxSQL sends nothing once the server's notification queue is half full: some session does
+	// not read it, and if it runs full, commits that notify fail.
+	notifyTxSQL = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
+	// notifySQL is a transaction of its own, which need not be durable. So its commit does not wait
+	// for the disk, and other commits that notify do not wait for that.
+	notifySQL = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)
+WHERE pg_notification_queue_usage() < 0.5`
 )
-
-// announceSQL returns the part of a statement that announces the unclaimed ones of the rows in added.
-// There is one notification, which the commit sends. NULL as the origin's parameter announces
-// nothing. A payload must have less than 8,000 bytes: one without keys means all handlers.
-//
-// If some session does not read the server's notification queue and it runs full, commits that
-// notify fail. So nothing is announced once the queue is half full. The result is one row that the
-// statement must join, because PostgreSQL does not execute what is not read.
-func announceSQL(origin string) string {
-	return `, unclaimed AS (
-	SELECT json_agg(DISTINCT handler_key) AS keys FROM added WHERE worker_id IS NULL AND ` + origin + `::text IS NOT NULL
-), announced AS (
-	SELECT count(pg_notify({channel}, json_build_object('from', ` + origin + `::text, 'keys',
-		CASE WHEN octet_length(keys::text) < 7900 THEN keys END)::text))
-	FROM unclaimed WHERE keys IS NOT NULL AND pg_notification_queue_usage() < 0.5
-)`
-}
 
 // maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of
 // 8,000 bytes.
@@ -53,13 +43,19 @@ type announcement struct {
 }
 
 func (p *Store) Notify(ctx context.Context, handlerKeys ...string) error {
-	if !p.origin.Valid {
-		return nil
-	}
-	return base.Doing("notify", p.notify(ctx, announcement{From: p.origin.String, Keys: handlerKeys}))
+	return base.Doing("notify", p.notify(ctx, p.Pool(ctx), notifySQL, announcement{From: p.origin, Keys: handlerKeys}))
 }
 
-func (p *Store) notify(ctx context.Context, a announcement) error {
+// NotifyTx notifies this process, too: it does not learn of the caller's commit.
+func (p *Store) NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error {
+	pool, err := base.Joined(tx)
+	if err == nil {
+		err = p.notify(ctx, pool, notifyTxSQL, announcement{Keys: handlerKeys})
+	}
+	return base.Doing("notify", err)
+}
+
+func (p *Store) notify(ctx context.Context, pool gorm.ConnPool, statement string, a announcement) error {
 	payload, err := json.Marshal(a)
 	if err == nil && len(payload) > maxPayload {
 		payload, err = json.Marshal(announcement{From: a.From})
@@ -67,13 +63,8 @@ func (p *Store) notify(ctx context.Context, a announcement) error {
 	if err != nil {
 		return err
 	}
-	_, err = store.Exec(ctx, p.Pool(ctx), p.Text(notifySQL), string(payload))
+	_, err = store.Exec(ctx, pool, p.Text(statement), string(payload))
 	return err
-}
-
-func (p *Store) CanListen(ctx context.Context) error {
-	_, err := p.settings(ctx)
-	return base.Doing("listen", err)
 }
 
 // Listen opens a connection outside of the pool. A connection that waits for hours would be missing
@@ -94,7 +85,7 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 		return nil, base.Doing("listen", store.WithContextError(ctx, err))
 	}
 	channel := pgx.Identifier{channels[0]}.Sanitize()
-	l := &listener{conn: conn, listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin.String}
+	l := &listener{conn: conn, listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin}
 	if err = p.alone(ctx, conn); err == nil {
 		err = l.begin(ctx)
 	}
@@ -150,7 +141,7 @@ func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 // arrives.
 func (p *Store) verify(ctx context.Context, l *listener) error {
 	probe := uuid.NewString()
-	if err := p.notify(ctx, announcement{Keys: []string{probe}}); err != nil {
+	if err := p.notify(ctx, p.Pool(ctx), notifySQL, announcement{Keys: []string{probe}}); err != nil {
 		return fmt.Errorf("send a notification to oneself: %w", err)
 	}
 	for {

@@ -27,7 +27,7 @@ import (
 func announcing(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
-	s, err := dialects.New(db, naming, store.Options{Announces: true})
+	s, err := dialects.New(db, naming, store.Options{})
 	require.NoError(t, err)
 	return s
 }
@@ -61,33 +61,16 @@ func notification(t *testing.T, l store.Listener, by store.Store) (all [][]strin
 	}
 }
 
-func batch(handlers []string, ids ...string) store.AcceptBatch {
-	b := store.AcceptBatch{Now: time.Now()}
-	for _, id := range ids {
-		m := store.NewMessage{Message: models.Message{ID: id, Type: "t", SerializedProperties: "{}"}}
-		for _, h := range handlers {
-			m.Handlers = append(m.Handlers, store.NewStatus{HandlerKey: h})
-		}
-		b.Messages = append(b.Messages, m)
-	}
-	return b
-}
-
-// TestAcceptsNotifyOnceOfNewMessages proves contract 4.7.
-func TestAcceptsNotifyOnceOfNewMessages(t *testing.T) {
+// TestNotificationInATransactionComesWithItsCommit proves contract 4.7.
+func TestNotificationInATransactionComesWithItsCommit(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
 	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, testenv.OpenPostgres(t, dsn), models.Naming{})
 	l := hearing(t, here)
-	accept := func(s store.Store, b store.AcceptBatch) {
-		_, err := s.Accept(t.Context(), b)
-		require.NoError(t, err)
-	}
-	inTx := func(s store.Store, end error, b store.AcceptBatch) {
+	inTx := func(s store.Store, end error, keys ...string) {
 		require.ErrorIs(t, db.Transaction(func(tx *gorm.DB) error {
-			_, err := s.AcceptTx(t.Context(), tx, b)
-			require.NoError(t, err)
+			require.NoError(t, s.NotifyTx(t.Context(), tx, keys...))
 			return end
 		}), end)
 	}
@@ -96,17 +79,11 @@ func TestAcceptsNotifyOnceOfNewMessages(t *testing.T) {
 		act  func()
 		want [][]string
 	}{
-		{"a batch", func() { accept(elsewhere, batch([]string{"b", "a"}, "1", "2", "3")) }, [][]string{{"a", "b"}}},
-		{"duplicates", func() { accept(elsewhere, batch([]string{"b", "a"}, "1", "2", "3")) }, nil},
-		{"a handler registered since", func() {
-			accept(elsewhere, batch([]string{"c", "b", "a"}, "1", "2"))
-		}, [][]string{{"c"}}},
-		{"duplicates and a new one", func() { accept(elsewhere, batch([]string{"a"}, "1", "4", "2")) }, [][]string{{"a"}}},
-		{"no handler at all", func() { accept(elsewhere, batch(nil, "5")) }, nil},
-		{"one's own", func() { accept(here, batch([]string{"a"}, "6")) }, nil},
-		{"in one's own transaction", func() { inTx(here, nil, batch([]string{"a"}, "7")) }, [][]string{{"a"}}},
-		{"in a transaction elsewhere", func() { inTx(elsewhere, nil, batch([]string{"a"}, "8")) }, [][]string{{"a"}}},
-		{"in a transaction that is rolled back", func() { inTx(elsewhere, errBoom, batch([]string{"a"}, "9")) }, nil},
+		{"elsewhere", func() { require.NoError(t, elsewhere.Notify(t.Context(), "a", "b")) }, [][]string{{"a", "b"}}},
+		{"one's own", func() { require.NoError(t, here.Notify(t.Context(), "a")) }, nil},
+		{"in one's own transaction", func() { inTx(here, nil, "a") }, [][]string{{"a"}}},
+		{"in a transaction elsewhere", func() { inTx(elsewhere, nil, "a", "b") }, [][]string{{"a", "b"}}},
+		{"in a transaction that is rolled back", func() { inTx(elsewhere, errBoom, "a") }, nil},
 	} {
 		tc.act()
 		require.Equal(t, tc.want, notification(t, l, elsewhere), tc.name)
@@ -122,10 +99,8 @@ func TestNotificationOfTooManyKeysWakesAllHandlers(t *testing.T) {
 	for i := range 60 {
 		keys = append(keys, strings.Repeat("é", 190)+fmt.Sprint(i))
 	}
-	_, err := elsewhere.Accept(t.Context(), batch(keys, "1"))
-	require.NoError(t, err)
 	require.NoError(t, elsewhere.Notify(t.Context(), keys...))
-	require.Equal(t, [][]string{nil, nil}, notification(t, l, elsewhere))
+	require.Equal(t, [][]string{nil}, notification(t, l, elsewhere))
 }
 
 // TestOnlyUsersOfTheSameTablesReceiveNotifications covers any schema that naming states for the tables,
@@ -138,22 +113,10 @@ func TestOnlyUsersOfTheSameTablesReceiveNotifications(t *testing.T) {
 		models.Naming{Schema: "elsewhere"})
 	l, theirs := hearing(t, plain), hearing(t, other)
 	for _, s := range []store.Store{named, other, elsewhere} {
-		_, err := s.Accept(t.Context(), batch([]string{"a"}, "1"))
-		require.NoError(t, err)
+		require.NoError(t, s.Notify(t.Context(), "a"))
 	}
 	require.Equal(t, [][]string{{"a"}}, notification(t, l, named))
 	require.Empty(t, notification(t, theirs, announcing(t, db, models.Naming{Prefix: "other_"})))
-}
-
-func TestStoreThatDoesNotAnnounceNotifiesNoOne(t *testing.T) {
-	t.Parallel()
-	db, silent := storetest.Migrated(t, testenv.Postgres(t))
-	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{})
-	l := hearing(t, here)
-	_, err := silent.Accept(t.Context(), batch([]string{"a"}, "1"))
-	require.NoError(t, err)
-	require.NoError(t, silent.Notify(t.Context(), "a"))
-	require.Empty(t, notification(t, l, elsewhere))
 }
 
 func TestListenerLeavesThePoolAlone(t *testing.T) {
@@ -233,15 +196,16 @@ func TestListenNeedsAPoolOfPgx(t *testing.T) {
 		pool, err := sql.Open(driverName, dsn)
 		require.NoError(t, err)
 		defer pool.Close()
-		return announcing(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}),
-			models.Naming{}).CanListen(t.Context())
+		l, err := announcing(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}),
+			models.Naming{}).Listen(t.Context())
+		if err == nil {
+			l.Close()
+		}
+		return err
 	}
 	require.NoError(t, through("pgx"))
 	require.NoError(t, through("pgx shown"))
 	err := through("pgx hidden")
 	require.ErrorIs(t, err, store.ErrCannotListen)
 	require.ErrorContains(t, err, "postgres_test.hidden")
-
-	_, err = dialects.New(testenv.SQLite(t), models.Naming{}, store.Options{Announces: true})
-	require.ErrorContains(t, err, "SQLite has no notifications")
 }

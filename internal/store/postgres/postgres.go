@@ -19,9 +19,9 @@ import (
 // the server casts them.
 type Store struct {
 	base.Database
-	// origin identifies the sender of this store's announcements, so that its own Listener ignores
-	// them. It is not valid if the store announces nothing.
-	origin sql.NullString
+	// origin identifies the sender of this store's notifications, so that its own Listener ignores
+	// them.
+	origin string
 	large  int // size of contents, in bytes, from which on an accept calls pgx directly
 }
 
@@ -31,8 +31,7 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Database: tables, large: largeContents,
-		origin: sql.NullString{String: uuid.NewString(), Valid: options.Announces}}, nil
+	return &Store{Database: tables, large: largeContents, origin: uuid.NewString()}, nil
 }
 
 func (p *Store) SingleWriter() bool { return false }

@@ -4,7 +4,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"gorm.io/gorm"
@@ -28,9 +27,6 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	if options.Announces {
-		return nil, errors.New("store: SQLite has no notifications")
-	}
 	return &Store{tables}, nil
 }
 
@@ -52,9 +48,10 @@ func jsonList(list any) (string, error) {
 	return string(text), nil
 }
 
-// Notify does nothing: New refuses Options.Announces.
+// Notify does nothing: SQLite has no notifications.
 func (s *Store) Notify(context.Context, ...string) error { return nil }
 
-func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }
+// NotifyTx does nothing: SQLite has no notifications.
+func (s *Store) NotifyTx(context.Context, *gorm.DB, ...string) error { return nil }
 
-func (s *Store) CanListen(context.Context) error { return store.ErrCannotListen }
+func (s *Store) Listen(context.Context) (store.Listener, error) { return nil, store.ErrCannotListen }

@@ -1,0 +1,96 @@
+package scheduler
+
+import "time"
+
+const (
+	// aheadTime is how long a handler's queue should last: long enough for the next claim to come
+	// before it is empty, and short enough that other workers miss little.
+	aheadTime = 100 * time.Millisecond
+	// aheadBytes is how much the messages of one handler's queue should hold together.
+	aheadBytes = 32 << 20
+	// patience is how long a message may wait in the queue. Then other workers may run it.
+	patience = time.Second
+	// weight is the weight of what was measured before, beside one new measurement.
+	weight = 15
+)
+
+// pace is what was measured of a handler's calls and messages. It decides how many messages may
+// wait in the handler's queue.
+type pace struct {
+	took time.Duration // for how long a group holds its slot, on average; 0 if none has ended yet
+	size int           // bytes of a message, on average
+	late time.Time     // when messages were last found to have waited for too long
+}
+
+func (p *pace) ended(took time.Duration) {
+	if took = max(took, 1); p.took == 0 {
+		p.took = took
+	} else {
+		p.took = (weight*p.took + took) / (weight + 1)
+	}
+}
+
+func (p *pace) queued(size int) { p.size = (weight*p.size + size) / (weight + 1) }
+
+// overstayed notes that a message has waited for too long: the handler is slower than was measured,
+// perhaps because no call has ended yet.
+func (p *pace) overstayed(now time.Time) { p.took, p.late = max(2*p.took, patience), now }
+
+// ahead returns how many slots' worth of messages may wait in the handler's queue: what its slots
+// run in aheadTime, but no more than Prefetch and aheadBytes. That is nothing if calls take longer
+// than aheadTime for each slot. Before the first call has ended it is one message for each slot.
+func (h *Handler[T]) ahead() int {
+	slots := h.limit()
+	n := slots
+	if h.pace.took > 0 {
+		n = int(min(int64(slots)*int64(aheadTime)/int64(h.pace.took), int64(h.limits.Prefetch)))
+	}
+	if group := h.pace.size * h.rules.GroupSize; group > 0 {
+		n = min(n, aheadBytes/group+1)
+	}
+	return min(n, h.limits.Prefetch)
+}
+
+// ahead returns how many slots' worth of messages may wait in all queues together.
+func (s *Scheduler[T]) ahead(accepting map[*Handler[T]]int) int {
+	n := 0
+	for _, h := range s.handlers {
+		if len(h.queue) > 0 || accepting[h] > 0 || h.claimable() {
+			n += h.ahead()
+		}
+	}
+	return min(n, s.limits.Prefetch)
+}
+
+// Overstays returns when the queue's first message will have waited for too long; zero if none
+// waits. What DropLate has left gets as much time again.
+func (h *Handler[T]) Overstays() time.Time {
+	if len(h.queue) == 0 {
+		return time.Time{}
+	}
+	since := h.queue[0].QueuedAt()
+	if since.Before(h.pace.late) {
+		since = h.pace.late
+	}
+	return since.Add(patience)
+}
+
+// DropLate returns the messages that other workers should run, because the queue's first message
+// has waited for too long. Those stay that may wait ahead of a handler that is so slow.
+func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
+	if late := h.Overstays(); late.IsZero() || now.Before(late) {
+		return nil
+	}
+	h.pace.overstayed(now)
+	keep := min(h.ahead()*h.rules.GroupSize, len(h.queue))
+	dropped = h.queue[keep:]
+	h.queue = h.queue[:keep:keep]
+	if h.rules.GroupSize > 1 {
+		for _, t := range dropped {
+			if !t.MayGroup() {
+				h.alone--
+			}
+		}
+	}
+	return dropped
+}

@@ -1,0 +1,66 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestQueueHoldsWhatTheHandlerRunsInATenthOfASecond proves contract 5.2.
+func TestQueueHoldsWhatTheHandlerRunsInATenthOfASecond(t *testing.T) {
+	limits := Limits{Concurrency: 10, Prefetch: 2000, BatchSize: 5000}
+	for name, tc := range map[string]struct {
+		limits Limits
+		rules  Rules
+		took   time.Duration
+		size   int
+		asks   int
+	}{
+		"one for each slot, before a call has ended": {limits, Rules{}, 0, 0, 20},
+		"calls of 5 ms":                 {limits, Rules{}, 5 * time.Millisecond, 0, 210},
+		"no more than Prefetch":         {limits, Rules{}, time.Microsecond, 0, 2010},
+		"nothing for calls of a minute": {limits, Rules{}, time.Minute, 0, 10},
+		"nothing without Prefetch":      {Limits{Concurrency: 10, BatchSize: 5000}, Rules{}, time.Microsecond, 0, 10},
+		"32 MB":                         {limits, Rules{}, time.Microsecond, 1 << 20, 10 + 33},
+		"32 MB of groups":               {limits, Rules{GroupSize: 10}, time.Microsecond, 1 << 20, 10 * (10 + 4)},
+		"as much again of a handler with its own limit": {limits, Rules{Concurrency: 3}, time.Microsecond, 0, 6},
+		"less of a slow handler with its own limit":     {limits, Rules{Concurrency: 3}, time.Second, 0, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.rules.Key = "a"
+			s := rig(tc.limits, tc.rules)
+			h := s.Handler("a")
+			for i := 0; tc.took > 0 && i < 200; i++ {
+				h.Enqueue([]message{{size: tc.size}}, false)
+				_, _ = s.Next()
+				h.Ended(tc.took)
+			}
+			s.Refresh()
+			require.Equal(t, map[string]int{"a": tc.asks}, s.asks())
+		})
+	}
+}
+
+// TestWhatWaitsForASecondIsForOtherWorkers proves contract 5.2.
+func TestWhatWaitsForASecondIsForOtherWorkers(t *testing.T) {
+	queued := time.Now()
+	late := queued.Add(patience)
+	s := rig(Limits{Concurrency: 100, Prefetch: 100, BatchSize: 100}, Rules{Key: "a"})
+	h := s.Handler("a")
+	require.Zero(t, h.Overstays())
+	all := messages(50)
+	for i := range all {
+		all[i].queued = queued
+	}
+	h.Enqueue(all, false)
+	require.Equal(t, late, h.Overstays())
+	require.Empty(t, h.DropLate(late.Add(-1)))
+
+	require.Equal(t, all[10:], h.DropLate(late), "100 slots run ten calls of a second in a tenth of a second")
+	require.Equal(t, late.Add(patience), h.Overstays())
+	require.Empty(t, h.DropLate(late.Add(patience-1)))
+	require.Equal(t, all[5:10], h.DropLate(late.Add(patience)), "a call seems to take two seconds")
+	_, next := s.Next()
+	require.Equal(t, all[:1], next, "the first stay")
+}
