@@ -23,7 +23,7 @@ const (
 
 const (
 	copyBoth         = "COPY into the same two tables"
-	singlesNotifying = "inbox one by one, 32 connections"
+	singlesNotifying = "inbox one by one from 32 connections"
 	singlesSilent    = "the same without Listen"
 )
 
