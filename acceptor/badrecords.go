@@ -39,6 +39,15 @@ func (in *intake) findMostlyBad(received []envelope.Received, results []envelope
 		return false
 	}
 	in.judged = true
+	bad := 0
+	for i := range results {
+		if results[i].Err != nil {
+			bad++
+		}
+	}
+	if bad < in.opts.HaltAtBadRecords {
+		return false
+	}
 	counts := map[partition]badCount{}
 	for i, r := range results {
 		if record := received[i].Record; r.Err == nil || !bareTombstone(record) {
@@ -142,7 +151,10 @@ func (in *intake) reportBad(received []envelope.Received, results []envelope.Res
 	}
 	in.countEmpty(received, results)
 	for i, r := range results {
-		if after := (*afterHaltError)(nil); r.Err == nil || r.Disposition == envelope.DeadLetter || errors.As(r.Err, &after) {
+		if r.Err == nil || r.Disposition == envelope.DeadLetter {
+			continue
+		}
+		if after := (*afterHaltError)(nil); errors.As(r.Err, &after) {
 			continue
 		}
 		in.counters.OfChannel(telemetry.Rejected, in.channel, 1)

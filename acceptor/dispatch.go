@@ -62,8 +62,11 @@ func (h *dispatch) committed(stored []store.Accepted) {
 	if h == nil {
 		return
 	}
-	var claims []store.Claim
-	unclaimed := map[string]int{}
+	n := 0
+	for _, s := range stored {
+		n += len(s.Claims)
+	}
+	claims, unclaimed := make([]store.Claim, 0, n), map[string]int{}
 	for row, s := range stored {
 		if s.StatusesAdded == 0 {
 			continue

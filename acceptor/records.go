@@ -151,9 +151,14 @@ func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Receive
 // its record.
 func (a *Acceptor) planRecords(
 	channel string, received []envelope.Received, skip map[int]bool, traceparent string,
-) (p *plan, owner []int) {
-	var messages []handler.RawMessage
-	for i, r := range received {
+) (*plan, []int) {
+	n := 0
+	for i := range received {
+		n += len(received[i].Messages)
+	}
+	messages, owner := make([]handler.RawMessage, 0, n), make([]int, 0, n)
+	for i := range received {
+		r := &received[i]
 		if r.Err != nil || skip[i] {
 			continue
 		}

@@ -199,7 +199,8 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	if err != nil {
 		return Received{Record: r, Err: err}
 	}
-	messages, err := d.decode(r)
+	var usual [1]decoded // on the stack
+	messages, err := d.decode(r, usual[:0])
 	if err == nil && len(messages) == 1 && messages[0].event != nil { // those of a batch are counted while it is read
 		if size := r.Size() + messageSize(r, messages[0].content, messages[0].event.attributes); size > d.cfg.MaxRecordBytes {
 			err = d.bounds().tooBig(size)
@@ -267,7 +268,8 @@ type decoded struct {
 	event                    *cloudEvent // nil for plain records
 }
 
-func (d *Decoder) decode(r Record) ([]decoded, error) {
+// decode returns the record's messages. It may append them to into, which is empty.
+func (d *Decoder) decode(r Record, into []decoded) ([]decoded, error) {
 	if d.cfg.Mode != Plain {
 		events, err := eventsOf(r, d.bounds())
 		switch {
@@ -278,7 +280,8 @@ func (d *Decoder) decode(r Record) ([]decoded, error) {
 				ErrNotCloudEvent)
 		}
 	}
-	return d.plain(r)
+	m, err := d.plain(r)
+	return append(into, m), err
 }
 
 // plainDefault and eventDefault are the strategies of channels that set none.

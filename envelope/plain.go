@@ -11,18 +11,18 @@ import (
 const contentTypeHeader = "content-type"
 
 // plain takes a record as it is.
-func (d *Decoder) plain(r Record) ([]decoded, error) {
+func (d *Decoder) plain(r Record) (decoded, error) {
 	typ := d.cfg.Type
 	if d.cfg.TypeHeader != "" {
 		if value := header(r.Headers, d.cfg.TypeHeader); value != "" {
 			typ = value
 		}
 		if typ == "" {
-			return nil, fmt.Errorf("%w: no header %q", ErrMissingType, d.cfg.TypeHeader)
+			return decoded{}, fmt.Errorf("%w: no header %q", ErrMissingType, d.cfg.TypeHeader)
 		}
 	}
 	if err := checkText(typ); err != nil {
-		return nil, fmt.Errorf("message type %q %w", brief(typ), err)
+		return decoded{}, fmt.Errorf("message type %q %w", brief(typ), err)
 	}
 	source := d.cfg.Source
 	if source == "" {
@@ -33,9 +33,9 @@ func (d *Decoder) plain(r Record) ([]decoded, error) {
 		contentType = d.cfg.ContentType
 	}
 	if err := checkText(contentType); err != nil {
-		return nil, fmt.Errorf("content type %q %w", brief(contentType), err)
+		return decoded{}, fmt.Errorf("content type %q %w", brief(contentType), err)
 	}
-	return []decoded{{typ: typ, source: source, contentType: contentType, content: r.Value}}, nil
+	return decoded{typ: typ, source: source, contentType: contentType, content: r.Value}, nil
 }
 
 // checkText reports what a text column cannot hold.

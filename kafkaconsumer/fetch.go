@@ -60,7 +60,9 @@ type fetcher struct {
 	identified time.Time
 	unsure     bool
 	// ask is the size to ask for: more than usual after a batch came cut off.
-	ask   int
+	ask int
+	// usual is the number of records in the last chunk.
+	usual int
 	epoch int32
 	// fell is the last fall of the epoch that was passed.
 	fell EpochError

@@ -149,7 +149,7 @@ func (d *responseReader) add(r envelope.Record) (err error) {
 		return f.partition.ctx.Err()
 	}
 	if d.chunk.received == nil {
-		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, d.count), 1))
+		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, max(d.count, f.usual)), 1))
 	}
 	received := envelope.Received{Record: kafkawire.Owned(r)}
 	if s := f.skipping; s != nil && r.Offset == s.request.Offset {
@@ -182,6 +182,7 @@ func (d *responseReader) add(r envelope.Record) (err error) {
 // flush sends the chunk to the worker, with next as the offset to continue at.
 func (d *responseReader) flush(next int64) bool {
 	d.note(next)
+	d.fetcher.usual = len(d.chunk.received)
 	d.chunk.next = next
 	if !d.fetcher.send(d.fetcher.partition.ctx, d.chunk, d.held) {
 		return false

@@ -157,8 +157,7 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 // accept passes a batch to the acceptor until it is accepted and its dead letters are acknowledged.
 // It reports false if it had to end before that. What is not noted by then is not committed.
 func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
-	var received []envelope.Received
-	live := batch[:0:0]
+	live, records := batch[:0:0], 0
 	for _, c := range batch {
 		switch {
 		case !c.partition.takes(c.run):
@@ -168,8 +167,12 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 			}
 		default:
 			live = append(live, c)
-			received = append(received, c.received...)
+			records += len(c.received)
 		}
+	}
+	received := make([]envelope.Received, 0, records)
+	for _, c := range live {
+		received = append(received, c.received...)
 	}
 	var results []envelope.Result
 	if len(received) > 0 && !w.untilDone(ctx, len(received), func() (err error) {

@@ -94,7 +94,7 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	from, to := o.roughly(filter.From, filter.To)
 	placeAt := func(r auditRow) place { return place{ID: r.ID} }
 	read := func(ctx context.Context, p place, depth, limit int) (part[auditRow], error) {
-		rows, err := readRows(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit,
+		rows, err := readMany(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit,
 			string(filter.Actor),
 			string(filter.Action), filter.Target, o.stamp(from), o.stamp(to), auditFrom(filter.From))
 		return parted(rows, placeAt, func(r auditRow) (int, bool) { return r.looked, r.closes }), err

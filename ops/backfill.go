@@ -131,7 +131,7 @@ func (b *backfill) find(
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	_, err = readRows(ctx, b.Ops, listUnhandled, func(rows *sql.Rows, _ *struct{}) error {
+	_, err = readMany(ctx, b.Ops, listUnhandled, func(rows *sql.Rows, _ *struct{}) error {
 		var m unhandled
 		var received store.Stamp
 		var as stored

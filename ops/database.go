@@ -62,17 +62,24 @@ func (o *Ops) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
-// pool runs statements outside of any transaction, directly on the connection pool. The
-// application's logger and plugins are bypassed, and every statement reaches the primary (contract
-// 3.7).
-func (o *Ops) pool(ctx context.Context) gorm.ConnPool {
-	return o.singles.Pool(ctx)
-}
-
 // readRows runs a reading statement outside of any transaction.
 func readRows[T any](
 	ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) ([]T, error) {
+	return readFrom(ctx, o, o.singles, statement, scan, args...)
+}
+
+// readMany is readRows for a statement that may read thousands of rows (see store.Singles.WithoutJIT).
+func readMany[T any](
+	ctx context.Context, o *Ops, statement string, scan func(*sql.Rows, *T) error, args ...any,
+) ([]T, error) {
+	return readFrom(ctx, o, o.singles.WithoutJIT(), statement, scan, args...)
+}
+
+// readFrom runs a reading statement by itself. The application's logger and plugins are bypassed,
+// and every statement reaches the primary (contract 3.7).
+func readFrom[T any](ctx context.Context, o *Ops, from store.Singles, statement string,
+	scan func(*sql.Rows, *T) error, args ...any) ([]T, error) {
 	release, err := o.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -80,7 +87,7 @@ func readRows[T any](
 	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
-	return query(ctx, o, o.pool(ctx), statement, scan, args...)
+	return query(ctx, o, from.Pool(ctx), statement, scan, args...)
 }
 
 // query returns the rows of a statement.

@@ -34,6 +34,7 @@ func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql
 // TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts runs dozens of statements, one for each
 // handler, of which each is in time.
 func TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
+	t.Parallel()
 	const timeout = 500 * time.Millisecond
 	db := testenv.SQLite(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
@@ -47,16 +48,6 @@ func TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 	o, err := New(db, func(o *Options) { o.StatementTimeout = timeout })
 	require.NoError(t, err)
 	o.db.Statement.ConnPool = slow{o.db.Statement.ConnPool, timeout / 5}
-	for name, ask := range map[string]func(context.Context) error{
-		"overview": func(ctx context.Context) error { _, err := o.Overview(ctx); return err },
-		"count": func(ctx context.Context) error {
-			_, err := o.Count(ctx, Filter{States: []State{StatePoisoned}})
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.ErrorIs(t, ask(t.Context()), context.DeadlineExceeded)
-		})
-	}
+	_, err = o.Count(t.Context(), Filter{States: []State{StatePoisoned}})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 }

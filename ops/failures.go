@@ -98,30 +98,28 @@ WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
 SELECT handler_key, fingerprint, number FROM groups WHERE fingerprint IS NOT NULL AND number > 0`
 
 // countGroups uses the index on failures and reads the newest $2 statuses of each group before an
-// ID. What is shown of a group is read by the primary key. Times are not compared again: our own
-// form is compared exactly here, other forms on SQLite to the second.
+// ID. It is MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What
+// is shown of a group is read by the primary key. Times are not compared again: our own form is
+// compared exactly here, other forms on SQLite to the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
+found AS MATERIALIZED (
+	SELECT CAST(s.id AS text){bytewise} AS id, s.handler_key, s.fingerprint, s.is_poisoned, s.created_at,
+		(` + stateBits + ` & $3) <> 0 AND (NOT $7 OR (
+			SELECT ($4 = '' OR type = $4) AND (received_at >= $5 OR {in another form} AND received_at >= $8) AND received_at < $6
+			FROM {messages} WHERE number = s.message_number
+		)) AS matched
+	FROM groups g {each} FROM {statuses}
+		WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND ` + isGrouped + ` AND id < g.before
+		ORDER BY id DESC LIMIT $2
+	{/each}
+),
 counted AS (
 	SELECT count(*) AS looked, sum(CASE WHEN matched AND is_poisoned THEN 1 ELSE 0 END) AS poisoned,
 		sum(CASE WHEN matched AND NOT is_poisoned THEN 1 ELSE 0 END) AS failing,
 		min(CASE WHEN matched THEN created_at END) AS first_seen, max(CASE WHEN matched THEN created_at END) AS last_seen,
 		min(id) AS lowest, COALESCE(max(CASE WHEN matched THEN id END), min(id)) AS sample
-	FROM (
-		SELECT CAST(id AS text){bytewise} AS id, handler_key, fingerprint, is_poisoned, created_at,
-			(states & $3) <> 0 AND ($4 = '' OR type = $4) AND
-				(received_at IS NULL OR (received_at >= $5 OR {in another form} AND received_at >= $8) AND received_at < $6) AS matched
-		FROM (
-			SELECT s.id, s.handler_key, s.fingerprint, s.is_poisoned, s.created_at, ` + stateBits + ` AS states,
-				CASE WHEN $7 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
-				CASE WHEN $7 THEN (SELECT received_at FROM {messages} WHERE number = s.message_number) END AS received_at
-			FROM groups g {each} FROM {statuses}
-				WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND ` + isGrouped + ` AND id < g.before
-				ORDER BY id DESC LIMIT $2
-			{/each}
-		) a
-	) b
-	GROUP BY handler_key, fingerprint
+	FROM found GROUP BY handler_key, fingerprint
 )
 SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns + `
 FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} {/each}`
@@ -214,7 +212,7 @@ func (g *grouping) findMore(
 		groupRef
 		number int
 	}
-	read, err := readRows(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
+	read, err := readMany(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
 		r.groupRef[2] = lastID
 		return rows.Scan(&r.groupRef[0], &r.groupRef[1], &r.number)
 	}, list, perKey+1)
@@ -240,7 +238,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 	if err != nil {
 		return nil, err
 	}
-	counts, err := readRows(ctx, o, countGroups, o.scanGroupCount,
+	counts, err := readMany(ctx, o, countGroups, o.scanGroupCount,
 		append([]any{list, most}, o.groupArguments(g.filter)...)...)
 	if err != nil {
 		return nil, err
@@ -277,7 +275,7 @@ func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int)
 func (o *Ops) groupArguments(f *filter) []any {
 	from, until := exactly(f.From, f.To)
 	roughly, _ := o.roughly(f.From, f.To)
-	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), o.wantsMessage(f), o.stamp(roughly)}
+	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), f.comparesMessage(), o.stamp(roughly)}
 }
 
 func (g *grouping) result() Failures {

@@ -69,10 +69,26 @@ func (f *filter) asks(states ...State) bool {
 	return slices.ContainsFunc(states, func(s State) bool { return f.states&stateBit(s) != 0 })
 }
 
-// wantsMessage reports whether statements must read the message's columns: for a comparison, or
-// because the redaction hook gets them.
-func (o *Ops) wantsMessage(f *filter) bool {
-	return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() || f.text != "" && o.redacts()
+// comparesMessage reports whether statements must compare the message's columns.
+func (f *filter) comparesMessage() bool { return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() }
+
+// messageUse is what lists need the message's columns for. Statements read them only then.
+type messageUse int
+
+const (
+	messageUnused   messageUse = iota
+	messageShown               // of the statuses found, because the redaction hook gets them
+	messageCompared            // and they decide which statuses are found
+)
+
+func (o *Ops) messageUse(f *filter) messageUse {
+	switch {
+	case f.comparesMessage():
+		return messageCompared
+	case f.text != "" && o.redacts():
+		return messageShown
+	}
+	return messageUnused
 }
 
 // takes reports whether a status matches.

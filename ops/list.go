@@ -74,7 +74,7 @@ func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 // count counts what a list would return, one handler key after the other, because the order does
 // not matter.
 func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
-	var out found
+	var n, looked int
 	for i, st := range f.stages() {
 		keys := []string{""}
 		if st.keyed() {
@@ -84,20 +84,38 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 			}
 		}
 		for _, key := range keys {
-			of := *f
-			if st.keyed() {
-				of.HandlerKeys = []string{key}
-			}
-			ended, err := o.findIn(ctx, &of, st, i, nil, lookLimit, &out)
+			its, read, ended, err := o.countOf(ctx, f, st, i, key, looked)
 			if err != nil {
 				return Count{}, err
 			}
-			if !ended {
-				return Count{N: int64(len(out.rows)), Capped: true}, nil
+			if n, looked = n+its, looked+read; !ended {
+				return Count{N: int64(n), Capped: true}, nil
 			}
 		}
 	}
-	return Count{N: int64(len(out.rows))}, nil
+	return Count{N: int64(n)}, nil
+}
+
+// countOf counts the rows of a stage, the number-th, after looked rows of others have been read.
+// ended means that all have been read.
+func (o *Ops) countOf(
+	ctx context.Context, f *filter, st stage, number int, key string, looked int,
+) (n, read int, ended bool, err error) {
+	if !o.counts(f, st) {
+		of := *f
+		if st.keyed() {
+			of.HandlerKeys = []string{key}
+		}
+		out := found{looked: looked}
+		ended, err = o.findIn(ctx, &of, st, number, nil, lookLimit, &out)
+		return len(out.rows), out.looked - looked, ended, err
+	}
+	left := lookLimit - looked
+	if left == 0 {
+		return 0, 0, false, nil
+	}
+	read, n, err = o.countIn(ctx, f, st, key, left)
+	return n, read, read < left, err
 }
 
 // countPoisoned counts the poisoned statuses without reading their rows.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/ops"
@@ -216,6 +217,60 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, each.want, count, each.keys)
 		}
+	})
+}
+
+// TestOverviewCountsManyHandlers has more handlers than one statement counts.
+func TestOverviewCountsManyHandlers(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		alone := inboxtest.Message("0")
+		alone.Type = "alone"
+		_, err := r.ib.Accept(t.Context(), alone)
+		require.NoError(t, err)
+		const handlers = 250
+		r.copies("alone", handlers)
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET handler_key = 'h' || (sequence % 10000),
+			is_poisoned = sequence % 2 = 0, is_waiting = sequence % 10000 % 6 = 1 WHERE message_id <> '0'`)
+		overview, err := r.ops.Overview(t.Context())
+		require.NoError(t, err)
+		require.Len(t, overview.Handlers, 1+handlers)
+		require.Equal(t, ops.Count{N: 1}, overview.Handlers[0].Due, "of alone")
+		for _, h := range overview.Handlers[1:] {
+			var n int64
+			_, err := fmt.Sscanf(h.HandlerKey, "h%d", &n)
+			require.NoError(t, err)
+			one, none := ops.Count{N: 1}, ops.Count{}
+			expected := [4]ops.Count{one, one, none, none} // pending and due
+			switch {
+			case n%2 == 0:
+				expected = [4]ops.Count{none, none, none, one}
+			case n%6 == 1:
+				expected = [4]ops.Count{one, none, one, none}
+			}
+			require.Equal(t, expected, [4]ops.Count{h.Pending, h.Due, h.Waiting, h.Poisoned}, h.HandlerKey)
+		}
+	})
+}
+
+// TestOverviewCountsWhatIsProcessedByAFasterClock has a worker whose clock is ahead: what it is
+// processing is not due yet here.
+func TestOverviewCountsWhatIsProcessedByAFasterClock(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.accept("1")
+		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET processing_started_at = created_at, worker_id = id
+			WHERE handler_key = 'mail'`)
+		o, err := ops.New(r.d.DB, patient, func(o *ops.Options) {
+			o.Clock = fxtest.NewClock(r.clock.Now().Add(-20 * time.Second))
+		})
+		require.NoError(t, err)
+		overview, err := o.Overview(t.Context())
+		require.NoError(t, err)
+		require.Len(t, overview.Handlers, 2)
+		mail, ship := overview.Handlers[0], overview.Handlers[1]
+		one, none := ops.Count{N: 1}, ops.Count{}
+		require.Equal(t, [3]ops.Count{one, none, none}, [3]ops.Count{mail.Processing, mail.Pending, mail.Due})
+		require.Equal(t, [3]ops.Count{none, one, none}, [3]ops.Count{ship.Processing, ship.Pending, ship.Due})
+		require.Zero(t, ship.OldestDueAge)
 	})
 }
 

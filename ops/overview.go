@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -97,13 +98,15 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	if o.opts.Live != nil {
 		out.EndedSince, ended = o.opts.Live.Ended()
 	}
-	for _, h := range handlers {
-		one, err := o.overviewOf(ctx, h, out.At)
+	for some := range slices.Chunk(handlers, keysAtOnce) {
+		of, err := o.overviewsOf(ctx, some, out.At)
 		if err != nil {
-			return fail(fmt.Errorf("handler %q: %w", h.HandlerKey, err))
+			return fail(err)
 		}
-		one.Ended = ended[h.HandlerKey]
-		out.Handlers = append(out.Handlers, one)
+		out.Handlers = append(out.Handlers, of...)
+	}
+	for i := range out.Handlers {
+		out.Handlers[i].Ended = ended[out.Handlers[i].HandlerKey]
 	}
 	if out.Rejected, err = o.capped(ctx, countRejected, lookLimit); err != nil {
 		return fail(err)
@@ -117,63 +120,109 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 // inboxName uses meta's primary key.
 const inboxName = `SELECT "value" FROM {meta} WHERE "key" = 'name'`
 
-// countOpen uses the due index, oldest due first. What is running was due before the rest, so both
-// are among the first rows.
+// countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows
+// only of those that are due by $2, oldest due first; these include what is processing, which was
+// due before. Everything else is counted in the indexes on due, waiting and poisoned rows. PostgreSQL
+// reads no rows for an index with an expression only if the statement names just its columns: so the
+// due index is walked in the order of the key, as a range of one key because a constant has no order.
 const countOpen = `
-SELECT count(*),
-	COALESCE(sum(CASE WHEN s.processing_started_at IS NOT NULL THEN 1 ELSE 0 END), 0),
-	COALESCE(sum(CASE WHEN s.processing_started_at IS NULL AND s.due <= $2 THEN 1 ELSE 0 END), 0),
-	min(CASE WHEN s.processing_started_at IS NULL THEN s.due END),
-	COALESCE(max(CASE WHEN s.processing_started_at IS NULL AND s.due <= $2 AND s.lane_key IS NOT NULL THEN 1 ELSE 0 END), 0)
-FROM (
-	SELECT processing_started_at, lane_key, ` + due + ` AS due FROM {statuses}
-	WHERE handler_key = $1 AND ` + isOpen + ` ORDER BY ` + due + `, id LIMIT $3
-) s`
+WITH keys AS (SELECT value AS handler_key FROM {list}),
+due AS MATERIALIZED (
+	SELECT s.handler_key, count(*) AS looked,
+		sum(CASE WHEN s.processing_started_at IS NOT NULL THEN 1 ELSE 0 END) AS processing,
+		sum(CASE WHEN s.processing_started_at IS NULL AND ` + due + ` <= $4 THEN 1 ELSE 0 END) AS due,
+		min(CASE WHEN s.processing_started_at IS NULL AND ` + due + ` <= $4 THEN ` + due + ` END) AS oldest,
+		max(CASE WHEN s.processing_started_at IS NULL AND ` + due + ` <= $4 AND s.lane_key IS NOT NULL THEN 1 ELSE 0 END) AS lanes
+	FROM keys k {each} FROM {statuses}
+		WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` <= $2 ORDER BY ` + due + `, id LIMIT $3
+	{/each}
+	GROUP BY s.handler_key
+)
+SELECT k.handler_key,
+	(SELECT count(*) FROM (
+		SELECT handler_key FROM {statuses} WHERE handler_key >= k.handler_key AND handler_key <= k.handler_key AND ` + isOpen + `
+		ORDER BY handler_key LIMIT $3
+	) o),
+	(SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $3) w),
+	(SELECT count(*) FROM (
+		SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $3
+	) p),
+	COALESCE(d.looked, 0), COALESCE(d.processing, 0), COALESCE(d.due, 0), d.oldest, COALESCE(d.lanes, 0)
+FROM keys k LEFT JOIN due d ON d.handler_key = k.handler_key`
 
-// These use the indexes on poisoned and on waiting rows, on rejected_at, and the gaps' primary key.
+// These use the index on poisoned rows, the index on rejected_at, and the gaps' primary key.
 const (
 	countPoisoned = `SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = $2 AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $1) s`
-	countWaiting  = `SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = $2 AND is_waiting ORDER BY id LIMIT $1) s`
 	countRejected = `SELECT count(*) FROM (SELECT id FROM {rejected} ORDER BY rejected_at LIMIT $1) r`
 	countGaps     = `SELECT count(*) FROM (SELECT id FROM {gaps} ORDER BY id LIMIT $1) g`
 )
 
+// keysAtOnce is how many handler keys are counted by one statement, which has a deadline.
+const keysAtOnce = 100
+
+// soon is how far the clock of a worker may be ahead of ours: what it is processing was due by its clock.
+const soon = time.Minute
+
 type openCounts struct {
-	open, processing, due int64
-	oldest                store.Stamp
-	lanes                 int64 // 1 if any of those due is in a lane
+	handlerKey              string
+	open, waiting, poisoned int64 // open without the other two
+	// The rest is of the looked rows, of those that are open.
+	looked, processing, due int64
+	oldest                  store.Stamp
+	lanes                   int64 // 1 if any of those due is in a lane
 }
 
-func (o *Ops) overviewOf(ctx context.Context, h Handler, now time.Time) (HandlerOverview, error) {
-	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle}
-	counts, err := readRows(ctx, o, countOpen, func(rows *sql.Rows, c *openCounts) error {
-		return rows.Scan(&c.open, &c.processing, &c.due, &c.oldest, &c.lanes)
-	}, h.HandlerKey, o.stamp(now), lookLimit+1)
+func scanOpenCounts(rows *sql.Rows, c *openCounts) error {
+	return rows.Scan(&c.handlerKey, &c.open, &c.waiting, &c.poisoned, &c.looked, &c.processing, &c.due, &c.oldest,
+		&c.lanes)
+}
+
+// overviewsOf returns the overviews of some handlers.
+func (o *Ops) overviewsOf(ctx context.Context, handlers []Handler, now time.Time) ([]HandlerOverview, error) {
+	keys := make([]string, len(handlers))
+	for i, h := range handlers {
+		keys[i] = h.HandlerKey
+	}
+	list, err := jsonOf(keys)
 	if err != nil {
-		return out, err
+		return nil, err
 	}
-	c := counts[0]
-	capped := c.open > lookLimit
-	if out.Waiting, err = o.capped(ctx, countWaiting, lookLimit, h.HandlerKey); err != nil {
-		return out, err
+	counts, err := readMany(ctx, o, countOpen, scanOpenCounts, list, o.stamp(now.Add(soon)), lookLimit+1, o.stamp(now))
+	if err != nil {
+		return nil, err
 	}
-	if out.Poisoned, err = o.capped(ctx, countPoisoned, lookLimit, h.HandlerKey); err != nil {
-		return out, err
+	of := map[string]openCounts{}
+	for _, c := range counts {
+		of[c.handlerKey] = c
 	}
-	out.Processing, out.Due = Count{min(c.processing, lookLimit), capped}, Count{min(c.due, lookLimit), capped}
-	out.Pending = Count{min(c.open, lookLimit) - out.Processing.N + out.Waiting.N, capped || out.Waiting.Capped}
-	if c.due == 0 {
-		return out, nil
+	all := make([]HandlerOverview, len(handlers))
+	for i, h := range handlers {
+		c := of[h.HandlerKey]
+		all[i] = overviewOf(h, c, now)
+		if c.lanes == 0 {
+			continue
+		}
+		if all[i], err = o.judgeLanes(ctx, all[i], c.due, now); err != nil {
+			return nil, fmt.Errorf("handler %q: %w", h.HandlerKey, err)
+		}
 	}
-	out.OldestDueAge = now.Sub(c.oldest.Time)
-	if c.lanes == 0 {
-		return out, nil
+	return all, nil
+}
+
+func overviewOf(h Handler, c openCounts, now time.Time) HandlerOverview {
+	counted := func(n int64) Count { return Count{N: min(n, lookLimit), Capped: n > lookLimit} }
+	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle,
+		Waiting: counted(c.waiting), Poisoned: counted(c.poisoned), Processing: counted(c.processing), Due: counted(c.due)}
+	if c.looked > lookLimit {
+		out.Processing.Capped, out.Due.Capped = true, true
 	}
-	rule, ordered, err := o.laneRule(h.HandlerKey)
-	if err != nil || !ordered {
-		return out, err
+	out.Pending = counted(c.open)
+	out.Pending.N += out.Waiting.N - out.Processing.N
+	out.Pending.Capped = out.Pending.Capped || out.Waiting.Capped
+	if c.due > 0 {
+		out.OldestDueAge = now.Sub(c.oldest.Time)
 	}
-	return o.judgeLanes(ctx, out, c.due, rule, now)
+	return out
 }
 
 // lanesMost is how many rows the overview checks for being first in their lane: each costs a
@@ -203,8 +252,12 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 // judgeLanes subtracts from the due statuses those that are not first in their lane, marked as
 // waiting or not: no claim takes them.
 func (o *Ops) judgeLanes(
-	ctx context.Context, out HandlerOverview, due int64, rule store.LaneRule, now time.Time,
+	ctx context.Context, out HandlerOverview, due int64, now time.Time,
 ) (HandlerOverview, error) {
+	rule, ordered, err := o.laneRule(out.HandlerKey)
+	if err != nil || !ordered {
+		return out, err
+	}
 	release, err := o.connect(ctx)
 	if err != nil {
 		return out, err

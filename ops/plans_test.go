@@ -101,10 +101,11 @@ func plansOf(o *Ops) []planned {
 	}
 	hot := Filter{HandlerKeys: []string{"hot", "idle"}}
 	typed := Filter{HandlerKeys: []string{"hot"}, Type: "order.placed", ErrorText: "unknown"}
+	lanesOnly := Filter{HandlerKeys: []string{"lanes"}}
 	group := Filter{HandlerKeys: []string{"hot", "lanes"}, Fingerprint: "hot"}
-	counted := func(before string, most int) []any {
+	counted := func(before string, most int, of Filter) []any {
 		return append([]any{fmt.Sprintf(`[["hot","hot",%q],["lanes","lanes",%q]]`, before, lastID), most},
-			o.groupArguments(&filter{states: stateBit(StatePoisoned)})...)
+			o.groupArguments(&filter{Filter: of, states: stateBit(StatePoisoned)})...)
 	}
 	// unhandled are the arguments of a page of messages in the middle of all.
 	middle, err := o.argument(instant(500000))
@@ -112,6 +113,7 @@ func plansOf(o *Ops) []planned {
 		panic(err)
 	}
 	unhandled := []any{middle, 500000, `["new","newer"]`, now, 1000, "", "order.placed", true, 2500}
+	openOf := []any{`["hot","lanes"]`, now, lookLimit + 1, now}
 	added := fmt.Sprintf(`[[7,"m7","%s",null,null],[1000001,"m1000001","%s",-8,9]]`, id(2000001), id(2000002))
 	return []planned{
 		{"listUnhandled", listUnhandled, unhandled, "inbox_messages_received_at", 1000 * 6,
@@ -124,11 +126,11 @@ func plansOf(o *Ops) []planned {
 			" (message_number=?"},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: lastID}, 51, hot), poisoned, 51 * 4, "INDEX " + poisoned +
 			" (handler_key=? AND id<?)"},
-		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 5000, typed), poisoned, 5000 * 4,
-			"INDEX " + poisoned},
+		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 5000, typed), poisoned,
+			2*5000 + 2*51, "INDEX " + poisoned},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 1000, typed), "inbox_messages_number",
-			1000 * 4, "INDEX inbox_messages_number (number=?)"},
-		{"listWaiting", listWaiting, search(byWaiting, place{ID: id(1035000)}, 1000, Filter{HandlerKeys: []string{"lanes"}}),
+			2*1000 + 2*51, "INDEX inbox_messages_number (number=?)"},
+		{"listWaiting", listWaiting, search(byWaiting, place{ID: id(1035000)}, 1000, lanesOnly),
 			waiting, 1000 * 4, "INDEX " + waiting + " (handler_key=? AND id<?)"},
 		{"listGroup", listGroup, search(byGroup, place{ID: id(1005000)}, 1000, group), failures, 1000 * 4,
 			"INDEX " + failures + " (handler_key=? AND fingerprint=? AND id<?)"},
@@ -145,10 +147,20 @@ func plansOf(o *Ops) []planned {
 			" (message_number=?"},
 		{"listOfMessage", listOfMessage, search(byMessage, place{At: lastTime}, 51,
 			Filter{MessageID: "m7"}), "inbox_messages_pkey", 8, auto + "inbox_messages_1 (id=?)"},
+		{"countInPoisoned", countInPoisoned, search(byPoisoned, place{ID: lastID}, 5000, typed), poisoned, 2 * 5000, "INDEX " + poisoned +
+			" (handler_key=? AND id<?)"},
+		{"countInWaiting", countInWaiting, search(byWaiting, place{ID: lastID}, 5000, lanesOnly), waiting, 5000, "INDEX " + waiting +
+			" (handler_key=? AND id<?)"},
+		{"countInGroup", countInGroup, search(byGroup, place{ID: lastID}, 5000, group), failures, 2 * 5000,
+			"INDEX " + failures + " (handler_key=? AND fingerprint=? AND id<?)"},
+		{"countInDue", countInDue, search(byDue, place{At: lastTime, ID: lastID}, 5000, hot), due, 5000,
+			"INDEX " + due + " (handler_key=? AND <expr><?)"},
 		{"failureGroups", failureGroups, []any{`[["hot",""],["lanes",""]]`, 500}, failures, 20, "INDEX " + failures +
 			" (handler_key=? AND fingerprint>?)"},
-		{"countGroups", countGroups, counted(id(1028000), 3000), failures, 3 * 6000, "INDEX " + failures +
+		{"countGroups", countGroups, counted(id(1028000), 3000, Filter{}), failures, 6000 + 2*5, "INDEX " + failures +
 			" (handler_key=? AND fingerprint=? AND id<?)"},
+		{"countGroups", countGroups, counted(id(1028000), 3000, Filter{Type: "no"}), "inbox_messages_number", 2*6000 + 2*5,
+			"INDEX inbox_messages_number (number=?)"},
 		{"namesakes", namesakes, []any{"m7", ""}, "inbox_messages_pkey", 1, auto + "inbox_messages_1 (id=?)"},
 		{"loadMessage", loadMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"previewMessage", previewMessage, append([]any{7}, o.cuts(PreviewBounds{Content: 10, Key: 10})...),
@@ -163,10 +175,12 @@ func plansOf(o *Ops) []planned {
 		{"dueKeys", dueKeys, []any{mostKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
 		{"waitingKeys", waitingKeys, []any{mostKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
 		{"failingKeys", failingKeys, []any{mostKeys}, failures, 20, "INDEX " + failures + " (handler_key>?)"},
-		{"countOpen", countOpen, []any{"hot", now, lookLimit + 1}, due, lookLimit + 1, "INDEX " + due + " (handler_key=?)"},
+		{"countOpen", countOpen, openOf, "Index Scan " + statuses + " " + due, 4 * (lookLimit + 51), "INDEX " + due + " (handler_key=? AND <expr><?)"},
+		{"countOpen", countOpen, openOf, "Index Only Scan " + statuses + " " + due, 4 * (lookLimit + 51),
+			"INDEX " + due + " (handler_key>? AND handler_key<?)"},
+		{"countOpen", countOpen, openOf, "Index Only Scan " + statuses + " " + poisoned, 4 * (lookLimit + 51), "INDEX " + poisoned + " (handler_key=?)"},
+		{"countOpen", countOpen, openOf, "Index Only Scan " + statuses + " " + waiting, 4 * (lookLimit + 51), "INDEX " + waiting + " (handler_key=?)"},
 		{"countPoisoned", countPoisoned, []any{lookLimit + 1, "hot"}, poisoned, lookLimit + 1, "INDEX " + poisoned +
-			" (handler_key=?)"},
-		{"countWaiting", countWaiting, []any{lookLimit + 1, "lanes"}, waiting, lookLimit + 1, "INDEX " + waiting +
 			" (handler_key=?)"},
 		{"countRejected", countRejected, []any{lookLimit + 1}, "inbox_rejected_messages_rejected_at", lookLimit + 1,
 			"INDEX inbox_rejected_messages_rejected_at"},

@@ -126,7 +126,7 @@ func (s *rejectedSearch) reading(statement string) func(context.Context, place, 
 		if err != nil {
 			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
 		}
-		rows, err := readRows(ctx, o, statement, o.scanRejected, at, p.ID, o.stamp(s.oldest), depth, limit, s.Channel,
+		rows, err := readMany(ctx, o, statement, o.scanRejected, at, p.ID, o.stamp(s.oldest), depth, limit, s.Channel,
 			s.Topic, o.stamp(s.before), s.inSQL, s.partition)
 		return parted(rows, placeOfRejected, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
 	}
@@ -342,7 +342,7 @@ func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (Page[model
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
-		gaps, err := readRows(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
+		gaps, err := readMany(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
 			var found store.Stamp
 			err := rows.Scan(&g.ID, &g.Channel, &g.Topic, &g.Partition, &g.FromOffset, &g.ToOffset, &g.Reason, &found)
 			g.FoundAt = found.Time

@@ -69,7 +69,7 @@ type hit struct {
 	id         string
 	key        string
 	version    int64
-	receivedAt time.Time // only if wantsMessage
+	receivedAt time.Time // unless messageUnused
 	lastError  string    // redacted; only if the text is judged by it, see Ops.judges
 	// closes marks a row that is no hit: the last row read of its handler key, or of all. depth is
 	// how many rows were read; of messages, statuses is how many these have.
@@ -90,25 +90,28 @@ const (
 		WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
 		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0 THEN 65 ELSE 1 END)`
 
-	ofMessage = `($8 = '' OR type = $8) AND (received_at IS NULL OR received_at >= $9 AND received_at < $10)`
+	ofMessage = `($8 = '' OR type = $8) AND received_at >= $9 AND received_at < $10`
+
+	matches = `matches AND ($6 < 2 OR (SELECT ` + ofMessage + ` FROM {messages} WHERE number = message_number))`
 
 	ofKeys = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
 scanned AS (
 	SELECT a.*, row_number() OVER w AS depth, lead(id) OVER w IS NULL AS ends
 	FROM (
-		SELECT ` + ofStatus + `, CASE WHEN $6 THEN s.message_id END AS message_id,
-			CASE WHEN $6 THEN (SELECT type FROM {messages} WHERE number = s.message_number) END AS type,
-			CASE WHEN $6 THEN (SELECT received_at FROM {messages} WHERE number = s.message_number) END AS received_at, `
+		SELECT ` + ofStatus + `, s.message_id, s.message_number, `
 
 	keysFound = `
 	) a
 	WINDOW w AS (PARTITION BY handler_key ORDER BY at DESC, id DESC)
 )
-SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id, type, received_at, last_error, rank
+SELECT false AS closes, 0 AS depth, 0 AS statuses, id, handler_key, at, 0 AS number, version, message_id,
+	CASE WHEN $6 > 0 THEN (SELECT type FROM {messages} WHERE number = f.message_number) END AS type,
+	CASE WHEN $6 > 0 THEN (SELECT received_at FROM {messages} WHERE number = f.message_number) END AS received_at, last_error, rank
 FROM (
 	SELECT scanned.*, row_number() OVER (ORDER BY at DESC, id DESC) AS rank FROM scanned
-	WHERE matches AND ` + ofMessage + ` ORDER BY at DESC, id DESC LIMIT $4
+	WHERE ` + matches + `
+	ORDER BY at DESC, id DESC LIMIT $4
 ) f
 UNION ALL
 SELECT true, depth, 0, id, handler_key, at, 0, version, NULL, NULL, NULL, NULL, 0
@@ -116,28 +119,59 @@ FROM scanned WHERE depth = $3 OR depth < $3 AND ends
 ORDER BY rank`
 )
 
-// listPoisoned uses the index on poisoned rows.
-const listPoisoned = ofKeys + `'' AS at
+// Statements of counts read the same rows and return how many they have read and how many match.
+const (
+	countOfKeys = `
+WITH keys AS (SELECT value AS handler_key FROM {list})
+SELECT count(*), COALESCE(sum(CASE WHEN ` + matches + ` THEN 1 ELSE 0 END), 0)
+FROM (
+	SELECT ` + ofStatus + `, s.message_number, `
+
+	keysCounted = `
+) a LIMIT $4`
+)
+
+// listPoisoned and countInPoisoned use the index on poisoned rows.
+const (
+	listPoisoned    = ofKeys + poisonedRows + keysFound
+	countInPoisoned = countOfKeys + poisonedRows + keysCounted
+
+	poisonedRows = `'' AS at
 		FROM keys k {each} FROM {statuses}
 			WHERE handler_key = k.handler_key AND is_poisoned AND completed_at IS NULL AND id < $2 ORDER BY id DESC LIMIT $3
-		{/each}` + keysFound
+		{/each}`
+)
 
-// listWaiting uses the index on waiting rows.
-const listWaiting = ofKeys + `'' AS at
+// listWaiting and countInWaiting use the index on waiting rows.
+const (
+	listWaiting    = ofKeys + waitingRows + keysFound
+	countInWaiting = countOfKeys + waitingRows + keysCounted
+
+	waitingRows = `'' AS at
 		FROM keys k {each} FROM {statuses}
 			WHERE handler_key = k.handler_key AND is_waiting AND id < $2 ORDER BY id DESC LIMIT $3
-		{/each}` + keysFound
+		{/each}`
+)
 
-// listGroup uses the index on failures.
-const listGroup = ofKeys + `'' AS at
+// listGroup and countInGroup use the index on failures.
+const (
+	listGroup    = ofKeys + groupRows + keysFound
+	countInGroup = countOfKeys + groupRows + keysCounted
+
+	groupRows = `'' AS at
 		FROM keys k {each} FROM {statuses}
 			WHERE handler_key = k.handler_key AND fingerprint = $11 AND ` + isGrouped + ` AND id < $2 ORDER BY id DESC LIMIT $3
-		{/each}` + keysFound
+		{/each}`
+)
 
-// listDue uses the due index, latest due first, in two ranges: what is due at the same time as the
-// row before, and what is due earlier, up to $3 rows of each. On SQLite a single condition would be
-// a filter and no range.
-const listDue = ofKeys + `{due as stored} AS at
+// listDue and countInDue use the due index, latest due first, in two ranges: what is due at the same
+// time as the row before, and what is due earlier, up to $3 rows of each. On SQLite a single
+// condition would be a filter and no range.
+const (
+	listDue    = ofKeys + dueRows + keysFound
+	countInDue = countOfKeys + dueRows + keysCounted
+
+	dueRows = `{due as stored} AS at
 		FROM keys k {each} FROM (
 			SELECT * FROM (
 				SELECT * FROM {statuses} WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` = $13 AND id < $2
@@ -148,7 +182,8 @@ const listDue = ofKeys + `{due as stored} AS at
 				SELECT * FROM {statuses} WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` < $13
 				ORDER BY ` + due + ` DESC, id DESC LIMIT $3
 			) b
-		) c {/each}` + keysFound
+		) c {/each}`
+)
 
 const (
 	isOpen = `completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting`
@@ -193,6 +228,9 @@ const listOfMessage = ofMessages + ` AND id = $15 AND ($16 = '' OR namespace = $
 var listOf = map[stage]string{byPoisoned: listPoisoned, byWaiting: listWaiting, byGroup: listGroup, byDue: listDue,
 	byReceived: listReceived, byMessage: listOfMessage}
 
+var countIn = map[stage]string{byPoisoned: countInPoisoned, byWaiting: countInWaiting, byGroup: countInGroup,
+	byDue: countInDue}
+
 // scanned is what one statement of a list has found.
 type scanned struct {
 	rows   []hit
@@ -211,7 +249,7 @@ func (o *Ops) scan(
 	if err != nil {
 		return scanned{}, err
 	}
-	read, err := readRows(ctx, o, listOf[st], o.scanHit, args...)
+	read, err := readMany(ctx, o, listOf[st], o.scanHit, args...)
 	if err != nil {
 		return scanned{}, err
 	}
@@ -231,6 +269,26 @@ func (o *Ops) scan(
 		}
 	}
 	return s, nil
+}
+
+// counts reports whether a statement can count the matching rows of a stage by itself.
+func (o *Ops) counts(f *filter, st stage) bool {
+	exact := !o.sqlite || f.From.IsZero() && f.To.IsZero() // see roughly
+	return st.keyed() && exact && !o.judges(f)
+}
+
+// countIn counts the matching rows of a handler key among the first of a stage, up to depth.
+func (o *Ops) countIn(
+	ctx context.Context, f *filter, st stage, key string, depth int,
+) (looked, matching int, err error) {
+	args, err := o.scanArguments(f, st, []string{key}, o.start(f, st), depth, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	_, err = readMany(ctx, o, countIn[st], func(rows *sql.Rows, _ *struct{}) error {
+		return rows.Scan(&looked, &matching)
+	}, args...)
+	return looked, matching, err
 }
 
 // scannedOfKeys finds the edge of all handler keys: the latest of the places at which a key had
@@ -274,7 +332,7 @@ func (o *Ops) scanArguments(
 		return nil, badInput("cursor", "it is not one of this list")
 	}
 	oldest, before := o.roughly(f.From, f.To)
-	args := []any{list, after.ID, depth, limit, o.judges(f), o.wantsMessage(f), f.states, f.Type, o.stamp(oldest),
+	args := []any{list, after.ID, depth, limit, o.judges(f), o.messageUse(f), f.states, f.Type, o.stamp(oldest),
 		o.stamp(before), f.Fingerprint, o.sqlText(f.text)}
 	if st == byDue {
 		return append(args, at), nil

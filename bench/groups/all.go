@@ -17,6 +17,7 @@ func All() []trial.Group {
 		Xmin(),
 		Cleanup(),
 		Operations(),
+		ManyOperations(),
 		Workers(),
 		SQLite(),
 		Idempotent(),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gorm-inbox/inbox/bench/ours"
@@ -16,18 +17,33 @@ import (
 
 // Operations measures how long operators wait for lists and searches.
 func Operations() trial.Group {
-	g := trial.Group{
-		Name: "operations", Unit: "look", NoDatabase: true,
-		About: "what operators open, beside 1 million completed, 10,000 poisoned and 10,000 failing statuses " +
-			"(with -quick a twentieth), 10,000 rejected messages and 10,000 audit rows; a page has 50 rows, and what finds nothing reads 10,000",
-		Shared: newStuckInbox,
-	}
-	names := make([]string, len(looks))
-	for i, l := range looks {
-		names[i] = l.name
+	return looksAt(trial.Group{Name: "operations", Shared: stuckInboxOf(1, 50_000),
+		About: "what operators open, beside 1 million completed, 10,000 poisoned and 10,000 failing statuses, " +
+			"10,000 rejected messages and 10,000 audit rows (with -quick 50,000, 500 and 500); a page has 50 rows, " +
+			"and what finds nothing reads 10,000"}, "ops")
+}
+
+// ManyOperations measures the same beside ten times as much.
+func ManyOperations() trial.Group {
+	return looksAt(trial.Group{Name: "operations_10m", Shared: stuckInboxOf(10, 5_000),
+		About: "the same beside 10 million completed statuses, ten of each message (with -quick 50,000)"}, "ops_10m")
+}
+
+// looksAt adds all looks and their lines.
+func looksAt(g trial.Group, prefix string) trial.Group {
+	g.Unit, g.NoDatabase = "look", true
+	var names, ofMessages []string
+	for _, l := range looks {
+		if strings.HasSuffix(l.name, ofMessage) {
+			ofMessages = append(ofMessages, l.name)
+		} else {
+			names = append(names, l.name)
+		}
 		g.Variants = append(g.Variants, trial.Variant{Name: l.name, New: looking(l)})
 	}
-	g.Lines = []trial.Line{trial.WorstValue("ops_list_p99_ms", names, "p99_ms", 50)}
+	g.Lines = []trial.Line{trial.WorstValue(prefix+"_list_p99_ms", names, "p99_ms", 50),
+		trial.Value(prefix+"_overview_p99_ms", overviewLook, "p99_ms", 10),
+		trial.WorstValue(prefix+"_of_message_p99_ms", ofMessages, "p99_ms", 100)}
 	return g
 }
 
@@ -42,6 +58,9 @@ type look struct {
 const (
 	benchOperator = ops.Actor("operator")
 	nowhere       = "there is no such text"
+	overviewLook  = "overview"
+	// ofMessage ends the names of looks that read the message of each of 10,000 statuses, too.
+	ofMessage = ", by what their messages have"
 )
 
 func listed(filter ops.Filter) func(context.Context, *ops.Ops, *stuckInbox) (int, error) {
@@ -53,7 +72,7 @@ func listed(filter ops.Filter) func(context.Context, *ops.Ops, *stuckInbox) (int
 
 // looks are all lists and searches.
 var looks = []look{
-	{"overview", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+	{overviewLook, 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		seen, err := o.Overview(ctx)
 		return len(seen.Handlers), err
 	}},
@@ -77,6 +96,7 @@ var looks = []look{
 	{"search, error text that all have", 50, listed(ops.Filter{ErrorText: "IS UNKNOWN"})},
 	{"search, error text that none has", 0, listed(ops.Filter{ErrorText: nowhere})},
 	{"search, type that none has", 0, listed(ops.Filter{Type: nowhere})},
+	{"search, poisoned" + ofMessage, 0, listed(ops.Filter{States: []ops.State{ops.StatePoisoned}, Type: nowhere})},
 	{"search, failure group", 20, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
 		page, err := o.List(ctx, ops.Filter{Fingerprint: s.group}, "", 0)
 		return len(page.Items), err
@@ -85,8 +105,16 @@ var looks = []look{
 		count, err := o.Count(ctx, ops.Filter{States: []ops.State{ops.StatePoisoned}})
 		return int(count.N), err
 	}},
+	{"count, all that is failing", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		count, err := o.Count(ctx, ops.Filter{States: []ops.State{ops.StateFailing}})
+		return int(count.N), err
+	}},
 	{"failure groups", 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
 		failures, err := o.Failures(ctx, ops.Filter{})
+		return len(failures.Groups), err
+	}},
+	{"failure groups" + ofMessage, 1, func(ctx context.Context, o *ops.Ops, _ *stuckInbox) (int, error) {
+		failures, err := o.Failures(ctx, ops.Filter{Type: ours.Type})
 		return len(failures.Groups), err
 	}},
 	{"one message, with its audit row", 1, func(ctx context.Context, o *ops.Ops, s *stuckInbox) (int, error) {
@@ -161,26 +189,31 @@ type stuckInbox struct {
 	ib       *ours.Inbox
 	ops      *ops.Ops
 
-	completed, failed int
+	handlers          int       // of each message; only the first one's have failed
+	completed, failed int       // messages
 	message           string    // a message that has failed
 	accepted          time.Time // when the last completed message was accepted
 	group             string    // the group with the most failures
 	last              ops.Cursor
 }
 
-func newStuckInbox(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
-	s := &stuckInbox{completed: lab.Scale(1_000_000, 50_000), failed: lab.Scale(10_000, 500)}
-	if s.database, err = lab.Server.NewDatabase(ctx); err != nil {
-		return nil, err
+// stuckInboxOf makes inboxes in which a million messages have completed, or quick with -quick, for each
+// of the handlers.
+func stuckInboxOf(handlers, quick int) func(context.Context, *trial.Lab) (io.Closer, error) {
+	return func(ctx context.Context, lab *trial.Lab) (_ io.Closer, err error) {
+		s := &stuckInbox{handlers: handlers, completed: lab.Scale(1_000_000, quick), failed: lab.Scale(10_000, 500)}
+		if s.database, err = lab.Server.NewDatabase(ctx); err != nil {
+			return nil, err
+		}
+		if err := s.fill(ctx); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		return s, nil
 	}
-	if err := s.fill(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
 }
 
 func (s *stuckInbox) fill(ctx context.Context) (err error) {
-	if s.ib, err = ours.Open(ctx, s.database.DSN, 1); err != nil {
+	if s.ib, err = ours.Open(ctx, s.database.DSN, s.handlers); err != nil {
 		return err
 	}
 	if s.ops, err = s.ib.Ops(); err != nil {
@@ -205,7 +238,7 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 				next_attempt_at = CASE WHEN n %% 2 = 1 THEN now() + interval '1 hour' END,
 				last_error = 'rule ' || chr(97 + (n / 2 %% 20)::int) || ': customer ' || n || ' is unknown',
 				fingerprint = left(md5((n / 2 %% 20)::text), 16)
-			FROM failed WHERE message_number = number`, every, 2*s.failed),
+			FROM failed WHERE message_number = number AND handler_key = (SELECT min(handler_key) FROM inbox_handler_statuses WHERE message_number = 1)`, every, 2*s.failed),
 		`INSERT INTO inbox_rejected_messages SELECT gen_random_uuid(), 'bench', 'orders', 0, n, now(), '\x6b', '\x7b7d', '[]', 'invalid character at ' || n,
 			now() - n * interval '1 second' FROM generate_series(1, 10000) n`,
 		`INSERT INTO inbox_audit SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'operator', 'retry', 'status ' || n, '{}',
@@ -225,9 +258,15 @@ func (s *stuckInbox) fill(ctx context.Context) (err error) {
 
 // mark checks the counts and stores the group and the cursor that looks use.
 func (s *stuckInbox) mark(ctx context.Context) error {
-	if c, err := s.count(ctx); err != nil || c != (counted{s.completed, s.failed, s.failed}) {
-		return errors.Join(err, fmt.Errorf("there are %+v statuses, expected %d completed, %d poisoned and as many failing",
-			c, s.completed, s.failed))
+	var all int
+	if err := s.ib.DB.WithContext(ctx).Raw(`SELECT count(*) FROM inbox_handler_statuses`).Scan(&all).Error; err != nil {
+		return err
+	}
+	if expected := s.handlers * (s.completed + 2*s.failed); all != expected {
+		return fmt.Errorf("there are %d statuses, expected %d", all, expected)
+	}
+	if c, err := s.count(ctx); err != nil || c.poisoned != s.failed || c.failing != s.failed {
+		return errors.Join(err, fmt.Errorf("there are %+v statuses, expected %d poisoned and as many failing", c, s.failed))
 	}
 	failures, err := s.ops.Failures(ctx, ops.Filter{})
 	if err != nil {
@@ -248,16 +287,19 @@ func (s *stuckInbox) mark(ctx context.Context) error {
 	return nil
 }
 
-// counted are the numbers of statuses in a stuckInbox.
-type counted struct{ completed, poisoned, failing int }
+// counted are numbers of statuses in a stuckInbox: all that have failed, and what the newest 10,000 messages have.
+type counted struct{ newest, poisoned, failing int }
 
 func (s *stuckInbox) count(ctx context.Context) (c counted, err error) {
 	pool, err := s.ib.DB.DB()
 	if err != nil {
 		return c, err
 	}
-	err = pool.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
-		count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned AND error_count > 0) FROM inbox_handler_statuses`).Scan(&c.completed, &c.poisoned, &c.failing)
+	err = pool.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_number = ANY (
+			ARRAY(SELECT number FROM inbox_messages ORDER BY received_at DESC, number DESC LIMIT 10000))),
+		count(*) FILTER (WHERE is_poisoned), count(*) FILTER (WHERE NOT is_poisoned)
+		FROM inbox_handler_statuses WHERE completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0)`).
+		Scan(&c.newest, &c.poisoned, &c.failing)
 	return c, err
 }
 

@@ -17,6 +17,35 @@ import (
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
+// decoder makes the messages of Messages of their records.
+var decoder = envelope.DecoderConfig{Type: Type, Source: "bench", ContentType: "application/octet-stream"}
+
+// record returns a message as a plain record, with the ID as the key and in a header.
+func record(m handler.RawMessage) kafka.Message {
+	return kafka.Message{Key: []byte(m.ID), Value: m.Content,
+		Headers: []kafka.Header{{Key: "MessageId", Value: []byte(m.ID)}}}
+}
+
+// Decoded returns the messages as a channel decodes their records, so that accepting them stores the
+// same as consuming them: with their key, headers and coordinates.
+func Decoded(topic string, partitions int, messages []handler.RawMessage) ([]handler.RawMessage, error) {
+	d, err := envelope.NewDecoder(decoder, nil)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]handler.RawMessage, 0, len(messages))
+	for i, m := range messages {
+		r := record(m)
+		r.Topic, r.Partition, r.Offset, r.Time = topic, i%partitions, int64(i/partitions), time.Now()
+		received := d.Decode(Channel, kafkaconsumer.RecordOf(r))
+		if received.Err != nil {
+			return nil, received.Err
+		}
+		all = append(all, received.Messages...)
+	}
+	return all, nil
+}
+
 // OpenKafka is like Open, with one handler and a channel that consumes a topic from its beginning
 // with a group of its own. The consumer has its default settings.
 func OpenKafka(
@@ -26,13 +55,13 @@ func OpenKafka(
 	return ib, ib.openOn(ctx, postgres.Open(dsn), []inbox.ChannelOption{
 		inbox.Kafka(kafkaconsumer.Config{
 			Brokers: brokers, Topics: []string{topic}, GroupID: topic + "-" + uuid.NewString(),
-			Decoder: envelope.DecoderConfig{Type: Type, Source: "bench", ContentType: "application/octet-stream"},
+			Decoder: decoder,
 		}),
 		inbox.On(Type, ib.handlers(1)...),
 	}, options...)
 }
 
-// Produce writes messages as plain records, with the ID as the key and in a header.
+// Produce writes messages as plain records.
 func Produce(ctx context.Context, admin *servers.Admin, topic string, messages []handler.RawMessage) error {
 	const batch = 2_000
 	g, ctx := errgroup.WithContext(ctx)
@@ -41,8 +70,7 @@ func Produce(ctx context.Context, admin *servers.Admin, topic string, messages [
 		g.Go(func() error {
 			var records []kafka.Message
 			for _, m := range messages[from:min(from+batch, len(messages))] {
-				records = append(records, kafka.Message{Key: []byte(m.ID), Value: m.Content,
-					Headers: []kafka.Header{{Key: "MessageId", Value: []byte(m.ID)}}})
+				records = append(records, record(m))
 			}
 			return admin.Produce(ctx, topic, records...)
 		})
@@ -52,7 +80,7 @@ func Produce(ctx context.Context, admin *servers.Admin, topic string, messages [
 
 // Accepted waits until that many messages are stored.
 func (ib *Inbox) Accepted(ctx context.Context, n int) error {
-	ticker := time.NewTicker(time.Millisecond)
+	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for ib.Counters().Accepted < int64(n) {
 		select {

@@ -20,16 +20,17 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 	}
 	c := cursor{rest: content}
 	previous := int64(-1)
+	var known []handler.Header // of the record before
 	for range b.Count {
 		r := cursor{rest: c.take(c.varint())}
 		r.int8() // no attributes are in use
 		sinceFirst, delta := r.varint(), r.varint()
 		key, value := r.varBytes(), r.varBytes()
-		headers, raw := readHeaders(&r, maxHeaders, each != nil)
+		headers, raw := readHeaders(&r, maxHeaders, each != nil, known)
 		if c.short || r.short || len(r.rest) > 0 || delta <= previous || delta > b.Last-b.Base {
 			return fmt.Errorf("%w: a record behind offset %d of the batch at %d", ErrUnreadable, b.Base+previous, b.Base)
 		}
-		previous = delta
+		previous, known = delta, headers
 		if each == nil {
 			continue
 		}
@@ -51,8 +52,9 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 
 // readHeaders reads a record's headers, or skips them if they are not wanted or more than limit. In
 // the latter case raw holds them unread. The number of headers that a record claims never sizes an
-// allocation unchecked.
-func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, raw []byte) {
+// allocation unchecked. A header shares its name with the one at the same place of known, if that has
+// the same name: most records of a batch have the same headers.
+func readHeaders(r *cursor, limit int, wanted bool, known []handler.Header) (headers []handler.Header, raw []byte) {
 	const least = 2
 	all := r.rest
 	count := r.varint()
@@ -74,9 +76,16 @@ func readHeaders(r *cursor, limit int, wanted bool) (headers []handler.Header, r
 		if r.short {
 			return nil, nil
 		}
-		if wanted {
-			headers = append(headers, handler.Header{Key: string(key), Value: value})
+		if !wanted {
+			continue
 		}
+		h := handler.Header{Value: value}
+		if i := len(headers); i < len(known) && known[i].Key == string(key) {
+			h.Key = known[i].Key
+		} else {
+			h.Key = string(key)
+		}
+		headers = append(headers, h)
 	}
 	return headers, raw
 }

@@ -94,7 +94,7 @@ func (s *scanner) object(field func(key string)) {
 	if s.take('}') {
 		return
 	}
-	var seen []string
+	seen := make([]string, 0, 8) // on the stack
 	for !s.failed {
 		key := s.text()
 		for _, other := range seen {

@@ -12,99 +12,99 @@ import (
 // printable ASCII without anything to escape. ok is false for everything else. A fuzz test compares
 // the two.
 func writeProperties(p handler.Properties) (serialized string, ok bool) {
-	w := writer{text: make([]byte, 0, 256)}
-	w.add(`{`)
+	var usual [512]byte // on the stack
+	w := writer{text: append(usual[:0], '{')}
 	if p.Channel != "" {
-		w.field(`"channel":`)
-		w.quoted(p.Channel)
+		w = quoted(w.field(`"channel":`), p.Channel)
 	}
 	if len(p.Headers) > 0 {
-		w.field(`"headers":`)
-		w.add(`[`)
+		w = w.field(`"headers":`).add(`[`)
 		for i, h := range p.Headers {
 			if i > 0 {
-				w.add(`,`)
+				w = w.add(`,`)
 			}
-			w.add(`{"k":`)
-			w.quoted(h.Key)
+			w = quoted(w.add(`{"k":`), h.Key)
 			if h.Value != nil {
-				w.add(`,"v":`)
-				w.quoted(string(h.Value))
+				w = quoted(w.add(`,"v":`), h.Value)
 			}
-			w.add(`}`)
+			w = w.add(`}`)
 		}
-		w.add(`]`)
+		w = w.add(`]`)
 	}
 	if len(p.Attributes) > 0 {
-		w.field(`"attributes":`)
-		w.add(`{`)
+		w = w.field(`"attributes":`).add(`{`)
 		for i, name := range slices.Sorted(maps.Keys(p.Attributes)) {
 			if i > 0 {
-				w.add(`,`)
+				w = w.add(`,`)
 			}
-			w.quoted(name)
-			w.add(`:`)
-			w.quoted(p.Attributes[name])
+			w = quoted(quoted(w, name).add(`:`), p.Attributes[name])
 		}
-		w.add(`}`)
+		w = w.add(`}`)
 	}
 	if k := p.Kafka; k != nil {
-		w.field(`"kafka":`)
-		w.add(`{"topic":`)
-		w.quoted(k.Topic)
-		w.number(`,"partition":`, int64(k.Partition))
-		w.number(`,"offset":`, k.Offset)
-		w.number(`,"timestamp_ms":`, k.Timestamp.UnixMilli())
+		w = quoted(w.field(`"kafka":`).add(`{"topic":`), k.Topic)
+		w = w.number(`,"partition":`, int64(k.Partition)).number(`,"offset":`, k.Offset)
+		w = w.number(`,"timestamp_ms":`, k.Timestamp.UnixMilli())
 		if k.Key != nil {
-			w.add(`,"key":{"v":`)
-			w.quoted(string(k.Key))
-			w.add(`}`)
+			w = quoted(w.add(`,"key":{"v":`), k.Key).add(`}`)
 		}
 		if k.Tombstone {
-			w.add(`,"tombstone":true`)
+			w = w.add(`,"tombstone":true`)
 		}
 		if k.Index != 0 {
-			w.number(`,"index":`, int64(k.Index))
+			w = w.number(`,"index":`, int64(k.Index))
 		}
-		w.add(`}`)
+		w = w.add(`}`)
 	}
 	if p.Traceparent != "" {
-		w.field(`"accept_traceparent":`)
-		w.quoted(p.Traceparent)
+		w = quoted(w.field(`"accept_traceparent":`), p.Traceparent)
 	}
-	w.add(`}`)
+	w = w.add(`}`)
 	return string(w.text), !w.failed
 }
 
+// writer is passed by value, so that its text can stay on the stack.
 type writer struct {
 	text   []byte
 	failed bool // some text needs escaping
 }
 
-func (w *writer) add(text string) { w.text = append(w.text, text...) }
+func (w writer) add(text string) writer {
+	w.text = append(w.text, text...)
+	return w
+}
 
 // field begins a field of the outermost object.
-func (w *writer) field(name string) {
+func (w writer) field(name string) writer {
 	if len(w.text) > 1 {
-		w.add(`,`)
+		w.text = append(w.text, ',')
 	}
-	w.add(name)
+	return w.add(name)
 }
 
-func (w *writer) number(name string, n int64) {
-	w.add(name)
+func (w writer) number(name string, n int64) writer {
+	w = w.add(name)
 	w.text = strconv.AppendInt(w.text, n, 10)
+	return w
 }
 
-func (w *writer) quoted(text string) {
+// verbatim holds the characters that JSON needs no escape for and that json.Marshal writes as they are.
+var verbatim = func() (is [256]bool) {
+	for c := byte(' '); c < 0x7f; c++ {
+		is[c] = c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
+	}
+	return is
+}()
+
+func quoted[T string | []byte](w writer, text T) writer {
 	for i := range len(text) {
-		switch c := text[i]; {
-		case c < ' ', c >= 0x7f, c == '"', c == '\\', c == '<', c == '>', c == '&':
+		if !verbatim[text[i]] {
 			w.failed = true
-			return
+			return w
 		}
 	}
 	w.text = append(w.text, '"')
-	w.add(text)
+	w.text = append(w.text, text...)
 	w.text = append(w.text, '"')
+	return w
 }

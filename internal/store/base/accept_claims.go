@@ -36,7 +36,9 @@ func noteClaims(
 	for _, id := range unclaimed {
 		delete(taken, id)
 	}
+	claims := make([]store.Claim, 0, len(taken)) // of all messages, in one piece
 	for i, rows := range statuses {
+		first := len(claims)
 		for _, row := range rows {
 			at, ok := taken[row.ID]
 			if !ok {
@@ -44,11 +46,14 @@ func noteClaims(
 			}
 			message := asStored(batch.Messages[i], batch.Now)
 			message.Number = models.MessageNumber(row.Number)
-			results[i].Claims = append(results[i].Claims, store.Claim{
+			claims = append(claims, store.Claim{
 				Ref: store.Ref{StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: firstVersion,
 					Locator: at.Place, Lane: row.Lane},
 				CreatedAt: at.CreatedAt, Due: at.CreatedAt, Message: message,
 			})
+		}
+		if len(claims) > first {
+			results[i].Claims = claims[first:len(claims):len(claims)]
 		}
 	}
 }

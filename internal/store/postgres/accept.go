@@ -220,8 +220,8 @@ func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected
 	return err
 }
 
-// pieces holds the buffers in which contents are joined. They are the largest memory that an accept
-// needs, and drivers copy them before they return.
+// pieces holds the buffers in which contents are joined and parameters are encoded. They are the largest
+// memory that an accept needs, and drivers copy them before they return.
 var pieces = sync.Pool{New: func() any { return &[]byte{} }} // never nil, which would be NULL
 
 // maxPiece bounds the size of a buffer that is kept in pieces.
@@ -240,11 +240,14 @@ func inOnePiece(messages []*store.NewMessage) (contents []byte, places, lengths 
 		places[i], lengths[i] = int32(len(contents)+1), int32(len(m.Content))
 		contents = append(contents, m.Content...)
 	}
-	return contents, places, lengths, func() {
-		if cap(contents) <= maxPiece {
-			*piece = contents
-			pieces.Put(piece)
-		}
+	return contents, places, lengths, func() { keep(piece, contents) }
+}
+
+// keep returns a buffer of pieces that has become used.
+func keep(piece *[]byte, used []byte) {
+	if cap(used) <= maxPiece {
+		*piece = used
+		pieces.Put(piece)
 	}
 }
 

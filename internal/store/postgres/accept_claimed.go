@@ -38,6 +38,7 @@ func (p *Store) insertClaimed(
 	ctx context.Context, pool gorm.ConnPool, args []any, contents []byte, worker string, statuses []base.StatusRow,
 ) (inserted []base.StoredNumber, claimed []base.ClaimedRow, err error) {
 	claims := make([]bool, len(statuses))
+	claimed = make([]base.ClaimedRow, 0, len(statuses))
 	for i, row := range statuses {
 		claims[i] = row.Claim
 	}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
@@ -117,14 +120,19 @@ func execPrepared(
 	if err != nil {
 		return err
 	}
-	var query pgx.ExtendedQueryBuilder
-	if err := query.Build(c.TypeMap(), prepared, append(args, nil)); err != nil {
+	memory := pieces.Get().(*[]byte)
+	values, formats, encoded, err := encode(c.TypeMap(), prepared.ParamOIDs, args, (*memory)[:0])
+	defer keep(memory, encoded)
+	if err != nil {
 		return err
 	}
-	last := len(query.ParamValues) - 1
-	query.ParamValues[last], query.ParamFormats[last] = large, pgx.BinaryFormatCode
-	rows := pgx.RowsFromResultReader(c.TypeMap(), c.PgConn().ExecPrepared(ctx, prepared.Name, query.ParamValues,
-		query.ParamFormats, query.ResultFormats))
+	results := make([]int16, len(prepared.Fields))
+	for i, field := range prepared.Fields {
+		results[i] = c.TypeMap().FormatCodeForOID(field.DataTypeOID)
+	}
+	c.PgConn().Frontend().Send(room(len(encoded) + len(large)))
+	rows := pgx.RowsFromResultReader(c.TypeMap(), c.PgConn().ExecPrepared(ctx, prepared.Name, append(values, large),
+		append(formats, pgx.BinaryFormatCode), results))
 	defer rows.Close()
 	for rows.Next() {
 		if err := each(rows); err != nil {
@@ -132,4 +140,46 @@ func execPrepared(
 		}
 	}
 	return rows.Err()
+}
+
+// room is no message. It has pgx take memory for the next message at once, instead of growing a small
+// buffer and copying what it has each time.
+type room int
+
+// Frontend implements pgproto3.FrontendMessage.
+func (room) Frontend() {}
+
+// Decode implements pgproto3.FrontendMessage.
+func (room) Decode([]byte) error { return errors.ErrUnsupported }
+
+// Encode implements pgproto3.FrontendMessage.
+func (bytes room) Encode(to []byte) ([]byte, error) {
+	const around = 1 << 10 // what is sent besides parameters
+	return slices.Grow(to, int(bytes)+around), nil
+}
+
+// encode encodes the parameters one after the other into memory, and returns that as well. pgx's own
+// builder begins with a few bytes for each statement, and copies what it has as often as that grows.
+func encode(
+	types *pgtype.Map, oids []uint32, args []any, memory []byte,
+) (values [][]byte, formats []int16, encoded []byte, err error) {
+	if len(oids) != len(args)+1 {
+		return nil, nil, memory, fmt.Errorf("the statement has %d parameters, %d are given", len(oids), len(args)+1)
+	}
+	values, formats = make([][]byte, len(args), len(oids)), make([]int16, len(args), len(oids))
+	for i, arg := range args {
+		formats[i] = types.FormatCodeForOID(oids[i])
+		if _, text := arg.(string); text {
+			formats[i] = pgx.TextFormatCode
+		}
+		from := len(memory)
+		longer, err := types.Encode(oids[i], formats[i], arg, memory)
+		if err != nil {
+			return nil, nil, memory, fmt.Errorf("encode parameter %d: %w", i+1, err)
+		}
+		if longer != nil { // nil is NULL
+			memory, values[i] = longer, longer[from:]
+		}
+	}
+	return values, formats, memory, nil
 }

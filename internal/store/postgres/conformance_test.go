@@ -112,6 +112,26 @@ func TestStatementThatCollidesRunsAgainAtOnce(t *testing.T) {
 	}
 }
 
+// TestStatementsThatReadMuchAreNotCompiled proves that compiling, which takes far longer than such a
+// statement, is off for it alone.
+func TestStatementsThatReadMuchAreNotCompiled(t *testing.T) {
+	t.Parallel()
+	db := testenv.Postgres(t)
+	singles := store.NewSingles(db)
+	setting := func(singles store.Singles, name string) string {
+		values, err := store.Query(t.Context(), singles.Pool(t.Context()), "SELECT current_setting($1)", store.Value[string], name)
+		require.NoError(t, err)
+		return values[0]
+	}
+	pool, err := db.DB()
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(1)
+	require.NoError(t, db.Exec("SET jit = on").Error)
+	require.Equal(t, "off", setting(singles.WithoutJIT(), "jit"))
+	require.Equal(t, "10s", setting(singles.WithoutJIT(), "idle_in_transaction_session_timeout"))
+	require.Equal(t, "on", setting(singles, "jit"), "the session's own setting is as it was")
+}
+
 // TestStatementThatStatesItsIsolationIsEndedByTheServer proves that a client that vanishes between
 // the statement and the COMMIT does not keep, for example, a lease locked until TCP gives its
 // connection up.
