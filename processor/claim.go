@@ -32,6 +32,7 @@ type claimer struct {
 	held      *held
 	lanes     *lanes
 	addResult func(r result) // stores the result of a claim that ends without an attempt
+	cursors   cursors
 
 	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that
 	// claims, was lost; zero if no response was lost. lostAt is when that happened last. See
@@ -72,6 +73,9 @@ func (c *claimer) claim(
 			asked[h] = split(n, h.Keys())
 			for i, key := range h.Keys() {
 				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes}
+				if workerID != "" && limit.Lanes == nil {
+					limit.After = c.cursors.after(key, at)
+				}
 				req.Limits = append(req.Limits, limit)
 			}
 		}
@@ -87,15 +91,19 @@ func (c *claimer) claim(
 	}
 	claims := claimed.Claims
 	c.held.add(claims)
-	got := map[string]int{}
+	got, end := map[string]int{}, map[string]store.Place{}
 	attempts := make([]*task, 0, len(claims))
-	for _, claim := range claims {
+	for _, claim := range claims { // those of a key in the order of Place
 		h, known := c.registry.Lookup(claim.HandlerKey)
 		if !known { // cannot happen: only registered keys are asked for
 			return nil, nil, fmt.Errorf("claim: the database returned unknown handler key %q", claim.HandlerKey)
 		}
 		got[claim.HandlerKey]++
+		end[claim.HandlerKey] = store.Place{Due: claim.Due, StatusID: claim.StatusID}
 		attempts = append(attempts, newTask(claim, h, c.policies[h]))
+	}
+	for _, limit := range req.Limits {
+		c.cursors.note(limit, got[limit.HandlerKey], end[limit.HandlerKey], at)
 	}
 	short := map[*handler.Handler]bool{}
 	for h, limits := range asked {

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // hanging is a handler whose calls wait until they are released. It counts the waiting calls.
@@ -105,6 +108,54 @@ func TestOneHandlerAloneHasAllSlots(t *testing.T) {
 		inboxtest.Eventually(t, func() bool { return h.running.Load() == 5 }, "it has all slots")
 		close(h.letGo)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
+	})
+}
+
+// Contract 5.2: claims of a backlog begin where the last one ended, but once a second, and before
+// the handler is taken for done, they begin at the status due longest.
+func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const messages = 100
+		clock := fxtest.NewClock(inboxtest.Noon)
+		ran := make(chan string)
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Clock = clock
+			o.Processor.Concurrency, o.Processor.Prefetch, o.Processor.BatchSize = 1, 5, 5
+		}), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
+			select {
+			case ran <- m.ID:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})))
+		inboxtest.Accept(t, ib, many(messages)...)
+		elsewhere := claim(t, d, clock, "", 2, "h")
+		release := func(c store.Claim) {
+			applied, err := inboxtest.Store(t, d.DB).Settle(context.Background(), []store.Settlement{{StatusID: c.StatusID,
+				HandlerKey: c.HandlerKey, Version: c.Version, Locator: c.Locator}}, store.AwaitLocked)
+			require.NoError(t, err)
+			require.Equal(t, []bool{true}, applied)
+		}
+		next := func(n int) (ids []string) {
+			for range n {
+				ids = append(ids, inboxtest.Receive(t, ran, "a call"))
+			}
+			return ids
+		}
+		inboxtest.Start(t, ib)
+		next(20)
+		release(elsewhere[0])
+		if ids := next(20); d.Dialect == "postgres" {
+			require.NotContains(t, ids, elsewhere[0].MessageID, "no claim resumes where the last one ended")
+			clock.Advance(time.Second)
+			require.Contains(t, next(20), elsewhere[0].MessageID)
+		} else {
+			require.Contains(t, ids, elsewhere[0].MessageID, "a single worker's claims always begin at the longest due")
+			next(20)
+		}
+		release(elsewhere[1])
+		require.Contains(t, next(messages-60), elsewhere[1].MessageID)
 	})
 }
 

@@ -184,7 +184,7 @@ func (p *Processor) newCompleter(h *held) *completer {
 
 func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
 	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
-		lanes: p.lanes, addResult: addResult,
+		lanes: p.lanes, addResult: addResult, cursors: cursors{},
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 

@@ -19,8 +19,13 @@ func Workers() trial.Group {
 		About: "pending messages processed by worker processes that share one inbox (Competing mode); workers_us " +
 			"is the CPU of all of them per status",
 	}
+	name := func(n int) string { return fmt.Sprintf("worker processes: %d", n) }
 	for _, n := range []int{1, 2, 4} {
-		g.Variants = append(g.Variants, trial.Variant{Name: fmt.Sprintf("worker processes: %d", n), New: byWorkers(n)})
+		g.Variants = append(g.Variants, trial.Variant{Name: name(n), New: byWorkers(n)})
+	}
+	g.Lines = []trial.Line{
+		trial.ServerRatio("workers_4_vs_1_server_us", name(4), name(1), 1.20).Times(2),
+		trial.Ratio("workers_4_vs_1_rate", name(4), name(1), 0.95).Times(2),
 	}
 	return g
 }
@@ -32,7 +37,8 @@ func Worker(ctx context.Context, dsn string, in io.Reader, out io.Writer) error 
 
 func byWorkers(processes int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		n := env.Scale(60_000, 30_000)
+		// Each process costs the server some 25 ms for its connections, which must not count.
+		n := env.Scale(120_000, 30_000)
 		ib, err := ours.Open(ctx, env.DSN, 1)
 		if err != nil {
 			return nil, err

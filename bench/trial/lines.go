@@ -53,6 +53,24 @@ func RatioOfBest(name string, variants, to []string, atLeast float64) Line {
 		}}
 }
 
+// ServerRatio is the server's CPU per unit of one variant divided by that of another, in each round.
+func ServerRatio(name, variant, to string, atMost float64) Line {
+	return Line{Name: name, AtMost: atMost, variants: []string{variant, to}, value: func(r *Result) (float64, error) {
+		of, by := r.Measures[variant], r.Measures[to]
+		if len(of) == 0 || len(of) != len(by) {
+			return 0, fmt.Errorf("%s: %q and %q were not measured in the same rounds", name, variant, to)
+		}
+		ratios := make([]float64, len(of))
+		for i := range of {
+			if by[i].ServerUs == 0 {
+				return 0, fmt.Errorf("%s: the server's CPU was not measured", name)
+			}
+			ratios[i] = of[i].ServerUs / by[i].ServerUs
+		}
+		return Median(ratios), nil
+	}}
+}
+
 // best returns the highest rate of any of the variants in each round.
 func (r *Result) best(variants []string) ([]float64, error) {
 	var best []float64

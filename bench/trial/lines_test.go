@@ -53,6 +53,27 @@ func TestRatioOfVariantsThatWereNotMeasuredTogetherIsAnError(t *testing.T) {
 	}
 }
 
+func TestServerRatioIsTheMedianOfTheRoundsRatios(t *testing.T) {
+	of := func(costs ...float64) (all []Measure) {
+		for _, us := range costs {
+			all = append(all, Measure{ServerUs: us})
+		}
+		return all
+	}
+	line := ServerRatio("x", "four", "one", 1.2)
+	value, err := line.Of(&Result{Measures: map[string][]Measure{"four": of(30, 22, 60), "one": of(20, 20, 30)}})
+	require.NoError(t, err)
+	require.Equal(t, 1.5, value)
+	for name, measures := range map[string]map[string][]Measure{
+		"another number of rounds": {"four": of(30), "one": of(20, 20)},
+		"not measured":             {"four": of(30), "one": of(0)},
+		"missing":                  {"one": of(20)},
+	} {
+		_, err := line.Of(&Result{Measures: measures})
+		require.ErrorContains(t, err, "x: ", name)
+	}
+}
+
 func TestQuickRunKeepsTheFirstLineAndAllOfItsVariants(t *testing.T) {
 	g := Group{
 		Variants: []Variant{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}},

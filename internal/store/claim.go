@@ -20,14 +20,25 @@ type KeyLimit struct {
 	Limit      int
 	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
+	// After lets the claim begin after this place instead of at the status due longest, and pass rows
+	// that other transactions have locked or changed, even if these have ended. It may walk over any
+	// number of such rows, and leave rows that are free: Claimed.More then has the key. A store may
+	// ignore After, and does for ordered handlers.
+	After *Place
+}
+
+// Place is a place in the order in which the statuses of a handler key become due.
+type Place struct {
+	Due      time.Time
+	StatusID string
 }
 
 // Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim
-	// More are keys of ordered handlers that may have more due rows which this claim did not
-	// reach. Claim again for them, however few of their rows are in Claims. They are sorted and
-	// distinct.
+	// More are keys that may have more due rows which this claim did not reach: those of ordered
+	// handlers, and those with After. Claim again for them, without After, however few of their rows
+	// are in Claims. They are sorted and distinct.
 	More []string
 	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as
 	// waiting failed afterwards. CheckLanes makes up for that.

@@ -32,7 +32,7 @@ const claimSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
 ), due AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	SELECT s.place FROM unnest($1::text[], $2::bigint[], $5::timestamptz[], $6::text[]) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
 	WHERE EXISTS (SELECT FROM worker)
 )` + claimDueSQL
@@ -40,7 +40,7 @@ WITH worker AS MATERIALIZED (
 // claimManualSQL is claimSQL without a worker, for ProcessPending.
 const claimManualSQL = `
 WITH due AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	SELECT s.place FROM unnest($1::text[], $2::bigint[], $5::timestamptz[], $6::text[]) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
 	WHERE $4::text IS NULL
 )` + claimDueSQL
@@ -50,9 +50,20 @@ WITH due AS MATERIALIZED (
 // to the later of the injected and the database's clock. New statuses are never after the
 // database's clock. Retries that are not due yet for a claimer whose clock is slow are filtered
 // out.
+//
+// Claimed rows stay in the index until they are completed, and every claim that begins at the
+// longest due row walks over those of all workers. Rows that another claim is just claiming are
+// worse. To find out costs as much as to claim them, and if their claim was committed after our
+// snapshot, we would lock them and write that to the log. So a claim of a backlog begins where the
+// last one ended, and takes only rows whose xmax is zero: these were not locked or changed since
+// they were written. A row whose lock has ended keeps its xmax, so that claims without after_due,
+// which take any row, must come in between.
 const dueOfKeySQL = `
 		SELECT ctid AS place FROM {statuses}
 		WHERE ` + isDueSQL + `
+			AND (COALESCE(next_attempt_at, created_at), id) >
+				(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))
+			AND CASE WHEN k.after_due IS NOT NULL AND xmax <> 0 THEN false ELSE true END
 		ORDER BY COALESCE(next_attempt_at, created_at), id
 		LIMIT k.quota
 		FOR NO KEY UPDATE SKIP LOCKED`
@@ -111,22 +122,60 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 		claimed, err := p.claimLanes(ctx, req)
 		return claimed, base.Doing("claim", err)
 	}
-	keys, quotas := make([]string, 0, len(req.Limits)), make([]int64, 0, len(req.Limits))
+	var limits plainLimits
 	for _, limit := range req.Limits {
-		if limit.Limit > 0 {
-			keys, quotas = append(keys, limit.HandlerKey), append(quotas, int64(limit.Limit))
-		}
+		limits.add(limit)
 	}
-	if len(keys) == 0 {
+	if len(limits.keys) == 0 {
 		return store.Claimed{}, nil
 	}
 	statement, worker := claimSQL, &req.WorkerID
 	if req.WorkerID == "" {
 		statement, worker = claimManualSQL, nil
 	}
-	claims, err := readClaims(ctx, p.Pool(ctx), p.Text(statement), keys, quotas, req.Now.UTC(), worker)
+	claims, err := readClaims(ctx, p.Pool(ctx), p.Text(statement),
+		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids)
+	if err != nil {
+		return store.Claimed{}, base.Doing("claim", err)
+	}
 	base.SortClaims(claims)
-	return store.Claimed{Claims: claims}, base.Doing("claim", err)
+	return store.Claimed{Claims: claims, More: limits.short(claims)}, nil
+}
+
+// plainLimits are the limits of keys that are not ordered, as claims pass them.
+type plainLimits struct {
+	keys   []string
+	quotas []int64
+	// dues and ids are the places after which the claim begins, NULL for none.
+	dues []*time.Time
+	ids  []*string
+}
+
+func (l *plainLimits) add(limit store.KeyLimit) {
+	if limit.Limit <= 0 {
+		return
+	}
+	l.keys, l.quotas = append(l.keys, limit.HandlerKey), append(l.quotas, int64(limit.Limit))
+	var due *time.Time
+	var id *string
+	if limit.After != nil {
+		due, id = inUTC(&limit.After.Due), &limit.After.StatusID
+	}
+	l.dues, l.ids = append(l.dues, due), append(l.ids, id)
+}
+
+// short returns the keys that got less than their quota and were not read from their longest due row.
+func (l *plainLimits) short(claims []store.Claim) (keys []string) {
+	got := map[string]int64{}
+	for _, c := range claims {
+		got[c.HandlerKey]++
+	}
+	for i, key := range l.keys {
+		if l.dues[i] != nil && got[key] < l.quotas[i] {
+			keys = append(keys, key)
+		}
+	}
+	return base.Distinct(keys)
 }
 
 func scanClaim(rows *sql.Rows, c *store.Claim) error {

@@ -40,7 +40,7 @@ const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
 ), plain AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[], $2::bigint[]) AS k(handler_key, quota)
+	SELECT s.place FROM unnest($1::text[], $2::bigint[], $10::timestamptz[], $11::text[]) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), keys AS MATERIALIZED (
@@ -124,15 +124,16 @@ const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 		))`
 
 func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
-	var keys, orderedKeys, names []string
-	var quotas, orderedQuotas []int64
+	var plain plainLimits
+	var orderedKeys, names []string
+	var orderedQuotas []int64
 	var skips []bool
 	rules := map[string]store.LaneRule{}
 	for _, limit := range req.Limits {
 		switch {
 		case limit.Limit <= 0:
 		case limit.Lanes == nil:
-			keys, quotas = append(keys, limit.HandlerKey), append(quotas, int64(limit.Limit))
+			plain.add(limit)
 		default:
 			rules[limit.HandlerKey] = *limit.Lanes
 			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
@@ -147,7 +148,8 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	for attempt := 1; ; attempt++ {
 		var err error
 		rows, err = readClaims(ctx, p.Pool(ctx), p.Text(claimLanesSQL),
-			keys, quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow)
+			plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
+			plain.dues, plain.ids)
 		if err == nil {
 			break
 		}
@@ -156,7 +158,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		}
 	}
 	base.SortClaims(rows)
-	var result store.Claimed
+	result := store.Claimed{More: plain.short(rows)}
 	var requests []store.LaneRequest
 	for _, row := range rows {
 		if row.Version == 0 { // a lane with marked rows

@@ -45,7 +45,8 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 		quotas := func(keys []string) []int64 { return slices.Repeat([]int64{10}, len(keys)) }
 		names := []string{numbers([]int64{mail}), numbers([]int64{stock})}[:len(ordered)]
 		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names,
-			slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow}
+			slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow, make([]*time.Time, len(plain)),
+			make([]*string, len(plain))}
 	}
 	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {

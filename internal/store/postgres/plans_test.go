@@ -54,6 +54,9 @@ func TestPostgresPlans(t *testing.T) {
 	own, cutoffs := []string{"hot"}, []time.Time{now}
 	lanes := store.LaneHandler("lanes")
 	names := []string{numbers([]int64{lanes})}
+	whole, wholeIDs := make([]*time.Time, 2), make([]*string, 2)
+	last := claims.Claims[n-1]
+	resumed, resumedIDs := []*time.Time{&last.Due, nil}, []*string{&last.StatusID, nil}
 
 	const (
 		due       = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
@@ -112,11 +115,15 @@ func TestPostgresPlans(t *testing.T) {
 		{"notifySQL", notifySQL, []any{"{}"}, nil, 0},
 		{"notifyTxSQL", notifyTxSQL, []any{"{}"}, nil, 0},
 
-		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker}, []string{due, place, number},
-			600},
-		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}, []string{due, place, number}, 600},
+		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, whole, wholeIDs},
+			[]string{due, place, number}, 600},
+		// It passes the rows that the claims of these tests have locked: their transactions were rolled back.
+		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, resumed, resumedIDs},
+			[]string{due, place, number}, 1000},
+		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, whole[:1], wholeIDs[:1]},
+			[]string{due, place, number}, 600},
 		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
-			[]bool{false}, base.LaneWindow},
+			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1]},
 			[]string{due, place, lane, holder, number}, 5000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},

@@ -35,6 +35,7 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 	insert(rows+1, rows+1000, nil)
 
 	names := []string{numbers([]int64{1})}
+	hourAgo, none := now.Add(-time.Hour), "00000000-0000-0000-0000-000000000000"
 	for _, moment := range []struct{ name, was string }{
 		{"all waited for their next attempt",
 			`UPDATE inbox_handler_statuses SET next_attempt_at = now() + interval '1 month'`},
@@ -52,9 +53,11 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 			name, statement string
 			args            []any
 		}{
-			{"claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil}},
+			{"claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, []*time.Time{nil}, []*string{nil}}},
+			{"resumed claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, []*time.Time{&hourAgo},
+				[]*string{&none}}},
 			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10},
-				names, []bool{false}, base.LaneWindow}},
+				names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
 			{"pending of a key", pendingOfSQL, []any{"hot", 10}},
 		} {

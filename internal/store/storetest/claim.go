@@ -147,6 +147,45 @@ var claimTests = []test{
 		require.NoError(s, tx.Rollback().Error)
 		require.Equal(s, []string{"m1/mail"}, claimed(s.claim(noon, 10, "mail")))
 	}},
+	{"a claim that begins after a place passes earlier rows and says so, and the next one finds them", func(s *suite) {
+		s.accept(messages(6, "mail")...)
+		first := s.claim(noon, 3, "mail")
+		s.settle(settlement(first[0])) // due again, before the others
+		resumed := func(limit int) store.Claimed {
+			end := first[len(first)-1]
+			got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail",
+				Limit: limit, After: &store.Place{Due: end.Due, StatusID: end.StatusID}}}})
+			require.NoError(s, err)
+			return got
+		}
+		got := resumed(2)
+		require.Empty(s, got.More, "it filled its limit")
+		if s.onSQLite("claims of a file's one worker always begin at the longest due row") {
+			require.Equal(s, []string{"m000/mail", "m003/mail"}, claimed(got.Claims))
+			return
+		}
+		require.Equal(s, []string{"m003/mail", "m004/mail"}, claimed(got.Claims))
+		got = resumed(2)
+		require.Equal(s, []string{"m005/mail"}, claimed(got.Claims))
+		require.Equal(s, []string{"mail"}, got.More)
+		require.Equal(s, []string{"m000/mail"}, claimed(s.claim(noon, 2, "mail")))
+	}},
+	{"a claim that begins after a place passes rows that others have locked, even if they let go", func(s *suite) {
+		if s.onSQLite("SQLite locks no rows") {
+			return
+		}
+		s.accept(messages(4, "mail")...)
+		end := s.claim(noon, 1, "mail")[0]
+		tx := s.begin()
+		require.NoError(s, tx.Exec(`SELECT 1 FROM inbox_handler_statuses WHERE message_id = 'm001' FOR UPDATE`).Error)
+		require.NoError(s, tx.Rollback().Error)
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{{HandlerKey: "mail",
+			Limit: 5, After: &store.Place{Due: end.Due, StatusID: end.StatusID}}}})
+		require.NoError(s, err)
+		require.Equal(s, []string{"m002/mail", "m003/mail"}, claimed(got.Claims))
+		require.Equal(s, []string{"mail"}, got.More)
+		require.Equal(s, []string{"m001/mail"}, claimed(s.claim(noon, 5, "mail")))
+	}},
 	{"an unknown or released worker claims nothing", func(s *suite) {
 		s.accept(message("m1", "mail"))
 		require.Empty(s, s.claimAs(uuid.NewString(), noon, 10, "mail"))

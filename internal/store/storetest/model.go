@@ -134,15 +134,19 @@ func (m *model) sorted(matches func(models.HandlerStatus) bool) []models.Handler
 	return found
 }
 
-// claim returns the rows as they are after being claimed (contract 5.1, 5.2).
-func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
+// claim returns the rows as they are after being claimed (contract 5.1, 5.2). A claim that begins
+// after a place may pass rows: it gets those of taken. more are the keys of which it passed some
+// without filling its limit.
+func (m *model) claim(
+	req store.ClaimRequest, taken map[string]bool,
+) (claims []models.HandlerStatus, more map[string]bool) {
 	if worker, known := m.workers[req.WorkerID]; req.WorkerID != "" && (!known || worker.released) {
-		return nil
+		return nil, nil
 	}
-	limits := slices.Clone(req.Limits)
+	limits, more := slices.Clone(req.Limits), map[string]bool{}
 	slices.SortFunc(limits, func(a, b store.KeyLimit) int { return cmp.Compare(a.HandlerKey, b.HandlerKey) })
-	var claims []models.HandlerStatus
 	for _, limit := range limits {
+		passed := false
 		for _, row := range m.unclaimed(limit.HandlerKey) {
 			if limit.Limit == 0 {
 				break
@@ -151,6 +155,10 @@ func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
 				continue
 			}
 			if (row.NextAttemptAt != nil || m.dueFromCreation) && due(row).After(req.Now) {
+				continue
+			}
+			if limit.After != nil && limit.Lanes == nil && !taken[row.ID] {
+				passed = true
 				continue
 			}
 			limit.Limit--
@@ -165,8 +173,11 @@ func (m *model) claim(req store.ClaimRequest) []models.HandlerStatus {
 			m.rows[row.ID] = row
 			claims = append(claims, row)
 		}
+		if passed && limit.Limit > 0 {
+			more[limit.HandlerKey] = true
+		}
 	}
-	return claims
+	return claims, more
 }
 
 // current reports whether a transition applies. It is conditional on the version, and a completed

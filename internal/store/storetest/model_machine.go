@@ -92,6 +92,8 @@ type machine struct {
 	// known holds the statuses that the store has ever returned, at their versions. Slow, crashed
 	// or stale callers may use them.
 	known []store.Ref
+	// ends holds where the last claim of each key ended.
+	ends map[string]store.Place
 	// claimed holds the versions that claims have returned.
 	claimed map[version]bool
 	// seen holds the rows after the step before. cleaned means that the step since then may delete
@@ -117,6 +119,7 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 		// A year before noon: no sequence gets ahead of the database's clock.
 		model:     newModel(noon.AddDate(-1, 0, 0), !s.postgres()),
 		workerIDs: []string{"", uuid.NewString(), uuid.NewString()},
+		ends:      map[string]store.Place{},
 		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{}, unadvanced: map[store.Lane]bool{},
 	}
 	for number := range m.workerIDs[1:] {

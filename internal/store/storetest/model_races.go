@@ -30,7 +30,7 @@ var modelRaceTests = []test{
 		go func() { watched <- s.watch(stop) }()
 		s.noErrors(racetest.Together(callers, func(i int) error {
 			c := &caller{suite: s, ledger: l, random: rand.New(rand.NewPCG(seed, uint64(i))), rounds: rounds,
-				worker: uuid.NewString()}
+				worker: uuid.NewString(), ends: map[string]*store.Place{}}
 			return c.run()
 		}))
 		close(stop)
@@ -50,6 +50,7 @@ type caller struct {
 	random *rand.Rand
 	rounds int
 	worker string
+	ends   map[string]*store.Place // where the last claim of each key ended
 }
 
 func (c *caller) run() error {
@@ -122,7 +123,8 @@ func (c *caller) claim(ctx context.Context) error {
 	}
 	for _, i := range c.random.Perm(len(handlerKeys))[:1+c.random.IntN(3)] {
 		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: handlerKeys[i], Limit: 1 + c.random.IntN(5),
-			Lanes: rules[handlerKeys[i]]})
+			Lanes: rules[handlerKeys[i]], After: c.ends[handlerKeys[i]]})
+		delete(c.ends, handlerKeys[i])
 	}
 	claimed, err := c.store.Claim(ctx, request)
 	if claimed.LanesErr != nil {
@@ -132,6 +134,7 @@ func (c *caller) claim(ctx context.Context) error {
 	}
 	for _, claim := range claimed.Claims {
 		c.learn(claim.Ref)
+		c.ends[claim.HandlerKey] = &store.Place{Due: claim.Due, StatusID: claim.StatusID}
 		err = errors.Join(err, c.transition(claim.StatusID, claim.Version-1, true))
 	}
 	return err

@@ -161,12 +161,17 @@ type claimStep struct {
 type limit struct {
 	Key   string
 	Limit int
+	// Resumes means that the claim may begin where the last one of the key ended.
+	Resumes bool
 }
 
 func drawClaim(t *rapid.T) operation {
 	step := claimStep{Worker: rapid.IntRange(0, 2).Draw(t, "worker")}
 	for _, key := range some(t, handlerKeys, 1, 5) {
-		step.Limits = append(step.Limits, limit{Key: key, Limit: rapid.SampledFrom([]int{1, 1, 1, 2, 3, 0}).Draw(t, "limit")})
+		step.Limits = append(step.Limits, limit{
+			Key: key, Limit: rapid.SampledFrom([]int{1, 1, 1, 2, 3, 0}).Draw(t, "limit"),
+			Resumes: rapid.Bool().Draw(t, "resumes"),
+		})
 	}
 	step.Behind = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second, 2 * time.Hour}).Draw(t, "behind")
 	return step
@@ -175,17 +180,27 @@ func drawClaim(t *rapid.T) operation {
 func (c claimStep) run(m *machine) {
 	request := store.ClaimRequest{WorkerID: m.workerIDs[c.Worker], Now: m.model.now}
 	for _, limit := range c.Limits {
-		request.Limits = append(request.Limits, store.KeyLimit{HandlerKey: limit.Key, Limit: limit.Limit,
-			Lanes: rules[limit.Key]})
+		asked := store.KeyLimit{HandlerKey: limit.Key, Limit: limit.Limit, Lanes: rules[limit.Key]}
+		if end, found := m.ends[limit.Key]; found && limit.Resumes {
+			asked.After = &end
+		}
+		request.Limits = append(request.Limits, asked)
 	}
 	if !m.model.dueFromCreation {
 		request.Now = request.Now.Add(-c.Behind)
 	}
-	expected := m.model.claim(request)
 	answer, err := m.store.Claim(m.ctx, request)
 	require.NoError(m, err)
 	require.NoError(m, answer.LanesErr)
-	claims := answer.Claims
+	claims, taken := answer.Claims, map[string]bool{}
+	for _, claim := range claims {
+		taken[claim.StatusID] = true
+		m.ends[claim.HandlerKey] = store.Place{Due: claim.Due, StatusID: claim.StatusID}
+	}
+	expected, more := m.model.claim(request, taken)
+	for key := range more {
+		require.Contains(m, answer.More, key, "a claim says what it passed over")
+	}
 	require.Equal(m, pairs(expected), claimed(claims), "what is claimed")
 	for i, claim := range claims {
 		at := version{claim.StatusID, claim.Version}
