@@ -94,12 +94,13 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 }
 
 // Stop ends everything in reverse order: consumers and cleanup, then the processor, which gets what is left of ctx's
-// time, see processor.Processor.Stop. Stopping twice, or before Start, does nothing.
+// time, see processor.Processor.Stop. Stopping twice, or before Start, only waits until other processes are notified of
+// what was accepted, for a second at most.
 func (ib *Inbox) Stop(ctx context.Context) error {
 	ib.lifecycle.Lock()
 	defer ib.lifecycle.Unlock()
 	if !ib.started {
-		return nil
+		return ib.name(ib.processor.Stop(ctx))
 	}
 	ib.mu.Lock()
 	ib.started = false

@@ -174,9 +174,11 @@ func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handle
 	}
 	receipt := &Receipt{Results: p.results, acceptor: a, plan: p}
 	if !handlertx.AfterCommit(tx, receipt.committed) {
-		err = a.notifyAtCommit(ctx, tx, p)
+		if err := a.notifyAtCommit(ctx, tx, p); err != nil {
+			return nil, err
+		}
 	}
-	return receipt, err
+	return receipt, nil
 }
 
 // Receipt is the result of AcceptTx.
@@ -189,9 +191,9 @@ type Receipt struct {
 	once     sync.Once
 }
 
-// Wake counts the messages and wakes the processor. Call it after the commit. Without it the
-// messages wait for the next poll, PollingInterval at most. Later calls do nothing. In the
-// transaction of a handler it is called automatically.
+// Wake counts the messages and wakes the processor. Call it after the commit. Without it they are not
+// counted and, unless processor.Options.Listen works, wait for the next poll, PollingInterval at most.
+// Later calls do nothing. In the transaction of a handler it is called automatically.
 func (r *Receipt) Wake() {
 	r.once.Do(func() { r.acceptor.report(context.Background(), r.plan) })
 }

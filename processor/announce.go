@@ -70,7 +70,10 @@ func (a *announcer) take() []string {
 	return keys
 }
 
-// wait returns when all is announced, at the latest when ctx ends.
+// stopWait is how long a stop waits for the last notification.
+const stopWait = time.Second
+
+// wait returns when all is announced, at the latest after stopWait or when ctx ends.
 func (a *announcer) wait(ctx context.Context) {
 	a.mu.Lock()
 	done := a.done
@@ -78,8 +81,11 @@ func (a *announcer) wait(ctx context.Context) {
 	if done == nil {
 		return
 	}
+	end := time.NewTimer(stopWait)
+	defer end.Stop()
 	select {
 	case <-done:
+	case <-end.C:
 	case <-ctx.Done():
 	}
 }

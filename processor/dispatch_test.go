@@ -24,6 +24,7 @@ func unhurried() inbox.Option {
 		p := &o.Processor
 		p.HeartbeatInterval, p.SweepInterval = 100*time.Millisecond, 500*time.Millisecond
 		p.StopBudget, p.PollingInterval, p.Listen = time.Second, time.Hour, false
+		o.SampleInterval = time.Minute
 	})
 }
 
@@ -31,7 +32,7 @@ func unhurried() inbox.Option {
 func startDispatching(t *testing.T, db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	t.Helper()
 	ib := inboxtest.New(t, db, append([]inbox.Option{unhurried()}, opts...)...)
-	inboxtest.Start(t, ib)
+	startSampled(t, ib)
 	settleDown(t, ib)
 	return ib
 }

@@ -210,12 +210,14 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 // storing.
 //
 // It returns an error that names the handlers that still run, or says that results could not be
-// stored. Other workers recover these claims. Stopping twice, or before Start, does nothing.
+// stored. Other workers recover these claims. Stopping twice, or before Start, only waits, for a second
+// at most, until other processes are notified of what was accepted.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
 	a := p.now
 	if a == nil {
+		p.announcer.wait(ctx)
 		return nil
 	}
 	p.mu.Lock()
@@ -247,7 +249,6 @@ func (p *Processor) Stop(ctx context.Context) error {
 			unstored++ // a hook hangs, so at least the result that it was called for is not known to be stored
 		}
 	}
-	p.announcer.wait(a.hard) // for the statuses that this stop has released, too
 	if s := a.current(); s != nil {
 		s.end(errStopping)
 		settled := unstored == 0 && a.left.count() == 0
@@ -256,6 +257,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 		}
 		p.stopLock(a.hard, s, settled)
 	}
+	p.announcer.wait(a.hard) // for what was accepted, and for what this stop has released
 	a.endHard()
 	a.endServices()
 	// A hook that ignores its context must not delay the stop.

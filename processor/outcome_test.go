@@ -37,7 +37,15 @@ func lossy(t *testing.T, proxied *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	return inboxtest.New(t, proxied, append([]inbox.Option{hasty(), inbox.Configure(func(o *inbox.Options) {
 		o.Processor.StatementTimeout = 2 * time.Second
 		o.Processor.PollingInterval = 50 * time.Millisecond
+		o.SampleInterval = time.Minute
 	})}, opts...)...)
+}
+
+// startSampled starts an inbox and waits until it has sampled its backlog, which it does in a transaction.
+func startSampled(t *testing.T, ib *inbox.Inbox) {
+	t.Helper()
+	inboxtest.Start(t, ib)
+	inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "a sample was taken")
 }
 
 // slowCommits makes every commit of a transaction that wrote an effect take half a second.
@@ -84,7 +92,7 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 					return write(tx, m.ID)
 				})))
 			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
-			inboxtest.Start(t, ib)
+			startSampled(t, ib)
 			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
 			inboxtest.Accept(t, producer, "1")
 			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it was completed")
@@ -142,7 +150,7 @@ func TestMessagesOfATransactionOfUnknownOutcomeAreNotifiedOnceItIsFoundCommitted
 					return errors.Join(err, write(tx, m.ID))
 				}, c.of...))))
 			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
-			inboxtest.Start(t, ib)
+			startSampled(t, ib)
 			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
 			inboxtest.Accept(t, producer, "1", "2")
 			for range 2 {
@@ -231,7 +239,7 @@ func TestSharedTransactionOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 				ids = append(ids, strconv.Itoa(i))
 			}
 			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx)))
-			inboxtest.Start(t, ib)
+			startSampled(t, ib)
 			proxy.LoseCommits(c.fault, 1) // the next commit is the handlers'
 			inboxtest.Accept(t, producer, ids...)
 			inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
@@ -271,7 +279,7 @@ func TestLaneContinuesAfterACommitOfUnknownOutcome(t *testing.T) {
 			}, handler.Ordered())
 			ib := lossy(t, proxied, inboxtest.Handlers(ordered))
 			producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Tx("h", nothingTx, handler.Ordered())))
-			inboxtest.Start(t, ib)
+			startSampled(t, ib)
 			proxy.LoseCommits(c.fault, 1) // the next commit is the handler's
 			var messages []handler.RawMessage
 			ids := []string{"1", "2", "3", "4"}

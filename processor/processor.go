@@ -171,6 +171,9 @@ func New(cfg Config) (*Processor, error) {
 // processes claim, too. It never blocks (contract 4.7).
 func (p *Processor) Wake(handlerKeys ...string) {
 	p.wakeup.wake(handlerKeys...)
+	if len(handlerKeys) == 0 {
+		handlerKeys = p.registry.Keys()
+	}
 	p.announce(handlerKeys...)
 }
 

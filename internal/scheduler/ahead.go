@@ -30,17 +30,26 @@ func (p *pace) ended(took time.Duration) {
 	}
 }
 
-func (p *pace) queued(size int) { p.size = (weight*p.size + size) / (weight + 1) }
+// queued rises at once and falls slowly, because too much in memory is worse than too little.
+func (p *pace) queued(size int) { p.size = max(size, (weight*p.size+size)/(weight+1)) }
 
 // overstayed notes that a message has waited for too long: the handler is slower than was measured,
 // perhaps because no call has ended yet.
-func (p *pace) overstayed(now time.Time) { p.took, p.late = max(2*p.took, patience), now }
+func (p *pace) overstayed(now time.Time) {
+	p.took, p.late = min(max(2*p.took, patience), time.Hour), now
+}
+
+// share returns how many slots the handler can count on now: its fair share, or what it holds and
+// what is idle.
+func (h *Handler[T]) share() int {
+	return min(h.limit(), max(h.limits.fair, h.running+h.limits.idle))
+}
 
 // ahead returns how many slots' worth of messages may wait in the handler's queue: what its slots
 // run in aheadTime, but no more than Prefetch and aheadBytes. That is nothing if calls take longer
 // than aheadTime for each slot. Before the first call has ended it is one message for each slot.
 func (h *Handler[T]) ahead() int {
-	slots := h.limit()
+	slots := h.share()
 	n := slots
 	if h.pace.took > 0 {
 		n = int(min(int64(slots)*int64(aheadTime)/int64(h.pace.took), int64(h.limits.Prefetch)))
@@ -76,21 +85,22 @@ func (h *Handler[T]) Overstays() time.Time {
 }
 
 // DropLate returns the messages that other workers should run, because the queue's first message
-// has waited for too long. Those stay that may wait ahead of a handler that is so slow.
+// has waited for too long. As many stay as may wait ahead of a handler that is so slow.
 func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
 	if late := h.Overstays(); late.IsZero() || now.Before(late) {
 		return nil
 	}
 	h.pace.overstayed(now)
-	keep := min(h.ahead()*h.rules.GroupSize, len(h.queue))
-	dropped = h.queue[keep:]
-	h.queue = h.queue[:keep:keep]
-	if h.rules.GroupSize > 1 {
-		for _, t := range dropped {
-			if !t.MayGroup() {
-				h.alone--
-			}
+	keep := h.ahead() * h.rules.GroupSize
+	var kept []T
+	for i, t := range h.queue {
+		// No other worker would know that a message must run alone.
+		if i < keep || h.rules.GroupSize > 1 && !t.MayGroup() {
+			kept = append(kept, t)
+		} else {
+			dropped = append(dropped, t)
 		}
 	}
+	h.queue = kept
 	return dropped
 }

@@ -64,3 +64,36 @@ func TestWhatWaitsForASecondIsForOtherWorkers(t *testing.T) {
 	_, next := s.Next()
 	require.Equal(t, all[:1], next, "the first stay")
 }
+
+// TestHandlersClaimNoMoreThanTheirShareOfTheSlotsRuns proves contract 5.2: what cannot start would wait for
+// a second, be released and be claimed again.
+func TestHandlersClaimNoMoreThanTheirShareOfTheSlotsRuns(t *testing.T) {
+	s := rig(Limits{Concurrency: 10, Prefetch: 2000, BatchSize: 500}, Rules{Key: "fast"}, Rules{Key: "slow"})
+	for key, took := range map[string]time.Duration{"fast": 10 * time.Millisecond, "slow": 3 * time.Second} {
+		h := s.Handler(key)
+		for range 200 {
+			h.Enqueue(messages(1), false)
+			_, _ = s.Next()
+			h.Ended(took)
+		}
+		h.Enqueue(messages(5), false)
+	}
+	for range 10 {
+		h, _ := s.Next()
+		require.NotNil(t, h)
+	}
+	s.Refresh()
+	require.Equal(t, map[string]int{"fast": 50}, s.asks(), "five slots run 50 calls of 10 ms in 100 ms")
+}
+
+func TestMessagesThatMustRunAloneAreNotLeftToOtherWorkers(t *testing.T) {
+	s := rig(Limits{Concurrency: 1, Prefetch: 100, BatchSize: 100}, Rules{Key: "a", GroupSize: 2})
+	h := s.Handler("a")
+	all := messages(10)
+	for i := range all {
+		all[i].alone = i%3 == 0
+	}
+	h.Enqueue(all, false)
+	require.Len(t, h.DropLate(time.Now()), 6)
+	require.Len(t, h.Drop(), 4)
+}

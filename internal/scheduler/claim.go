@@ -66,9 +66,9 @@ func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	running, queued := s.totals()
 	l := s.limits
+	fair := s.fair(nil)
 	ahead := s.ahead(nil)
 	free := max(0, min(l.BatchSize, l.Concurrency+ahead-running-queued))
-	fair := s.fair(nil)
 	var wanting []*Handler[T]
 	starving, known, enough := false, true, 0
 	for i := range s.handlers {

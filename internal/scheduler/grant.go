@@ -113,6 +113,7 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 	if len(wanted) == 0 {
 		return nil
 	}
+	fair := s.fair(wanted)
 	running, queued := s.totals()
 	free, backlog := s.limits.Concurrency+s.ahead(wanted)-running-queued, false
 	for _, h := range s.handlers {
@@ -121,7 +122,6 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 			backlog = backlog || h.claimsUnknown || (h.knownDue == 0 && h.claimable())
 		}
 	}
-	fair := s.fair(wanted)
 	var order []*Handler[T] // the smallest wishes first: what they leave goes to the others
 	for _, h := range s.handlers {
 		if wanted[h] > 0 {

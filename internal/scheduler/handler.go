@@ -222,9 +222,9 @@ func (h *Handler[T]) room() int {
 	case h.circuit().Probing():
 		return limit - h.busy()
 	case h.rules.Concurrency > 0:
-		return limit + min(limit, h.ahead()) - h.busy()
+		return h.share() + min(limit, h.ahead()) - h.busy()
 	default:
-		return limit + h.ahead() - h.busy()
+		return h.share() + h.ahead() - h.busy()
 	}
 }
 

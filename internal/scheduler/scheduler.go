@@ -15,6 +15,9 @@ type Limits struct {
 	Prefetch int
 	// BatchSize is how many slots' worth of messages one claim may ask for.
 	BatchSize int
+
+	fair int // slots that each handler with work can count on, see Scheduler.fair
+	idle int // slots that no handler holds
 }
 
 // maxStuck returns how many calls of one handler may ignore their cancellation. Each of them has
@@ -41,6 +44,7 @@ type Scheduler[T Task] struct {
 
 // New returns a Scheduler that expects no work. Call Refresh before the first claim.
 func New[T Task](limits Limits, rules []Rules, pollingInterval time.Duration) *Scheduler[T] {
+	limits.fair, limits.idle = limits.Concurrency, limits.Concurrency
 	s := &Scheduler[T]{limits: limits, byKey: map[string]*Handler[T]{}, polling: newPolling(pollingInterval)}
 	for _, r := range rules {
 		h := &Handler[T]{rules: r, limits: &s.limits}
@@ -73,13 +77,15 @@ func (s *Scheduler[T]) totals() (running, queued int) {
 // n such handlers, max(1, c/n) (contract 5.2). A handler whose messages are being accepted
 // counts as one with work.
 func (s *Scheduler[T]) fair(accepting map[*Handler[T]]int) int {
-	n := 0
+	n, running := 0, 0
 	for _, h := range s.handlers {
 		if h.busy() > 0 || accepting[h] > 0 || h.claimable() {
 			n++
 		}
+		running += h.running
 	}
-	return max(1, s.limits.Concurrency/max(n, 1))
+	s.limits.fair, s.limits.idle = max(1, s.limits.Concurrency/max(n, 1)), max(0, s.limits.Concurrency-running)
+	return s.limits.fair
 }
 
 // Next removes the group to start now from its queue, and returns nil if no group may start.
