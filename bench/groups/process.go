@@ -2,6 +2,7 @@ package groups
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gorm-inbox/inbox"
@@ -101,7 +102,17 @@ func processOurs(full, quick int, options ...inbox.Option) newTrial {
 			return nil, err
 		}
 		n := env.Scale(full, quick)
-		return processStored(ctx, env, ib, n, func(context.Context) error { return nil })
+		t, err := processStored(ctx, env, ib, n, func(context.Context) error { return nil })
+		if err != nil {
+			return nil, err
+		}
+		stored := t.Check
+		t.Check = func(ctx context.Context) error {
+			bytes, err := ib.Disk(ctx)
+			t.Values = map[string]float64{"disk B": bytes / float64(n)}
+			return errors.Join(err, stored(ctx))
+		}
+		return t, nil
 	}
 }
 

@@ -140,6 +140,13 @@ func (ib *Inbox) Completed(ctx context.Context, n int) error {
 // would have made it larger.
 const once = `completed_at IS NOT NULL AND error_count = 0 AND outcome = 'processed' AND version <= 3`
 
+// Disk returns the bytes that messages and statuses take on disk, with their indexes.
+func (ib *Inbox) Disk(ctx context.Context) (bytes float64, err error) {
+	err = ib.DB.WithContext(ctx).Raw("SELECT pg_total_relation_size(?::regclass) + pg_total_relation_size(?::regclass)",
+		ib.Tables().Messages(), ib.Tables().HandlerStatuses()).Scan(&bytes).Error
+	return bytes, err
+}
+
 // checkHandled returns an error unless handlers were called n times.
 func (ib *Inbox) checkHandled(n int) error {
 	if called := ib.Handled.Load(); called != int64(n) {
