@@ -220,7 +220,9 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	took(err)
 	if err != nil {
 		dispatching.failed(err)
-		if store.MayBeCommitted(err) { // what is committed comes again as duplicates, which wake no one
+		// What is committed comes again as duplicates, which wake no one. A process that runs
+		// handlers reconciles instead.
+		if dispatching == nil && store.MayBeCommitted(err) {
 			a.wake(slices.Collect(maps.Keys(p.keys)))
 		}
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)
