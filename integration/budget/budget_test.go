@@ -269,6 +269,6 @@ func TestAllocationsPerMessageStayFew(t *testing.T) {
 	t.Logf("allocations: %.1f with %.0f bytes per message of 1 KB accepted, %.1f per status processed", accepting, bytes,
 		processing)
 	require.Less(t, accepting, 11.0)
-	require.Less(t, bytes, 5500.0) // 3,600 in a usual build; the race detector drops buffers at random
+	require.Less(t, bytes, 9000.0) // 3,600 in a usual build; the race detector drops buffers at random, 6,000 were seen
 	require.Less(t, processing, 23.9)
 }
