@@ -64,13 +64,19 @@ func request(
 	t *testing.T, act func(context.Context, ops.Actor, ops.PartitionRef) error, at ops.PartitionRef,
 ) {
 	t.Helper()
+	var err error
 	eventually(t, "the request is taken", func() bool {
-		err := act(t.Context(), ada, at)
-		if !errors.Is(err, ops.ErrStale) {
-			require.NoError(t, err)
-		}
-		return err == nil
+		err = act(t.Context(), ada, at)
+		return !betweenHalts(err)
 	})
+	require.NoError(t, err)
+}
+
+// betweenHalts tells whether a request was refused because the worker's last heartbeat is from between
+// two halts: the partition goes on (ErrStale), or the worker joins its group again and has no
+// partition (ErrNotFound).
+func betweenHalts(err error) bool {
+	return errors.Is(err, ops.ErrStale) || errors.Is(err, ops.ErrNotFound)
 }
 
 func requestsOf(t *testing.T, ib *inbox.Inbox) (left []models.PartitionRequest) {
@@ -272,7 +278,7 @@ func TestConcurrentRequestsAreCarriedOutOnce(t *testing.T) {
 				act = o.ResumePartition
 			}
 			err := act(t.Context(), ada, at)
-			if errors.Is(err, ops.ErrStale) {
+			if betweenHalts(err) {
 				return nil
 			}
 			asked.Add(1)
