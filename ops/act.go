@@ -85,7 +85,7 @@ func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) er
 	if err != nil {
 		return err
 	}
-	o.announce(ctx, action == ActionRetry, done)
+	o.wakeAfter(ctx, action == ActionRetry, done)
 	return nil
 }
 
@@ -268,7 +268,7 @@ func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmat
 	if err != nil {
 		return err
 	}
-	o.announce(ctx, false, gone)
+	o.wakeAfter(ctx, false, gone)
 	return nil
 }
 

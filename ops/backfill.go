@@ -272,7 +272,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 	if err != nil {
 		return 0, err
 	}
-	b.announce(ctx, true, []changed{{handlerKey: b.key}})
+	b.wakeAfter(ctx, true, []changed{{handlerKey: b.key}})
 	return len(added), nil
 }
 

@@ -99,10 +99,10 @@ func scanChanged(rows *sql.Rows, c *changed) error {
 	return err
 }
 
-// announce advances the lanes of what has changed, after the commit, and wakes the handlers
+// wakeAfter advances the lanes of what has changed, after the commit, and wakes the handlers
 // concerned, here and in other processes. This only saves time: sweeps check every lane within a
 // minute, and polling finds what is due. So a failure here does not make the action fail.
-func (o *Ops) announce(ctx context.Context, madeDue bool, rows []changed) {
+func (o *Ops) wakeAfter(ctx context.Context, madeDue bool, rows []changed) {
 	ctx, cancel := o.within(context.WithoutCancel(ctx))
 	defer cancel()
 	release, err := o.connect(ctx)

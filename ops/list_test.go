@@ -223,10 +223,7 @@ func TestSearchStopsAfterABoundAndGoesOn(t *testing.T) {
 // TestOverviewCountsManyHandlers has more handlers than one statement counts.
 func TestOverviewCountsManyHandlers(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		alone := inboxtest.Message("0")
-		alone.Type = "alone"
-		_, err := r.ib.Accept(t.Context(), alone)
-		require.NoError(t, err)
+		r.acceptOf("alone", "0")
 		const handlers = 250
 		r.copies("alone", handlers)
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET handler_key = 'h' || (sequence % 10000),
@@ -400,10 +397,7 @@ func TestFilterThatNothingCanMatchIsBadInput(t *testing.T) {
 // in order, on however many pages.
 func TestSearchOverManyHandlersIsCompleteAndInOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		alone := inboxtest.Message("0")
-		alone.Type = "alone"
-		_, err := r.ib.Accept(t.Context(), alone)
-		require.NoError(t, err)
+		r.acceptOf("alone", "0")
 		r.copies("alone", 12_000)
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET is_poisoned = true, error_count = 1,
 			handler_key = CASE WHEN message_number % 3 = 0 THEN 'dense' ELSE 'h' || (message_number * message_number % 37) END,

@@ -246,7 +246,7 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 	if err != nil {
 		return 0, err
 	}
-	o.announce(ctx, action == ActionRetry, done)
+	o.wakeAfter(ctx, action == ActionRetry, done)
 	return len(done), nil
 }
 

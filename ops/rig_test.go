@@ -104,6 +104,17 @@ func (r *rig) accept(ids ...string) {
 	inboxtest.Accept(r.t, r.ib, ids...)
 }
 
+// acceptOf accepts messages of another type.
+func (r *rig) acceptOf(messageType string, ids ...string) {
+	r.t.Helper()
+	for _, id := range ids {
+		m := inboxtest.Message(id)
+		m.Type = messageType
+		_, err := r.ib.Accept(r.t.Context(), m)
+		require.NoError(r.t, err)
+	}
+}
+
 // copies adds n copies of each message of a type with one handler, and of its status. It is fast:
 // accepting thousands takes pure Go SQLite a minute under the race detector. Accept nothing
 // afterwards, because the sequence of numbers is not advanced.

@@ -217,7 +217,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	defer p.lifecycle.Unlock()
 	a := p.now
 	if a == nil {
-		p.announcer.wait(ctx)
+		p.notifier.wait(ctx)
 		return nil
 	}
 	p.mu.Lock()
@@ -257,7 +257,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 		}
 		p.stopLock(a.hard, s, settled)
 	}
-	p.announcer.wait(a.hard) // for what was accepted, and for what this stop has released
+	p.notifier.wait(a.hard) // for what was accepted, and for what this stop has released
 	a.endHard()
 	a.endServices()
 	// A hook that ignores its context must not delay the stop.

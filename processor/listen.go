@@ -64,13 +64,13 @@ func (p *Processor) listenOnce(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.wakeAnnounced(keys)
+		p.wakeNotified(keys)
 	}
 }
 
-// wakeAnnounced wakes the handlers that are registered here under any of the keys, or all handlers
+// wakeNotified wakes the handlers that are registered here under any of the keys, or all handlers
 // if there are no keys.
-func (p *Processor) wakeAnnounced(keys []string) {
+func (p *Processor) wakeNotified(keys []string) {
 	if len(keys) == 0 {
 		p.wakeup.wake()
 		return
@@ -90,9 +90,9 @@ func (p *Processor) wakeAnnounced(keys []string) {
 // notifications.
 func (p *Processor) listens() bool { return p.opts.Listen && !p.store.SingleWriter() }
 
-// announce notifies the workers of other processes that these handlers have new statuses.
-func (p *Processor) announce(handlerKeys ...string) {
+// notify notifies the workers of other processes that these handlers have new statuses.
+func (p *Processor) notify(handlerKeys ...string) {
 	if p.listens() {
-		p.announcer.announce(handlerKeys...)
+		p.notifier.notify(handlerKeys...)
 	}
 }

@@ -292,7 +292,7 @@ func TestAcceptsNotifyOfNewStatusesThatOthersMayClaim(t *testing.T) {
 				silent = false
 			}
 			return silent && dispatching.Counters().HandedOff > before
-		}, "what a process dispatches itself is not announced")
+		}, "what a process dispatches itself is not notified")
 	})
 }
 

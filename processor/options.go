@@ -53,10 +53,10 @@ type Options struct {
 	// Default 10 (contract 5.2).
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
 	// Prefetch bounds how many slots' worth of claims may wait in memory. How many do
-	// depends on the handlers: as much as they run in 100 ms, 32 MB each at most. What
-	// has waited for a second is released for other workers. What this process accepts
-	// is dispatched into the same slots without a claim. Do not set it to 0 for less
-	// memory: claims then wait for free slots, and slots for claims. Default 2,000
+	// depends on the handlers: as much as they run in 100 ms, and about 32 MB for each.
+	// What has waited for a second is released for other workers. What this process
+	// accepts is dispatched into the same slots without a claim. Do not set it to 0 for
+	// less memory: claims then wait for free slots, and slots for claims. Default 2,000
 	// (contract 5.2, 5.17).
 	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 	// HandlerTimeout limits each attempt; exceeding it is a failure. 0 is no limit.

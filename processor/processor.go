@@ -58,7 +58,7 @@ type Processor struct {
 
 	loop atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
 
-	announcer announcer
+	notifier notifier
 	polls     sync.Once // logs that no notification can arrive
 
 	lockFreed routine.Signal // set when a ProcessPending of this process has released the lock
@@ -148,7 +148,7 @@ func New(cfg Config) (*Processor, error) {
 		p.policies[h] = newPolicy(h, opts, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
-	p.announcer = announcer{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
+	p.notifier = notifier{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
 		keys: map[string]bool{}}
 	p.fleet = newFleet(p.opts, cfg.Registry, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
@@ -174,7 +174,7 @@ func (p *Processor) Wake(handlerKeys ...string) {
 	if len(handlerKeys) == 0 {
 		handlerKeys = p.registry.Keys()
 	}
-	p.announce(handlerKeys...)
+	p.notify(handlerKeys...)
 }
 
 func (p *Processor) newCompleter(h *held) *completer {

@@ -99,7 +99,7 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
 		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
 	}
-	l.p.announce(slices.Collect(maps.Keys(unclaimed))...)
+	l.p.notify(slices.Collect(maps.Keys(unclaimed))...)
 	if !l.take(r, claims, attempts, unclaimed) {
 		l.giveBackLate(attempts)
 		for key := range unclaimed {

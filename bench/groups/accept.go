@@ -75,14 +75,7 @@ func acceptSingles(listen bool) func(context.Context, *trial.Env) (*trial.Trial,
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(20_000, 8_000)
-		messages := ours.Messages(n)
-		return &trial.Trial{
-			Count: n,
-			Run:   func(ctx context.Context) error { return ib.AcceptAll(ctx, messages, 1, 32) },
-			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, 0) },
-			Close: ib.Close,
-		}, nil
+		return accepting(ib, env.Scale(20_000, 8_000), 1, 1, 32), nil
 	}
 }
 
@@ -92,16 +85,18 @@ func acceptOurs(handlers int) func(context.Context, *trial.Env) (*trial.Trial, e
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(acceptCount, acceptQuick)
-		messages := ours.Messages(n)
-		return &trial.Trial{
-			Count: n,
-			Run: func(ctx context.Context) error {
-				return ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections)
-			},
-			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n*handlers, 0) },
-			Close: ib.Close,
-		}, nil
+		return accepting(ib, env.Scale(acceptCount, acceptQuick), handlers, acceptBatch, acceptConnections), nil
+	}
+}
+
+// accepting accepts n messages, each of which gets a status for each handler.
+func accepting(ib *ours.Inbox, n, handlers, batch, connections int) *trial.Trial {
+	messages := ours.Messages(n)
+	return &trial.Trial{
+		Count: n,
+		Run:   func(ctx context.Context) error { return ib.AcceptAll(ctx, messages, batch, connections) },
+		Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n*handlers, 0) },
+		Close: ib.Close,
 	}
 }
 

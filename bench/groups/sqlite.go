@@ -69,16 +69,7 @@ func sqliteAccept(driver string) newTrial {
 		if err != nil {
 			return nil, err
 		}
-		n := env.Scale(30_000, 10_000)
-		messages := ours.Messages(n)
-		return &trial.Trial{
-			Count: n,
-			Run: func(ctx context.Context) error {
-				return ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections)
-			},
-			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, 0) },
-			Close: ib.Close,
-		}, nil
+		return accepting(ib, env.Scale(30_000, 10_000), 1, acceptBatch, acceptConnections), nil
 	})
 }
 

@@ -66,7 +66,7 @@ func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	running, queued := s.totals()
 	l := s.limits
-	fair := s.fair(nil)
+	fair := s.setShares(nil)
 	ahead := s.ahead(nil)
 	free := max(0, min(l.BatchSize, l.Concurrency+ahead-running-queued))
 	var wanting []*Handler[T]

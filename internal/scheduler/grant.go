@@ -113,7 +113,7 @@ func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 	if len(wanted) == 0 {
 		return nil
 	}
-	fair := s.fair(wanted)
+	fair := s.setShares(wanted)
 	running, queued := s.totals()
 	free, backlog := s.limits.Concurrency+s.ahead(wanted)-running-queued, false
 	for _, h := range s.handlers {

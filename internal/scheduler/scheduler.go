@@ -73,10 +73,10 @@ func (s *Scheduler[T]) totals() (running, queued int) {
 	return running, queued
 }
 
-// fair returns the number of slots that each handler with work can count on: with c slots and
-// n such handlers, max(1, c/n) (contract 5.2). A handler whose messages are being accepted
-// counts as one with work.
-func (s *Scheduler[T]) fair(accepting map[*Handler[T]]int) int {
+// setShares sets, for all handlers, how many slots are idle and how many each handler with work can
+// count on: with c slots and n such handlers, max(1, c/n) (contract 5.2). It returns the second. A
+// handler whose messages are being accepted counts as one with work.
+func (s *Scheduler[T]) setShares(accepting map[*Handler[T]]int) int {
 	n, running := 0, 0
 	for _, h := range s.handlers {
 		if h.busy() > 0 || accepting[h] > 0 || h.claimable() {
@@ -93,7 +93,7 @@ func (s *Scheduler[T]) fair(accepting map[*Handler[T]]int) int {
 // if all slots are taken. The group holds its slot until Ended or Overdue.
 func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	running, _ := s.totals()
-	fair := s.fair(nil)
+	fair := s.setShares(nil)
 	var best *Handler[T]
 	for i := range s.handlers {
 		h := s.roundHandler(i)

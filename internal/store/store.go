@@ -22,7 +22,7 @@ import (
 // IsUniqueViolation to classify an error.
 type Store interface {
 	Acceptor
-	Announcer
+	Notifier
 	Claimer
 	Handlers
 	Lanes
@@ -80,9 +80,9 @@ type Acceptor interface {
 		done bool, err error)
 }
 
-// Announcer notifies other processes of statuses that are due.
-type Announcer interface {
-	// Notify announces to the Listeners of other processes that statuses of these handler keys are
+// Notifier notifies other processes of statuses that are due.
+type Notifier interface {
+	// Notify tells the Listeners of other processes that statuses of these handler keys are
 	// due. Without keys it means statuses of any key. On SQLite it does nothing.
 	Notify(ctx context.Context, handlerKeys ...string) error
 	// NotifyTx makes the commit of the caller's transaction do what Notify does, for this process's
@@ -342,9 +342,9 @@ type UnpublishedRejected struct {
 	Omitted bool
 }
 
-// Listener receives the announcements of other processes. It is not safe for concurrent use.
+// Listener receives the notifications of other processes. It is not safe for concurrent use.
 type Listener interface {
-	// Next waits until other processes announce statuses and returns the handler keys. No keys
+	// Next waits until other processes notify of statuses and returns the handler keys. No keys
 	// means any. If nothing arrives for the duration of quiet, it checks that the connection lives,
 	// for quiet at most. After an error the Listener cannot be used any more: close it.
 	Next(ctx context.Context, quiet time.Duration) ([]string, error)

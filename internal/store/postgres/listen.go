@@ -36,34 +36,34 @@ WHERE pg_notification_queue_usage() < 0.5`
 // 8,000 bytes.
 const maxPayload = 7900
 
-// announcement is the payload of a notification.
-type announcement struct {
+// payload is what a notification says, in JSON.
+type payload struct {
 	From string   `json:"from"` // the origin that ignores it; empty if none does
 	Keys []string `json:"keys"` // none means all
 }
 
 func (p *Store) Notify(ctx context.Context, handlerKeys ...string) error {
-	return base.Doing("notify", p.notify(ctx, p.Pool(ctx), notifySQL, announcement{From: p.origin, Keys: handlerKeys}))
+	return base.Doing("notify", p.notify(ctx, p.Pool(ctx), notifySQL, payload{From: p.origin, Keys: handlerKeys}))
 }
 
 // NotifyTx notifies this process, too: it does not learn of the caller's commit.
 func (p *Store) NotifyTx(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error {
 	pool, err := base.Joined(tx)
 	if err == nil {
-		err = p.notify(ctx, pool, notifyTxSQL, announcement{Keys: handlerKeys})
+		err = p.notify(ctx, pool, notifyTxSQL, payload{Keys: handlerKeys})
 	}
 	return base.Doing("notify", err)
 }
 
-func (p *Store) notify(ctx context.Context, pool gorm.ConnPool, statement string, a announcement) error {
-	payload, err := json.Marshal(a)
-	if err == nil && len(payload) > maxPayload {
-		payload, err = json.Marshal(announcement{From: a.From})
+func (p *Store) notify(ctx context.Context, pool gorm.ConnPool, statement string, says payload) error {
+	text, err := json.Marshal(says)
+	if err == nil && len(text) > maxPayload {
+		text, err = json.Marshal(payload{From: says.From})
 	}
 	if err != nil {
 		return err
 	}
-	_, err = store.Exec(ctx, pool, p.Text(statement), string(payload))
+	_, err = store.Exec(ctx, pool, p.Text(statement), string(text))
 	return err
 }
 
@@ -141,7 +141,7 @@ func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 // arrives.
 func (p *Store) verify(ctx context.Context, l *listener) error {
 	probe := uuid.NewString()
-	if err := p.notify(ctx, p.Pool(ctx), notifySQL, announcement{Keys: []string{probe}}); err != nil {
+	if err := p.notify(ctx, p.Pool(ctx), notifySQL, payload{Keys: []string{probe}}); err != nil {
 		return fmt.Errorf("send a notification to oneself: %w", err)
 	}
 	for {

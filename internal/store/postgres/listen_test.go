@@ -23,8 +23,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// announcing creates another store of the inbox with this naming.
-func announcing(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
+// another creates another store of the inbox with this naming.
+func another(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
 	s, err := dialects.New(db, naming, store.Options{})
@@ -45,7 +45,7 @@ func hearing(t *testing.T, s store.Store) store.Listener {
 	return l
 }
 
-// notification returns what a listener receives until another store announces the end.
+// notification returns what a listener receives until another store notifies of the end.
 func notification(t *testing.T, l store.Listener, by store.Store) (all [][]string) {
 	t.Helper()
 	require.NoError(t, by.Notify(t.Context(), "the end"))
@@ -66,7 +66,7 @@ func TestNotificationInATransactionComesWithItsCommit(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.PostgresDSN(t)
 	db := testenv.OpenPostgres(t, dsn)
-	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, testenv.OpenPostgres(t, dsn), models.Naming{})
+	here, elsewhere := another(t, db, models.Naming{}), another(t, testenv.OpenPostgres(t, dsn), models.Naming{})
 	l := hearing(t, here)
 	inTx := func(s store.Store, end error, keys ...string) {
 		require.ErrorIs(t, db.Transaction(func(tx *gorm.DB) error {
@@ -93,7 +93,7 @@ func TestNotificationInATransactionComesWithItsCommit(t *testing.T) {
 func TestNotificationOfTooManyKeysWakesAllHandlers(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
-	here, elsewhere := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{})
+	here, elsewhere := another(t, db, models.Naming{}), another(t, db, models.Naming{})
 	l := hearing(t, here)
 	var keys []string
 	for i := range 60 {
@@ -108,15 +108,15 @@ func TestNotificationOfTooManyKeysWakesAllHandlers(t *testing.T) {
 func TestOnlyUsersOfTheSameTablesReceiveNotifications(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)
-	plain, named := announcing(t, db, models.Naming{}), announcing(t, db, models.Naming{Schema: "public"})
-	other, elsewhere := announcing(t, db, models.Naming{Prefix: "other_"}), announcing(t, db,
+	plain, named := another(t, db, models.Naming{}), another(t, db, models.Naming{Schema: "public"})
+	other, elsewhere := another(t, db, models.Naming{Prefix: "other_"}), another(t, db,
 		models.Naming{Schema: "elsewhere"})
 	l, theirs := hearing(t, plain), hearing(t, other)
 	for _, s := range []store.Store{named, other, elsewhere} {
 		require.NoError(t, s.Notify(t.Context(), "a"))
 	}
 	require.Equal(t, [][]string{{"a"}}, notification(t, l, named))
-	require.Empty(t, notification(t, theirs, announcing(t, db, models.Naming{Prefix: "other_"})))
+	require.Empty(t, notification(t, theirs, another(t, db, models.Naming{Prefix: "other_"})))
 }
 
 func TestListenerLeavesThePoolAlone(t *testing.T) {
@@ -125,8 +125,8 @@ func TestListenerLeavesThePoolAlone(t *testing.T) {
 	pool, err := db.DB()
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(1)
-	l := hearing(t, announcing(t, db, models.Naming{}))
-	require.Empty(t, notification(t, l, announcing(t, db, models.Naming{})))
+	l := hearing(t, another(t, db, models.Naming{}))
+	require.Empty(t, notification(t, l, another(t, db, models.Naming{})))
 	require.Zero(t, pool.Stats().InUse)
 }
 
@@ -196,7 +196,7 @@ func TestListenNeedsAPoolOfPgx(t *testing.T) {
 		pool, err := sql.Open(driverName, dsn)
 		require.NoError(t, err)
 		defer pool.Close()
-		l, err := announcing(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}),
+		l, err := another(t, testenv.Open(t, postgresdriver.New(postgresdriver.Config{Conn: pool}), gorm.Config{}),
 			models.Naming{}).Listen(t.Context())
 		if err == nil {
 			l.Close()

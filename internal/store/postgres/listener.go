@@ -50,12 +50,12 @@ func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, err
 		if notification == nil {
 			continue
 		}
-		var a announcement
-		if err := json.Unmarshal([]byte(notification.Payload), &a); err != nil {
+		var says payload
+		if err := json.Unmarshal([]byte(notification.Payload), &says); err != nil {
 			return nil, nil // of another version or another sender: poll every handler
 		}
-		if a.From == "" || a.From != l.origin {
-			return a.Keys, nil
+		if says.From == "" || says.From != l.origin {
+			return says.Keys, nil
 		}
 	}
 }

@@ -1,0 +1,91 @@
+package processor
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// notifyEvery is the least time between two notifications of one process. PostgreSQL commits one
+// transaction with a notification at a time, so one for each of thousands of messages a second
+// would hold up them all.
+const notifyEvery = 3 * time.Millisecond
+
+// notifier notifies the workers of other processes of new statuses (contract 4.7). The first
+// notification is sent at once; handlers that are added while it is sent, or shortly after it,
+// share the next. Its goroutine ends when there is nothing left to send.
+type notifier struct {
+	store   store.Notifier
+	timeout time.Duration // of one notification
+	log     *zap.Logger
+
+	mu   sync.Mutex
+	keys map[string]bool
+	done <-chan struct{} // closed when the goroutine has ended; nil if none runs
+}
+
+// notify says that these handlers have new statuses, which are committed. It never blocks.
+func (n *notifier) notify(keys ...string) {
+	if len(keys) == 0 {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, key := range keys {
+		n.keys[key] = true
+	}
+	if n.done == nil {
+		n.done = routine.Go(n.send)
+	}
+}
+
+func (n *notifier) send() {
+	for keys := n.take(); len(keys) > 0; keys = n.take() {
+		ctx, cancel := context.WithTimeout(context.Background(), n.timeout)
+		err := routine.Protect("notifying other workers", func() error { return n.store.Notify(ctx, keys...) })
+		cancel()
+		if err != nil {
+			n.log.Warn("inbox: notifying other workers of new messages failed, they find them by polling", zap.Error(err))
+		}
+		routine.Sleep(context.Background(), notifyEvery)
+	}
+}
+
+// take returns what is to be sent. If it returns nothing, the goroutine must end.
+func (n *notifier) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(n.keys))
+	clear(n.keys)
+	if len(keys) == 0 {
+		n.done = nil
+	}
+	return keys
+}
+
+// stopWait is how long a stop waits for the last notification.
+const stopWait = time.Second
+
+// wait returns when all is sent, at the latest after stopWait or when ctx ends.
+func (n *notifier) wait(ctx context.Context) {
+	n.mu.Lock()
+	done := n.done
+	n.mu.Unlock()
+	if done == nil {
+		return
+	}
+	end := time.NewTimer(stopWait)
+	defer end.Stop()
+	select {
+	case <-done:
+	case <-end.C:
+	case <-ctx.Done():
+	}
+}
