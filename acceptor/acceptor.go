@@ -220,9 +220,9 @@ func (a *Acceptor) persist(ctx context.Context, p *plan) error {
 	took(err)
 	if err != nil {
 		dispatching.failed(err)
-		// What is committed comes again as duplicates, which wake no one. A process that runs
-		// handlers reconciles instead.
-		if dispatching == nil && store.MayBeCommitted(err) {
+		// What is committed comes again as duplicates, which wake no one. If statuses were to be
+		// claimed with it, the processor reconciles instead.
+		if p.batch.Claimer == "" && store.MayBeCommitted(err) {
 			a.wake(slices.Collect(maps.Keys(p.keys)))
 		}
 		return fmt.Errorf("accept %d messages: %w", len(p.batch.Messages), err)

@@ -2,6 +2,7 @@ package acceptor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -152,16 +153,22 @@ func TestSizeOfAcceptsRecoversAfterAnOutage(t *testing.T) {
 	})
 }
 
-// granting grants every status a slot, and counts what is delivered.
+// granting grants every status a slot, unless it refuses, and counts what is delivered.
 type granting struct {
+	refuses   bool
 	mu        sync.Mutex
 	delivered int
 	unclaimed map[string]int
 }
 
-func (g *granting) Worker() string     { return uuid.NewString() } // a worker without a row
-func (g *granting) Granted(string) int { return 1 << 20 }
-func (g *granting) Abandon(lost bool)  {}
+func (g *granting) Worker() string { return uuid.NewString() } // a worker without a row
+func (g *granting) Granted(string) int {
+	if g.refuses {
+		return 0
+	}
+	return 1 << 20
+}
+func (g *granting) Abandon(lost bool) {}
 func (g *granting) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -182,6 +189,37 @@ func TestEachPartOfARecordIsDispatched(t *testing.T) {
 		require.Equal(t, map[string]int{"a": 6000}, g.unclaimed)
 		require.Zero(t, r.woken, "the processor knows of all of them")
 	})
+}
+
+// losing loses the response to each commit of an accept.
+type losing struct{ store.Acceptor }
+
+func (l losing) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
+	_, err := l.Acceptor.Accept(ctx, batch)
+	return nil, errors.Join(err, store.FailedCommit(errors.New("the answer is lost")))
+}
+
+// TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt proves contract 4.7 and 5.9: the processor
+// looks for claims that are lost, and does not find what was not to be claimed.
+func TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		by    *granting
+		woken int
+	}{"claimed": {&granting{}, 0}, "not claimed": {&granting{refuses: true}, 1}, "without a processor": {nil, 1}} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				r := receiveBy(t, d, func(cfg *acceptor.Config) {
+					cfg.Store = losing{cfg.Store}
+					if c.by != nil {
+						cfg.Reserve = func(map[string]int) acceptor.Reservation { return c.by }
+					}
+				})
+				_, err := r.Accept(t.Context(), inboxtest.Message("1"))
+				require.ErrorContains(t, err, "the answer is lost")
+				require.Equal(t, c.woken, r.woken)
+			})
+		})
+	}
 }
 
 func TestRepeatOfAConflictInAnotherPartIsBadToo(t *testing.T) {

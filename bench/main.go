@@ -33,7 +33,7 @@ func main() {
 		return
 	}
 	var (
-		only   = flag.String("only", "", "measure these groups alone, or group/variant, separated by commas")
+		only   = flag.String("only", "", "measure these groups alone, or group/variant, separated by semicolons")
 		quick  = flag.Bool("quick", false, "the first figure of each group, one round, less work")
 		rounds = flag.Int("rounds", 3, "how often each variant is measured")
 		toJSON = flag.String("json", "", "write all measures to this file")
@@ -106,7 +106,7 @@ func asked(g trial.Group, only string) (trial.Group, bool) {
 		return g, true
 	}
 	var some []trial.Variant
-	for _, one := range strings.Split(only, ",") {
+	for _, one := range strings.Split(only, ";") {
 		group, variant, single := strings.Cut(one, "/")
 		if group != g.Name {
 			continue

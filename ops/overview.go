@@ -158,7 +158,7 @@ const (
 )
 
 // keysAtOnce is how many handler keys are counted by one statement, which has a deadline.
-const keysAtOnce = 100
+const keysAtOnce = 10
 
 // soon is how far the clock of a worker may be ahead of ours: what it is processing was due by its clock.
 const soon = time.Minute

@@ -198,8 +198,7 @@ func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (release
 	for _, r := range refs {
 		if !c.held.has(r) {
 			ended = append(ended, r)
-			lost = append(lost, store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
-				Locator: r.Locator, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
+			lost = append(lost, store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
 		}
 	}
 	if len(lost) == 0 {
@@ -375,6 +374,7 @@ func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, 
 		}
 		if released > 0 {
 			l.p.log.Warn("inbox: released claims of this worker that nothing runs", zap.Int(telemetry.FieldClaims, released))
+			l.p.Wake()
 		}
 	}
 	if len(quotas) == 0 {

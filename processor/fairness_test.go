@@ -118,7 +118,8 @@ func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
 		const messages = 100
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ran := make(chan string)
-		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+		// In exclusive mode, because otherwise what waits too long in a slow test is released.
+		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), exclusiveMode(), inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
 			o.Processor.Concurrency, o.Processor.Prefetch, o.Processor.BatchSize = 1, 5, 5
 		}), inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -133,7 +134,7 @@ func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
 		elsewhere := claim(t, d, clock, "", 2, "h")
 		release := func(c store.Claim) {
 			applied, err := inboxtest.Store(t, d.DB).Settle(context.Background(), []store.Settlement{{StatusID: c.StatusID,
-				HandlerKey: c.HandlerKey, Version: c.Version, Locator: c.Locator}}, store.AwaitLocked)
+				HandlerKey: c.HandlerKey, Version: c.Version}}, store.AwaitLocked)
 			require.NoError(t, err)
 			require.Equal(t, []bool{true}, applied)
 		}
@@ -167,9 +168,7 @@ func TestWhatWaitsTooLongForASlotIsRunByAnotherWorker(t *testing.T) {
 		busy := inboxtest.New(t, d.DB, inboxtest.Brisk(), slots(2, 5), inboxtest.Handlers(inboxtest.Do("a", h.run)))
 		inboxtest.Accept(t, busy, many(4)...)
 		inboxtest.Start(t, busy)
-		inboxtest.Eventually(t, func() bool {
-			return h.running.Load() == 2 && busy.Health().Processor.Queued == 2
-		}, "two run and two wait")
+		inboxtest.Eventually(t, func() bool { return h.running.Load() == 2 }, "two run")
 		a, got := arrivals()
 		free := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inboxtest.Handlers(a))
 		inboxtest.Start(t, free)

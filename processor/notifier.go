@@ -26,9 +26,10 @@ type notifier struct {
 	timeout time.Duration // of one notification
 	log     *zap.Logger
 
-	mu   sync.Mutex
-	keys map[string]bool
-	done <-chan struct{} // closed when the goroutine has ended; nil if none runs
+	mu     sync.Mutex
+	keys   map[string]bool
+	done   <-chan struct{} // closed when the goroutine has ended; nil if none runs
+	cancel context.CancelFunc
 }
 
 // notify says that these handlers have new statuses, which are committed. It never blocks.
@@ -42,29 +43,38 @@ func (n *notifier) notify(keys ...string) {
 		n.keys[key] = true
 	}
 	if n.done == nil {
-		n.done = routine.Go(n.send)
+		var ctx context.Context
+		ctx, n.cancel = context.WithCancel(context.Background())
+		n.done = routine.Go(func() { n.send(ctx) })
 	}
 }
 
-func (n *notifier) send() {
-	for keys := n.take(); len(keys) > 0; keys = n.take() {
-		ctx, cancel := context.WithTimeout(context.Background(), n.timeout)
-		err := routine.Protect("notifying other workers", func() error { return n.store.Notify(ctx, keys...) })
-		cancel()
+func (n *notifier) send(ctx context.Context) {
+	for keys := n.take(ctx); len(keys) > 0; keys = n.take(ctx) {
+		err := routine.Protect("notifying other workers", func() error {
+			ctx, cancel := context.WithTimeout(ctx, n.timeout)
+			defer cancel()
+			return n.store.Notify(ctx, keys...)
+		})
 		if err != nil {
 			n.log.Warn("inbox: notifying other workers of new messages failed, they find them by polling", zap.Error(err))
 		}
-		routine.Sleep(context.Background(), notifyEvery)
+		routine.Sleep(ctx, notifyEvery)
 	}
 }
 
-// take returns what is to be sent. If it returns nothing, the goroutine must end.
-func (n *notifier) take() []string {
+// take returns what is to be sent. If it returns nothing, the goroutine must end. ctx has ended if
+// wait gave it up; another goroutine may have begun since.
+func (n *notifier) take(ctx context.Context) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
 	keys := slices.Sorted(maps.Keys(n.keys))
 	clear(n.keys)
 	if len(keys) == 0 {
+		n.cancel()
 		n.done = nil
 	}
 	return keys
@@ -73,7 +83,7 @@ func (n *notifier) take() []string {
 // stopWait is how long a stop waits for the last notification.
 const stopWait = time.Second
 
-// wait returns when all is sent, at the latest after stopWait or when ctx ends.
+// wait returns when all is sent. After stopWait, or when ctx ends, it gives up what is not sent.
 func (n *notifier) wait(ctx context.Context) {
 	n.mu.Lock()
 	done := n.done
@@ -85,7 +95,15 @@ func (n *notifier) wait(ctx context.Context) {
 	defer end.Stop()
 	select {
 	case <-done:
+		return
 	case <-end.C:
 	case <-ctx.Done():
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.done == done {
+		clear(n.keys)
+		n.cancel()
+		n.done = nil
 	}
 }

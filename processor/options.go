@@ -38,11 +38,12 @@ type Options struct {
 	// pooler in transaction mode, with a driver other than pgx, on SQLite), workers find
 	// the messages by polling, see PollingInterval.
 	//
-	// Do not switch it off for speed: a process sends at most one notification every
-	// 3 ms, after its commits. Switch it off, in all processes of an inbox, where
-	// connections are scarce, or where transactions with AcceptTx are prepared for a
-	// two-phase commit: PostgreSQL refuses notifications in those. Default on (contract
-	// 4.7).
+	// A process sends at most one notification every 3 ms, after its commits. Only
+	// AcceptTx outside a handler sends one with each commit of yours, and PostgreSQL
+	// commits such transactions one at a time. Switch it off, in all processes of an
+	// inbox, where many of those commit at once, where connections are scarce, or where
+	// they are prepared for a two-phase commit, which PostgreSQL refuses. Default on
+	// (contract 4.7).
 	Listen bool `yaml:"listen" env:"LISTEN"`
 	// BatchSize bounds one claim, and how many results are stored together. Do not leave
 	// it so high for messages of a megabyte: a claim reads so many into memory.

@@ -59,7 +59,7 @@ type Processor struct {
 	loop atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
 
 	notifier notifier
-	polls     sync.Once // logs that no notification can arrive
+	polls    sync.Once // logs that no notification can arrive
 
 	lockFreed routine.Signal // set when a ProcessPending of this process has released the lock
 

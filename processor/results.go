@@ -225,7 +225,7 @@ func (t *task) judge(now time.Time) verdict {
 	}
 	c := t.claim
 	settle := store.Settlement{
-		StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version, Locator: c.Locator,
+		StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version,
 		ErrorCount: c.ErrorCount, AbandonedCount: 0, // any finished attempt resets it
 	}
 	if v.Charged {
@@ -278,7 +278,7 @@ func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 // backoff, so that suspects drift apart, or poisoned when too many workers have vanished while
 // running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
-	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, Locator: r.Locator,
+	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
 		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1, FailedAt: now}
 	if s.AbandonedCount >= o.MaxAbandoned {
 		text := "workers vanish while running it"
@@ -302,7 +302,7 @@ func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
 }
 
 func completionOf(c store.Claim, outcome models.Outcome) store.Completion {
-	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: outcome}
+	return store.Completion{StatusID: c.StatusID, Version: c.Version, Outcome: outcome}
 }
 
 // interruptions counts how many attempts of a status in a row the database interrupted. No row

@@ -43,7 +43,7 @@ func claim(
 
 func completionsOf(claims []store.Claim) (completions []store.Completion) {
 	for _, c := range claims {
-		completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator,
+		completions = append(completions, store.Completion{StatusID: c.StatusID, Version: c.Version,
 			Outcome: models.OutcomeProcessed})
 	}
 	return completions

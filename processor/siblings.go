@@ -107,7 +107,7 @@ func (c *claimer) choose(
 		case s.Processing:
 			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
 		default:
-			others = append(others, store.Completion{StatusID: s.StatusID, Version: s.Version, Locator: s.Locator,
+			others = append(others, store.Completion{StatusID: s.StatusID, Version: s.Version,
 				Outcome: models.OutcomeSuperseded})
 			ended = append(ended, s.Ref)
 		}

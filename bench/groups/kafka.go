@@ -144,6 +144,9 @@ func fromKafka(acceptOnly bool) newTrial {
 			if err := done(ctx, n); err != nil {
 				return err
 			}
+			if !acceptOnly {
+				t.Values["% dispatched"] = float64(100*ib.Counters().HandedOff) / float64(n)
+			}
 			after, err := topic.cpu()
 			t.Values["broker_us"] = float64((after - before).Microseconds()) / float64(n)
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -324,6 +325,29 @@ func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
 	}
 	close(hang)
 	require.NoError(t, <-closed)
+}
+
+// TestContextThatEndedIsTheErrorOfACommand checks the client that is called directly: its own error
+// is about a socket.
+func TestContextThatEndedIsTheErrorOfACommand(t *testing.T) {
+	r := newRig(t)
+	client := r.another(t, respectDeadlines)
+	client.AddHook(line(func(ctx context.Context, cmd redis.Cmder, send func() error) error {
+		if cmd.Name() != "get" {
+			return send()
+		}
+		<-ctx.Done()
+		return os.ErrDeadlineExceeded
+	}))
+	store := r.storeOn(t, client, func(o *redisstore.Options) { o.OperationTimeout = 50 * time.Millisecond })
+	_, err := store.Processed(t.Context(), payment)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorContains(t, err, "no answer within 50ms")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = store.Processed(ctx, payment)
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 // TestHookThatHangsDoesNotKeepABodyPastItsLease checks that renewals are bounded even where the store

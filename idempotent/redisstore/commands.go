@@ -52,10 +52,27 @@ func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) 
 	if !s.direct {
 		return beside(ctx, s, command)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
+	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
 	defer s.recovered(&err)
-	return command(ctx)
+	if value, err = command(bounded); bounded.Err() != nil && isNoAnswer(err) {
+		err = fmt.Errorf("%w: %w", s.late(ctx), err)
+	}
+	return value, err
+}
+
+// isNoAnswer reports whether a command failed without an answer of the server.
+func isNoAnswer(err error) bool {
+	var answer redis.Error
+	return err != nil && !errors.As(err, &answer)
+}
+
+// late is the error of a command that got no answer in time.
+func (s *Store) late(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
 }
 
 // respectsDeadlines reports whether the client ends each command when its context's deadline has
@@ -100,10 +117,7 @@ func beside[T any](ctx context.Context, s *Store, command func(ctx context.Conte
 	default:
 	}
 	var none T
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
-	return none, fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
+	return none, s.late(ctx)
 }
 
 // recovered turns a panic of the client, usually of one of its hooks, into the error of its

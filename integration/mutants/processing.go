@@ -37,7 +37,7 @@ var processingMutants = []mutant{
 		Name:    "postgres: completion ignores the version",
 		Why:     "a stale worker would complete what another one runs (contract 3.2, 5.10)",
 		Package: "internal/store/postgres",
-		In:      "completeMovedSQL",
+		In:      "completeSQL",
 		Old:     "s.version = c.version AND s.completed_at",
 		New:     "s.completed_at",
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Complete$"},

@@ -10,8 +10,10 @@ const (
 	aheadBytes = 32 << 20
 	// patience is how long a message may wait in the queue. Then other workers may run it.
 	patience = time.Second
-	// weight is the weight of what was measured before, beside one new measurement.
-	weight = 15
+	// tookWeight and sizeWeight are the weights of what was measured before, beside one measurement.
+	// Hundreds of calls may end at once, all after what held up the process: no such round may
+	// decide alone.
+	tookWeight, sizeWeight = 255, 15
 )
 
 // pace is what was measured of a handler's calls and messages. It decides how many messages may
@@ -26,12 +28,12 @@ func (p *pace) ended(took time.Duration) {
 	if took = max(took, 1); p.took == 0 {
 		p.took = took
 	} else {
-		p.took = (weight*p.took + took) / (weight + 1)
+		p.took = (tookWeight*p.took + took) / (tookWeight + 1)
 	}
 }
 
 // queued rises at once and falls slowly, because too much in memory is worse than too little.
-func (p *pace) queued(size int) { p.size = max(size, (weight*p.size+size)/(weight+1)) }
+func (p *pace) queued(size int) { p.size = max(size, (sizeWeight*p.size+size)/(sizeWeight+1)) }
 
 // overstayed notes that a message has waited for too long: the handler is slower than was measured,
 // perhaps because no call has ended yet.
@@ -71,21 +73,28 @@ func (s *Scheduler[T]) ahead(accepting map[*Handler[T]]int) int {
 	return min(n, s.limits.Prefetch)
 }
 
-// Overstays returns when the queue's first message will have waited for too long; zero if none
-// waits. What DropLate has left gets as much time again.
+// Overstays returns when the first message that others may run will have waited for too long; zero
+// if none waits. What DropLate has left gets as much time again.
 func (h *Handler[T]) Overstays() time.Time {
-	if len(h.queue) == 0 {
-		return time.Time{}
+	for _, t := range h.queue {
+		if h.keeps(t) {
+			continue
+		}
+		since := t.QueuedAt()
+		if since.Before(h.pace.late) {
+			since = h.pace.late
+		}
+		return since.Add(patience)
 	}
-	since := h.queue[0].QueuedAt()
-	if since.Before(h.pace.late) {
-		since = h.pace.late
-	}
-	return since.Add(patience)
+	return time.Time{}
 }
 
-// DropLate returns the messages that other workers should run, because the queue's first message
-// has waited for too long. As many stay as may wait ahead of a handler that is so slow.
+// keeps reports whether no other worker may run the message, because none would know that it must
+// run alone.
+func (h *Handler[T]) keeps(t T) bool { return h.rules.GroupSize > 1 && !t.MayGroup() }
+
+// DropLate returns the messages that other workers should run, because one of them has waited for
+// too long. As many stay as may wait ahead of a handler that is so slow.
 func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
 	if late := h.Overstays(); late.IsZero() || now.Before(late) {
 		return nil
@@ -94,8 +103,7 @@ func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
 	keep := h.ahead() * h.rules.GroupSize
 	var kept []T
 	for i, t := range h.queue {
-		// No other worker would know that a message must run alone.
-		if i < keep || h.rules.GroupSize > 1 && !t.MayGroup() {
+		if i < keep || h.keeps(t) {
 			kept = append(kept, t)
 		} else {
 			dropped = append(dropped, t)

@@ -67,8 +67,7 @@ type single struct {
 	of Singles
 }
 
-// RunAlone runs one statement, on the pool or in a transaction.
-func (s single) RunAlone(ctx context.Context, statement func(gorm.ConnPool) error) error {
+func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) error) error {
 	if !s.of.noJIT && !s.of.state.Load() {
 		err := statement(s.ConnPool)
 		if SQLState(err) != serializationFailure {
@@ -89,13 +88,10 @@ func (s single) RunAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 	return WithContextError(ctx, err)
 }
 
-// RunAlone runs one statement on any kind of pool. A pool that does more for a statement than running
-// it has a method RunAlone.
+// RunAlone runs one statement on any kind of pool. On a pool of Singles that may need a transaction.
 func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnPool) error) error {
-	if own, ok := pool.(interface {
-		RunAlone(context.Context, func(gorm.ConnPool) error) error
-	}); ok {
-		return own.RunAlone(ctx, statement)
+	if own, ok := pool.(single); ok {
+		return own.runAlone(ctx, statement)
 	}
 	return statement(pool)
 }

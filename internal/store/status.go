@@ -8,13 +8,10 @@ import (
 
 // Ref identifies a status at a version.
 type Ref struct {
-	StatusID   string
-	MessageID  string
-	HandlerKey string
-	Version    int64
-	// Locator is where the row was found, if the dialect can use that to find it faster. It is only
-	// a hint.
-	Locator        string
+	StatusID       string
+	MessageID      string
+	HandlerKey     string
+	Version        int64
 	ErrorCount     int
 	AbandonedCount int
 	// Lane is nil if the row has none.
@@ -35,7 +32,6 @@ type Sibling struct {
 type Completion struct {
 	StatusID string
 	Version  int64
-	Locator  string
 	Outcome  models.Outcome
 }
 
@@ -45,7 +41,6 @@ type Settlement struct {
 	// HandlerKey is the row's. The fingerprint of LastError is made with it.
 	HandlerKey string
 	Version    int64
-	Locator    string
 
 	ErrorCount     int
 	AbandonedCount int

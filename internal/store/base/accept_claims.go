@@ -11,7 +11,6 @@ import (
 // ClaimedRow is a status that was inserted claimed.
 type ClaimedRow struct {
 	ID        string
-	Place     string // see Ref.Locator
 	CreatedAt time.Time
 }
 
@@ -48,7 +47,7 @@ func noteClaims(
 			message.Number = models.MessageNumber(row.Number)
 			claims = append(claims, store.Claim{
 				Ref: store.Ref{StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: firstVersion,
-					Locator: at.Place, Lane: row.Lane},
+					Lane: row.Lane},
 				CreatedAt: at.CreatedAt, Due: at.CreatedAt, Message: message,
 			})
 		}

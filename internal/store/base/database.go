@@ -24,7 +24,6 @@ type Database struct {
 	Isolation *sql.TxOptions // of transactions; nil on SQLite
 	Singles   store.Singles
 	texts     *sync.Map // statement with placeholders → with the tables' names
-	writers   writers   // nil on PostgreSQL
 }
 
 // NewDatabase checks the arguments of a new store. It does not access the database.
@@ -40,11 +39,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 		latest = `NULL::timestamptz`
 	}
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
-	var single writers
-	if db.Dialector.Name() == "sqlite" {
-		single = make(writers, 1)
-	}
-	return Database{writers: single, texts: new(sync.Map), DB: db, Singles: store.NewSingles(db), Isolation: isolation,
+	return Database{texts: new(sync.Map), DB: db, Singles: store.NewSingles(db), Isolation: isolation,
 		names: strings.NewReplacer(
 			"{messages}", columns.Quote(naming.Messages()),
 			"{statuses}", columns.Quote(naming.HandlerStatuses()),
@@ -81,7 +76,6 @@ func (d Database) Pool(ctx context.Context) gorm.ConnPool {
 // Transaction commits what work did, unless work fails or panics. MayBeCommitted classifies its
 // errors.
 func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
-	defer d.writers.enter(ctx)()
 	worked := false
 	err := d.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		err := work(tx.Statement.ConnPool)

@@ -83,6 +83,6 @@ func ScanUnpublishedRejected(rows *sql.Rows, u *store.UnpublishedRejected) error
 
 // MarkPublished implements Store.MarkPublished and Store.MarkRejectedPublished.
 func MarkPublished(ctx context.Context, d Database, statement string, args ...any) error {
-	_, err := store.Exec(ctx, d.Writer(ctx), d.Text(statement), args...)
+	_, err := store.Exec(ctx, d.Pool(ctx), d.Text(statement), args...)
 	return Doing("mark what is published", err)
 }

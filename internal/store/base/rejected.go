@@ -64,7 +64,7 @@ func byCoordinates(a, b models.RejectedMessage) int {
 
 // KeepGap implements Store.KeepGap.
 func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, foundAt any) (bool, error) {
-	added, err := addGap(ctx, d.Writer(ctx), d, statement, g, foundAt)
+	added, err := addGap(ctx, d.Pool(ctx), d, statement, g, foundAt)
 	return added == 1, Doing("keep gap", err)
 }
 

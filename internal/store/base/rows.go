@@ -71,8 +71,7 @@ func SortClaims(claims []store.Claim) {
 // ScanSibling scans a status of a message under another key.
 func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
-	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.Locator, &s.ErrorCount,
-		&s.AbandonedCount,
+	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount, &s.AbandonedCount,
 		&lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
 	s.Lane = lane.Lane()
 	return err
@@ -104,7 +103,7 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 // ScanRef scans a status at its version.
 func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	var lane LaneColumns
-	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.Locator, &r.ErrorCount, &r.AbandonedCount,
+	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount,
 		&lane.Handler, &lane.Key)
 	r.Lane = lane.Lane()
 	return err

@@ -62,7 +62,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 			require.Len(t, claims, 1)
 			require.Equal(t, naming.Prefix, claims[0].Message.Type)
 			applied, err := opened.Complete(t.Context(), []store.Completion{{
-				StatusID: claims[0].StatusID, Version: claims[0].Version, Locator: claims[0].Locator,
+				StatusID: claims[0].StatusID, Version: claims[0].Version,
 				Outcome: models.OutcomeProcessed,
 			}}, now, store.AwaitLocked)
 			require.NoError(t, err)

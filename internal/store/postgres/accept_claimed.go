@@ -29,9 +29,9 @@ WITH worker AS MATERIALIZED (
 	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
 	LEFT JOIN worker ON s.claim
 	ORDER BY s.position
-	RETURNING id, message_number, ctid, created_at, worker_id
+	RETURNING id, message_number, created_at, worker_id
 )
-SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.ctid::text, a.created_at FROM fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
+SELECT fresh.id, fresh.namespace, fresh.number, a.id, a.created_at FROM fresh LEFT JOIN added a ON a.message_number = fresh.number AND a.worker_id IS NOT NULL`
 
 // insertClaimed runs acceptClaimedSQL. args are the arguments that acceptNewSQL has as well.
 func (p *Store) insertClaimed(
@@ -43,13 +43,13 @@ func (p *Store) insertClaimed(
 		claims[i] = row.Claim
 	}
 	inserted, err = queryWith(ctx, pool, contents, p.Text(acceptClaimedSQL), func(r row, m *base.StoredNumber) error {
-		var status, place sql.NullString
+		var status sql.NullString
 		var created sql.NullTime
-		if err := r.Scan(&m.ID, &m.Namespace, &m.Number, &status, &place, &created); err != nil {
+		if err := r.Scan(&m.ID, &m.Namespace, &m.Number, &status, &created); err != nil {
 			return err
 		}
 		if status.Valid {
-			claimed = append(claimed, base.ClaimedRow{ID: status.String, Place: place.String, CreatedAt: created.Time.UTC()})
+			claimed = append(claimed, base.ClaimedRow{ID: status.String, CreatedAt: created.Time.UTC()})
 		}
 		return nil
 	}, append(args, worker, claims)...)

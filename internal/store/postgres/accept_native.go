@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -130,7 +129,6 @@ func execPrepared(
 	for i, field := range prepared.Fields {
 		results[i] = c.TypeMap().FormatCodeForOID(field.DataTypeOID)
 	}
-	c.PgConn().Frontend().Send(room(len(encoded) + len(large)))
 	rows := pgx.RowsFromResultReader(c.TypeMap(), c.PgConn().ExecPrepared(ctx, prepared.Name, append(values, large),
 		append(formats, pgx.BinaryFormatCode), results))
 	defer rows.Close()
@@ -140,22 +138,6 @@ func execPrepared(
 		}
 	}
 	return rows.Err()
-}
-
-// room is no message. It has pgx take memory for the next message at once, instead of growing a small
-// buffer and copying what it has each time.
-type room int
-
-// Frontend implements pgproto3.FrontendMessage.
-func (room) Frontend() {}
-
-// Decode implements pgproto3.FrontendMessage.
-func (room) Decode([]byte) error { return errors.ErrUnsupported }
-
-// Encode implements pgproto3.FrontendMessage.
-func (bytes room) Encode(to []byte) ([]byte, error) {
-	const around = 1 << 10 // what is sent besides parameters
-	return slices.Grow(to, int(bytes)+around), nil
 }
 
 // encode encodes the parameters one after the other into memory, and returns that as well. pgx's own

@@ -58,7 +58,7 @@ func readNative(ctx context.Context, db *sql.DB, statement string, args []any) (
 // consecutive rows share one string.
 type claimRow struct {
 	id                                                                      pgtype.UUID
-	messageID, place                                                        string
+	messageID                                                               string
 	handlerKey, transportName, messageType, source, contentType, properties repeated
 	namespace                                                               repeated
 	version                                                                 int64
@@ -71,7 +71,7 @@ type claimRow struct {
 // targets returns the scan targets in the order of claimResultSQL.
 func (r *claimRow) targets() []any {
 	return []any{
-		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.place, &r.errorCount, &r.abandonedCount, &r.requeuedCount,
+		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.errorCount, &r.abandonedCount, &r.requeuedCount,
 		&r.createdAt, &r.due,
 		&r.laneHandler, &r.laneKey,
 		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties,
@@ -83,7 +83,6 @@ func (r *claimRow) claim() store.Claim {
 	c := store.Claim{
 		Ref: store.Ref{
 			StatusID: uuid.UUID(r.id.Bytes).String(), MessageID: r.messageID, HandlerKey: r.handlerKey.text, Version: r.version,
-			Locator:    r.place,
 			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount,
 			Lane: base.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
 		},

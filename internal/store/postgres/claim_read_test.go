@@ -93,8 +93,4 @@ func TestListedIsReadBackAsItWas(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, append([]string(nil), list...), read)
 	}
-	nothing, err := store.Query(t.Context(), db.Statement.ConnPool, `SELECT e IS NULL FROM unnest($1::text::text[]) e`,
-		store.Value[bool], listedOrNull([]string{"", "x"}))
-	require.NoError(t, err)
-	require.Equal(t, []bool{true, false}, nothing)
 }

@@ -12,18 +12,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// completeSQL finds rows by their places (a TID scan): the cheapest way to rows that were read a
-// moment ago. ID and version verify that a place still holds the same row. Completing also ends
-// being poisoned, so that a completed row has no other state.
+// completeSQL uses handler_statuses_pkey. To find a row by its place would seem cheaper, but reading
+// a page by an index also removes the row's versions from before its claim: only then has the page
+// room for the new version. Completing also ends being poisoned, so that a completed row has no
+// other state.
 const completeSQL = `
-UPDATE {statuses} s SET ` + completedSQL + `
-FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[], $5::text::tid[]) WITH ORDINALITY AS c(id, version, outcome, place, position)
-WHERE s.ctid = c.place AND s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
-RETURNING c.position - 1`
-
-// completeMovedSQL uses handler_statuses_pkey. It is for rows that VACUUM FULL or pg_repack has
-// moved, and for rows without a known place.
-const completeMovedSQL = `
 UPDATE {statuses} s SET ` + completedSQL + `
 FROM unnest($2::text::uuid[], $3::bigint[], $4::text::text[]) WITH ORDINALITY AS c(id, version, outcome, position)
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
@@ -35,7 +28,7 @@ UPDATE {statuses} s SET ` + completedSQL + `
 FROM (VALUES ($4::text)) AS c(outcome)
 WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NULL`
 
-// completeUnlockedSQL is completeMovedSQL for rows that are not locked, see settleUnlockedSQL.
+// completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ($2::text::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
@@ -57,58 +50,41 @@ JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS
 func (p *Store) Complete(
 	ctx context.Context, completions []store.Completion, at time.Time, locked store.Locked,
 ) ([]bool, error) {
+	statement := completeSQL
 	if locked == store.SkipLocked {
-		return p.complete(ctx, p.Pool(ctx), completions, at, completeUnlockedSQL)
+		statement = completeUnlockedSQL
 	}
-	return p.complete(ctx, p.Pool(ctx), completions, at, completeSQL, completeMovedSQL)
+	return p.complete(ctx, p.Pool(ctx), completions, at, statement)
 }
 
-// complete runs the statements one after the other, each for what is not applied yet.
 func (p *Store) complete(
-	ctx context.Context, pool gorm.ConnPool, completions []store.Completion, at time.Time, statements ...string,
+	ctx context.Context, pool gorm.ConnPool, completions []store.Completion, at time.Time, statement string,
 ) ([]bool, error) {
-	applied := make([]bool, len(completions))
-	if len(completions) == 0 {
+	n := len(completions)
+	applied := make([]bool, n)
+	if n == 0 {
 		return applied, nil
 	}
 	// All callers update rows in the same order, so that none of them deadlock.
-	order := make([]int, len(completions))
+	order := make([]int, n)
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
-
-	for _, statement := range statements {
-		ids, versions, outcomes, places := completionColumns(completions, order)
-		args := []any{at.UTC(), listed(ids), versions, listed(outcomes)}
-		if statement == completeSQL {
-			args = append(args, listedOrNull(places))
-		}
-		positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int], args...)
-		if err != nil {
-			return nil, base.Doing("complete", err)
-		}
-		for _, position := range positions {
-			applied[order[position]] = true
-		}
-		if order = slices.DeleteFunc(order, func(i int) bool { return applied[i] }); len(order) == 0 {
-			break
-		}
-	}
-	return applied, nil
-}
-
-func completionColumns(
-	completions []store.Completion, order []int,
-) (ids []string, versions []int64, outcomes, places []string) {
-	n := len(order)
-	ids, versions, outcomes, places = make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
+	ids, versions, outcomes := make([]string, n), make([]int64, n), make([]string, n)
 	for k, i := range order {
 		c := &completions[i]
-		// An unknown place becomes NULL, which matches nothing.
-		ids[k], versions[k], outcomes[k], places[k] = c.StatusID, c.Version, string(c.Outcome), c.Locator
+		ids[k], versions[k], outcomes[k] = c.StatusID, c.Version, string(c.Outcome)
 	}
-	return ids, versions, outcomes, places
+	positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int],
+		at.UTC(), listed(ids), versions, listed(outcomes))
+	if err != nil {
+		return nil, base.Doing("complete", err)
+	}
+	for _, position := range positions {
+		applied[order[position]] = true
+	}
+	return applied, nil
 }
 
 func (p *Store) CompleteTx(
@@ -119,7 +95,7 @@ func (p *Store) CompleteTx(
 		return nil, base.Doing("complete", err)
 	}
 	if len(completions) != 1 {
-		return p.complete(ctx, pool, completions, at, completeSQL, completeMovedSQL)
+		return p.complete(ctx, pool, completions, at, completeSQL)
 	}
 	c := completions[0]
 	changed, err := store.Exec(ctx, pool, p.Text(completeOneSQL), at.UTC(), c.StatusID, c.Version, string(c.Outcome))

@@ -30,6 +30,8 @@ const (
 	// for the disk, and other commits that notify do not wait for that.
 	notifySQL = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)
 WHERE pg_notification_queue_usage() < 0.5`
+	// probeSQL is sent whatever the queue holds: that it does not arrive means something else.
+	probeSQL = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)`
 )
 
 // maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of
@@ -141,7 +143,7 @@ func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 // arrives.
 func (p *Store) verify(ctx context.Context, l *listener) error {
 	probe := uuid.NewString()
-	if err := p.notify(ctx, p.Pool(ctx), notifySQL, payload{Keys: []string{probe}}); err != nil {
+	if err := p.notify(ctx, p.Pool(ctx), probeSQL, payload{Keys: []string{probe}}); err != nil {
 		return fmt.Errorf("send a notification to oneself: %w", err)
 	}
 	for {

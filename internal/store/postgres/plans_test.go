@@ -30,10 +30,10 @@ func TestPostgresPlans(t *testing.T) {
 		Limits: []store.KeyLimit{{HandlerKey: "hot", Limit: 100}}})
 	require.NoError(t, err)
 	require.Len(t, claims.Claims, 100)
-	var ids, places, outcomes, messageIDs, newIDs, keys []string
+	var ids, outcomes, messageIDs, newIDs, keys []string
 	var versions, messages []int64
 	for _, c := range claims.Claims {
-		ids, places, messageIDs = append(ids, c.StatusID), append(places, c.Locator), append(messageIDs, c.MessageID)
+		ids, messageIDs = append(ids, c.StatusID), append(messageIDs, c.MessageID)
 		messages = append(messages, int64(c.Message.Number))
 		versions, outcomes = append(versions, c.Version), append(outcomes, "processed")
 		newIDs, keys = append(newIDs, uuid.NewString()), append(keys, "new")
@@ -114,6 +114,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"sessionSQL", sessionSQL, nil, nil, 1},
 		{"notifySQL", notifySQL, []any{"{}"}, nil, 0},
 		{"notifyTxSQL", notifyTxSQL, []any{"{}"}, nil, 0},
+		{"probeSQL", probeSQL, []any{"{}"}, nil, 0},
 
 		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, whole, wholeIDs},
 			[]string{due, place, number}, 600},
@@ -127,9 +128,7 @@ func TestPostgresPlans(t *testing.T) {
 			[]string{due, place, lane, holder, number}, 5000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},
-		{"completeSQL", completeSQL, []any{now, listed(ids), versions, listed(outcomes), listedOrNull(places)},
-			[]string{place}, 200},
-		{"completeMovedSQL", completeMovedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 300},
+		{"completeSQL", completeSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID}, 300},
 		{"completeUnlockedSQL", completeUnlockedSQL, []any{now, listed(ids), versions, listed(outcomes)}, []string{statusID},
 			500},
 		{"completeOneSQL", completeOneSQL, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},

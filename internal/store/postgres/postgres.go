@@ -15,7 +15,7 @@ import (
 
 // Store implements store.Store for PostgreSQL 13 and later. It passes lists as arrays: one prepared
 // statement serves every batch size, and the limit of 65,535 parameters per statement does not
-// matter. Elements whose type has no array type in the driver (uuid, tid) are passed as text, and
+// matter. Elements whose type has no array type in the driver (uuid) are passed as text, and
 // the server casts them.
 type Store struct {
 	base.Database

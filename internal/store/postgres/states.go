@@ -54,9 +54,9 @@ LIMIT $2`
 // oldestClaimsOfSQL uses the due index and reads a window of each key: bounded, however much is
 // pending.
 const oldestClaimsOfSQL = `
-SELECT ` + placedRefColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
+SELECT ` + refColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
 CROSS JOIN LATERAL (
-	SELECT ctid AS place, * FROM {statuses}
+	SELECT * FROM {statuses}
 	WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT $3
@@ -73,21 +73,18 @@ LIMIT $2`
 // pendingOfSQL uses the due index, longest due first, then the index on waiting rows for what waits
 // in lanes.
 const pendingOfSQL = `
-SELECT ` + placedRefColumnsSQL + ` FROM (
-	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, ctid AS place, * FROM {statuses}
+SELECT ` + refColumnsSQL + ` FROM (
+	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, * FROM {statuses}
 	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + unclaimedSQL + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
 	LIMIT $2)
 	UNION ALL
-	(SELECT 2, NULL, ctid, * FROM {statuses} WHERE handler_key = $1 AND is_waiting ORDER BY id LIMIT $2)
+	(SELECT 2, NULL, * FROM {statuses} WHERE handler_key = $1 AND is_waiting ORDER BY id LIMIT $2)
 ) s
 ORDER BY part, due, id
 LIMIT $2`
 
-const (
-	placedRefColumnsSQL = `id, message_id, handler_key, version, place::text, error_count, abandoned_count, lane_handler, lane_key`
-	refColumnsSQL       = `id, message_id, handler_key, version, ctid::text, error_count, abandoned_count, lane_handler, lane_key`
-)
+const refColumnsSQL = `id, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
 
 func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
 	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(claimsOfSQL), base.ScanRef, workerID, limit)

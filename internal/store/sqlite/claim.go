@@ -56,7 +56,7 @@ LIMIT 1`
 
 // siblingsSQL uses the unique index on (message_number, handler_key).
 const siblingsSQL = `
-SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, '', s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
+SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
 	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
 FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = k.value
 WHERE s.handler_key IN (SELECT value FROM json_each(?2))
@@ -101,12 +101,8 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 			base.SortClaims(claims) // RETURNING promises no order
 			claimed.Claims = append(claimed.Claims, claims...)
 		}
-		return nil
+		return s.attachMessages(ctx, pool, claimed.Claims)
 	})
-	if err == nil {
-		// Only now, so that others write meanwhile: a message stays as it is while a status of it is claimed.
-		err = s.attachMessages(ctx, claimed.Claims)
-	}
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)
 	}
@@ -141,7 +137,7 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 }
 
 // attachMessages reads each message once, however many handlers it has.
-func (s *Store) attachMessages(ctx context.Context, claims []store.Claim) error {
+func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
 	if len(claims) == 0 {
 		return nil
 	}
@@ -154,7 +150,7 @@ func (s *Store) attachMessages(ctx context.Context, claims []store.Claim) error 
 	if err != nil {
 		return err
 	}
-	stored, err := store.Query(ctx, s.Pool(ctx), s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
+	stored, err := store.Query(ctx, pool, s.Text(messagesSQL), func(rows *sql.Rows, m *base.StoredMessage) error {
 		var ordered bool
 		err := rows.Scan(&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType,
 			&m.Properties, &m.OrderingKey, &ordered, &m.ReceivedAt)

@@ -31,7 +31,7 @@ const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started
 func (s *Store) Complete(
 	ctx context.Context, completions []store.Completion, at time.Time, _ store.Locked,
 ) ([]bool, error) {
-	applied, err := s.change(ctx, s.Writer(ctx), completeSQL, completions, store.SQLiteTime(at))
+	applied, err := s.change(ctx, s.Pool(ctx), completeSQL, completions, store.SQLiteTime(at))
 	return applied, base.Doing("complete", err)
 }
 

@@ -192,7 +192,7 @@ func (s *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, 
 		if err != nil {
 			return nil, base.Doing("advance lanes", err)
 		}
-		freed, err := store.Query(ctx, s.Writer(ctx), s.Text(freeSQL), store.Value[string], ids)
+		freed, err := store.Query(ctx, s.Pool(ctx), s.Text(freeSQL), store.Value[string], ids)
 		if err != nil {
 			return nil, base.Doing("advance lanes", err)
 		}
@@ -249,7 +249,7 @@ func (s *Store) ReleaseWaiting(ctx context.Context, handlerKeys []string, limit 
 	if err != nil {
 		return 0, base.Doing("release waiting statuses", err)
 	}
-	released, err := store.Exec(ctx, s.Writer(ctx), s.Text(releaseWaitingSQL), list, limit)
+	released, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseWaitingSQL), list, limit)
 	return released, base.Doing("release waiting statuses", err)
 }
 

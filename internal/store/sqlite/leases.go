@@ -31,7 +31,7 @@ ON CONFLICT (handler_key) DO UPDATE SET paused = excluded.paused, updated_at = e
 )
 
 func (s *Store) AcquireLease(ctx context.Context, name, owner string, ttl time.Duration, now time.Time) (bool, error) {
-	held, err := store.Query(ctx, s.Writer(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner,
+	held, err := store.Query(ctx, s.Pool(ctx), s.Text(acquireLeaseSQL), store.Value[string], name, owner,
 		store.SQLiteTime(now.Add(ttl)), store.SQLiteTime(now))
 	return len(held) == 1, base.Doing("acquire lease "+name, err)
 }
@@ -42,12 +42,12 @@ func (s *Store) LeaseOwner(ctx context.Context, name string) (string, error) {
 }
 
 func (s *Store) ReleaseLease(ctx context.Context, name, owner string) error {
-	_, err := store.Exec(ctx, s.Writer(ctx), s.Text(releaseLeaseSQL), name, owner)
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(releaseLeaseSQL), name, owner)
 	return base.Doing("release lease "+name, err)
 }
 
 func (s *Store) DeleteExpiredLeases(ctx context.Context, age time.Duration, now time.Time) (int64, error) {
-	deleted, err := store.Exec(ctx, s.Writer(ctx), s.Text(deleteLeasesSQL), store.SQLiteTime(now.Add(-age)))
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteLeasesSQL), store.SQLiteTime(now.Add(-age)))
 	return deleted, base.Doing("delete expired leases", err)
 }
 
@@ -57,6 +57,6 @@ func (s *Store) Paused(ctx context.Context) ([]string, error) {
 }
 
 func (s *Store) SetPaused(ctx context.Context, handlerKey string, paused bool, now time.Time) error {
-	_, err := store.Exec(ctx, s.Writer(ctx), s.Text(setPausedSQL), handlerKey, paused, store.SQLiteTime(now))
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(setPausedSQL), handlerKey, paused, store.SQLiteTime(now))
 	return base.Doing("set paused", err)
 }

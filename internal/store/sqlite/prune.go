@@ -21,16 +21,16 @@ DELETE FROM {rejected} WHERE rowid IN (SELECT rowid FROM {rejected} WHERE reject
 )
 
 func (s *Store) DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := store.Exec(ctx, s.Writer(ctx), s.Text(deleteMarkersSQL), store.SQLiteTime(before), limit)
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteMarkersSQL), store.SQLiteTime(before), limit)
 	return deleted, base.Doing("delete expired markers", err)
 }
 
 func (s *Store) DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := store.Exec(ctx, s.Writer(ctx), s.Text(deleteAuditSQL), store.SQLiteTime(before), limit)
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteAuditSQL), store.SQLiteTime(before), limit)
 	return deleted, base.Doing("delete old audit rows", err)
 }
 
 func (s *Store) DeleteRejected(ctx context.Context, before time.Time, limit int) (int64, error) {
-	deleted, err := store.Exec(ctx, s.Writer(ctx), s.Text(deleteRejectedSQL), store.SQLiteTime(before), limit)
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteRejectedSQL), store.SQLiteTime(before), limit)
 	return deleted, base.Doing("delete old rejected messages", err)
 }

@@ -54,7 +54,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 	if err != nil {
 		return nil, base.Doing("settle", err)
 	}
-	changed, err := store.Query(ctx, s.Writer(ctx), s.Text(settleSQL), scanVersioned, list)
+	changed, err := store.Query(ctx, s.Pool(ctx), s.Text(settleSQL), scanVersioned, list)
 	if err != nil {
 		return nil, base.Doing("settle", err)
 	}

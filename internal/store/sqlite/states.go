@@ -47,7 +47,7 @@ LIMIT ?2`
 const waitingOfSQL = `
 SELECT ` + refColumnsSQL + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
 
-const refColumnsSQL = `id, message_id, handler_key, version, '', error_count, abandoned_count, lane_handler, lane_key`
+const refColumnsSQL = `id, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
 
 func (s *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
 	list, err := jsonList(statusIDs)

@@ -52,7 +52,7 @@ func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) er
 	if err != nil {
 		return err
 	}
-	written, err := store.Query(ctx, s.Writer(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys,
+	written, err := store.Query(ctx, s.Pool(ctx), s.Text(heartbeatSQL), store.Value[string], w.ID, w.Host, w.PID, keys,
 		base.HealthJSON(w), store.SQLiteTime(now), base.ConsumersJSON(w))
 	if err == nil && len(written) == 0 {
 		err = store.ErrWorkerReleased
@@ -65,7 +65,7 @@ func (s *Store) RecordDrain(ctx context.Context, w store.Worker, now time.Time) 
 	if err != nil {
 		return err
 	}
-	_, err = store.Exec(ctx, s.Writer(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now),
+	_, err = store.Exec(ctx, s.Pool(ctx), s.Text(recordDrainSQL), w.ID, w.Host, w.PID, keys, store.SQLiteTime(now),
 		base.HealthJSON(w))
 	return base.Doing("record drain", err)
 }
@@ -76,7 +76,7 @@ func (s *Store) WorkerLives(ctx context.Context, workerID string) (bool, error) 
 }
 
 func (s *Store) StopWorker(ctx context.Context, workerID string, now time.Time) error {
-	_, err := store.Exec(ctx, s.Writer(ctx), s.Text(stopWorkerSQL), workerID, store.SQLiteTime(now))
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(stopWorkerSQL), workerID, store.SQLiteTime(now))
 	return base.Doing("stop worker", err)
 }
 
@@ -98,7 +98,7 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 func (s *Store) EvictWorker(context.Context, string) (int, error) { return 0, nil }
 
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
-	_, err := store.Exec(ctx, s.Writer(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
+	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))
 	return base.Doing("mark worker released", err)
 }
 
@@ -107,6 +107,6 @@ func (s *Store) DeleteWorkers(ctx context.Context, workerIDs []string) (int64, e
 	if err != nil {
 		return 0, base.Doing("delete workers", err)
 	}
-	deleted, err := store.Exec(ctx, s.Writer(ctx), s.Text(deleteWorkersSQL), list)
+	deleted, err := store.Exec(ctx, s.Pool(ctx), s.Text(deleteWorkersSQL), list)
 	return deleted, base.Doing("delete workers", err)
 }

@@ -54,7 +54,6 @@ var dispatchTests = []test{
 			require.EqualValues(s, 1, got.Version)
 			require.Equal(s, claim.CreatedAt, got.CreatedAt)
 			require.Equal(s, claim.Due, got.Due)
-			require.Equal(s, claim.Locator == "", got.Locator == "")
 			require.Zero(s, got.ErrorCount+got.AbandonedCount+got.RequeuedCount)
 			require.Nil(s, got.Lane)
 

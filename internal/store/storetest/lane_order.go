@@ -98,10 +98,6 @@ var laneOrderTests = []test{
 	{"every end of a claim releases its lane", func(s *suite) {
 		for name, end := range map[string]func(store.Claim){
 			"complete": func(c store.Claim) { s.complete(noon, c) },
-			"complete a moved row": func(c store.Claim) {
-				c.Locator = ""
-				s.complete(noon, c)
-			},
 			"complete unlocked": func(c store.Claim) {
 				applied := s.tryComplete(store.SkipLocked, completion(c))
 				require.Equal(s, []bool{true}, applied)

@@ -145,7 +145,7 @@ func (c *caller) complete(ctx context.Context) error {
 	var changes []version
 	refs := c.some(c.random)
 	for _, ref := range refs {
-		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version,
 			Outcome: models.OutcomeProcessed})
 		changes = append(changes, version{ref.StatusID, ref.Version})
 	}
@@ -165,7 +165,7 @@ func (c *caller) completeTx(ctx context.Context) error {
 		completions := make([]store.Completion, len(refs))
 		for i, ref := range refs {
 			changes[i] = version{ref.StatusID, ref.Version}
-			completions[i] = store.Completion{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+			completions[i] = store.Completion{StatusID: ref.StatusID, Version: ref.Version,
 				Outcome: models.OutcomeProcessed}
 		}
 		if c.random.IntN(2) == 0 {
@@ -217,7 +217,7 @@ func (c *caller) give(ctx context.Context, refs []store.Ref) error {
 		changes = append(changes, version{ref.StatusID, ref.Version})
 		text, next := "no luck", noon.Add(time.Duration(c.random.IntN(60))*time.Second)
 		settlements = append(settlements, store.Settlement{
-			StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version, Locator: ref.Locator,
+			StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
 			ErrorCount: ref.ErrorCount + 1, LastError: &text, NextAttemptAt: &next, Poisoned: c.random.IntN(8) == 0,
 		})
 	}

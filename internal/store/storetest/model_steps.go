@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -220,7 +219,6 @@ func (c claimStep) run(m *machine) {
 }
 
 func bare(c store.Claim) store.Claim {
-	c.Locator = ""
 	if c.Message != nil {
 		c.Message.ReceivedAt = c.Message.ReceivedAt.UTC()
 	}
@@ -248,7 +246,6 @@ func (c completeStep) run(m *machine) {
 	var completions []store.Completion
 	for _, ref := range m.picked(c.Targets) {
 		completions = append(completions, store.Completion{StatusID: ref.StatusID, Version: ref.Version,
-			Locator: ref.Locator,
 			Outcome: c.Outcome})
 	}
 	m.complete(completions, c.How, c.Dies)
@@ -310,8 +307,7 @@ func (s settleStep) run(m *machine) {
 	for _, ref := range m.picked(s.Targets) {
 		m.steps++
 		text, next := fmt.Sprintf("failure %d", m.steps), m.model.now.Add(s.Delay)
-		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
-			Locator: ref.Locator, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
+		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
 		switch s.How {
 		case "failed":
 			settled.ErrorCount, settled.AbandonedCount, settled.LastError, settled.NextAttemptAt = ref.ErrorCount+
@@ -351,16 +347,6 @@ func (m *machine) learn(refs ...store.Ref) {
 	m.known = append(m.known, refs...)
 }
 
-// place returns the last known place of a status, at any version: an outdated hint must do no harm.
-func (m *machine) place(statusID string) string {
-	for _, ref := range slices.Backward(m.known) {
-		if ref.StatusID == statusID {
-			return ref.Locator
-		}
-	}
-	return ""
-}
-
 // target picks a status: among those in some state, longest due first, or among everything the
 // store ever returned, newest first. An Index beyond the last means the last, so that a shorter
 // sequence picks the same ones.
@@ -389,9 +375,7 @@ func (m *machine) pick(t target) (ref store.Ref, found bool) {
 	if len(rows) == 0 {
 		return ref, false
 	}
-	ref = refOf(rows[min(t.Index, len(rows)-1)])
-	ref.Locator = m.place(ref.StatusID)
-	return ref, true
+	return refOf(rows[min(t.Index, len(rows)-1)]), true
 }
 
 // picked returns the distinct statuses of targets, at one version each.
@@ -412,14 +396,4 @@ func refOf(row models.HandlerStatus) store.Ref {
 		StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: int64(row.Version),
 		ErrorCount: row.ErrorCount, AbandonedCount: row.AbandonedCount, Lane: laneOf(row),
 	}
-}
-
-// unplaced returns references without the hints, for comparison.
-func unplaced(refs []store.Ref) []store.Ref {
-	bare := make([]store.Ref, len(refs))
-	for i, ref := range refs {
-		ref.Locator = ""
-		bare[i] = ref
-	}
-	return bare
 }

@@ -122,7 +122,6 @@ func (r recoverStep) run(m *machine) {
 	for _, ref := range refs {
 		text, next := "workers vanish while running it", m.model.now.Add(time.Second)
 		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
-			Locator:    ref.Locator,
 			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount + 1, NextAttemptAt: &next}
 		if r.Poison {
 			settled.Poisoned, settled.LastError, settled.NextAttemptAt = true, &text, nil
@@ -141,7 +140,7 @@ func (m *machine) found(expected []models.HandlerStatus, refs []store.Ref, limit
 		all = append(all, refOf(row))
 	}
 	seen := map[string]bool{}
-	for _, ref := range unplaced(refs) {
+	for _, ref := range refs {
 		require.False(m, seen[ref.StatusID], "found twice")
 		seen[ref.StatusID] = true
 		require.Contains(m, all, ref)
@@ -167,7 +166,7 @@ func (o operatorStep) run(m *machine) {
 		return
 	}
 	if o.What == "discard" {
-		m.complete([]store.Completion{{StatusID: ref.StatusID, Version: ref.Version, Locator: ref.Locator,
+		m.complete([]store.Completion{{StatusID: ref.StatusID, Version: ref.Version,
 			Outcome: models.OutcomeDiscarded}}, "together", false)
 		return
 	}

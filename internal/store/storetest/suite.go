@@ -192,7 +192,7 @@ func (s *suite) worker(keys ...string) string {
 }
 
 func completion(c store.Claim) store.Completion {
-	return store.Completion{StatusID: c.StatusID, Version: c.Version, Locator: c.Locator, Outcome: models.OutcomeProcessed}
+	return store.Completion{StatusID: c.StatusID, Version: c.Version, Outcome: models.OutcomeProcessed}
 }
 
 // completeTx completes one claim in a transaction, and reports whether that was applied.
@@ -221,7 +221,7 @@ func (s *suite) end(row models.HandlerStatus, outcome models.Outcome, at time.Ti
 }
 
 func settlement(c store.Claim) store.Settlement {
-	return store.Settlement{StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version, Locator: c.Locator,
+	return store.Settlement{StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version,
 		ErrorCount:     c.ErrorCount,
 		AbandonedCount: c.AbandonedCount}
 }
