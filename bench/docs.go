@@ -30,9 +30,22 @@ type page struct {
 // Bound returns the processing rate if both cores were busy all the time.
 func (p page) Bound() float64 { return 2e6 / (p.Processing.ClientUs + p.Processing.ServerUs) }
 
+// Row returns the medians of a variant.
+func (p page) Row(group, variant string) (row, error) {
+	for _, g := range p.Groups {
+		for _, r := range g.rows {
+			if g.Name == group && r.Variant == variant {
+				return r, nil
+			}
+		}
+	}
+	return row{}, fmt.Errorf("the page asks for %s/%s, which was not measured", group, variant)
+}
+
 type pageGroup struct {
 	trial.Group
 	Table string
+	rows  []row
 }
 
 func writeDocs(a about, results []*trial.Result) error {
@@ -61,7 +74,7 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 				}
 			}
 		}
-		p.Groups = append(p.Groups, pageGroup{Group: r.Group, Table: tableOf(r.Group.Unit, rows)})
+		p.Groups = append(p.Groups, pageGroup{Group: r.Group, Table: tableOf(r.Group.Unit, rows), rows: rows})
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
 		"rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },

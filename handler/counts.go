@@ -18,7 +18,7 @@ type Counts struct {
 	// handlers run, otherwise at each attempt of each handler
 	MissingKey int64
 
-	HandedOff  int64 // statuses accepted already claimed and run from memory (contract 5.17)
+	Dispatched int64 // statuses accepted already claimed and run from memory (contract 5.17)
 	Processed  int64 // attempts completed
 	Failed     int64 // attempts failed, poisoned ones included
 	Poisoned   int64 // statuses poisoned

@@ -66,10 +66,11 @@ func (s *settings) problems(kind Kind) []error {
 // first and the oldest last, so that its stored statuses stay its own
 // (contract 4.2). A legacy key should be kept for as long as Retention; an
 // ordered handler's lanes go by the oldest, which must stay until nothing
-// accepted under it is pending (contract 5.12). Do not use it to merge two handlers that both still run: one of
-// their statuses would be superseded. What is accepted for a handler with legacy keys is not
-// handed off, because a claim has to look for a row under the others (contract
-// 5.17): drop them when their time is over.
+// accepted under it is pending (contract 5.12). Do not use it to merge two
+// handlers that both still run: one of their statuses would be superseded. What
+// is accepted for a handler with legacy keys is not dispatched locally, because a
+// claim has to look for a row under the others (contract 5.17): drop them when
+// their time is over.
 func LegacyKeys(keys ...string) Option {
 	return func(s *settings) { s.legacyKeys = append(s.legacyKeys, keys...) }
 }

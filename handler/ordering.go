@@ -30,8 +30,8 @@ func (o *ordering) problems() []error {
 // every worker runs it, for messages accepted from then on.
 //
 // Do not use it where order does not matter. A lane is no faster than one message after the other,
-// and one bad message can stop it. Messages of an ordered handler are never handed off when they
-// are accepted, because a claim has to judge their lane. (Contract 5.12, 5.17.)
+// and one bad message can stop it. Messages of an ordered handler are never dispatched locally,
+// because a claim has to judge their lane. (Contract 5.12, 5.17.)
 func Ordered() Option { return func(s *settings) { s.ordered = true } }
 
 // OrderedBy is Ordered with an ordering key that is computed from the message when it is accepted;

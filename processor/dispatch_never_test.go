@@ -38,13 +38,13 @@ func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
 				ran := newLedger()
 				ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 					also(inboxtest.Do("judged", ran.note, option)))
-				before := ib.Counters().HandedOff
+				before := ib.Counters().Dispatched
 				for i := range 10 {
 					id := acceptAlso(t, ib, i)
 					inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "both are completed")
 					require.EqualValues(t, 3, inboxtest.Status(t, ib, id, "judged").Version, "inserted, claimed, completed")
 				}
-				require.Positive(t, ib.Counters().HandedOff-before, "the other handler's are")
+				require.Positive(t, ib.Counters().Dispatched-before, "the other handler's are")
 				ran.requireOnce(t, 10)
 			})
 		})
@@ -113,7 +113,7 @@ func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		rolledBack := d.DB.Begin()
 		_, err := ib.AcceptTx(context.Background(), rolledBack, inboxtest.Message("rolled back"))
 		require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
 		require.NoError(t, tx.Commit().Error)
 		receipt.Wake()
 		require.EqualValues(t, 3, completed(t, ib, "1", "h").Version, "inserted, claimed, completed")
-		require.Equal(t, before, ib.Counters().HandedOff)
+		require.Equal(t, before, ib.Counters().Dispatched)
 		require.NotContains(t, ran.runs, "rolled back/h")
 	})
 }
@@ -141,10 +141,10 @@ func TestKnownMessageIsNotDispatchedLocallyAgain(t *testing.T) {
 		inboxtest.Process(t, older)
 		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note),
 			inboxtest.Do("later", ran.note)))
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		require.Equal(t, handler.OutcomeDuplicate, inboxtest.Accept(t, ib, "1")[0].Outcome)
 		require.EqualValues(t, 3, completed(t, ib, "1", "later").Version)
-		require.Equal(t, before, ib.Counters().HandedOff)
+		require.Equal(t, before, ib.Counters().Dispatched)
 		require.Equal(t, 1, ran.runs["1/h"])
 	})
 }
@@ -166,7 +166,7 @@ func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
 			inboxtest.Accept(t, standby, fmt.Sprint(i))
 		}
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, standby) }, "all were completed")
-		require.Zero(t, standby.Counters().HandedOff)
+		require.Zero(t, standby.Counters().Dispatched)
 		require.Zero(t, standby.Counters().Released, "none was claimed and released")
 		ran.requireOnce(t, 20)
 	})

@@ -189,9 +189,9 @@ func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
 		require.ErrorIs(t, err, errLost)
 		over, open := heldAccept(t, ib, gate, "late")
 		pause(t, timeout+300*time.Millisecond) // reconciling is due now
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		inboxtest.Accept(t, ib, "meanwhile")
-		require.Equal(t, before, ib.Counters().HandedOff, "nothing is dispatched until claims are reconciled")
+		require.Equal(t, before, ib.Counters().Dispatched, "nothing is dispatched until claims are reconciled")
 		completed(t, ib, "meanwhile", "h")
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "late", "h").Version, "its accept is under way: it is not lost")
 		open()

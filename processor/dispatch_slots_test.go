@@ -94,11 +94,11 @@ func TestAcceptThatWaitsForALockHoldsNoIdleSlots(t *testing.T) {
 			require.EqualValues(t, 3, completed(t, ib, id, "h").Version, "for other accepts the slots stay taken")
 		}
 		require.Empty(t, blocked, "the accept still waits")
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		require.NoError(t, tx.Rollback().Error)
 		require.NoError(t, inboxtest.Receive(t, blocked, "the accept"))
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
-		require.Greater(t, ib.Counters().HandedOff, before, "its reservation is kept")
+		require.Greater(t, ib.Counters().Dispatched, before, "its reservation is kept")
 		for range 3 {
 			settleDown(t, ib)
 		}

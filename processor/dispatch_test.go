@@ -75,7 +75,7 @@ func settleDown(t *testing.T, ib *inbox.Inbox) {
 func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 	t.Helper()
 	for n := 0; ; n++ {
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		m := inboxtest.Message(fmt.Sprintf("probe %s %d %d", channel, before, n))
 		m.Channel = channel
 		if _, err := ib.Accept(context.Background(), m); err != nil {
@@ -89,7 +89,7 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 				m.ID).Count(&left).Error)
 			return left == 0
 		}, "the probe is completed")
-		if ib.Counters().HandedOff > before {
+		if ib.Counters().Dispatched > before {
 			// The result may be stored before the loop knows that the slot is free, which a test
 			// cannot observe.
 			pause(t, 50*time.Millisecond)
@@ -132,7 +132,7 @@ func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
 		all := int64(len(inboxtest.Statuses(t, ib)))
 		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == all }, "all are counted")
 		require.Equal(t, all, ib.Counters().Processed)
-		require.EqualValues(t, 40, ib.Counters().HandedOff-before.HandedOff)
+		require.EqualValues(t, 40, ib.Counters().Dispatched-before.Dispatched)
 		require.EqualValues(t, 20, ib.Counters().Accepted-before.Accepted)
 		for what, n := range ran.runs {
 			require.Equal(t, 1, n, what)
@@ -176,7 +176,7 @@ func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 		}
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		for name := range messages {
 			one, two := claimed[name], accept(ib, "dispatched ", name)
 			for _, m := range []inboxtest.Bytes{one, two} {
@@ -191,7 +191,7 @@ func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 			}
 			require.Equal(t, one, two, name)
 		}
-		require.EqualValues(t, len(messages), ib.Counters().HandedOff-before)
+		require.EqualValues(t, len(messages), ib.Counters().Dispatched-before)
 	})
 }
 
@@ -208,7 +208,7 @@ func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 				<-let
 				return ran.note(ctx, m)
 			})))
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		claimed := func() (n int64) {
 			require.NoError(t, ib.DB().Table(ib.Tables().HandlerStatuses()).Where("processing_started_at IS NOT NULL").Count(&n).Error)
 			return n
@@ -221,7 +221,7 @@ func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 			inboxtest.Accept(t, ib, fmt.Sprint("late ", i))
 		}
 		require.EqualValues(t, 2, claimed())
-		require.LessOrEqual(t, ib.Counters().HandedOff-before, int64(2))
+		require.LessOrEqual(t, ib.Counters().Dispatched-before, int64(2))
 		close(let)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all were completed")
 		ran.requireOnce(t, 100)
@@ -266,14 +266,14 @@ func TestLocalDispatchOfOneHandlerLeavesOthersTheirSlots(t *testing.T) {
 		inboxtest.Start(t, ib)
 		defer close(let)
 		probe(t, ib, "hangs")
-		before := ib.Counters().HandedOff
+		before := ib.Counters().Dispatched
 		for i := range 30 {
 			m := inboxtest.Message(fmt.Sprint("hangs ", i))
 			m.Channel = "hangs"
 			_, err := ib.Accept(context.Background(), m)
 			require.NoError(t, err)
 		}
-		require.LessOrEqual(t, ib.Counters().HandedOff-before, int64(8))
+		require.LessOrEqual(t, ib.Counters().Dispatched-before, int64(8))
 		for i := range 20 {
 			m := inboxtest.Message(fmt.Sprint("quick ", i))
 			m.Channel = "quick"

@@ -285,13 +285,13 @@ func TestAcceptsNotifyOfNewStatusesThatOthersMayClaim(t *testing.T) {
 		require.NoError(t, inboxtest.Store(t, d.DB).Notify(t.Context(), "duplicates"))
 		require.Equal(t, []string{"duplicates"}, next())
 		inboxtest.Eventually(t, func() bool {
-			before, silent := dispatching.Counters().HandedOff, true
+			before, silent := dispatching.Counters().Dispatched, true
 			inboxtest.Accept(t, dispatching, uuid.NewString())
 			require.NoError(t, inboxtest.Store(t, d.DB).Notify(t.Context(), "the end"))
 			for keys := next(); keys[0] != "the end"; keys = next() {
 				silent = false
 			}
-			return silent && dispatching.Counters().HandedOff > before
+			return silent && dispatching.Counters().Dispatched > before
 		}, "what a process dispatches itself is not notified")
 	})
 }

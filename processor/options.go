@@ -40,7 +40,7 @@ type Options struct {
 	//
 	// A process sends at most one notification every 3 ms, after its commits. Only
 	// AcceptTx outside a handler sends one with each commit of yours, and PostgreSQL
-	// commits such transactions one at a time. Switch it off, in all processes of an
+	// commits such transactions one at a time. Do not leave it on, in any process of the
 	// inbox, where many of those commit at once, where connections are scarce, or where
 	// they are prepared for a two-phase commit, which PostgreSQL refuses. Default on
 	// (contract 4.7).

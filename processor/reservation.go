@@ -108,7 +108,7 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 		return
 	}
 	for _, c := range claims {
-		l.p.counters.OfHandler(telemetry.HandedOff, c.HandlerKey, 1)
+		l.p.counters.OfHandler(telemetry.Dispatched, c.HandlerKey, 1)
 	}
 	l.p.wakeup.notify()
 }

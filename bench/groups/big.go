@@ -40,8 +40,8 @@ func Big() trial.Group {
 		},
 		Lines: []trial.Line{
 			trial.Ratio("accept_5m_vs_empty", acceptOrderedBig, acceptOrderedEmpty, 0.85).Times(2),
-			trial.Ratio("accept_5m_vs_empty_random", acceptRandomBig, acceptRandomEmpty, 0.50),
-			trial.Ratio("process_5m_completed_vs_empty", processBig, processEmpty, 0.65),
+			trial.Ratio("accept_5m_vs_empty_random", acceptRandomBig, acceptRandomEmpty, 0.65),
+			trial.Ratio("process_5m_completed_vs_empty", processBig, processEmpty, 0.85),
 		},
 	}
 }

@@ -47,7 +47,7 @@ func endToEndOurs(options []inbox.Option) newTrial {
 				if err := ib.AcceptAll(ctx, messages, acceptBatch, acceptConnections); err != nil {
 					return err
 				}
-				defer func() { values["% handed off"] = float64(100*ib.Counters().HandedOff) / float64(n) }()
+				defer func() { values["% dispatched"] = float64(100*ib.Counters().Dispatched) / float64(n) }()
 				return ib.Completed(ctx, n)
 			},
 			Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },

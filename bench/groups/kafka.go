@@ -36,7 +36,7 @@ func Kafka() trial.Group {
 			{Name: kafkaCompleted, New: fromKafka(false)},
 		},
 		Lines: []trial.Line{
-			trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.80),
+			trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.88),
 			trial.Ratio("kafka_to_completed_vs_accept", kafkaCompleted, kafkaByCalls, 0.55),
 		},
 	}
@@ -145,7 +145,7 @@ func fromKafka(acceptOnly bool) newTrial {
 				return err
 			}
 			if !acceptOnly {
-				t.Values["% dispatched"] = float64(100*ib.Counters().HandedOff) / float64(n)
+				t.Values["% dispatched"] = float64(100*ib.Counters().Dispatched) / float64(n)
 			}
 			after, err := topic.cpu()
 			t.Values["broker_us"] = float64((after - before).Microseconds()) / float64(n)

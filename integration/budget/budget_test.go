@@ -225,16 +225,16 @@ func TestLocallyDispatchedMessagesNeedOneWriteLess(t *testing.T) {
 			return r.Counters().Processed == accepted*handlers
 		}, testenv.Patience, time.Millisecond)
 	}
-	for r.Counters().HandedOff == 0 { // until the worker has registered
+	for r.Counters().Dispatched == 0 { // until the worker has registered
 		accept(1)
 	}
-	claimed := accepted*handlers - r.Counters().HandedOff
+	claimed := accepted*handlers - r.Counters().Dispatched
 	for range batches {
 		accept(batch / 5)
 	}
 	r.stop()
 	statuses := accepted * handlers
-	require.Equal(t, statuses-claimed, r.Counters().HandedOff)
+	require.Equal(t, statuses-claimed, r.Counters().Dispatched)
 	w := r.written("inbox_handler_statuses", statuses, statuses+claimed)
 	require.Equal(t, written{Inserted: statuses, Updated: statuses + claimed, Hot: w.Hot}, w,
 		"inserted claimed, then completed")

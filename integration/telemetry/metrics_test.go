@@ -203,7 +203,7 @@ func TestCompletionsOfLocallyDispatchedMessagesAreMeasured(t *testing.T) {
 		inboxtest.Eventually(t, func() bool {
 			accepted++
 			inboxtest.Accept(t, ib, fmt.Sprint(accepted))
-			return ib.Counters().HandedOff > 0
+			return ib.Counters().Dispatched > 0
 		}, "an accept is dispatched locally")
 		inboxtest.Eventually(t, func() bool { return ib.Counters().Processed == int64(accepted) }, "all are processed")
 		points := m.collect(t)["inbox.completion.duration"]

@@ -53,7 +53,7 @@ type Handler[T Task] struct {
 	// started without knowing how many are due.
 	claiming      int
 	claimsUnknown bool
-	reserved      int // messages that running accepts may hand off (contract 5.17)
+	reserved      int // messages that running accepts may dispatch (contract 5.17)
 	expired       int // messages of expired grants; claims do not wait for these
 	nextDueKnown  bool
 	paused        bool

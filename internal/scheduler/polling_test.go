@@ -59,7 +59,7 @@ func TestPollingIsSoonerOnlyForWorkWithoutANotification(t *testing.T) {
 		"a poll while nothing can be claimed": {steps{poll, poll, claim, finds}, 100 * time.Millisecond},
 		"a poll while one handler cannot be claimed": {steps{poll, claimOfB, findsNothing, claim, finds},
 			100 * time.Millisecond},
-		"a hand-off during the poll's claim": {steps{poll, claim,
+		"a dispatch during the poll's claim": {steps{poll, claim,
 			func(s *Scheduler[message]) { s.Accepted("a", 1) }, finds}, longest},
 	} {
 		s := New[message](Limits{Concurrency: 10, Prefetch: 10, BatchSize: 10},

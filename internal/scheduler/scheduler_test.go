@@ -103,7 +103,7 @@ func TestClaimsAreSpreadOverHandlersThatMayHaveWork(t *testing.T) {
 			running(s, "a", 10)
 			s.Handler("a").Enqueue(messages(10), false)
 		}, []string{"b"}, map[string]int{"b": 5}},
-		"nothing for what an accept is going to hand off": {limits, []Rules{{Key: "a", Counted: true}},
+		"nothing for what an accept is going to dispatch": {limits, []Rules{{Key: "a", Counted: true}},
 			func(s *Scheduler[message]) {
 				s.Reserve(map[string]int{"a": 20})
 			}, []string{"a"}, nil},

@@ -27,7 +27,7 @@ const (
 	EmptyRecords
 	DuplicateSkipped
 	MissingKey
-	HandedOff
+	Dispatched
 	Processed
 	Failed
 	Poisoned

@@ -16,7 +16,7 @@ var fieldOf = [events]string{
 	Unrouted: "Unrouted", Rejected: "Rejected",
 	DeadLettered: "DeadLettered", Invalid: "Invalid", Gaps: "Gaps", EmptyRecords: "EmptyRecords",
 	DuplicateSkipped: "DuplicateSkipped", MissingKey: "MissingKey",
-	HandedOff: "HandedOff", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed",
+	Dispatched: "Dispatched", Processed: "Processed", Failed: "Failed", Poisoned: "Poisoned", Snoozed: "Snoozed",
 	Released:   "Released",
 	Superseded: "Superseded", Fenced: "Fenced", Recovered: "Recovered", LockLost: "LockLost",
 }

@@ -105,7 +105,7 @@ var eventInstruments = [events]struct {
 	MissingKey: {"MissingKey", instrument{name: "inbox.inline.missing_keys", unit: "{attempt}",
 		description: "Times a message for handlers without inbox (Inline, idempotent) had no ID to remember it by: once if it is refused before handlers run, else at each attempt of each handler."}, perChannel},
 
-	HandedOff: {"HandedOff", instrument{name: "inbox.statuses.handed_off", unit: "{status}",
+	Dispatched: {"Dispatched", instrument{name: "inbox.statuses.dispatched", unit: "{status}",
 		description: "Statuses accepted already claimed and run from memory."}, perHandler},
 	Processed: {"Processed", instrument{name: "inbox.attempts.processed", unit: "{attempt}",
 		description: "Attempts completed."}, perHandler},
