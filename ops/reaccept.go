@@ -27,9 +27,9 @@ type ReasonCount struct {
 // ReAcceptMatching accepts every rejected message that matches the filter again, the earliest first,
 // as ReAccept does: each in a transaction of its own, with an audit row of its own. One more audit
 // row records the end. The filter must not be empty: to take all, name the channels. Without a To it
-// ends now. Each message is taken once: one that is still bad stays with its new reason, and the next
-// one follows. The end of ctx stops the action after the current message, or rolls that back. The
-// result is what was done, also with an error.
+// ends now. Each message is taken once: one that is still bad stays with its new reason, one whose
+// accept times out is skipped, and the next one follows. The end of ctx stops the action after the
+// current message, or rolls that back. The result is what was done, also with an error.
 //
 // Do a DryRun first, have the operator confirm its count, and pass it as Most. A dry run needs only
 // the tables; the action needs a Live (contract 7.4, 11.1).
@@ -172,10 +172,26 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 	case errors.Is(err, ErrBadInput): // its channel takes no messages here
 		r.result.Skipped++
 		r.stays(err)
+	case timedOut(err) && ctx.Err() == nil && !errors.Is(err, ErrNotAudited):
+		// The audit row shows what was tried. If it fails too, the database is at fault and not the record.
+		if err := r.note(ctx, r.actor, ActionReAccept, target, timedOutDetail{"timed out", r.filter}); err != nil {
+			return fmt.Errorf("%s: %w", target, err)
+		}
+		r.result.Skipped++
+		r.stays(err)
 	default:
 		return fmt.Errorf("%s: %w", target, err)
 	}
 	return nil
+}
+
+// timedOut reports whether a statement took too long, also by a timeout of the server.
+func timedOut(err error) bool { return store.IsWaiting(err) || store.SQLState(err) == "57014" }
+
+// timedOutDetail is the audit's detail of a rejected message that was skipped because its accept took too long.
+type timedOutDetail struct {
+	Event  string         `json:"event"`
+	Filter RejectedFilter `json:"filter"`
 }
 
 const (

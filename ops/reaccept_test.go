@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -151,6 +152,45 @@ func TestReAcceptEndsBetweenRecordsAndReportsWhatWasDone(t *testing.T) {
 		require.ErrorIs(t, err, ops.ErrNotAudited)
 		require.EqualValues(t, 2, result.Done)
 		require.Len(t, rejected(r, filter, 10), 2, "nothing is done without its audit row")
+	})
+}
+
+// TestReAcceptPassesARecordWhoseAcceptTimesOut proves contract 11.1: those after it are accepted, and only the end of
+// the caller's own context ends the action.
+func TestReAcceptPassesARecordWhoseAcceptTimesOut(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		hang := []string{`CREATE VIEW endless AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT n FROM c`,
+			`CREATE TRIGGER hang BEFORE INSERT ON inbox_messages WHEN NEW.id = 'r1' BEGIN SELECT count(*) FROM endless; END`}
+		if r.d.Dialect == "postgres" {
+			hang = []string{
+				`CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3600); RETURN NEW; END'`,
+				`CREATE TRIGGER hang BEFORE INSERT ON inbox_messages FOR EACH ROW WHEN (NEW.id = 'r1') EXECUTE FUNCTION hang()`}
+		}
+		for _, statement := range hang {
+			inboxtest.Exec(t, r.d.DB, statement)
+		}
+		for i := range int64(3) {
+			r.reject(i, "bad")
+		}
+		hasty := inboxtest.New(t, r.d.AsApplication(t), inbox.Configure(func(o *inbox.Options) {
+			o.Clock = r.clock
+			o.Processor.StatementTimeout = 2 * time.Second
+		}), inbox.Channel("c", inbox.On("t", inboxtest.Do("mail", inboxtest.Nothing))))
+		o, err := hasty.Ops(patient)
+		require.NoError(t, err)
+		filter := ops.RejectedFilter{Channel: "c"}
+		result, err := o.ReAcceptMatching(t.Context(), ada, filter, ops.Bulk{})
+		require.NoError(t, err)
+		require.Equal(t, []int64{2, 1}, []int64{result.Done, result.Skipped})
+		require.Len(t, result.Reasons, 1)
+		require.Equal(t, []int64{1}, rejected(r, filter, 10), "it stays")
+		require.Len(t, r.audit(), 3+1, "each record and the end")
+
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		result, err = o.ReAcceptMatching(ctx, ada, filter, ops.Bulk{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, result.Skipped)
 	})
 }
 

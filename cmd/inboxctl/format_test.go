@@ -142,6 +142,31 @@ func TestExportPrintsAllPagesOrTheFirstRows(t *testing.T) {
 	})
 }
 
+func TestRejectedRecordsAreExportedWithoutTheirContent(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for offset := range int64(exportPage + 5) {
+			r.reject(offset, []byte("secret key"), []byte("secret value"))
+		}
+		out := r.done("rejected", "list", "--topic", "orders", "--export", "jsonl").out
+		lines := splitLines(strings.TrimSpace(out))
+		require.Len(t, lines, exportPage+5)
+		require.NotContains(t, out, "secret")
+		var first map[string]any
+		require.NoError(t, json.Unmarshal([]byte(lines[0]), &first))
+		requireSnakeCase(t, lines[0], first)
+		require.Equal(t, "invalid character '}'", first["reason"])
+
+		rows, err := csv.NewReader(strings.NewReader(r.done("rejected", "list", "--export", "csv", "--limit", "103").out)).ReadAll()
+		require.NoError(t, err)
+		require.Len(t, rows, 104)
+		require.Equal(t, "id", rows[0][0])
+		none := r.done("rejected", "list", "--topic", "others", "--export", "csv").out
+		require.Equal(t, strings.Join(rows[0], ",")+"\n", none)
+		require.Equal(t, exitMisuse, r.run("rejected", "list", "--export", "csv", "--watch", "5s").code)
+		require.Equal(t, exitMisuse, r.run("rejected", "list", "--export", "xml").code)
+	})
+}
+
 func TestExportCellsAreNoFormulas(t *testing.T) {
 	for text, want := range map[string]string{"=1": "'=1", "+1": "'+1", "-1": "'-1", "@x": "'@x", "x": "x", "": "",
 		"a=1": "a=1", "\x1b": `\x1b`} {

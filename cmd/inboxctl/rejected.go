@@ -37,17 +37,30 @@ func newRejectedList(a *app) *cobra.Command {
 		Long: `Lists rejected messages with their origin and the reason of the rejection, latest
 first.
 
-JSON: ops.Page of ops.Rejected.`,
+` + exportHelp + `
+
+JSON: ops.Page of ops.Rejected; with jsonl an ops.Rejected.`,
 		Example: `  inboxctl rejected list
   inboxctl rejected list --topic orders --partition 3 --from 24h --wide
-  inboxctl rejected list --reason 'invalid character'`,
+  inboxctl rejected list --reason 'invalid character'
+  inboxctl rejected list --from 30d --export csv > rejected.csv`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := page.checkExport(cmd); err != nil {
+				return err
+			}
 			from, to, after, err := page.start(a.now())
 			if err != nil {
 				return err
 			}
 			filter := filters.filter(cmd, from, to)
+			if page.export != "" {
+				return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+					return export(a, page.export, page.most(cmd), func(after ops.Cursor, limit int) (ops.Page[ops.Rejected], error) {
+						return o.ListRejected(ctx, filter, after, limit)
+					})
+				})
+			}
 			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
 				found, err := o.ListRejected(ctx, filter, after, page.limit)
 				if err != nil {
@@ -68,6 +81,7 @@ JSON: ops.Page of ops.Rejected.`,
 	}
 	filters.bind(cmd)
 	page.bindPeriod(cmd, "rejected ")
+	page.bindExport(cmd)
 	cmd.Flags().BoolVar(&wide, "wide", false, "show whole reasons")
 	page.bind(cmd)
 	return cmd

@@ -148,6 +148,17 @@ func TestEveryPageRendersInLightAndDark(t *testing.T) {
 	}
 }
 
+func TestButtonsOfAHandlerStandBesideOneAnother(t *testing.T) {
+	w := newWorld(t)
+	w.furnish()
+	b := open(t)
+	b.run(chromedp.EmulateViewport(1280, 800))
+	b.visit(w.site + "handlers")
+	require.Equal(t, []int{1, 1, 1}, evaluate[[]int](b, `[...document.querySelectorAll("td.buttons")].slice(0, 3).map((cell) =>
+		new Set([...cell.querySelectorAll("button, .button")].map((e) => e.getBoundingClientRect().top)).size)`))
+	require.LessOrEqual(t, evaluate[int](b, `(() => { const e = document.querySelector(".scroll"); return e.scrollWidth - e.clientWidth; })()`), 0)
+}
+
 func TestOneSwitchesAmongInboxes(t *testing.T) {
 	w, other := newWorld(t), newWorld(t)
 	w.furnish()
