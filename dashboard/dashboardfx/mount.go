@@ -30,8 +30,8 @@ import (
 //
 // The Authorizer does not guard the probes, whose details may name hosts, topics and handler keys: do not mount them
 // where the public can reach them. For another router, or probes elsewhere, use dashboard.New, Inbox.LiveHandler and
-// Inbox.ReadyHandler. A wrong prefix or configure, or the name of no inbox, fails the start and fx.ValidateApp, an error
-// of configure or a bad option the start (contract 10.2, 11.4, 11.5).
+// Inbox.ReadyHandler. A wrong prefix or configure fails the start and fx.ValidateApp, an error of configure or a bad
+// option the start (contract 10.2, 11.4, 11.5).
 func Mount(name, prefix string, configure any) fx.Option {
 	set := reflect.ValueOf(configure)
 	if err := errors.Join(checkPrefix(prefix), checkConfigure(set)); err != nil {
@@ -59,14 +59,6 @@ func Mount(name, prefix string, configure any) fx.Option {
 	}
 	return fx.Options(
 		fx.Provide(fx.Annotate(bind.Interface(), fx.ResultTags(own))),
-		// This runs before Fx looks for the inbox and fails in its own words. fx.ValidateApp runs no such function.
-		fx.Invoke(func(graph fx.DotGraph) error {
-			if !hasInbox(graph, name) {
-				return fmt.Errorf("dashboard of inbox %q: no such inbox in the Fx graph: add inbox.Module(%q, …), "+
-					"or mount the name of one that is there", name, name)
-			}
-			return nil
-		}),
 		fx.Invoke(fx.Annotate(func(
 			mux *http.ServeMux, ib *inbox.Inbox, o *ops.Ops, set settings, log *zap.Logger, lc fx.Lifecycle,
 		) error {
@@ -76,16 +68,6 @@ func Mount(name, prefix string, configure any) fx.Option {
 			return nil
 		}, fx.ParamTags("", named, named, own, `optional:"true"`))),
 	)
-}
-
-// hasInbox reports whether the graph has an inbox of that name, as dig prints it. An optional parameter would not tell,
-// because Fx leaves it zero as well where a dependency of the inbox is missing.
-func hasInbox(graph fx.DotGraph, name string) bool {
-	node := reflect.TypeFor[*inbox.Inbox]().String()
-	if name != "" {
-		node += "[name=" + name + "]"
-	}
-	return strings.Contains(string(graph), fmt.Sprintf("\t%q [label=", node))
 }
 
 // settings sets a dashboard's options.
