@@ -323,6 +323,26 @@ func TestRenamedChannelIsBackfilledByItsNamespace(t *testing.T) {
 	})
 }
 
+// TestRenamedChannelThatSharesItsIDsIsBackfilledSinceItsRename proves contract 11.1: whose the earlier messages are is
+// not known.
+func TestRenamedChannelThatSharesItsIDsIsBackfilledSinceItsRename(t *testing.T) {
+	onVersions(t, func(t *testing.T, v *versions) {
+		old := v.program(inboxtest.Handlers(v.note("mail")))
+		inboxtest.Accept(t, old.Inbox, "1")
+		shared := func(billing ...*inbox.HandlerSpec) []inbox.Option {
+			return []inbox.Option{inbox.Channel("renamed", inbox.IDNamespace("c"), inbox.On("t", billing...)),
+				inbox.Channel("other", inbox.IDNamespace("c"), inbox.On("t", v.note("ship")))}
+		}
+		renamed := v.program(shared(v.note("mail"))...)
+		_, err := renamed.Accept(t.Context(), message("renamed", "t", "2"))
+		require.NoError(t, err)
+		now := v.program(shared(v.note("mail"), v.note("bill"))...)
+		v.clock.Advance(time.Second)
+		require.EqualValues(t, 1, now.backfill("bill", ops.Bulk{}).Done)
+		require.Equal(t, []string{"bill/2"}, now.pairs("bill"))
+	})
+}
+
 // TestBackfillStopsAndContinues proves contract 11.1: between chunks, at the confirmed number, and
 // a repeat continues.
 func TestBackfillStopsAndContinues(t *testing.T) {
