@@ -198,7 +198,8 @@ func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (release
 	for _, r := range refs {
 		if !c.held.has(r) {
 			ended = append(ended, r)
-			lost = append(lost, store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
+			lost = append(lost, store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
+				ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
 		}
 	}
 	if len(lost) == 0 {

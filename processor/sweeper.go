@@ -337,7 +337,8 @@ func (s *sweeper) poisonKey(ctx context.Context, key string) error {
 		found, applied, err := s.settleBatch(ctx,
 			func(stmt context.Context) ([]store.Ref, error) { return s.store.PendingOf(stmt, key, sweepBatch) },
 			func(r store.Ref) store.Settlement {
-				return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, LastError: &reason, Poisoned: true,
+				return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
+					ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, LastError: &reason, Poisoned: true,
 					FailedAt: s.now()}
 			})
 		if err != nil {

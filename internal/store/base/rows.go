@@ -71,8 +71,8 @@ func SortClaims(claims []store.Claim) {
 // ScanSibling scans a status of a message under another key.
 func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
-	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount, &s.AbandonedCount,
-		&lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount,
+		&s.AbandonedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
 	s.Lane = lane.Lane()
 	return err
 }

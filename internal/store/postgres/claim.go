@@ -181,8 +181,8 @@ func (l *plainLimits) short(claims []store.Claim) (keys []string) {
 func scanClaim(rows *sql.Rows, c *store.Claim) error {
 	var m base.StoredMessage
 	var lane base.LaneColumns
-	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount, &c.RequeuedCount,
-		&c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
+	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount,
+		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
 		&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties,
 		&m.OrderingKey, &m.ReceivedAt)
 	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()

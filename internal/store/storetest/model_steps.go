@@ -307,7 +307,8 @@ func (s settleStep) run(m *machine) {
 	for _, ref := range m.picked(s.Targets) {
 		m.steps++
 		text, next := fmt.Sprintf("failure %d", m.steps), m.model.now.Add(s.Delay)
-		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version, ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
+		settled := store.Settlement{StatusID: ref.StatusID, HandlerKey: ref.HandlerKey, Version: ref.Version,
+			ErrorCount: ref.ErrorCount, AbandonedCount: ref.AbandonedCount}
 		switch s.How {
 		case "failed":
 			settled.ErrorCount, settled.AbandonedCount, settled.LastError, settled.NextAttemptAt = ref.ErrorCount+
