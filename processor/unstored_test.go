@@ -26,16 +26,16 @@ func TestResultsThatCannotBeStoredAreKeptWithTheirClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 4 * time.Second
 		const messages, batch, concurrency = 150, 5, 2
-		// Claiming stops when this many results wait. One claim may be running then, and what it
-		// claims still runs.
-		const bound = 2*batch + concurrency + 2*(batch+concurrency)
+		// No claim begins while more than 2*batch+concurrency results wait. Then calls may run,
+		// messages be queued, and one claim be under way, whose messages still run.
+		const bound = (2*batch + concurrency) + concurrency + batch + batch
 		ran := newLedger()
 		log, logs := inboxtest.Observe()
 		build := func(db *gorm.DB) *inbox.Inbox {
 			return inboxtest.New(t, db, silence(timeout, 200*time.Millisecond), log, inbox.Configure(func(o *inbox.Options) {
 				o.Processor.Mode = processor.ModeCompeting
 				o.Processor.PollingInterval = time.Second
-				o.Processor.BatchSize = batch
+				o.Processor.BatchSize, o.Processor.Prefetch = batch, batch
 				o.Processor.Concurrency = concurrency
 			}),
 				inboxtest.Handlers(inboxtest.Do("h", ran.note)))
