@@ -89,7 +89,7 @@ func Process() trial.Group {
 			trial.Ratio("process_defaults_vs_tuned", defaults, "inbox", 0.7).Times(2),
 			trial.Ratio("process_mixed_defaults_vs_tuned", mixedDefaults, mixed, 0.7),
 			trial.RatioOfBest("process_vs_blog_loop", inboxBench(), []string{longTransaction}, 0.55),
-			trial.Ratio("process_vs_textbook", BatchesOf2000, textbook, 25).Times(2),
+			trial.Ratio("process_vs_textbook", BatchesOf2000, textbook, 30).Times(2),
 			trial.Ratio("process_vs_textbook_8_at_once", BatchesOf2000, textbook8, 0),
 		},
 	}

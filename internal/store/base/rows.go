@@ -100,6 +100,9 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 	return states
 }
 
+// RefColumns are the columns that ScanRef scans.
+const RefColumns = `id, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
+
 // ScanRef scans a status at its version.
 func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	var lane LaneColumns

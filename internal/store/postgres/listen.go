@@ -26,12 +26,11 @@ const (
 	// notifyTxSQL sends nothing once the server's notification queue is half full: some session does
 	// not read it, and if it runs full, commits that notify fail.
 	notifyTxSQL = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
-	// notifySQL is a transaction of its own, which need not be durable. So its commit does not wait
-	// for the disk, and other commits that notify do not wait for that.
-	notifySQL = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)
-WHERE pg_notification_queue_usage() < 0.5`
-	// probeSQL is sent whatever the queue holds: that it does not arrive means something else.
-	probeSQL = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)`
+	// probeSQL is sent whatever the queue holds. It is a transaction of its own, which need not be
+	// durable: its commit does not wait for the disk, and other commits that notify do not wait for
+	// that.
+	probeSQL  = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)`
+	notifySQL = probeSQL + ` WHERE pg_notification_queue_usage() < 0.5`
 )
 
 // maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of

@@ -46,7 +46,7 @@ func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]stor
 // before the arguments are known may read the table, because the planner expects many matching
 // rows.
 const claimsOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM {statuses}
+SELECT ` + base.RefColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
@@ -54,7 +54,7 @@ LIMIT $2`
 // oldestClaimsOfSQL uses the due index and reads a window of each key: bounded, however much is
 // pending.
 const oldestClaimsOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM unnest($2::text[]) AS k(key)
+SELECT ` + base.RefColumns + ` FROM unnest($2::text[]) AS k(key)
 CROSS JOIN LATERAL (
 	SELECT * FROM {statuses}
 	WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
@@ -65,7 +65,7 @@ WHERE processing_started_at IS NOT NULL AND worker_id = $1::text::uuid`
 
 // stuckClaimsSQL reads the due index as claimsOfSQL does.
 const stuckClaimsSQL = `
-SELECT ` + refColumnsSQL + ` FROM {statuses}
+SELECT ` + base.RefColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
 ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
 LIMIT $2`
@@ -73,7 +73,7 @@ LIMIT $2`
 // pendingOfSQL uses the due index, longest due first, then the index on waiting rows for what waits
 // in lanes.
 const pendingOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM (
+SELECT ` + base.RefColumns + ` FROM (
 	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, * FROM {statuses}
 	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + unclaimedSQL + `
 	ORDER BY COALESCE(next_attempt_at, created_at), id
@@ -83,8 +83,6 @@ SELECT ` + refColumnsSQL + ` FROM (
 ) s
 ORDER BY part, due, id
 LIMIT $2`
-
-const refColumnsSQL = `id, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
 
 func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
 	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(claimsOfSQL), base.ScanRef, workerID, limit)

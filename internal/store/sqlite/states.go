@@ -15,14 +15,14 @@ FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
 
 // claimsOfSQL reads pending rows by the due index, which holds no others.
 const claimsOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM {statuses}
+SELECT ` + base.RefColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = ?1
 LIMIT ?2`
 
 // oldestClaimsOfSQL uses the due index and reads a window of one key: bounded, however much is
 // pending.
 const oldestClaimsOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM (
+SELECT ` + base.RefColumns + ` FROM (
 	SELECT * FROM {statuses}
 	WHERE handler_key = ?2 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
 	ORDER BY COALESCE(next_attempt_at, created_at), id
@@ -32,22 +32,20 @@ WHERE processing_started_at IS NOT NULL AND worker_id = ?1`
 
 // stuckClaimsSQL reads the due index as claimsOfSQL does.
 const stuckClaimsSQL = `
-SELECT ` + refColumnsSQL + ` FROM {statuses}
+SELECT ` + base.RefColumns + ` FROM {statuses}
 WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= ?1 AND worker_id IS NULL
 LIMIT ?2`
 
 // pendingOfSQL uses the due index, longest due first.
 const pendingOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM {statuses}
+SELECT ` + base.RefColumns + ` FROM {statuses}
 WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT ?2`
 
 // waitingOfSQL uses the index on waiting rows.
 const waitingOfSQL = `
-SELECT ` + refColumnsSQL + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
-
-const refColumnsSQL = `id, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
+SELECT ` + base.RefColumns + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
 
 func (s *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
 	list, err := jsonList(statusIDs)
