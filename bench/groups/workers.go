@@ -38,7 +38,7 @@ func Worker(ctx context.Context, dsn string, in io.Reader, out io.Writer) error 
 func byWorkers(processes int) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		// Each process costs the server some 25 ms for its connections, which must not count.
-		n := env.Scale(120_000, 30_000)
+		n := env.Scale(240_000, 30_000)
 		ib, err := ours.Open(ctx, env.DSN, 1)
 		if err != nil {
 			return nil, err

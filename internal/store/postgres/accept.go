@@ -65,10 +65,10 @@ func acceptFresh(contents string) string {
 // acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which
 // is the order of all accepts: two accepts of the same messages wait for each other instead of
 // deadlocking. NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the foreign key
-// checks of statuses.
+// checks of statuses. For the sub-selects, see completeSQL.
 const acceptLockSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
-FROM unnest($1::text[], $2::bytea[], $3::text[]) WITH ORDINALITY AS k(id, hash, namespace, position)
+FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)
 JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`

@@ -10,7 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// settleSQL uses handler_statuses_pkey. A poisoned row has no next attempt.
+// settleSQL uses handler_statuses_pkey. A poisoned row has no next attempt. For the sub-selects, see
+// completeSQL.
 var settleSQL = `
 UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
@@ -20,7 +21,7 @@ RETURNING c.position - 1`
 // is free again has another version, which PostgreSQL checks after locking.
 var settleUnlockedSQL = `
 WITH free AS MATERIALIZED (
-	SELECT id FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $1::text[])::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
@@ -32,8 +33,8 @@ var settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_cou
 	processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1,
 	poisoned_at = CASE WHEN c.poisoned THEN c.failed_at ELSE s.poisoned_at END,
 	attempts = CASE WHEN c.failed_at IS NULL THEN s.attempts ELSE ` + base.PostgresAttemptsSQL("s", failedAttemptSQL) + ` END
-FROM unnest($1::text[]::uuid[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::timestamptz[], $7::boolean[],
-	$8::text[], $9::timestamptz[]) WITH ORDINALITY
+FROM unnest((SELECT $1::text[]::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::integer[]),
+	(SELECT $5::text[]), (SELECT $6::timestamptz[]), (SELECT $7::boolean[]), (SELECT $8::text[]), (SELECT $9::timestamptz[])) WITH ORDINALITY
 	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, fingerprint, failed_at, position)`
 
 // failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has
