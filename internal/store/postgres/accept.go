@@ -65,7 +65,7 @@ func acceptFresh(contents string) string {
 // acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which
 // is the order of all accepts: two accepts of the same messages wait for each other instead of
 // deadlocking. NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the foreign key
-// checks of statuses. For the sub-selects, see completeSQL.
+// checks of statuses. For the sub-selects, see completionsSQL.
 const acceptLockSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
 FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)

@@ -29,7 +29,7 @@ FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
 // deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived. For
-// the sub-selects, see completeSQL.
+// the sub-selects, see completionsSQL.
 const deleteStatusesSQL = `
 DELETE FROM {statuses} s USING unnest((SELECT $1::text[]::uuid[]), (SELECT $2::bigint[])) AS a(id, version)
 WHERE s.id = a.id AND s.version = a.version AND s.completed_at IS NOT NULL`

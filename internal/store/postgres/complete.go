@@ -16,13 +16,8 @@ import (
 // a page by an index also removes the row's versions from before its claim: only then has the page
 // room for the new version. Completing also ends being poisoned, so that a completed row has no
 // other state.
-//
-// The arrays are sub-selects to hide their lengths from the planner. A prepared statement is planned
-// for its arguments the first five times on each connection, and a thousand index scans seem more
-// expensive than to scan a table of a hundred thousand rows.
 const completeSQL = `
-UPDATE {statuses} s SET ` + completedSQL + `
-FROM unnest((SELECT $2::text::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text::text[])) WITH ORDINALITY AS c(id, version, outcome, position)
+UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
 
@@ -37,15 +32,21 @@ const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::text)::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE {statuses} s SET ` + completedSQL + `
-FROM unnest((SELECT $2::text::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text::text[])) WITH ORDINALITY AS c(id, version, outcome, position)
+UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
 WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
 RETURNING c.position - 1`
+
+// completionsSQL is the batch of a completion. Its arrays are sub-selects, which hide their lengths
+// from the planner. A prepared statement is planned for its arguments the first five times on each
+// connection, and a thousand index scans seem more expensive than to scan a table of a hundred
+// thousand rows.
+const completionsSQL = `
+FROM unnest((SELECT $2::text::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text::text[])) WITH ORDINALITY AS c(id, version, outcome, position)`
 
 const completedSQL = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
-// currentSQL uses handler_statuses_pkey. For the sub-selects, see completeSQL.
+// currentSQL uses handler_statuses_pkey. For the sub-selects, see completionsSQL.
 const currentSQL = `
 SELECT c.position - 1
 FROM unnest((SELECT $1::text[]::uuid[]), (SELECT $2::bigint[])) WITH ORDINALITY AS c(id, version, position)

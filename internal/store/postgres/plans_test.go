@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -233,6 +234,48 @@ func TestPostgresPlans(t *testing.T) {
 	}
 	for _, mode := range modes {
 		t.Run("by "+mode, func(t *testing.T) { use(t, mode, true) })
+	}
+}
+
+// TestFullBatchesReadTheirRowsOnly checks a batch's plan in a table of medium size, where the planner
+// would prefer a scan of the table to a thousand index scans.
+func TestFullBatchesReadTheirRowsOnly(t *testing.T) {
+	t.Parallel()
+	const rows, batch = 50_000, 1000
+	x := openExplainer(t)
+	sqltest.Load(t, x.db,
+		fmt.Sprintf(`INSERT INTO inbox_messages SELECT 'm' || n, '', n, '', '', '', '\x00', '', '{}', NULL, now() FROM generate_series(1, %d) n`, rows),
+		fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, outcome)
+		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n, 'h', now(), '' FROM generate_series(1, %d) n`, rows))
+	ids, versions, outcomes := make([]string, batch), make([]int64, batch), make([]string, batch)
+	messageIDs, namespaces, hashes := make([]string, batch), make([]string, batch), make([][]byte, batch)
+	for i := range ids {
+		ids[i], messageIDs[i] = fmt.Sprintf("00000000-0000-7000-8000-%012x", 20*i+1), fmt.Sprint("m", 20*i+1)
+	}
+	counts, flags := make([]int32, batch), make([]bool, batch)
+	texts, times := make([]*string, batch), make([]*time.Time, batch)
+	settled := []any{ids, versions, counts, counts, texts, times, flags, texts, times}
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			require.NoError(t, x.db.Exec(`ANALYZE inbox_messages, inbox_handler_statuses`).Error)
+		}
+		for _, each := range []struct {
+			name, statement string
+			args            []any
+		}{
+			{"completeSQL", completeSQL, []any{million, listed(ids), versions, listed(outcomes)}},
+			{"completeUnlockedSQL", completeUnlockedSQL, []any{million, listed(ids), versions, listed(outcomes)}},
+			{"currentSQL", currentSQL, []any{ids, versions}},
+			{"settleSQL", settleSQL, settled},
+			{"settleUnlockedSQL", settleUnlockedSQL, settled},
+			{"deleteStatusesSQL", deleteStatusesSQL, []any{ids, versions}},
+			{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, namespaces}},
+		} {
+			t.Run(fmt.Sprintf("%s, analyzed %t", each.name, analyzed), func(t *testing.T) {
+				explained := x.explain(t, "force_custom_plan", each.statement, each.args...)
+				require.NotContains(t, strings.Join(explained.Scans(), "\n"), "Seq Scan inbox_")
+			})
+		}
 	}
 }
 

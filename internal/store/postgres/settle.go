@@ -11,7 +11,7 @@ import (
 )
 
 // settleSQL uses handler_statuses_pkey. A poisoned row has no next attempt. For the sub-selects, see
-// completeSQL.
+// completionsSQL.
 var settleSQL = `
 UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
