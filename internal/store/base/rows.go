@@ -1,10 +1,8 @@
 package base
 
 import (
-	"cmp"
 	"database/sql"
-	"slices"
-	"strings"
+	"sort"
 
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -61,11 +59,24 @@ func (m StoredMessage) Message(id string) *models.Message {
 
 // SortClaims sorts claims by handler key, due time and ID. The database does not do it: it would
 // copy every message once more to sort rows that are nearly in order.
-func SortClaims(claims []store.Claim) {
-	slices.SortFunc(claims, func(a, b store.Claim) int {
-		return cmp.Or(strings.Compare(a.HandlerKey, b.HandlerKey), a.Due.Compare(b.Due),
-			strings.Compare(a.StatusID, b.StatusID))
-	})
+func SortClaims(claims []store.Claim) { sort.Sort(byPlace(claims)) }
+
+// byPlace compares claims where they are. A function of slices would get copies of them, which
+// costs more than to compare them.
+type byPlace []store.Claim
+
+func (c byPlace) Len() int      { return len(c) }
+func (c byPlace) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
+
+func (c byPlace) Less(i, j int) bool {
+	a, b := &c[i], &c[j]
+	if a.HandlerKey != b.HandlerKey {
+		return a.HandlerKey < b.HandlerKey
+	}
+	if due := a.Due.Compare(b.Due); due != 0 {
+		return due < 0
+	}
+	return a.StatusID < b.StatusID
 }
 
 // ScanSibling scans a status of a message under another key.

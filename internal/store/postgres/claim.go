@@ -133,7 +133,7 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	if req.WorkerID == "" {
 		statement, worker = claimManualSQL, nil
 	}
-	claims, err := readClaims(ctx, p.Pool(ctx), p.Text(statement),
+	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.Text(statement),
 		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids)
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)
@@ -146,6 +146,7 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 type plainLimits struct {
 	keys   []string
 	quotas []int64
+	most   int // all quotas together
 	// dues and ids are the places after which the claim begins, NULL for none.
 	dues []*time.Time
 	ids  []*string
@@ -156,6 +157,7 @@ func (l *plainLimits) add(limit store.KeyLimit) {
 		return
 	}
 	l.keys, l.quotas = append(l.keys, limit.HandlerKey), append(l.quotas, int64(limit.Limit))
+	l.most += limit.Limit
 	var due *time.Time
 	var id *string
 	if limit.After != nil {

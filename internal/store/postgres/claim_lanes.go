@@ -127,6 +127,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	var plain plainLimits
 	var orderedKeys, names []string
 	var orderedQuotas []int64
+	most := 0
 	var skips []bool
 	rules := map[string]store.LaneRule{}
 	for _, limit := range req.Limits {
@@ -135,6 +136,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		case limit.Lanes == nil:
 			plain.add(limit)
 		default:
+			most += limit.Limit
 			rules[limit.HandlerKey] = *limit.Lanes
 			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
 			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
@@ -147,7 +149,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	var rows []store.Claim
 	for attempt := 1; ; attempt++ {
 		var err error
-		rows, err = readClaims(ctx, p.Pool(ctx), p.Text(claimLanesSQL),
+		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, p.Text(claimLanesSQL),
 			plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
 			plain.dues, plain.ids)
 		if err == nil {

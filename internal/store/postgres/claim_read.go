@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -22,18 +23,18 @@ import (
 // prepared statements. The result is the same. A statement that has not reached the server is run
 // again through database/sql.
 func readClaims(
-	ctx context.Context, pool gorm.ConnPool, statement string, args ...any,
+	ctx context.Context, pool gorm.ConnPool, most int, statement string, args ...any,
 ) (claims []store.Claim, err error) {
 	err = store.RunAlone(ctx, pool, func(pool gorm.ConnPool) (err error) {
-		claims, err = readOn(ctx, pool, statement, args)
+		claims, err = readOn(ctx, pool, most, statement, args)
 		return err
 	})
 	return claims, err
 }
 
-func readOn(ctx context.Context, pool gorm.ConnPool, statement string, args []any) ([]store.Claim, error) {
+func readOn(ctx context.Context, pool gorm.ConnPool, most int, statement string, args []any) ([]store.Claim, error) {
 	if db, ok := pool.(*sql.DB); ok {
-		claims, err := readNative(ctx, db, statement, args)
+		claims, err := readNative(ctx, db, most, statement, args)
 		if !errors.Is(err, pgxtx.ErrUnavailable) {
 			return claims, store.WithContextError(ctx, err)
 		}
@@ -41,12 +42,20 @@ func readOn(ctx context.Context, pool gorm.ConnPool, statement string, args []an
 	return store.Query(ctx, pool, statement, scanClaim, args...)
 }
 
-func readNative(ctx context.Context, db *sql.DB, statement string, args []any) (claims []store.Claim, err error) {
+// fewClaims is how many claims are read before there is room for as many as were asked for.
+const fewClaims = 64
+
+func readNative(
+	ctx context.Context, db *sql.DB, most int, statement string, args []any,
+) (claims []store.Claim, err error) {
 	var row claimRow
 	targets := row.targets()
 	err = pgxtx.Query(ctx, db, statement, args, func(rows pgx.Rows) error {
 		if err := rows.Scan(targets...); err != nil {
 			return err
+		}
+		if len(claims) == fewClaims { // a claim that finds so many usually finds what it asks for
+			claims = slices.Grow(claims, max(most-fewClaims, 0))
 		}
 		claims = append(claims, row.claim())
 		return nil

@@ -49,7 +49,7 @@ func TestClaimsReadTheSameByPgxAndByDatabaseSQL(t *testing.T) {
 		FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number ORDER BY c.created_at`)
 	pool, err := db.DB()
 	require.NoError(t, err)
-	native, err := readNative(t.Context(), pool, statement, nil)
+	native, err := readNative(t.Context(), pool, 1, statement, nil)
 	require.NoError(t, err)
 	ordinary, err := store.Query(t.Context(), pool, statement, scanClaim)
 	require.NoError(t, err)

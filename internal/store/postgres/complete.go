@@ -81,7 +81,7 @@ func (p *Store) complete(
 		c := &completions[i]
 		ids[k], versions[k], outcomes[k] = c.StatusID, c.Version, string(c.Outcome)
 	}
-	positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int],
+	positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int64],
 		at.UTC(), listed(ids), versions, listed(outcomes))
 	if err != nil {
 		return nil, base.Doing("complete", err)
