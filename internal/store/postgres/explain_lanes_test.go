@@ -90,6 +90,14 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 	// by the next vacuum. Until then claims pass its pages.
 	execute := func(statement string, args ...any) {
 		require.NoError(t, db.Exec(statement, args...).Error)
+		// An older snapshot, such as that of an autovacuum of PostgreSQL's own tables, would keep the
+		// dead rows.
+		require.Eventually(t, func() bool {
+			var older int
+			require.NoError(t, db.Raw(`SELECT count(*) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL`).Scan(&older).Error)
+			return older == 0
+		}, testenv.Patience, 10*time.Millisecond)
 		require.NoError(t, db.Exec(`VACUUM (ANALYZE) inbox_handler_statuses`).Error)
 	}
 	execute(`UPDATE inbox_handler_statuses SET is_waiting = true, version = version + 1
