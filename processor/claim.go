@@ -304,31 +304,60 @@ func (l *loop) mayTake() bool {
 		l.act.completer.backlog() <= 2*l.p.opts.BatchSize+l.p.opts.Concurrency
 }
 
-// claim starts a round of claiming, unless one is running, mayTake forbids it, nothing may be due
-// or no slot is free. In the last two cases it still starts a round if claims must be reconciled.
+// claim starts rounds of claiming, unless one is running. They end when there is none to begin.
 func (l *loop) claim() {
-	if l.claiming || !l.mayTake() {
+	if l.claiming {
 		return
 	}
-	quotas := l.sched.Claim()
-	if quotas == nil {
-		// Reconcile even if all slots are busy, perhaps for hours: other workers can run lost
-		// claims.
-		if l.mayReconcile() {
-			l.startClaiming(nil)
-		}
-		return
+	if r := l.beginRound(); r != nil {
+		go l.claimRounds(r)
 	}
-	l.startClaiming(quotas)
 }
 
-// startClaiming starts a round of claiming. If reconciling is due, the round reconciles first, but
-// only while no accept may bring claims: a claim whose response is on its way would look lost. For
-// the same reason no accept may reserve slots until the round has ended.
-func (l *loop) startClaiming(quotas map[string]scheduler.Quota) {
-	l.reconciling = l.mayReconcile()
-	l.claiming = true
-	go l.claimRound(quotas, l.reconciling)
+// round is a round of claiming: what it asks for, and whether it reconciles first.
+type round struct {
+	quotas    map[string]scheduler.Quota
+	reconcile bool
+}
+
+// beginRound begins a round of claiming, unless mayTake forbids it, nothing may be due or no slot is
+// free. In the last two cases it still begins a round if claims must be reconciled, even if all
+// slots are busy, perhaps for hours: other workers can run lost claims.
+func (l *loop) beginRound() *round {
+	if !l.mayTake() {
+		return nil
+	}
+	quotas := l.sched.Claim()
+	if quotas == nil && !l.mayReconcile() {
+		return nil
+	}
+	return l.newRound(quotas)
+}
+
+// newRound begins a round. If reconciling is due, the round reconciles first, but only while no
+// accept may bring claims: a claim whose response is on its way would look lost. For the same reason
+// no accept may reserve slots until the round has ended.
+func (l *loop) newRound(quotas map[string]scheduler.Quota) *round {
+	l.claiming, l.reconciling = true, l.mayReconcile()
+	return &round{quotas: quotas, reconcile: l.reconciling}
+}
+
+// claimRounds claims, in a round that has begun and in further ones for as long as there is more to
+// claim. Each begins as soon as the last one has ended, so that the database does not wait until
+// the loop gets its turn among running handlers.
+func (l *loop) claimRounds(r *round) {
+	for r != nil {
+		c := l.claimRound(r)
+		r = nil
+		l.update(func() {
+			l.noteClaimed(c)
+			if l.open() {
+				l.start()
+				r = l.beginRound()
+			}
+			l.changed.Notify()
+		}, func() { l.giveBack(c.attempts, errStopping) })
+	}
 }
 
 // mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine
@@ -351,9 +380,9 @@ func (l *loop) reconcileDue() bool {
 // due time is not known yet. It asks for each such handler, not only when all ran short: otherwise
 // one handler's backlog would hide the due times of others. Both statements use the same time, so a
 // status that comes due between them cannot be missed by both.
-func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
+func (l *loop) claimRound(r *round) *claimed {
 	var c claimed
-	err := routine.Protect("claiming", func() error { l.reconcileAndClaim(&c, quotas, reconcile); return nil })
+	err := routine.Protect("claiming", func() error { l.reconcileAndClaim(&c, r.quotas, r.reconcile); return nil })
 	if err != nil {
 		c.err = err
 	}
@@ -363,7 +392,7 @@ func (l *loop) claimRound(quotas map[string]scheduler.Quota, reconcile bool) {
 	case l.session.attempts.Err() == nil:
 		l.p.claiming.Begin(nil, c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.restartDelay()))
 	}
-	l.send(event{claimed: &c})
+	return &c
 }
 
 func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, reconcile bool) {

@@ -56,11 +56,12 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	h := newHeld()
 	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, nil, nil)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
-	d := &drain{pool: p.newPool(limits, completer, newExecutor()), counts: &counts, met: map[string]bool{}}
+	d := &drain{counts: &counts, met: map[string]bool{}}
+	d.pool = p.newPool(d, limits, completer, newExecutor())
 	defer d.executor.close()
-	d.within, d.late = d.withinClaim, func(g *group) bool { return time.Until(g.until()) <= 0 }
-	d.missed = func(event) {} // only a call that ignores its cancellation outlives the drain
-	defer d.close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer func() { d.closed = true }()
 	attempted := map[string]bool{}
 	completer.settled = func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
@@ -75,7 +76,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 			d.refresh.Store(true)
 		}
 	}
-	completer.drained = d.reports.arrived.Notify
+	completer.drained = d.changed.Notify
 	d.claimer = p.newClaimer(h, func(r result) {
 		d.meet(r.claim.StatusID)
 		completer.add(r)
@@ -117,7 +118,7 @@ func (d *Drained) count(outcome handler.AttemptOutcome, applied bool) {
 }
 
 // drain is one ProcessPending call: a pool whose claims have no worker, and which claims until it
-// finds nothing new. Everything but the attempts and the completer runs in the caller's goroutine.
+// finds nothing new. Claiming and what decides on it runs in the caller's goroutine.
 type drain struct {
 	pool
 	claimer  *claimer
@@ -133,6 +134,18 @@ type drain struct {
 	// refresh is set when a stored result may have made other statuses due.
 	refresh atomic.Bool
 }
+
+func (d *drain) late(g *group) bool { return time.Until(g.until()) <= 0 }
+
+// ended leaves it to the drain what runs next. On SQLite it may have to claim while no handler
+// writes.
+func (d *drain) ended(*group, bool) *group {
+	d.changed.Notify()
+	return nil
+}
+
+// outlived does nothing: only a call that ignores its cancellation outlives the drain.
+func (d *drain) outlived(*group) {}
 
 // meet reports whether the status is claimed for the first time.
 func (d *drain) meet(statusID string) bool {
@@ -186,6 +199,7 @@ func (d *drain) round(ctx context.Context) error {
 	d.sched.Refresh()
 	var interrupted, failed error
 	for {
+		d.check()
 		interrupted = d.interrupted(ctx)
 		claims := false
 		if interrupted == nil && failed == nil {
@@ -202,12 +216,10 @@ func (d *drain) round(ctx context.Context) error {
 			if len(d.running) == 0 {
 				break
 			}
-			<-d.reports.arrived
-		}
-		for _, e := range d.reports.take() {
-			d.handle(e)
+			d.unlocked(func() { <-d.changed })
 		}
 	}
+	d.check()
 	d.releaseQueued() // a circuit breaker may still wait for the started worker's probe
 	endStoring()
 	<-stored
@@ -234,19 +246,21 @@ func (d *drain) claim(ctx context.Context) (bool, error) {
 	case d.p.store.SingleWriter() && d.writes():
 		return false, nil // the claim would wait for that handler's write lock
 	}
+	running := len(d.running) > 0
 	claims, err := d.claimOnce(ctx)
 	waits := d.p.awaits(err) || errors.Is(err, context.DeadlineExceeded)
-	if waits && len(d.running) > 0 && ctx.Err() == nil {
-		// The running handlers hold the only write lock, or all connections. Try again when
-		// one of them has ended.
-		return false, nil
+	if waits && running && ctx.Err() == nil {
+		// The running handlers held the only write lock, or all connections. Try again when one of
+		// them has ended, or at once if all have.
+		return len(d.running) == 0, nil
 	}
 	return claims, err
 }
 
 // claimOnce claims, and notes when the claims count as stuck. Each claim counts from its own time.
 func (d *drain) claimOnce(ctx context.Context) (bool, error) {
-	if err := d.readPauses(ctx); err != nil {
+	var err error
+	if d.unlocked(func() { err = d.readPauses(ctx) }); err != nil {
 		return false, err
 	}
 	d.applyPauses()
@@ -256,7 +270,9 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	until := time.Now().Add(d.p.opts.StuckMessageThreshold * 9 / 10)
-	tasks, short, err := d.claimer.claim(ctx, "", quotas, d.p.clock.Now())
+	var tasks []*task
+	var short map[*handler.Handler]bool
+	d.unlocked(func() { tasks, short, err = d.claimer.claim(ctx, "", quotas, d.p.clock.Now()) })
 	if err != nil {
 		d.sched.EndClaim(scheduler.Claimed{Failed: true})
 		return false, err
@@ -303,10 +319,10 @@ func (g *group) until() time.Time {
 	return until
 }
 
-// withinClaim limits a group to the time before its claims count as stuck. Calls that run one
+// within limits a group to the time before its claims count as stuck. Calls that run one
 // after the other share that time; what a slow one takes from the others is left for them to
 // run again alone.
-func (d *drain) withinClaim(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
+func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
 	until := g.until()
 	left := time.Until(until)
 	own := left

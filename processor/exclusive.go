@@ -181,7 +181,7 @@ func (l *loop) applyLock() bool {
 	}
 	if l.reconcileAt = l.act.claimer.nextReconcile(); l.mayReconcile() {
 		l.reconcileAt = time.Time{}
-		l.startClaiming(nil)
+		go l.claimRounds(l.newRound(nil))
 	}
 	return false
 }

@@ -18,18 +18,15 @@ import (
 
 // loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the
 // next due time or the poll. It never blocks on the database: claims and attempts run in goroutines
-// of their own and report by events. Attempts pass their results to the completer themselves, so
-// nothing is lost when they outlive the loop.
-//
-// Accepts that dispatch locally (see Reserve) read and change its state from their own goroutines.
-// So the loop holds mu all the time except while it waits.
+// of their own. These change its state with the pool's lock, and so do accepts that dispatch locally
+// (see Reserve).
 type loop struct {
-	mu sync.Mutex
 	pool
 
-	act     *activity
-	session *session
-	term    context.Context // the lock's term that it works in, see applyLock
+	act      *activity
+	session  *session
+	mayStart func(context.Context) error // the session's
+	term     context.Context             // the lock's term that it works in, see applyLock
 
 	claiming           bool
 	notBefore          time.Time // no claim before this, because the last one failed
@@ -42,17 +39,45 @@ type loop struct {
 	reservations []*Reservation  // of running accepts that may bring claims, oldest first
 	lost         bool            // the response of an accept was lost during the running claim
 	reconciling  bool            // the running claim reconciles
-	closed       bool            // it accepts no more work
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.Prefetch, BatchSize: p.opts.BatchSize}
-	l := &loop{pool: p.newPool(limits, a.completer, a.executor), act: a, session: s}
-	l.within = func(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
-		return s.work(), func() {}, s.mayStart
-	}
-	l.missed = l.runNoMore
+	l := &loop{act: a, session: s, mayStart: s.mayStart}
+	l.pool = p.newPool(l, limits, a.completer, a.executor)
 	return l
+}
+
+func (l *loop) within(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
+	return l.session.work(), func() {}, l.mayStart
+}
+
+func (l *loop) late(*group) bool { return false }
+
+// ended wakes the loop only if it has to do what no other code does: claim, apply pauses, set
+// timers, report stuck handlers, or start several groups. There may be several when a handler has no
+// more work, because then the others' fair share is larger.
+func (l *loop) ended(g *group, again bool) (next *group) {
+	if l.open() {
+		next = l.next()
+	}
+	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() ||
+		!l.claiming && l.sched.ShouldClaim() {
+		l.changed.Notify()
+	}
+	return next
+}
+
+// open reports whether groups may start now. It is false during a stop, after the session has
+// ended, and without the lock or in a term of it that the loop has not begun to work in.
+func (l *loop) open() bool {
+	term := l.session.work()
+	return l.stopping.Err() == nil && term.Err() == nil && l.term == term
+}
+
+func (l *loop) outlived(g *group) {
+	l.act.left.remove(g)
+	l.giveBack(g.again(), errStopping)
 }
 
 // run works until ctx ends (a stop) or the session is fenced. Then it waits until every attempt has
@@ -63,10 +88,10 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.p.loop.Store(l)
-	defer func() { l.closed = true; l.p.loop.CompareAndSwap(l, nil) }()
 	defer func() {
+		l.closed = true
 		l.act.left.add(l.running)
-		l.close()
+		l.p.loop.CompareAndSwap(l, nil)
 	}()
 	defer l.p.health.stuck(nil)
 	defer l.releaseQueued() // also after a panic, because no other code knows of the queued tasks
@@ -77,6 +102,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.refresh()
 	stopping, fenced := ctx.Done(), l.session.attempts.Done()
 	for {
+		l.check()
 		l.lapse()
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
@@ -108,15 +134,8 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		case <-fenced:
 			l.mu.Lock()
 			fenced = nil
-		case <-l.reports.arrived:
+		case <-l.changed:
 			l.mu.Lock()
-			for _, e := range l.reports.take() {
-				if e.claimed != nil {
-					l.noteClaimed(e.claimed)
-				} else {
-					l.handle(e)
-				}
-			}
 			l.p.health.stuck(l.stuckHandlers())
 		case <-l.p.wakeup.signal:
 			l.mu.Lock()
@@ -146,18 +165,6 @@ func (l *loop) pollAll() {
 func (l *loop) refresh() {
 	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
 	l.sched.Refresh()
-}
-
-// runNoMore handles an event that comes after the loop has ended: it releases what the event
-// brings.
-func (l *loop) runNoMore(e event) {
-	switch {
-	case e.finished != nil:
-		l.act.left.remove(e.finished)
-		l.giveBack(e.finished.again(), errStopping)
-	case e.claimed != nil:
-		l.giveBack(e.claimed.attempts, errStopping)
-	}
 }
 
 // noteOpened logs that these handlers' circuit breakers have opened.
@@ -210,61 +217,6 @@ func (l *loop) untilNextPoll() time.Duration {
 		return pause
 	}
 	return wait
-}
-
-// event is what other goroutines send to the owner of a pool. Exactly one field is set.
-type event struct {
-	finished *group
-	overdue  *group
-	returned *handler.Handler // whose call, given up as stuck, has returned
-	claimed  *claimed
-}
-
-// reports is the queue of events that the owner has not handled yet. Senders never wait. The owner
-// takes all events at once, because handlers that need microseconds finish by the dozen.
-type reports struct {
-	arrived routine.Signal // set while there may be events
-
-	mu     sync.Mutex
-	events []event
-	spare  []event // the events last taken; their memory is reused
-	closed bool
-}
-
-func newReports() reports { return reports{arrived: routine.NewSignal()} }
-
-// add queues an event and reports whether it was taken. It is not taken after close.
-func (r *reports) add(e event) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	r.events = append(r.events, e)
-	if len(r.events) == 1 {
-		r.arrived.Notify()
-	}
-	return true
-}
-
-// take returns the queued events in order. The slice is valid until the next take.
-func (r *reports) take() []event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.spare)
-	taken := r.events
-	r.events, r.spare = r.spare[:0], taken
-	return taken
-}
-
-// close returns the queued events and makes add refuse further ones.
-func (r *reports) close() []event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	left := r.events
-	r.events = nil
-	return left
 }
 
 // wakeup collects reasons to claim. Signals coalesce and never block the sender.

@@ -9,38 +9,54 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// pool runs claimed messages in the scheduler's slots, for a session's loop or for a drain. It is
-// not safe for concurrent use: the loop guards it with its lock, a drain uses it in one
-// goroutine. Attempts run in goroutines of their own and report to the owner by events. They
-// pass their results to the completer directly, so no result is lost if they outlive the pool.
+// pool runs claimed messages in the scheduler's slots, for a session's loop or for a drain. Attempts
+// run in goroutines of their own. When an attempt has ended, its goroutine frees the slot and asks
+// the owner what to run next. Results go to the completer directly, so none is lost if an attempt
+// outlives the pool.
 type pool struct {
 	p         *Processor
-	sched     *scheduler.Scheduler[*task]
+	owner     owner
 	completer *completer
 	executor  *executor
-	reports   reports
-	running   map[*group]bool
 
-	// within returns the context of a group, with its cancel function, and a check that runs
-	// right before each call.
-	within func(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
-	// late reports whether a group has no time left to run; nil means never.
-	late func(g *group) bool
-	// missed handles an event that comes after close.
-	missed func(e event)
+	// changed wakes the owner.
+	changed routine.Signal
+
+	// mu guards what follows and the owner's state. The owner holds it all the time except while it
+	// waits for something.
+	mu      sync.Mutex
+	sched   *scheduler.Scheduler[*task]
+	running map[*group]bool
+	closed  bool
+	broken  error // a panic of update, which the owner has to repeat
 }
 
-func (p *Processor) newPool(limits scheduler.Limits, completer *completer, executor *executor) pool {
+// owner is what a pool works for. Its methods are called with the pool's lock.
+type owner interface {
+	// within returns the context of a group, with its cancel function, and a check that runs right
+	// before each call.
+	within(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
+	// late reports whether a group has no time left to run.
+	late(g *group) bool
+	// ended is called when a group has ended and its slot is free. again says that some of its
+	// messages are queued again. It returns the group to run next in the same goroutine, if any.
+	ended(g *group, again bool) (next *group)
+	// outlived is called instead of ended after the pool was closed.
+	outlived(g *group)
+}
+
+func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer, executor *executor) pool {
 	var rules []scheduler.Rules
 	for h := range p.registry.Handlers() {
 		rules = append(rules, p.policies[h].rules(h))
 	}
-	return pool{p: p, sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), completer: completer,
-		executor: executor, reports: newReports(), running: map[*group]bool{}}
+	return pool{p: p, owner: owner, sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), completer: completer,
+		executor: executor, changed: routine.NewSignal(), running: map[*group]bool{}}
 }
 
 // slotsOf returns the scheduler's state of a handler.
@@ -48,9 +64,20 @@ func (w *pool) slotsOf(h *handler.Handler) *scheduler.Handler[*task] { return w.
 
 // start fills the free slots from the queues.
 func (w *pool) start() {
-	for h, tasks := w.sched.Next(); h != nil; h, tasks = w.sched.Next() {
+	for g := w.next(); g != nil; g = w.next() {
+		w.executor.run(func() { w.run(g) })
+	}
+}
+
+// next returns the group to start now, which holds a slot from now on; nil if none may start.
+func (w *pool) next() *group {
+	for w.broken == nil {
+		h, tasks := w.sched.Next()
+		if h == nil {
+			break
+		}
 		g := newGroup(tasks)
-		if w.late != nil && w.late(g) {
+		if w.owner.late(g) {
 			w.giveBack(g.tasks, errLate)
 			h.NotStarted()
 			continue
@@ -62,55 +89,80 @@ func (w *pool) start() {
 			h.NotStarted()
 			continue
 		}
+		g.ctx, g.end, g.mayStart = w.owner.within(g)
 		g.started = time.Now()
 		w.running[g] = true
-		w.executor.run(func() { w.attempt(g) })
+		return g
+	}
+	return nil
+}
+
+// run runs a group, and then others as long as the owner returns one.
+func (w *pool) run(g *group) {
+	for g != nil {
+		w.attempt(g)
+		var next *group
+		w.update(func() { next = w.owner.ended(g, w.noteFinished(g)) }, func() { w.owner.outlived(g) })
+		g = next
 	}
 }
 
 func (w *pool) attempt(g *group) {
-	ctx, end, mayStart := w.within(g)
-	defer end()
-	w.p.runner.run(ctx, g, attempt.Call{
-		Overdue:  func() { w.p.reportOverdue(g); w.send(event{overdue: g}) },
-		Returned: func() { w.send(event{returned: g.handler}) },
-		MayStart: mayStart,
+	defer g.end()
+	w.p.runner.run(g.ctx, g, attempt.Call{
+		Overdue: func() {
+			w.p.reportOverdue(g)
+			w.update(func() { w.noteOverdue(g); w.changed.Notify() }, nil)
+		},
+		Returned: func() { w.update(func() { w.slotsOf(g.handler).Returned(); w.changed.Notify() }, nil) },
+		MayStart: g.mayStart,
 	})
 	for _, r := range w.p.resultsOf(g) {
 		w.completer.add(r)
 	}
-	w.send(event{finished: g})
 }
 
-// send passes an event to the owner, or to missed if the pool is closed. It does not block.
-func (w *pool) send(e event) {
-	if !w.reports.add(e) {
-		w.missed(e)
+// update calls change with the lock or, if the pool is closed, late, which may be nil. A panic ends
+// the owner and not the process: the state may be inconsistent, and a processor begins a new
+// session then.
+func (w *pool) update(change, late func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	closed := w.closed
+	if closed {
+		change = late
 	}
-}
-
-// close takes no more events.
-func (w *pool) close() {
-	for _, e := range w.reports.close() {
-		w.missed(e)
+	if change == nil {
+		return
 	}
-}
-
-// handle processes an event about a group.
-func (w *pool) handle(e event) {
+	err := routine.Protect("dispatching", func() error { change(); return nil })
 	switch {
-	case e.finished != nil:
-		w.noteFinished(e.finished)
-	case e.overdue != nil:
-		w.noteOverdue(e.overdue)
-	case e.returned != nil:
-		w.slotsOf(e.returned).Returned()
+	case err == nil:
+	case closed:
+		w.p.log.Error("inbox: claims could not be released, they are recovered", zap.Error(err))
+	default:
+		w.broken = err
+		w.changed.Notify()
+	}
+}
+
+// unlocked calls f without the lock, which the owner holds.
+func (w *pool) unlocked(f func()) {
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	f()
+}
+
+// check repeats a panic of update in the owner's goroutine.
+func (w *pool) check() {
+	if w.broken != nil {
+		panic(w.broken)
 	}
 }
 
 // noteFinished frees the group's slot. Messages that must run again go to the front of the
-// queue, because they have waited already.
-func (w *pool) noteFinished(g *group) {
+// queue, because they have waited already; it reports whether there are any.
+func (w *pool) noteFinished(g *group) bool {
 	delete(w.running, g)
 	h := w.slotsOf(g.handler)
 	if !g.overdue {
@@ -118,7 +170,9 @@ func (w *pool) noteFinished(g *group) {
 	} else if !g.stuck() {
 		h.Returned()
 	}
-	w.enqueue(g.again(), true)
+	again := g.again()
+	w.enqueue(again, true)
+	return len(again) > 0
 }
 
 // enqueue queues tasks of one handler, or releases them if no call of it may start.

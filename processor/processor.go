@@ -194,7 +194,7 @@ func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
 // resultsOf returns the results of a group's finished tasks and reports them to the circuit
 // breaker. Tasks that run again have no result. It ends the spans of all tasks.
 func (p *Processor) resultsOf(g *group) []result {
-	results := make([]result, 0, len(g.tasks))
+	results := slices.Grow(g.one.result[:0], len(g.tasks))
 	for _, t := range g.tasks {
 		if t.Again {
 			if t.report != nil {
@@ -265,7 +265,11 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, now.Sub(r.claim.CreatedAt))
 		}
 	}
-	p.reports.Ended(ctx, r.event(), r.Delivery.Transport, r.Cause)
+	transport := ""
+	if r.claim.Message != nil {
+		transport = r.claim.Message.TransportName
+	}
+	p.reports.Ended(ctx, r.event(), transport, r.Cause)
 }
 
 // fields returns the log fields that name the attempt.

@@ -64,6 +64,7 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 	if !r.grant.Empty() {
 		r.until = time.Now().Add(reservationLife)
 		l.reservations = append(l.reservations, r)
+		l.changed.Notify() // the loop sets the timer for it
 	}
 	return r
 }
@@ -221,7 +222,7 @@ func (l *loop) giveBackLate(attempts []*task) {
 	results, settlements := make([]result, len(attempts)), make([]store.Settlement, len(attempts))
 	for i, a := range attempts {
 		results[i] = notRun(a, errStopping, l.p.clock.Now())
-		settlements[i] = results[i].settlement
+		settlements[i] = *results[i].settlement
 	}
 	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)
 	if err != nil {

@@ -95,7 +95,7 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 		case r.outcome == superseded:
 			completions, completes = append(completions, completionOf(r.claim, models.OutcomeSuperseded)), append(completes, i)
 		default:
-			settlements, settles = append(settlements, r.settlement), append(settles, i)
+			settlements, settles = append(settlements, *r.settlement), append(settles, i)
 		}
 	}
 	stmt, cancel := context.WithTimeout(ctx, c.statementTimeout)
@@ -122,9 +122,9 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	if err != nil {
 		return nil, err
 	}
-	ended := make([]store.Ref, 0, len(batch))
+	var ended []store.Ref
 	for i, r := range batch {
-		if applied[i] {
+		if applied[i] && r.claim.Lane != nil {
 			ended = append(ended, r.claim.Ref)
 		}
 	}
@@ -194,8 +194,8 @@ const superseded handler.AttemptOutcome = "superseded"
 type verdict struct {
 	outcome handler.AttemptOutcome
 	failure error
-	// settlement is what to store, unless the outcome is completed or superseded.
-	settlement store.Settlement
+	// settlement is what to store; nil if the outcome is completed or superseded.
+	settlement *store.Settlement
 	next       time.Time
 }
 
@@ -239,7 +239,7 @@ func (t *task) judge(now time.Time) verdict {
 	case handler.AttemptReleased:
 		settle.AbandonedCount = c.AbandonedCount
 		if v.Cut == nil {
-			return verdict{outcome: v.Outcome, failure: v.Err, settlement: settle}
+			return verdict{outcome: v.Outcome, failure: v.Err, settlement: &settle}
 		}
 		if v.Cut.Database { // the status shows the reason until its next attempt ends
 			settle.LastError = t.lastError(v.Err)
@@ -249,7 +249,7 @@ func (t *task) judge(now time.Time) verdict {
 		settle.LastError, settle.FailedAt = t.lastError(v.Err), now
 	}
 	settle.NextAttemptAt = &next
-	return verdict{outcome: v.Outcome, failure: v.Err, settlement: settle, next: next}
+	return verdict{outcome: v.Outcome, failure: v.Err, settlement: &settle, next: next}
 }
 
 // lastError returns an error's text as the status keeps it. It is redacted before it is cut, so
@@ -265,7 +265,7 @@ func (t *task) lastError(err error) *string {
 
 func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 	settle.Poisoned, settle.LastError = true, text
-	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: settle}
+	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: &settle}
 }
 
 // notRun returns the result of a claim that is released without an attempt, and why.

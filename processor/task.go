@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -84,7 +85,7 @@ func (r *runner) noteWaits(ctx context.Context, g *group) {
 // deliverable builds the handler's input for each task and returns the attempts that have one. The
 // others have failed for good.
 func (g *group) deliverable() []*attempt.Attempt {
-	attempts := make([]*attempt.Attempt, 0, len(g.tasks))
+	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
 	for _, t := range g.tasks {
 		if err := t.deliver(); err != nil {
 			t.Err = &attempt.Unrecoverable{Reason: err}
@@ -106,14 +107,14 @@ func (t *task) deliver() error {
 	if err != nil {
 		return fmt.Errorf("message %q: %w", t.claim.MessageID, err)
 	}
-	t.Delivery = handler.Delivery{
+	t.SetDelivery(handler.Delivery{
 		Metadata: handler.Metadata{
 			ID: m.ID, Type: m.Type, Source: m.Source, ContentType: m.ContentType, Transport: m.TransportName,
 			Properties: parsed, OrderingKey: m.OrderingKey, ReceivedAt: m.ReceivedAt,
 			OccurredAt: properties.OccurredAt(parsed), HandlerKey: t.claim.HandlerKey, Attempt: t.number(),
 		},
 		Content: m.Content,
-	}
+	})
 	return nil
 }
 
@@ -203,18 +204,27 @@ type group struct {
 	handler *handler.Handler
 	tasks   []*task
 	started time.Time
-	overdue bool // set by the pool's owner: it no longer holds a slot
+	overdue bool // it no longer holds a slot; guarded by the pool's lock
+
+	ctx      context.Context // what it runs in, see owner.within
+	end      context.CancelFunc
+	mayStart func(context.Context) error
 
 	report func(error) // reports to the circuit breaker that admitted a batch
 
-	one [1]*task // backing array of tasks if there is one
+	// one holds what a group of one needs, the usual case, without further allocations.
+	one struct {
+		task    [1]*task
+		attempt [1]*attempt.Attempt
+		result  [1]result
+	}
 }
 
 func newGroup(tasks []*task) *group {
 	g := &group{handler: tasks[0].Handler, tasks: tasks}
 	if len(tasks) == 1 { // copy it, so that the queue's array is not kept
-		g.one[0] = tasks[0]
-		g.tasks = g.one[:]
+		g.one.task[0] = tasks[0]
+		g.tasks = g.one.task[:]
 	}
 	return g
 }

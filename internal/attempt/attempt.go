@@ -16,9 +16,8 @@ import (
 
 // Attempt is one run of one handler for one message. It must not be used concurrently.
 type Attempt struct {
-	Handler  *handler.Handler
-	Policy   Policy
-	Delivery handler.Delivery
+	Handler *handler.Handler
+	Policy  Policy
 	// Failures is how many failed attempts have been charged so far.
 	Failures int
 	// Timeout limits the call, see Policy.Timeout; 0 means no limit.
@@ -40,6 +39,8 @@ type Attempt struct {
 	Stale    bool
 	Duration time.Duration
 
+	// delivery is what the handler gets, as a list of one that its call takes as it is.
+	delivery []handler.Delivery
 	// watched is the transaction that the handler last wrote in. A batch shares it.
 	watched *handlertx.WatchedTx
 	// unanswered is the last transaction whose commit got no response.
@@ -47,6 +48,13 @@ type Attempt struct {
 	collisions int                // how often the attempt ran again after a collision
 	span       *telemetry.Attempt // the span of its call, which others may share; nil if not traced
 }
+
+// SetDelivery sets what the handler gets. The last delivery is not changed: a call that was given up may
+// still read it.
+func (a *Attempt) SetDelivery(d handler.Delivery) { a.delivery = []handler.Delivery{d} }
+
+// Delivery returns what the handler gets. SetDelivery must have been called.
+func (a *Attempt) Delivery() *handler.Delivery { return &a.delivery[0] }
 
 // Reset prepares an attempt to run again.
 func (a *Attempt) Reset() {

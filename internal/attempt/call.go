@@ -101,9 +101,9 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))
 	}
-	deliveries := make([]handler.Delivery, len(group))
-	for i, a := range group {
-		deliveries[i] = a.Delivery
+	deliveries := slices.Clip(group[0].delivery)
+	for _, a := range group[1:] {
+		deliveries = append(deliveries, a.delivery...)
 	}
 	p := patience{Grace: r.StuckGrace, Overdue: c.Overdue, Returned: c.Returned}
 	if c.Until != nil {

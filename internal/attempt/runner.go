@@ -257,7 +257,7 @@ func StartSpan(ctx context.Context, instruments *telemetry.Instruments, group ..
 	}
 	messages := make([]handler.Metadata, len(group))
 	for i, a := range group {
-		messages[i] = a.Delivery.Metadata
+		messages[i] = a.Delivery().Metadata
 	}
 	ctx, span := instruments.StartAttempt(ctx, group[0].Handler.Key(), messages...)
 	for _, a := range group {

@@ -59,29 +59,28 @@ func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 	return sooner
 }
 
-// quotas returns how many messages to claim for each handler. Together they take at most
-// min(BatchSize, free slots + what may wait ahead) slots, spread evenly over the handlers that may
-// have work. A handler below its fair share gets the difference on top, so that no other handler's
-// backlog or hanging calls can starve it.
-func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
+// ShouldClaim reports whether Claim would start a claim.
+func (s *Scheduler[T]) ShouldClaim() bool {
+	_, _, claims := s.room()
+	return claims
+}
+
+// room returns how many slots' worth the next claim may ask for, and the fair share. claims says
+// whether to claim now.
+func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 	running, queued := s.totals()
 	l := s.limits
-	fair := s.setShares(nil)
+	fair = s.setShares(nil)
 	ahead := s.ahead(nil)
-	free := max(0, min(l.BatchSize, l.Concurrency+ahead-running-queued))
-	var wanting []*Handler[T]
-	starving, known, enough := false, true, 0
-	for i := range s.handlers {
-		h := s.roundHandler(i)
+	free = max(0, min(l.BatchSize, l.Concurrency+ahead-running-queued))
+	wanting, starving, known, enough := false, false, true, 0
+	for _, h := range s.handlers {
 		if h.claimable() {
-			wanting = append(wanting, h)
+			wanting = true
 			starving = starving || h.busy() < min(fair, h.limit())
 			known = known && h.knownDue > 0
 			enough += h.enough()
 		}
-	}
-	if len(wanting) == 0 {
-		return nil
 	}
 	// A small claim costs as much as a large one, so wait until half of what may wait is used.
 	// Do not wait if a handler is below its fair share, or if there are slots for everything
@@ -91,8 +90,23 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	if known {
 		needed = min(needed, enough)
 	}
-	if !starving && free < needed {
+	return free, fair, wanting && (starving || free >= needed)
+}
+
+// quotas returns how many messages to claim for each handler. Together they take at most
+// min(BatchSize, free slots + what may wait ahead) slots, spread evenly over the handlers that may
+// have work. A handler below its fair share gets the difference on top, so that no other handler's
+// backlog or hanging calls can starve it.
+func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
+	free, fair, claims := s.room()
+	if !claims {
 		return nil
+	}
+	var wanting []*Handler[T]
+	for i := range s.handlers {
+		if h := s.roundHandler(i); h.claimable() {
+			wanting = append(wanting, h)
+		}
 	}
 	s.roundStart++
 	slots := make(map[*Handler[T]]int, len(wanting))
@@ -106,8 +120,8 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 		total += slots[h]
 	}
 	for _, h := range wanting {
-		if short := min(fair, h.limit()) - h.busy() - slots[h]; short > 0 && total < l.BatchSize {
-			short = min(short, l.BatchSize-total)
+		if short := min(fair, h.limit()) - h.busy() - slots[h]; short > 0 && total < s.limits.BatchSize {
+			short = min(short, s.limits.BatchSize-total)
 			slots[h] += short
 			total += short
 		}

@@ -145,7 +145,11 @@ func (h *Handler[T]) Returned() { h.stuck-- }
 // Stuck returns the number of overdue calls.
 func (h *Handler[T]) Stuck() int { return h.stuck }
 
-// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped.
+// Idle reports whether nothing of the handler runs or waits for a slot.
+func (h *Handler[T]) Idle() bool { return h.busy() == 0 }
+
+// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped, and
+// nothing of what is queued later starts.
 func (h *Handler[T]) Pause(paused bool) (dropped []T) {
 	if h.paused && !paused {
 		h.expectWork()

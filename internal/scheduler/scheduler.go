@@ -97,7 +97,7 @@ func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	var best *Handler[T]
 	for i := range s.handlers {
 		h := s.roundHandler(i)
-		if len(h.queue) == 0 || (running >= s.limits.Concurrency && h.running >= fair) ||
+		if len(h.queue) == 0 || h.paused || (running >= s.limits.Concurrency && h.running >= fair) ||
 			h.running >= h.limit() || h.circuit().Shut() {
 			continue
 		}

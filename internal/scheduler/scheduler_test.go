@@ -39,6 +39,12 @@ func rig(limits Limits, rules ...Rules) *Scheduler[message] {
 
 func (s *Scheduler[T]) asks() map[string]int {
 	var asked map[string]int
+	should := s.ShouldClaim()
+	defer func() {
+		if should != (len(asked) > 0) {
+			panic("ShouldClaim said otherwise")
+		}
+	}()
 	for key, q := range s.Claim() {
 		if asked == nil {
 			asked = map[string]int{}

@@ -34,8 +34,9 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	if !r.enter(ctx, stopping, at) {
 		return envelope.ErrInterrupted
 	}
-	t.Delivery = t.received
-	t.Delivery.Attempt = t.Failures + 1
+	received := t.received
+	received.Attempt = t.Failures + 1
+	t.SetDelivery(received)
 	t.Reset()
 	a := &run{Runner: r, task: t, at: at, hard: ctx}
 	started := time.Now()
@@ -89,8 +90,8 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	for again := true; again; again = a.Again {
 		a.Reset()
 		own := ownCopy(a.received)
-		own.ID, own.Attempt = a.Delivery.ID, a.Delivery.Attempt
-		a.Delivery = own
+		own.ID, own.Attempt = a.Delivery().ID, a.Delivery().Attempt
+		a.SetDelivery(own)
 		noted := a.stuck.begin(a.at, a.Handler.Key())
 		a.attempts.Run(ctx, []*attempt.Attempt{&a.Attempt}, attempt.Call{
 			Steps: steps, MayStart: func(context.Context) error { return a.hard.Err() }, Until: a.hard,
@@ -192,18 +193,18 @@ func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
 
 func (a *run) fields() []zap.Field {
 	return []zap.Field{zap.String(telemetry.FieldHandlerKey, a.Handler.Key()),
-		zap.String(telemetry.FieldMessageID, a.Delivery.ID), zap.Int(telemetry.FieldAttempt, a.Delivery.Attempt),
+		zap.String(telemetry.FieldMessageID, a.Delivery().ID), zap.Int(telemetry.FieldAttempt, a.Delivery().Attempt),
 		zap.String(telemetry.FieldTopic, a.at.topic), zap.Int(telemetry.FieldPartition, a.at.id)}
 }
 
 // ended reports the attempt.
 func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err error, took time.Duration) {
 	a.Came(outcome, err)
-	e := handler.AttemptEvent{MessageID: a.Delivery.ID, HandlerKey: a.Handler.Key(), Type: a.Delivery.Type,
-		Attempt: a.Delivery.Attempt,
+	e := handler.AttemptEvent{MessageID: a.Delivery().ID, HandlerKey: a.Handler.Key(), Type: a.Delivery().Type,
+		Attempt: a.Delivery().Attempt,
 		Outcome: outcome, Err: err, Duration: took}
 	if !a.done && outcome != handler.AttemptReleased {
 		e.NextAttemptAt = a.cfg.Clock.Now().Add(time.Until(a.due))
 	}
-	a.reports.Ended(context.WithoutCancel(ctx), e, a.Delivery.Transport, a.Cause)
+	a.reports.Ended(context.WithoutCancel(ctx), e, a.Delivery().Transport, a.Cause)
 }

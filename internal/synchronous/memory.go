@@ -67,7 +67,7 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	if m.store == nil {
 		return a.call(ctx, nil)
 	}
-	asked, err := m.id.Run(a.Delivery)
+	asked, err := m.id.Run(*a.Delivery())
 	missing := errors.Is(err, idempotent.ErrMissingID) || err == nil && asked.Key.MessageID == ""
 	if missing {
 		a.cfg.Counters.OfChannel(telemetry.MissingKey, a.cfg.Channel, 1)
@@ -78,8 +78,8 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	case missing:
 		return a.call(ctx, nil)
 	}
-	if a.Delivery.ID == "" {
-		a.Delivery.ID = asked.Key.MessageID
+	if a.Delivery().ID == "" {
+		a.Delivery().ID = asked.Key.MessageID
 	}
 	var duplicate bool
 	if m.marks != nil {

@@ -259,8 +259,9 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now,
 				OccurredAt: properties.OccurredAt(m.Properties), HandlerKey: h.Key(),
 			}}
-			tasks = append(tasks, &task{received: received,
-				Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout, Delivery: received}})
+			t := &task{received: received, Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout}}
+			t.SetDelivery(received)
+			tasks = append(tasks, t)
 		}
 	}
 	return tasks, nil
@@ -282,8 +283,8 @@ func failures(tasks []*task) error {
 	var failed FailedError
 	for _, t := range tasks {
 		if t.failure != nil {
-			failed.Failures = append(failed.Failures, Failure{MessageID: t.Delivery.ID, HandlerKey: t.Handler.Key(),
-				Attempts: t.Delivery.Attempt, Err: t.failure})
+			failed.Failures = append(failed.Failures, Failure{MessageID: t.Delivery().ID, HandlerKey: t.Handler.Key(),
+				Attempts: t.Delivery().Attempt, Err: t.failure})
 		}
 	}
 	if len(failed.Failures) == 0 {
