@@ -19,6 +19,8 @@ const (
 	acceptOrderedBig   = "accept, IDs in time order, 5 million messages"
 	acceptRandomEmpty  = "accept, random IDs, empty tables"
 	acceptRandomBig    = "accept, random IDs, 5 million messages"
+	copyRandomEmpty    = "COPY, random IDs, empty tables"
+	copyRandomBig      = "COPY, random IDs, 5 million messages"
 	processEmpty       = "process, random IDs, empty tables"
 	processBig         = "process, random IDs, 5 million completed"
 )
@@ -35,12 +37,15 @@ func Big() trial.Group {
 			{Name: acceptOrderedBig, New: bigAccept(true, true)},
 			{Name: acceptRandomEmpty, New: bigAccept(false, false)},
 			{Name: acceptRandomBig, New: bigAccept(false, true)},
+			{Name: copyRandomEmpty, New: bigCopy(false)},
+			{Name: copyRandomBig, New: bigCopy(true)},
 			{Name: processEmpty, New: bigProcess(false)},
 			{Name: processBig, New: bigProcess(true)},
 		},
 		Lines: []trial.Line{
 			trial.Ratio("accept_5m_vs_empty", acceptOrderedBig, acceptOrderedEmpty, 0.85).Times(2),
 			trial.Ratio("accept_5m_vs_empty_random", acceptRandomBig, acceptRandomEmpty, 0.65),
+			trial.Ratio("copy_5m_vs_empty_random", copyRandomBig, copyRandomEmpty, 0),
 			trial.Ratio("process_5m_completed_vs_empty", processBig, processEmpty, 0.85),
 		},
 	}
@@ -111,19 +116,20 @@ func (b *bigTables) Close() error {
 	return errors.Join(errs...)
 }
 
-// bigOpen opens an inbox on the chosen tables. Nothing is pending in them.
-func bigOpen(ctx context.Context, env *trial.Env, ordered, big bool) (*ours.Inbox, error) {
-	dsn := env.DSN
+// bigOpen opens an inbox on the chosen tables, whose database it returns too. Nothing is pending in
+// them.
+func bigOpen(ctx context.Context, env *trial.Env, ordered, big bool) (ib *ours.Inbox, dsn string, err error) {
+	dsn = env.DSN
 	if big {
-		var err error
 		if dsn, err = env.Shared.(*bigTables).dsn(ctx, ordered); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if err := drain(ctx, dsn); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	return ours.Open(ctx, dsn, 1, processOptions()...)
+	ib, err = ours.Open(ctx, dsn, 1, processOptions()...)
+	return ib, dsn, err
 }
 
 // drain processes messages that an earlier trial has accepted.
@@ -146,7 +152,7 @@ func bigMessages(n int, ordered bool) []handler.RawMessage {
 
 func bigAccept(ordered, big bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		ib, err := bigOpen(ctx, env, ordered, big)
+		ib, _, err := bigOpen(ctx, env, ordered, big)
 		if err != nil {
 			return nil, err
 		}
@@ -163,9 +169,27 @@ func bigAccept(ordered, big bool) newTrial {
 	}
 }
 
+func bigCopy(big bool) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, dsn, err := bigOpen(ctx, env, false, big)
+		if err != nil {
+			return nil, err
+		}
+		n := env.Scale(50_000, 20_000)
+		messages := bigMessages(n, false)
+		loads := ours.NewLoads(messages, 1)
+		return &trial.Trial{
+			Count: n,
+			Run:   func(ctx context.Context) error { return loads.Copy(ctx, dsn, acceptBatch, acceptConnections) },
+			Check: func(ctx context.Context) error { return ib.CheckMessages(ctx, messages, n, 0) },
+			Close: ib.Close,
+		}, nil
+	}
+}
+
 func bigProcess(big bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-		ib, err := bigOpen(ctx, env, false, big)
+		ib, _, err := bigOpen(ctx, env, false, big)
 		if err != nil {
 			return nil, err
 		}

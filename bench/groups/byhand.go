@@ -3,8 +3,10 @@ package groups
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/bench/effects"
@@ -94,6 +96,43 @@ func transactionalByHand(goroutines, full, quick int) newTrial {
 				}
 				return ib.CheckStored(ctx, n, n, n)
 			},
+			Close: ib.Close,
+		}, nil
+	}
+}
+
+// insertAlone does nothing but what the handlers do: it inserts rows, so many in each transaction.
+func insertAlone(goroutines, together, full, quick int) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(full, quick)
+		if err := effects.Create(ctx, env.DSN); err != nil {
+			return nil, err
+		}
+		ib, err := byhand.Open(ctx, env.DSN, goroutines)
+		if err != nil {
+			return nil, err
+		}
+		insert := func(ctx context.Context, from int) error {
+			return ib.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+				for i := from; i < min(from+together, n); i++ {
+					if err := tx.Exec(effects.Insert, strconv.Itoa(i)).Error; err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return &trial.Trial{
+			Count: n,
+			Run: func(ctx context.Context) error {
+				g, ctx := errgroup.WithContext(ctx)
+				g.SetLimit(goroutines)
+				for from := 0; from < n; from += together {
+					g.Go(func() error { return insert(ctx, from) })
+				}
+				return g.Wait()
+			},
+			Check: func(ctx context.Context) error { return effects.Check(ctx, env.DSN, n) },
 			Close: ib.Close,
 		}, nil
 	}
