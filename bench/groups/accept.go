@@ -107,7 +107,10 @@ func acceptCopy(handlers int) func(context.Context, *trial.Env) (*trial.Trial, e
 			return nil, err
 		}
 		n := env.Scale(acceptCount, acceptQuick)
-		loads := ours.NewLoads(ours.Messages(n), handlers)
+		loads, err := ib.NewLoads(ctx, ours.Messages(n), handlers)
+		if err != nil {
+			return nil, err
+		}
 		return &trial.Trial{
 			Count: n,
 			Run:   func(ctx context.Context) error { return loads.Copy(ctx, env.DSN, acceptBatch, acceptConnections) },

@@ -52,7 +52,7 @@ func Big() trial.Group {
 }
 
 // bigTables are databases with millions of rows, filled on first use. Rows that trials add stay
-// there, completed. In a whole run they are a hundredth of all rows.
+// there, completed. In a whole run they are a tenth of all rows.
 type bigTables struct {
 	lab             *trial.Lab
 	mu              sync.Mutex
@@ -177,7 +177,10 @@ func bigCopy(big bool) newTrial {
 		}
 		n := env.Scale(50_000, 20_000)
 		messages := bigMessages(n, false)
-		loads := ours.NewLoads(messages, 1)
+		loads, err := ib.NewLoads(ctx, messages, 1)
+		if err != nil {
+			return nil, err
+		}
 		return &trial.Trial{
 			Count: n,
 			Run:   func(ctx context.Context) error { return loads.Copy(ctx, dsn, acceptBatch, acceptConnections) },

@@ -3,7 +3,6 @@ package ours
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,17 +20,19 @@ type Loads struct {
 	handlers           int
 }
 
-// copied numbers the rows for COPY. It starts far above the numbers that a database assigns.
-var copied atomic.Int64
-
-func init() { copied.Store(1 << 40) }
-
-// NewLoads returns the rows that accepting these messages would store.
-func NewLoads(messages []handler.RawMessage, handlers int) *Loads {
+// NewLoads returns the rows that accepting these messages would store. It takes their numbers from the
+// inbox's sequence, as accepting would, so that what is accepted later comes after them.
+func (ib *Inbox) NewLoads(ctx context.Context, messages []handler.RawMessage, handlers int) (*Loads, error) {
+	const sequence = `pg_get_serial_sequence('inbox_messages', 'number')`
+	var last int64
+	err := ib.DB.WithContext(ctx).Raw(`SELECT setval(`+sequence+`, nextval(`+sequence+`) + ?)`, len(messages)).Scan(&last).Error
+	if err != nil {
+		return nil, err
+	}
 	l := &Loads{handlers: handlers}
 	now := time.Now().UTC()
-	for _, m := range messages {
-		number := copied.Add(1)
+	for i, m := range messages {
+		number := last - int64(len(messages)) + int64(i) + 1
 		l.messages = append(l.messages, []any{m.ID, m.Channel, number, "publish", m.Type, m.Source, m.Content, m.ContentType,
 			"{}", now})
 		for h := range handlers {
@@ -39,7 +40,7 @@ func NewLoads(messages []handler.RawMessage, handlers int) *Loads {
 				fmt.Sprintf("bench-handler-%d", h+1), now})
 		}
 	}
-	return l
+	return l, nil
 }
 
 // Copy loads messages and statuses, with a batch of both in each transaction.
