@@ -364,7 +364,8 @@ func (l *loop) claimRounds(r *round) {
 // reconciliation waits for such a moment and does not stop accepts from reserving slots. Call it
 // only while no claim is running.
 func (l *loop) mayReconcile() bool {
-	return len(l.reservations) == 0 && (l.reconcileDue() || !time.Now().Before(l.act.claimer.routine))
+	due := l.reconcileDue() // asked in any case, because it notes the date for accepts that come during the round
+	return len(l.reservations) == 0 && (due || !time.Now().Before(l.act.claimer.routine))
 }
 
 // reconcileDue reports whether reconciling is due because a response was lost. While a round runs, its

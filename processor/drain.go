@@ -144,7 +144,8 @@ func (d *drain) ended(*group, bool) *group {
 	return nil
 }
 
-// outlived does nothing: only a call that ignores its cancellation outlives the drain.
+// outlived does nothing. The drain waits for its groups, so that only a panic makes them outlive it.
+// Then what must run again is recovered once its claim counts as stuck.
 func (d *drain) outlived(*group) {}
 
 // meet reports whether the status is claimed for the first time.

@@ -49,12 +49,12 @@ func newLoop(p *Processor, a *activity, s *session) *loop {
 }
 
 func (l *loop) within(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
-	return l.session.work(), func() {}, l.mayStart
+	return l.term, func() {}, l.mayStart
 }
 
 func (l *loop) late(*group) bool { return false }
 
-// ended wakes the loop only if it has to do what no other code does: claim, apply pauses, set
+// ended wakes the loop only for what an ended call does not do itself: claim, apply pauses, set
 // timers, report stuck handlers, or start several groups. There may be several when a handler has no
 // more work, because then the others' fair share is larger.
 func (l *loop) ended(g *group, again bool) (next *group) {
@@ -72,7 +72,7 @@ func (l *loop) ended(g *group, again bool) (next *group) {
 // ended, and without the lock or in a term of it that the loop has not begun to work in.
 func (l *loop) open() bool {
 	term := l.session.work()
-	return l.stopping.Err() == nil && term.Err() == nil && l.term == term
+	return l.broken == nil && l.stopping.Err() == nil && term.Err() == nil && l.term == term
 }
 
 func (l *loop) outlived(g *group) {

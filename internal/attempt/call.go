@@ -101,7 +101,7 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	if err := c.MayStart(ctx); err != nil {
 		return slices.Repeat([]error{err}, len(group))
 	}
-	deliveries := slices.Clip(group[0].delivery)
+	deliveries := slices.Grow(slices.Clip(group[0].delivery), len(group)-1)
 	for _, a := range group[1:] {
 		deliveries = append(deliveries, a.delivery...)
 	}

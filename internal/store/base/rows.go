@@ -61,7 +61,7 @@ func (m StoredMessage) Message(id string) *models.Message {
 // copy every message once more to sort rows that are nearly in order.
 func SortClaims(claims []store.Claim) { sort.Sort(byPlace(claims)) }
 
-// byPlace compares claims where they are. A function of slices would get copies of them, which
+// byPlace compares claims where they are. slices.SortFunc would pass copies of them, which
 // costs more than to compare them.
 type byPlace []store.Claim
 
