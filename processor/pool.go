@@ -55,8 +55,8 @@ func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *com
 	for h := range p.registry.Handlers() {
 		rules = append(rules, p.policies[h].rules(h))
 	}
-	return pool{p: p, owner: owner, sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), completer: completer,
-		executor: executor, changed: routine.NewSignal(), running: map[*group]bool{}}
+	return pool{p: p, owner: owner, completer: completer, executor: executor, changed: routine.NewSignal(),
+		sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), running: map[*group]bool{}}
 }
 
 // slotsOf returns the scheduler's state of a handler.

@@ -37,7 +37,8 @@ func idleLoop(t *testing.T, fn func(context.Context, handler.Message[[]byte]) er
 	held, executor := newHeld(), newExecutor()
 	t.Cleanup(executor.close)
 	completer := p.newCompleter(held)
-	l = newLoop(p, &activity{completer: completer, claimer: p.newClaimer(held, completer.add), executor: executor}, session)
+	l = newLoop(p, &activity{completer: completer, claimer: p.newClaimer(held, completer.add), executor: executor},
+		session)
 	l.stopping, stop = context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	l.term = session.work()
