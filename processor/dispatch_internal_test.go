@@ -24,8 +24,8 @@ func TestNothingIsDispatchedOnceReconcilingIsDue(t *testing.T) {
 	require.Equal(t, 1, granted(), "nothing is due")
 	l.act.claimer.reconcileAt = time.Now().Add(-time.Second)
 	require.Zero(t, granted(), "reconciling is due")
-	l.claiming = true
+	l.round = &round{}
 	require.Zero(t, granted(), "a claim that does not reconcile is under way")
-	l.claiming, l.act.claimer.reconcileAt = false, time.Time{}
+	l.round, l.act.claimer.reconcileAt = nil, time.Time{}
 	require.Equal(t, 1, granted(), "it has taken place")
 }

@@ -176,7 +176,7 @@ func (l *loop) applyLock() bool {
 		return true
 	}
 	l.releaseQueued()
-	if l.claiming {
+	if l.round != nil {
 		return false
 	}
 	if l.reconcileAt = l.act.claimer.nextReconcile(); l.mayReconcile() {

@@ -28,7 +28,7 @@ type loop struct {
 	mayStart func(context.Context) error // the session's
 	term     context.Context             // the lock's term that it works in, see applyLock
 
-	claiming           bool
+	round              *round    // the running round of claiming; nil if there is none
 	notBefore          time.Time // no claim before this, because the last one failed
 	poll               time.Time // when to poll at the latest
 	nextDue            time.Time // the earliest known due time; zero if none
@@ -38,7 +38,6 @@ type loop struct {
 	stopping     context.Context // ends at a stop
 	reservations []*Reservation  // of running accepts that may bring claims, oldest first
 	lost         bool            // the response of an accept was lost during the running claim
-	reconciling  bool            // the running claim reconciles
 }
 
 func newLoop(p *Processor, a *activity, s *session) *loop {
@@ -62,7 +61,7 @@ func (l *loop) ended(g *group, again bool) (next *group) {
 		next = l.next()
 	}
 	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() ||
-		!l.claiming && l.sched.ShouldClaim() {
+		l.round == nil && l.sched.ShouldClaim() {
 		l.changed.Notify()
 	}
 	return next
@@ -109,7 +108,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 			// A stop waits for accepts that may bring claims, so that these are released before the
 			// process ends. It waits within its budget only, and a new session does not wait for
 			// them at all.
-			if !l.claiming && (len(l.reservations) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
+			if l.round == nil && (len(l.reservations) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
 		} else if l.applyLock() {

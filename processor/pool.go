@@ -122,8 +122,8 @@ func (w *pool) attempt(g *group) {
 	}
 }
 
-// update calls change with the lock or, if the pool is closed, afterClose, which may be nil. A panic ends
-// the owner and not the process: the state may be inconsistent, and a processor begins a new
+// update calls change with the lock or, if the pool is closed, afterClose, which may be nil. A panic
+// ends the owner and not the process: the state may be inconsistent, and a processor begins a new
 // session then.
 func (w *pool) update(change, afterClose func()) {
 	w.mu.Lock()

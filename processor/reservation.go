@@ -74,7 +74,8 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 // about to be, because reconciling requires that no claims are on their way.
 func (l *loop) mayDispatch() bool {
 	term := l.session.work()
-	return term.Err() == nil && l.term == term && l.mayTake() && !l.reconciling && !l.reconcileDue()
+	reconciles := l.round != nil && l.round.reconcile
+	return term.Err() == nil && l.term == term && l.mayTake() && !reconciles && !l.reconcileDue()
 }
 
 // Worker returns the ID of the worker that must claim the statuses.
@@ -147,7 +148,7 @@ func (r *Reservation) Abandon(lost bool) {
 	}
 	if lost {
 		l.lost = true
-		if !l.claiming {
+		if l.round == nil {
 			l.noteLost()
 		}
 	}

@@ -31,7 +31,7 @@ func (l *loop) mayTake() bool {
 
 // claim starts rounds of claiming, unless one is running. They end when there is none to begin.
 func (l *loop) claim() {
-	if l.claiming {
+	if l.round != nil {
 		return
 	}
 	if r := l.beginRound(); r != nil {
@@ -60,11 +60,11 @@ func (l *loop) beginRound() *round {
 }
 
 // newRound begins a round. If reconciling is due, the round reconciles first, but only while no
-// accept may bring claims: a claim whose response is on its way would look lost. For the same reason
-// no accept may reserve slots until the round has ended.
+// accept may bring claims, because a claim that is committed and not yet received would seem lost.
+// That is also why no accept may reserve slots until the round has ended.
 func (l *loop) newRound(quotas map[string]scheduler.Quota) *round {
-	l.claiming, l.reconciling = true, l.mayReconcile()
-	return &round{quotas: quotas, reconcile: l.reconciling}
+	l.round = &round{quotas: quotas, reconcile: l.mayReconcile()}
+	return l.round
 }
 
 // claimRounds claims, in a round that has begun and in further ones for as long as there is more to
@@ -96,7 +96,7 @@ func (l *loop) mayReconcile() bool {
 // reconcileDue reports whether reconciling is due because a response was lost. While a round runs, its
 // goroutine owns the claimer, so reconcileDue uses the date that was read before.
 func (l *loop) reconcileDue() bool {
-	if !l.claiming {
+	if l.round == nil {
 		l.claimerReconcileAt = l.act.claimer.reconcileAt
 	}
 	return !l.claimerReconcileAt.IsZero() && !time.Now().Before(l.claimerReconcileAt)
@@ -152,7 +152,7 @@ func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, 
 
 // noteClaimed queues the claimed tasks and records what may be left in the database.
 func (l *loop) noteClaimed(c *claimed) {
-	l.claiming, l.reconciling = false, false
+	l.round = nil
 	l.noteLost()
 	if l.sched.EndClaim(c.found()) {
 		l.poll = time.Now().Add(l.sched.PollWait())

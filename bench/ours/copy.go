@@ -25,8 +25,8 @@ type Loads struct {
 func (ib *Inbox) NewLoads(ctx context.Context, messages []handler.RawMessage, handlers int) (*Loads, error) {
 	const sequence = `pg_get_serial_sequence('inbox_messages', 'number')`
 	var last int64
-	err := ib.DB.WithContext(ctx).Raw(`SELECT setval(`+sequence+`, nextval(`+sequence+`) + ?)`, len(messages)).Scan(&last).Error
-	if err != nil {
+	reserve := `SELECT setval(` + sequence + `, nextval(` + sequence + `) + ?)`
+	if err := ib.DB.WithContext(ctx).Raw(reserve, len(messages)).Scan(&last).Error; err != nil {
 		return nil, err
 	}
 	l := &Loads{handlers: handlers}
