@@ -16,8 +16,9 @@ import (
 
 // completer stores results. The first result is stored at once. While a write is running, and until
 // groupWindow has passed since the last write or a batch is full, further results gather and are
-// stored together. It retries for as long as the database fails: results are given up only at the
-// end of a stop.
+// stored together. Results that arrived during a write follow it at once or, if it stored
+// manyResults, when groupWindow has passed since it began. The completer retries for as long as the
+// database fails: results are given up only at the end of a stop.
 type completer struct {
 	store            store.Completer
 	window           time.Duration
@@ -71,6 +72,18 @@ func (c *completer) add(r result) {
 // may belong to a worker ID that was given up, whose claims the next sweeps would release.
 func (c *completer) hurry() {
 	c.hurried.Notify()
+}
+
+// manyResults is the size of a write after which the next one waits for more results. They come fast
+// then, and a large write costs little more than a small one.
+const manyResults = 100
+
+// mayGather reports whether results are queued of which none has a lane. The next message of a lane
+// waits until the result of the one before is stored.
+func (c *completer) mayGather() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0 && !slices.ContainsFunc(c.queue, func(r result) bool { return r.claim.Lane != nil })
 }
 
 // gather waits up to window for more results to store together. It stops waiting at a full batch:
@@ -146,6 +159,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		if len(batch) == 0 {
 			return true
 		}
+		began := time.Now()
 		left, refused, err := c.writeGroup(hard, batch, careful)
 		if err == nil {
 			c.putAside(left)
@@ -160,6 +174,9 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 				c.storing.End(nil)
 			}
 			c.drained()
+			if len(batch) >= manyResults && c.mayGather() {
+				c.gather(ctx, c.window-time.Since(began))
+			}
 			continue
 		}
 		c.mu.Lock()

@@ -165,7 +165,7 @@ func TestStopForgetsHandlersOfALostSessionThatHaveReturned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan struct{}, 10), make(chan struct{})
 		observe, logs := inboxtest.Observe()
-		ib := inboxtest.New(t, d.DB, silence(time.Second, time.Minute), observe, inboxtest.Handlers(
+		ib := inboxtest.New(t, d.DB, silence(3*time.Second, time.Minute), observe, inboxtest.Handlers(
 			inboxtest.Do("deaf", func(context.Context, inboxtest.Bytes) error { running <- struct{}{}; <-release; return nil })))
 		require.NoError(t, ib.Start(context.Background()))
 		inboxtest.Accept(t, ib, "1")

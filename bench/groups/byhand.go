@@ -2,9 +2,11 @@ package groups
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"gorm.io/gorm"
@@ -12,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/bench/effects"
 	"github.com/gorm-inbox/inbox/bench/peers/byhand"
 	"github.com/gorm-inbox/inbox/bench/trial"
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 )
 
 // acceptByHand stores messages with store, one of the two ways.
@@ -101,8 +104,9 @@ func transactionalByHand(goroutines, full, quick int) newTrial {
 	}
 }
 
-// insertAlone does nothing but what the handlers do: it inserts rows, so many in each transaction.
-func insertAlone(goroutines, together, full, quick int) newTrial {
+// insertAlone does nothing but what the handlers do: it inserts rows, so many in each transaction of
+// the inbox's own kind. With savepoints, each row has its own, sent together with the row.
+func insertAlone(goroutines, together, full, quick int, savepoints bool) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(full, quick)
 		if err := effects.Create(ctx, env.DSN); err != nil {
@@ -113,14 +117,27 @@ func insertAlone(goroutines, together, full, quick int) newTrial {
 			return nil, err
 		}
 		insert := func(ctx context.Context, from int) error {
-			return ib.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-				for i := from; i < min(from+together, n); i++ {
-					if err := tx.Exec(effects.Insert, strconv.Itoa(i)).Error; err != nil {
+			t, err := handlertx.BeginUntil(ctx, ib.DB, time.Minute, sql.LevelDefault)
+			if err != nil {
+				return err
+			}
+			defer t.Rollback()
+			for i := from; i < min(from+together, n); i++ {
+				if savepoints {
+					if err := handlertx.SteerLater(t.Ctx, t.DB, "SAVEPOINT one_row"); err != nil {
 						return err
 					}
 				}
-				return nil
-			})
+				if err := t.DB.WithContext(ctx).Exec(effects.Insert, strconv.Itoa(i)).Error; err != nil {
+					return err
+				}
+				if savepoints {
+					if err := handlertx.SteerLater(t.Ctx, t.DB, "RELEASE SAVEPOINT one_row"); err != nil {
+						return err
+					}
+				}
+			}
+			return t.Commit()
 		}
 		return &trial.Trial{
 			Count: n,

@@ -3,6 +3,8 @@ package groups
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/peers/river"
@@ -20,12 +22,40 @@ func EndToEnd() trial.Group {
 		Variants: []trial.Variant{
 			{Name: "inbox", New: endToEndOurs(processOptions())},
 			{Name: BatchesOf2000, New: endToEndOurs(largeBatches())},
+			{Name: minimalEndToEnd, New: endToEndMinimal},
 			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},
 			{Name: river1000, New: endToEndRiver(river.Bench(1_000))},
 			{Name: river500, New: endToEndRiver(river.Bench(500))},
 		},
-		Lines: []trial.Line{trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.0).Times(2)},
+		Lines: []trial.Line{
+			trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.0).Times(2),
+			trial.RatioOfBest("e2e_vs_minimal", inboxBench(), []string{minimalEndToEnd}, 0).Times(2),
+		},
 	}
+}
+
+const minimalEndToEnd = "COPY, call and complete, nothing else"
+
+func endToEndMinimal(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+	n := env.Scale(endToEndCount, endToEndQuick)
+	ib, err := ours.Open(ctx, env.DSN, 1)
+	if err != nil {
+		return nil, err
+	}
+	loads, err := ib.NewLoads(ctx, ours.Messages(n), 1)
+	if err != nil {
+		ib.Close()
+		return nil, err
+	}
+	t := &trial.Trial{
+		Count: n,
+		Check: func(ctx context.Context) error { return ib.CheckStored(ctx, n, n, n) },
+		Close: ib.Close,
+	}
+	err = withPool(ctx, env.DSN, t, func(ctx context.Context, pool *pgxpool.Pool) error {
+		return loads.EndToEndMinimal(ctx, ib, pool, acceptBatch, acceptConnections, 100)
+	})
+	return t, err
 }
 
 func endToEndOurs(options []inbox.Option) newTrial {

@@ -43,8 +43,8 @@ func TestEachVariantDoesItsWorkAndItsCheckNoticesOneRowLess(t *testing.T) {
 // trial of that other variant covers them.
 var differInANumber = map[string][]string{
 	"accept3": {gormEach, gormBatches},
-	"process": {river2000, river500, textbook8, "Watermill SQL, batches of 1,000, backlog of 30,000",
-		"gue, 32 workers"},
+	"process": {river2000, river500, textbook8, longTransaction8, minimalProcess2000,
+		"Watermill SQL, batches of 1,000, backlog of 30,000", "gue, 32 workers"},
 	"endtoend":      {river2000, river500},
 	"transactional": {"inbox Tx, 32 at once", "inbox TxGroup(10), 32 at once", "River JobCompleteTx, 32 workers"},
 	"latency":       {"accepted elsewhere, polled every second", "River, 500 workers"},

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/bench/ours"
 	"github.com/gorm-inbox/inbox/bench/peers/byhand"
@@ -18,10 +20,14 @@ import (
 const (
 	BatchesOf2000 = "inbox, batches of 2,000"
 
-	defaults        = "inbox with defaults"
-	mixed           = "inbox with 10 slots and calls of up to 5 ms"
-	mixedDefaults   = "inbox with defaults and calls of up to 5 ms"
-	longTransaction = "SKIP LOCKED in a long transaction, 2 workers"
+	defaults           = "inbox with defaults"
+	mixed              = "inbox with 10 slots and calls of up to 5 ms"
+	mixedDefaults      = "inbox with defaults and calls of up to 5 ms"
+	minimalProcess     = "claim, call and complete, nothing else"
+	minimalProcess2000 = minimalProcess + ", batches of 2,000"
+
+	longTransaction  = "SKIP LOCKED in a long transaction, 2 workers"
+	longTransaction8 = "SKIP LOCKED in a long transaction, 8 workers"
 
 	river2000 = "River, 2,000 workers"
 	river1000 = "River, 1,000 workers"
@@ -70,7 +76,10 @@ func Process() trial.Group {
 			{Name: river1000, New: processRiver(river.Bench(1_000), processCount, processQuick)},
 			{Name: river500, New: processRiver(river.Bench(500), processCount, processQuick)},
 			{Name: "River, defaults", New: processRiver(river.Default(), 3_000, 1_000)},
-			{Name: longTransaction, New: processByHand(processCount, processQuick, skipLocked)},
+			{Name: minimalProcess, New: processMinimal(1000)},
+			{Name: minimalProcess2000, New: processMinimal(2000)},
+			{Name: longTransaction, New: processByHand(processCount, processQuick, skipLockedBy(2))},
+			{Name: longTransaction8, New: processByHand(processCount, processQuick, skipLockedBy(8))},
 			// Slow variants process fewer messages. Their speed does not depend on the number.
 			{Name: textbook, New: processByHand(3_000, 1_000, textbookOf(1))},
 			{Name: textbook8, New: processByHand(8_000, 3_000, textbookOf(8))},
@@ -89,6 +98,7 @@ func Process() trial.Group {
 			trial.Ratio("process_defaults_vs_tuned", defaults, "inbox", 0.7).Times(2),
 			trial.Ratio("process_mixed_defaults_vs_tuned", mixedDefaults, mixed, 0.7),
 			trial.RatioOfBest("process_vs_blog_loop", inboxBench(), []string{longTransaction}, 0.55),
+			trial.RatioOfBest("process_vs_minimal", inboxBench(), []string{minimalProcess, minimalProcess2000}, 0).Times(2),
 			trial.Ratio("process_vs_textbook", BatchesOf2000, textbook, 30).Times(2),
 			trial.Ratio("process_vs_textbook_8_at_once", BatchesOf2000, textbook8, 0),
 		},
@@ -189,8 +199,47 @@ func completing(ib *ours.Inbox, n int) func(context.Context) error {
 	}
 }
 
-func skipLocked(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {
-	return ib.SkipLocked(ctx, 2, 1000, run)
+func skipLockedBy(workers int) func(context.Context, *byhand.Inbox, func(string, []byte) error) error {
+	return func(ctx context.Context, ib *byhand.Inbox, run func(string, []byte) error) error {
+		return ib.SkipLocked(ctx, workers, 1000, run)
+	}
+}
+
+// processMinimal is a plain loop, see ours.ProcessMinimal.
+func processMinimal(batch int) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		ib, err := ours.Open(ctx, env.DSN, 1)
+		if err != nil {
+			return nil, err
+		}
+		n := env.Scale(processCount, processQuick)
+		t, err := processStored(ctx, env, ib, n, func(context.Context) error { return nil })
+		if err != nil {
+			return nil, err
+		}
+		err = withPool(ctx, env.DSN, t, func(ctx context.Context, pool *pgxpool.Pool) error {
+			return ib.ProcessMinimal(ctx, pool, batch, 2, 100)
+		})
+		return t, err
+	}
+}
+
+// withPool makes a trial run with a pool, which it opens before and closes after.
+func withPool(
+	ctx context.Context, dsn string, t *trial.Trial, run func(context.Context, *pgxpool.Pool) error,
+) error {
+	pool, err := pgxpool.New(ctx, dsn)
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	if err != nil {
+		t.Close()
+		return err
+	}
+	closeOthers := t.Close
+	t.Close = func() { pool.Close(); closeOthers() }
+	t.Run = func(ctx context.Context) error { return run(ctx, pool) }
+	return nil
 }
 
 func textbookOf(atOnce int) func(context.Context, *byhand.Inbox, func(string, []byte) error) error {

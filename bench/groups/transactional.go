@@ -19,7 +19,8 @@ func Transactional() trial.Group {
 	tx := func(concurrency int) string { return fmt.Sprintf("inbox Tx, %d at once", concurrency) }
 	group := func(concurrency int) string { return fmt.Sprintf("inbox TxGroup(10), %d at once", concurrency) }
 	riverTx := func(workers int) string { return fmt.Sprintf("River JobCompleteTx, %d workers", workers) }
-	const rowsAlone = "GORM, only the rows, ten in a transaction, 8 at once"
+	const rowsAlone = "the rows alone, ten in a transaction, 8 at once"
+	const rowsBehind = "the rows alone, each behind a savepoint"
 	riverBoth := []string{riverTx(8), riverTx(32)}
 	return trial.Group{
 		Name: "transactional", Unit: "status",
@@ -32,12 +33,14 @@ func Transactional() trial.Group {
 			{Name: riverTx(8), New: processRiver(river.Tx(8), 4_000, 1_000)},
 			{Name: riverTx(32), New: processRiver(river.Tx(32), 4_000, 1_000)},
 			{Name: "GORM one by one, 8 at once", New: transactionalByHand(8, 6_000, 1_000)},
-			{Name: rowsAlone, New: insertAlone(8, 10, 30_000, 5_000)},
+			{Name: rowsAlone, New: insertAlone(8, 10, 30_000, 5_000, false)},
+			{Name: rowsBehind, New: insertAlone(8, 10, 30_000, 5_000, true)},
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),
 			trial.RatioOfBest("txgroup_vs_river_tx", []string{group(8), group(32)}, riverBoth, 6),
 			trial.RatioOfBest("tx_rows_alone_vs_river_tx", []string{rowsAlone}, riverBoth, 0),
+			trial.RatioOfBest("tx_rows_behind_savepoints_vs_river_tx", []string{rowsBehind}, riverBoth, 0),
 		},
 	}
 }

@@ -55,19 +55,21 @@ func (l *Loads) Copy(ctx context.Context, dsn string, batch, connections int) er
 	for from := 0; from < len(l.messages); from += batch {
 		to := min(from+batch, len(l.messages))
 		g.Go(func() error {
-			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				_, err := tx.CopyFrom(ctx, pgx.Identifier{"inbox_messages"},
-					[]string{"id", "namespace", "number", "transport_name", "type", "source", "content", "content_type",
-						"serialized_properties", "received_at"}, pgx.CopyFromRows(l.messages[from:to]))
-				if err != nil {
-					return err
-				}
-				_, err = tx.CopyFrom(ctx, pgx.Identifier{"inbox_handler_statuses"},
-					[]string{"id", "message_number", "message_id", "handler_key", "created_at"},
-					pgx.CopyFromRows(l.statuses[from*l.handlers:to*l.handlers]))
-				return err
-			})
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.copy(ctx, tx, from, to) })
 		})
 	}
 	return g.Wait()
+}
+
+func (l *Loads) copy(ctx context.Context, tx pgx.Tx, from, to int) error {
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"inbox_messages"},
+		[]string{"id", "namespace", "number", "transport_name", "type", "source", "content", "content_type",
+			"serialized_properties", "received_at"}, pgx.CopyFromRows(l.messages[from:to]))
+	if err != nil {
+		return err
+	}
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"inbox_handler_statuses"},
+		[]string{"id", "message_number", "message_id", "handler_key", "created_at"},
+		pgx.CopyFromRows(l.statuses[from*l.handlers:to*l.handlers]))
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -38,9 +39,13 @@ func ownServers() {
 		if err != nil {
 			panic(err)
 		}
-		children, err := childrenOf(p.process.pid())
-		if err != nil {
-			panic(err)
+		// A busy machine may accept connections before it has started the checkpointer, the two writers
+		// and the autovacuum launcher.
+		var children []int
+		for end := time.Now().Add(time.Minute); len(children) < 4; time.Sleep(10 * time.Millisecond) {
+			if children, err = childrenOf(p.process.pid()); err != nil || time.Now().After(end) {
+				panic(fmt.Sprintf("%d processes, expected four: %v", len(children), err))
+			}
 		}
 		if freeze {
 			if err := p.Freeze(); err != nil {

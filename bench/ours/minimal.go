@@ -1,0 +1,136 @@
+package ours
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+)
+
+// What follows is a plain loop for comparison: what every inbox must do that commits its claims before
+// handlers run, with this inbox's tables and indexes. It leaves out workers, fences, retries, reports
+// and whatever else an inbox adds.
+
+// claimMinimal uses the due index of the statuses and the unique index on the messages' numbers.
+const claimMinimal = `WITH due AS MATERIALIZED (
+		SELECT ctid FROM inbox_handler_statuses
+		WHERE handler_key = 'bench-handler-1' AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+			AND COALESCE(next_attempt_at, created_at) <= now()
+			AND CASE WHEN processing_started_at IS NULL THEN true ELSE false END
+		ORDER BY COALESCE(next_attempt_at, created_at), id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED),
+	claimed AS (
+		UPDATE inbox_handler_statuses SET processing_started_at = now(), version = version + 1
+		WHERE ctid = ANY (ARRAY (SELECT ctid FROM due)) RETURNING id, message_number)
+	SELECT c.id, m.id, m.content FROM claimed c JOIN inbox_messages m ON m.number = c.message_number`
+
+// completeMinimal uses the statuses' primary key. For the sub-select, see the inbox's own statement.
+const completeMinimal = `UPDATE inbox_handler_statuses
+	SET completed_at = now(), outcome = 'processed', processing_started_at = NULL, version = version + 1
+	WHERE id = ANY ((SELECT $1::uuid[])::uuid[]) AND completed_at IS NULL`
+
+// message is one whose status is claimed.
+type message struct {
+	status  [16]byte
+	id      string
+	content []byte
+}
+
+// ProcessMinimal claims, runs and completes batches on that many connections, until nothing is pending.
+// Each call has a goroutine of its own and a deadline; atOnce of them run at once on each connection.
+func (ib *Inbox) ProcessMinimal(ctx context.Context, pool *pgxpool.Pool, batch, connections, atOnce int) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for range connections {
+		g.Go(func() error {
+			for {
+				claimed, err := claimBatch(ctx, pool, batch)
+				if err != nil || len(claimed) == 0 {
+					return err
+				}
+				if err := ib.callEach(ctx, claimed, atOnce); err != nil {
+					return err
+				}
+				if err := completeBatch(ctx, pool, claimed); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+func claimBatch(ctx context.Context, pool *pgxpool.Pool, batch int) ([]message, error) {
+	rows, err := pool.Query(ctx, claimMinimal, batch)
+	if err != nil {
+		return nil, err
+	}
+	claimed := make([]message, 0, batch)
+	for rows.Next() {
+		var c message
+		if err := rows.Scan(&c.status, &c.id, &c.content); err != nil {
+			return nil, err
+		}
+		claimed = append(claimed, c)
+	}
+	return claimed, rows.Err()
+}
+
+// callEach counts a call for each message, in goroutines of their own.
+func (ib *Inbox) callEach(ctx context.Context, claimed []message, atOnce int) error {
+	var calls errgroup.Group
+	calls.SetLimit(atOnce)
+	for _, m := range claimed {
+		calls.Go(func() (err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = fmt.Errorf("%s: panic: %v", m.id, v)
+				}
+			}()
+			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+			defer cancel()
+			ib.Handled.Add(1)
+			return ctx.Err()
+		})
+	}
+	return calls.Wait()
+}
+
+func completeBatch(ctx context.Context, pool *pgxpool.Pool, done []message) error {
+	ids := make([][16]byte, len(done))
+	for i, d := range done {
+		ids[i] = d.status
+	}
+	tag, err := pool.Exec(ctx, completeMinimal, ids)
+	if err == nil && int(tag.RowsAffected()) != len(done) {
+		err = fmt.Errorf("%d of %d completed", tag.RowsAffected(), len(done))
+	}
+	return err
+}
+
+// EndToEndMinimal stores batches by COPY, runs each message and completes them, on that many
+// connections. Nothing is claimed: what a crash leaves pending is not found again.
+func (l *Loads) EndToEndMinimal(
+	ctx context.Context, ib *Inbox, pool *pgxpool.Pool, batch, connections, atOnce int,
+) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(connections)
+	for from := 0; from < len(l.messages); from += batch {
+		to := min(from+batch, len(l.messages))
+		g.Go(func() error {
+			if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.copy(ctx, tx, from, to) }); err != nil {
+				return err
+			}
+			claimed := make([]message, 0, to-from)
+			for i := from; i < to; i++ {
+				claimed = append(claimed, message{status: l.statuses[i][0].([16]byte), id: l.messages[i][0].(string)})
+			}
+			if err := ib.callEach(ctx, claimed, atOnce); err != nil {
+				return err
+			}
+			return completeBatch(ctx, pool, claimed)
+		})
+	}
+	return g.Wait()
+}
