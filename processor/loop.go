@@ -29,7 +29,7 @@ type loop struct {
 	term     context.Context             // the lock's term that it works in, see applyLock
 
 	round              *round    // the running round of claiming; nil if there is none
-	notBefore          time.Time // no claim before this, because the last one failed
+	notBefore          time.Time // no claim before this, because the last one failed; zero otherwise
 	poll               time.Time // when to poll at the latest
 	nextDue            time.Time // the earliest known due time; zero if none
 	reconcileAt        time.Time // when to wake up to reconcile; zero until a claim has ended
@@ -152,6 +152,9 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 // reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
 func (l *loop) pollAll() {
 	now := time.Now()
+	if !now.Before(l.notBefore) {
+		l.notBefore = time.Time{}
+	}
 	poll := !now.Before(l.poll)
 	l.sched.Poll(poll)
 	if poll {
@@ -212,8 +215,8 @@ func (l *loop) untilNextPoll() time.Duration {
 			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
 		}
 	}
-	if pause := time.Until(l.notBefore); pause > 0 {
-		return pause
+	if !l.notBefore.IsZero() { // even if it has passed since mayTake looked
+		return max(time.Until(l.notBefore), time.Millisecond)
 	}
 	return wait
 }
