@@ -42,9 +42,14 @@ func ownServers() {
 		// A busy machine may accept connections before it has started the checkpointer, the two writers
 		// and the autovacuum launcher.
 		var children []int
-		for end := time.Now().Add(time.Minute); len(children) < 4; time.Sleep(10 * time.Millisecond) {
-			if children, err = childrenOf(p.process.pid()); err != nil || time.Now().After(end) {
-				panic(fmt.Sprintf("%d processes, expected four: %v", len(children), err))
+		for end := time.After(time.Minute); len(children) < 4; {
+			select {
+			case <-end:
+				panic(fmt.Sprintf("%d processes, expected four", len(children)))
+			case <-time.After(10 * time.Millisecond):
+			}
+			if children, err = childrenOf(p.process.pid()); err != nil {
+				panic(err)
 			}
 		}
 		if freeze {
