@@ -78,8 +78,8 @@ func (c *completer) hurry() {
 // then, and a large write costs little more than a small one.
 const manyResults = 100
 
-// mayGather reports whether results are queued of which none has a lane. The next message of a lane
-// waits until the result of the one before is stored.
+// mayGather reports whether results are queued and none of them has a lane: a lane's next message
+// waits until the last one's result is stored.
 func (c *completer) mayGather() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,7 +26,8 @@ const claimMinimal = `WITH due AS MATERIALIZED (
 		WHERE ctid = ANY (ARRAY (SELECT ctid FROM due)) RETURNING id, message_number)
 	SELECT c.id, m.id, m.content FROM claimed c JOIN inbox_messages m ON m.number = c.message_number`
 
-// completeMinimal uses the statuses' primary key. For the sub-select, see the inbox's own statement.
+// completeMinimal uses the statuses' primary key. For the sub-select, see completionsSQL of
+// internal/store/postgres.
 const completeMinimal = `UPDATE inbox_handler_statuses
 	SET completed_at = now(), outcome = 'processed', processing_started_at = NULL, version = version + 1
 	WHERE id = ANY ((SELECT $1::uuid[])::uuid[]) AND completed_at IS NULL`
