@@ -38,8 +38,12 @@ type Message struct {
 	ReceivedAt           time.Time     `gorm:"column:received_at;not null;index:inbox_messages_received_at,priority:1"`
 }
 
-// HandlerStatus is one handler's progress on one message (contract 3.2). The unique index on
+// HandlerStatus is one handler's progress on one message (contract 3.2). The primary key
 // (message_number, handler_key) is the deduplication. Version guards every transition.
+//
+// ID names the status in operations. The index on it has only statuses that are not completed: find
+// others by their message. GORM's FindInBatches needs a primary key of one column, which statuses do
+// not have.
 //
 // MessageID is only to be read and has no index of its own. Find a message's statuses by its
 // number, as in
@@ -66,10 +70,10 @@ type Message struct {
 // attempts that failed and the latest retries by operators, nil if there are none (contract 5.5).
 // Only these write both columns: claims and completions touch neither.
 type HandlerStatus struct {
-	ID                  string     `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_unpublished,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
-	MessageNumber       int64      `gorm:"column:message_number;not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:1"`
+	ID                  string     `gorm:"column:id;not null;type:uuid;uniqueIndex:inbox_handler_statuses_open,where:CASE WHEN completed_at IS NULL THEN true ELSE false END;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_unpublished,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
+	MessageNumber       int64      `gorm:"column:message_number;primaryKey;autoIncrement:false;not null"`
 	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
-	HandlerKey          string     `gorm:"column:handler_key;type:varchar(200);not null;uniqueIndex:inbox_handler_statuses_message_handler,priority:2;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
+	HandlerKey          string     `gorm:"column:handler_key;primaryKey;type:varchar(200);not null;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	Sequence            Sequence   `gorm:"column:sequence;not null;index:inbox_handler_statuses_lane,priority:4"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`

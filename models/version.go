@@ -94,21 +94,21 @@ func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 // compare adds the condition that rows still have the versions with which they were read. Rows
 // without a version are left to the statement's other conditions.
 func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
-	id, named := stmt.Schema.PrioritizedPrimaryField, false
+	named := false
 	byVersion := map[Version][]any{}
 	for _, row := range rows {
-		value, isZero := id.ValueOf(stmt.Context, row)
+		key, isZero := keyOf(stmt, row)
 		version := g.of(stmt, row)
 		named = named || !isZero
-		byVersion[version] = append(byVersion[version], value)
+		byVersion[version] = append(byVersion[version], key)
 	}
 	if _, given := stmt.Clauses["WHERE"]; !given && !named && !stmt.AllowGlobalUpdate {
 		return // GORM refuses a statement without conditions, and a version alone would find rows of others
 	}
 	var alternatives []clause.Expression
-	for version, ids := range byVersion {
+	for version, keys := range byVersion {
 		same := clause.Eq{Column: g.column(stmt), Value: int64(version)}
-		among := clause.IN{Column: clause.Column{Table: stmt.Table, Name: id.DBName}, Values: ids}
+		among := clause.IN{Column: keyColumns(stmt, stmt.Table), Values: keys}
 		switch {
 		case len(rows) == 1:
 			alternatives = append(alternatives, same)
@@ -125,6 +125,25 @@ func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 		stmt.Clauses["WHERE"] = where
 	}
 	stmt.AddClause(clause.Where{Exprs: []clause.Expression{clause.And(clause.Or(alternatives...))}})
+}
+
+// keyOf returns the values of a row's primary key, and whether the row has none.
+func keyOf(stmt *gorm.Statement, row reflect.Value) (key []any, isZero bool) {
+	isZero = true
+	for _, field := range stmt.Schema.PrimaryFields {
+		value, zero := field.ValueOf(stmt.Context, row)
+		key, isZero = append(key, value), isZero && zero
+	}
+	return key, isZero
+}
+
+// keyColumns returns the columns of the primary key, as keyOf has their values.
+func keyColumns(stmt *gorm.Statement, table string) []clause.Column {
+	var columns []clause.Column
+	for _, name := range stmt.Schema.PrimaryFieldDBNames {
+		columns = append(columns, clause.Column{Table: table, Name: name})
+	}
+	return columns
 }
 
 type guardedUpdate struct{ versionGuard }
@@ -213,8 +232,7 @@ func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 // still exists in that version. A status that was deleted and inserted again would run its handler
 // again.
 func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
-	id := stmt.Schema.PrioritizedPrimaryField
-	value, _ := id.ValueOf(stmt.Context, row)
+	key, _ := keyOf(stmt, row)
 	version := int64(g.of(stmt, row))
 	if stmt.ReflectValue.Kind() == reflect.Struct && !row.CanAddr() { // saved by value, into which GORM cannot write
 		stmt.ReflectValue = reflect.New(row.Type()).Elem()
@@ -223,9 +241,9 @@ func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
 	stmt.Clauses["VALUES"] = clause.Clause{Builder: func(c clause.Clause, builder clause.Builder) {
 		values, _ := c.Expression.(clause.Values)
 		clause.Expr{
-			SQL: "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ? = ? AND ? = ?)",
+			SQL: "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ? AND ? = ?)",
 			Vars: []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable},
-				clause.Column{Name: id.DBName}, value, clause.Column{Name: g.field.DBName}, version},
+				clause.IN{Column: keyColumns(stmt, ""), Values: []any{key}}, clause.Column{Name: g.field.DBName}, version},
 			WithoutParentheses: true,
 		}.Build(builder)
 	}}

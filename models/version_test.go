@@ -119,7 +119,7 @@ var writes = map[string]func(s tables, read *models.HandlerStatus) *gorm.DB{
 		return s.statuses().Clauses(clause.OnConflict{UpdateAll: true}).Create(read)
 	},
 	"an upsert of one column": func(s tables, read *models.HandlerStatus) *gorm.DB {
-		return s.statuses().Clauses(clause.OnConflict{Columns: []clause.Column{{Name: "id"}},
+		return s.statuses().Clauses(clause.OnConflict{Columns: []clause.Column{{Name: "message_number"}, {Name: "handler_key"}},
 			DoUpdates: clause.AssignmentColumns([]string{"completed_at"})}).Create(read)
 	},
 	"Delete": func(s tables, read *models.HandlerStatus) *gorm.DB { return s.statuses().Delete(read) },
@@ -241,8 +241,8 @@ func TestAVersionWithoutAnIDWritesNoOtherStatus(t *testing.T) {
 func TestAStatusOfAnotherModelObeysItsVersion(t *testing.T) {
 	type Parcel struct {
 		ID       int
-		StatusID string `gorm:"type:uuid"`
-		Status   *models.HandlerStatus
+		StatusID string                `gorm:"type:uuid"`
+		Status   *models.HandlerStatus `gorm:"foreignKey:StatusID;references:ID"`
 	}
 	onEveryDriver(t, func(s tables) {
 		if (s.naming != models.Naming{}) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -33,7 +33,7 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
 
-// retry uses the primary key. An operator's machine may be ahead of the database's clock, which
+// retry uses the index on open statuses. An operator's machine may be ahead of the database's clock, which
 // limits the time (see at): otherwise nothing would run until then. The status is due from now on
 // and not since it was accepted, so that thousands of retried ones do not come before everything
 // newer. Only a manual deletion of the message, and the mark that a copy is published, change a
@@ -47,7 +47,7 @@ FROM {refs} AS c
 WHERE ` + isRef + ` AND (s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0)
 RETURNING {changed}`
 
-// discard uses the primary key, see retry.
+// discard uses the index on open statuses, see retry.
 const discard = `
 UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c
@@ -56,12 +56,12 @@ RETURNING {changed}`
 
 const (
 	unclaimed = `processing_started_at = NULL, worker_id = NULL, is_waiting = false, holds_lane = false, version = s.version + 1`
-	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND s.completed_at IS NULL`
+	isRef     = `{by id} s.id = c.id AND (c.version = 0 OR s.version = c.version) AND ` + base.OpenSQL
 )
 
-// stateNow uses the primary key.
+// stateNow uses the index on open statuses.
 const stateNow = `
-SELECT version, completed_at, outcome, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1`
+SELECT version, is_poisoned, processing_started_at, is_waiting FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
 
 func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
 	id, err := checkID("status ID", ref.StatusID)
@@ -111,18 +111,20 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string,
 		waiting bool
 	}
 	states, err := query(ctx, o, tx.Statement.ConnPool, stateNow, func(rows *sql.Rows, s *state) error {
-		var completed, processing store.Stamp
-		var outcome models.Outcome
+		var processing store.Stamp
 		var poisoned bool
-		err := rows.Scan(&s.version, &completed, &outcome, &poisoned, &processing, &s.waiting)
-		s.State = stateOf(completed.Time, outcome, poisoned, processing.Time)
+		err := rows.Scan(&s.version, &poisoned, &processing, &s.waiting)
+		s.State = stateOf(time.Time{}, "", poisoned, processing.Time)
 		return err
 	}, id)
 	if err != nil {
 		return err
 	}
-	if len(states) == 0 {
-		return ErrNotFound
+	switch {
+	case len(states) == 0 && version != 0:
+		return fmt.Errorf("%w: it has been completed, discarded or deleted", ErrStale)
+	case len(states) == 0:
+		return fmt.Errorf("%w: every status with this ID is completed, discarded or deleted", ErrNotFound)
 	}
 	s := states[0]
 	switch {
@@ -136,10 +138,8 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string,
 		return fmt.Errorf("%w: its attempt is running", ErrProcessing)
 	case s.waiting:
 		return fmt.Errorf("%w: it waits in its lane and runs after the status before it", ErrNotPoisoned)
-	case s.State == StatePending:
-		return fmt.Errorf("%w and not failing: it is pending and has not failed", ErrNotPoisoned)
 	default:
-		return fmt.Errorf("%w and not failing: it is %s", ErrNotPoisoned, s.State)
+		return fmt.Errorf("%w and not failing: it is pending and has not failed", ErrNotPoisoned)
 	}
 }
 

@@ -144,8 +144,13 @@ func TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried(t *testing.T) {
 					continue
 				case name == "retry" && id == "processing":
 					want = ops.ErrProcessing
+				case id == "done":
+					want = ops.ErrStale
 				}
 				require.ErrorIs(t, act(r.ref("mail", id)), want, "%s %s", name, id)
+				if id == "done" {
+					want = ops.ErrNotFound
+				}
 				require.ErrorIs(t, act(ops.Ref{StatusID: r.ref("mail", id).StatusID}), want, "%s %s", name, id)
 			}
 			ref := r.ref("mail", "poisoned")

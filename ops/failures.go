@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // Failures is an inbox's failures, grouped by their kind.
@@ -99,7 +100,7 @@ SELECT handler_key, fingerprint, number FROM groups WHERE fingerprint IS NOT NUL
 
 // countGroups uses the index on failures and reads the newest $2 statuses of each group before an
 // ID. It is MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What
-// is shown of a group is read by the primary key. Times are not compared again: our own form is
+// is shown of a group is read by the index on open statuses. Times are not compared again: our own form is
 // compared exactly here, other forms on SQLite to the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
@@ -122,7 +123,7 @@ counted AS (
 	FROM found GROUP BY handler_key, fingerprint
 )
 SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns + `
-FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} {/each}`
+FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} AND ` + base.OpenSQL + ` {/each}`
 
 // groupCount is what one statement has counted of a group.
 type groupCount struct {

@@ -163,15 +163,6 @@ type found struct {
 	looked  int
 }
 
-// ids returns the IDs of the statuses that were found.
-func (f found) ids() []string {
-	ids := make([]string, len(f.rows))
-	for i, h := range f.rows {
-		ids[i] = h.id
-	}
-	return ids
-}
-
 // find reads matching statuses from a place on, until it has limit rows or has read lookLimit rows. A list without
 // conditions takes one statement for each stage. A search with few matches continues after what it has read, in larger
 // steps.

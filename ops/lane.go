@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // laneCap is how many statuses ahead in a lane are counted.
@@ -27,8 +28,8 @@ WHERE lane_handler = $1 AND lane_key = $2 AND is_poisoned = $3 AND completed_at 
 ORDER BY sequence, id LIMIT 1`
 )
 
-// sequenceOf uses the primary key.
-const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1`
+// sequenceOf uses the index on open statuses.
+const sequenceOf = `SELECT sequence FROM {statuses} WHERE id = $1 AND ` + base.OpenSQL
 
 // placeInLane counts what is before a status in its own lane. After a rename, and while older rows
 // exist, a lane has two names, see contract 5.12; only the status's name counts here.

@@ -39,7 +39,7 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 	if err != nil {
 		return Page[Status]{}, err
 	}
-	rows, err := o.whole(ctx, out.ids())
+	rows, err := o.whole(ctx, out.rows)
 	if err != nil {
 		return Page[Status]{}, fmt.Errorf("list statuses: %w", err)
 	}

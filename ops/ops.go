@@ -114,7 +114,7 @@ func texts(dialect string, opts Options) *strings.Replacer {
 	} else {
 		statuses := columns.Quote(opts.Naming.HandlerStatuses())
 		names = append(names, "{attempts with a retry}",
-			base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"), "{each}", `CROSS JOIN `+statuses+` s ON s.id IN (SELECT id`)
+			base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"), "{each}", `CROSS JOIN `+statuses+` s ON (s.message_number, s.handler_key) IN (SELECT message_number, handler_key`)
 	}
 	return strings.NewReplacer(names...)
 }

@@ -80,8 +80,8 @@ func plansOf(o *Ops) []planned {
 		waiting   = statuses + "_waiting"
 		failures  = statuses + "_failures"
 		lane      = statuses + "_lane"
-		statusID  = statuses + "_pkey"
-		ofMessage = statuses + "_message_handler"
+		statusID  = statuses + "_open"
+		ofMessage = statuses + "_pkey"
 		auto      = "INDEX sqlite_autoindex_"
 	)
 	// search returns the arguments of a list from a place on, with this depth.
@@ -118,12 +118,12 @@ func plansOf(o *Ops) []planned {
 	return []planned{
 		{"listUnhandled", listUnhandled, unhandled, "inbox_messages_received_at", 1000 * 6,
 			"INDEX inbox_messages_received_at ((received_at,number)>(?,?) AND received_at<?)"},
-		{"listUnhandled", listUnhandled, unhandled, ofMessage, 1000 * 6, "INDEX " + ofMessage +
-			" (message_number=? AND handler_key=?)"},
+		{"listUnhandled", listUnhandled, unhandled, ofMessage, 1000 * 6, auto + statuses +
+			"_1 (message_number=? AND handler_key=?)"},
 		{"lockUnhandled", lockUnhandled, []any{`[7,1000001]`}, "inbox_messages_number", 10,
 			"INDEX inbox_messages_number (number=?)"},
-		{"addStatuses", addStatuses, []any{added, now, `["new","newer"]`, "new"}, ofMessage, 30, "INDEX " + ofMessage +
-			" (message_number=?"},
+		{"addStatuses", addStatuses, []any{added, now, `["new","newer"]`, "new"}, ofMessage, 30, auto + statuses +
+			"_1 (message_number=?"},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: lastID}, 51, hot), poisoned, 51 * 4, "INDEX " + poisoned +
 			" (handler_key=? AND id<?)"},
 		{"listPoisoned", listPoisoned, search(byPoisoned, place{ID: id(1005000)}, 5000, typed), poisoned,
@@ -143,8 +143,8 @@ func plansOf(o *Ops) []planned {
 			"inbox_messages_received_at", 1000 * 8,
 			"INDEX inbox_messages_received_at (received_at>? AND (received_at,number)<(?,?))"},
 		{"listReceived", listReceived, search(byReceived, place{At: instant(1000), Number: 1000}, 1000, Filter{
-			From: time.Date(2026, 1, 1, 12, 1, 12, 0, time.UTC)}), ofMessage, 115 * 8, "INDEX " + ofMessage +
-			" (message_number=?"},
+			From: time.Date(2026, 1, 1, 12, 1, 12, 0, time.UTC)}), ofMessage, 115 * 8, auto + statuses +
+			"_1 (message_number=?"},
 		{"listOfMessage", listOfMessage, search(byMessage, place{At: lastTime}, 51,
 			Filter{MessageID: "m7"}), "inbox_messages_pkey", 8, auto + "inbox_messages_1 (id=?)"},
 		{"countInPoisoned", countInPoisoned, search(byPoisoned, place{ID: lastID}, 5000, typed), poisoned, 2 * 5000, "INDEX " + poisoned +
@@ -165,12 +165,16 @@ func plansOf(o *Ops) []planned {
 		{"loadMessage", loadMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
 		{"previewMessage", previewMessage, append([]any{7}, o.cuts(PreviewBounds{Content: 10, Key: 10})...),
 			"inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
-		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), 1000}, statusID, 10, auto +
-			statuses + "_1 (id=?)"},
-		{"wholeRows", wholeRows, []any{fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001)), 1000}, "inbox_messages_number",
+		{"openRows", openRows, []any{fmt.Sprintf(`["%s","%s"]`, id(1000002), id(1000001)), 1000}, statusID, 10,
+			"INDEX " + statusID + " (id=?)"},
+		{"openRows", openRows, []any{fmt.Sprintf(`["%s","%s"]`, id(1000002), id(1000001)), 1000}, "inbox_messages_number",
 			10, "INDEX inbox_messages_number (number=?)"},
-		{"rowsOfMessage", rowsOfMessage, []any{1000001, mostListed}, ofMessage, 5, "INDEX " + ofMessage +
-			" (message_number=?"},
+		{"rowsOfMessages", rowsOfMessages, []any{`[7,1000001]`, 1000, fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001))},
+			ofMessage, 10, auto + statuses + "_1 (message_number=?"},
+		{"rowsOfMessages", rowsOfMessages, []any{`[7,1000001]`, 1000, fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001))},
+			"inbox_messages_number", 10, "INDEX inbox_messages_number (number=?)"},
+		{"rowsOfMessage", rowsOfMessage, []any{1000001, mostListed}, ofMessage, 5, auto + statuses +
+			"_1 (message_number=?"},
 		{"poisonedKeys", poisonedKeys, []any{mostKeys}, poisoned, 20, "INDEX " + poisoned + " (handler_key>?)"},
 		{"dueKeys", dueKeys, []any{mostKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
 		{"waitingKeys", waitingKeys, []any{mostKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
@@ -189,13 +193,13 @@ func plansOf(o *Ops) []planned {
 			" (lane_handler=? AND lane_key=? AND is_poisoned=? AND (sequence,id)<(?,?))"},
 		{"laneHead", laneHead, []any{lanes, 1, false}, lane, 2, "INDEX " + lane +
 			" (lane_handler=? AND lane_key=? AND is_poisoned=?)"},
-		{"sequenceOf", sequenceOf, []any{id(7)}, statusID, 1, auto + statuses + "_1 (id=?)"},
-		{"retry", retry, []any{refs, now}, statusID, 10, auto + statuses + "_1 (id=?)"},
-		{"discard", discard, []any{refs, now}, statusID, 10, auto + statuses + "_1 (id=?)"},
-		{"stateNow", stateNow, []any{id(7)}, statusID, 1, auto + statuses + "_1 (id=?)"},
+		{"sequenceOf", sequenceOf, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
+		{"retry", retry, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
+		{"discard", discard, []any{refs, now}, statusID, 10, "INDEX " + statusID + " (id=?)"},
+		{"stateNow", stateNow, []any{id(1000001)}, statusID, 1, "INDEX " + statusID + " (id=?)"},
 		{"lockMessage", lockMessage, []any{7}, "inbox_messages_number", 1, "INDEX inbox_messages_number (number=?)"},
-		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, "INDEX " + ofMessage + " (message_number=?)"},
-		{"statusesLeft", statusesLeft, []any{7}, ofMessage, 1, "INDEX " + ofMessage + " (message_number=?)"},
+		{"deleteStatuses", deleteStatuses, []any{1000001}, ofMessage, 2, auto + statuses + "_1 (message_number=?)"},
+		{"statusesLeft", statusesLeft, []any{7}, ofMessage, 1, auto + statuses + "_1 (message_number=?)"},
 		{"deleteMessage", deleteMessage, []any{7}, "inbox_messages_number", 2, "INDEX inbox_messages_number (number=?)"},
 		{"listEarliestRejected", listEarliestRejected, []any{o.stamp(time.Time{}), id(0), o.stamp(time.Time{}), 1000, 51, "", "topic", now,
 			"bad", 7}, "inbox_rejected_messages_rejected_at", 1000 * 5,

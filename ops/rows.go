@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -35,27 +36,57 @@ const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count,
 	(SELECT source FROM {messages} WHERE number = s.message_number),
 	(SELECT received_at FROM {messages} WHERE number = s.message_number)`
 
-// wholeRows uses the primary key.
-const wholeRows = `
-SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.id {= any ID} LIMIT $2`
+// openRows uses the index on open statuses, rowsOfMessages the statuses' primary key.
+const (
+	openRows = `
+SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.id {= any ID} AND ` + base.OpenSQL + ` LIMIT $2`
 
-// rowsOfMessage uses the unique index on (message_number, handler_key).
+	rowsOfMessages = `
+SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.message_number {= any} AND CAST(s.id AS text) {= any text} LIMIT $2`
+)
+
+// rowsOfMessage uses the statuses' primary key.
 const rowsOfMessage = `
 SELECT s.attempts, ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
 
-// whole returns the statuses with these IDs in the same order, without those that are gone.
-func (o *Ops) whole(ctx context.Context, ids []string) ([]row, error) {
-	list, err := jsonOf(ids)
-	if err != nil {
-		return nil, err
+// whole returns the statuses of hits in the same order, without those that are gone. Hits without a
+// message's number are of lists of open statuses: one that has been completed meanwhile is gone.
+func (o *Ops) whole(ctx context.Context, hits []hit) ([]row, error) {
+	place := make(map[string]int, len(hits))
+	var open, others []string
+	var numbers []int64
+	for i, h := range hits {
+		place[h.id] = i
+		if h.place.Number == 0 {
+			open = append(open, h.id)
+		} else {
+			others, numbers = append(others, h.id), append(numbers, h.place.Number)
+		}
 	}
-	rows, err := readRows(ctx, o, wholeRows, o.scanRow, list, len(ids))
-	if err != nil {
-		return nil, err
+	var rows []row
+	if len(open) > 0 {
+		list, err := jsonOf(open)
+		if err != nil {
+			return nil, err
+		}
+		if rows, err = readRows(ctx, o, openRows, o.scanRow, list, len(open)); err != nil {
+			return nil, err
+		}
 	}
-	place := make(map[string]int, len(ids))
-	for i, id := range ids {
-		place[id] = i
+	if len(others) > 0 {
+		of, err := jsonOf(numbers)
+		if err != nil {
+			return nil, err
+		}
+		list, err := jsonOf(others)
+		if err != nil {
+			return nil, err
+		}
+		found, err := readRows(ctx, o, rowsOfMessages, o.scanRow, of, len(others), list)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, found...)
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(place[a.ID], place[b.ID]) })
 	return rows, nil

@@ -190,7 +190,7 @@ const (
 	due    = `COALESCE(next_attempt_at, created_at)`
 )
 
-// Lists by message find the statuses by the unique index on (message_number, handler_key): up to
+// Lists by message find the statuses by their primary key: up to
 // $14 of each message. The message at the place is read again, because not all of its statuses may
 // have been returned.
 const (

@@ -153,16 +153,16 @@ func (c *completer) readBack(
 	ctx context.Context, batch []result, applied []bool, careful bool,
 ) (waiting []bool, err error) {
 	waiting = make([]bool, len(batch))
-	var ids []string
+	var refs []store.Ref
 	for i, r := range batch {
 		if !applied[i] && !r.Stale && (careful || r.tried || r.mayHaveCommitted()) {
-			ids = append(ids, r.claim.StatusID)
+			refs = append(refs, r.claim.Ref)
 		}
 	}
-	if len(ids) == 0 {
+	if len(refs) == 0 {
 		return waiting, nil
 	}
-	states, err := c.store.States(ctx, ids)
+	states, err := c.store.States(ctx, refs)
 	if err != nil {
 		return nil, err
 	}

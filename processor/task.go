@@ -150,10 +150,11 @@ func (r *runner) steps(g *group) *attempt.Steps {
 			})
 		},
 		Committed: func(ctx context.Context, a *attempt.Attempt) (bool, error) {
-			c := g.completions([]*attempt.Attempt{a})[0]
-			states, err := r.store.States(ctx, []string{c.StatusID})
-			s, found := states[c.StatusID]
-			return found && s.Completed && s.Version == c.Version+1, err
+			i := slices.IndexFunc(g.tasks, func(t *task) bool { return &t.Attempt == a })
+			ref := g.tasks[i].claim.Ref
+			states, err := r.store.States(ctx, []store.Ref{ref})
+			s, found := states[ref.StatusID]
+			return found && s.Completed && s.Version == ref.Version+1, err
 		},
 	}
 }

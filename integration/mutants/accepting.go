@@ -3,12 +3,12 @@ package main
 // acceptingMutants break accepting: each message is stored once, with a status for each handler.
 var acceptingMutants = []mutant{
 	{
-		Name:    "sqlite: the unique constraint is gone",
+		Name:    "sqlite: the primary key of statuses is gone",
 		Why:     "two accepts at once would leave two rows for one handler (contract 3.2)",
 		Package: "models/sql/sqlite",
 		In:      "0001_inbox.sql",
-		Old:     `CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler"`,
-		New:     `CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler"`,
+		Old:     `PRIMARY KEY ("message_number", "handler_key"),`,
+		New:     ``,
 		Test:    test{Package: "./internal/store/sqlite", Run: "^TestSQLite$/accept"},
 	},
 	{

@@ -9,6 +9,7 @@ import (
 // Ref identifies a status at a version.
 type Ref struct {
 	StatusID       string
+	MessageNumber  int64
 	MessageID      string
 	HandlerKey     string
 	Version        int64
@@ -21,11 +22,10 @@ type Ref struct {
 // Sibling is a status of the same message under another key.
 type Sibling struct {
 	Ref
-	MessageNumber int64
-	Processing    bool
-	Poisoned      bool
-	Completed     bool
-	Outcome       models.Outcome
+	Processing bool
+	Poisoned   bool
+	Completed  bool
+	Outcome    models.Outcome
 }
 
 // Completion ends a status that is at Version.

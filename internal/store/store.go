@@ -185,9 +185,9 @@ type Completer interface {
 	CurrentTx(ctx context.Context, tx *gorm.DB, completions []Completion) (current []bool, err error)
 	// Settle gives claims back: failed, poisoned, snoozed or released. See Complete for locked.
 	Settle(ctx context.Context, settlements []Settlement, locked Locked) (applied []bool, err error)
-	// States reads statuses back, to find out the outcome of a write whose response was lost. IDs
-	// without a row are missing in the result.
-	States(ctx context.Context, statusIDs []string) (map[string]State, error)
+	// States reads statuses back by the message numbers and handler keys of refs, to find out the outcome of a
+	// write whose response was lost. The result is by status ID and lacks those without a row.
+	States(ctx context.Context, refs []Ref) (map[string]State, error)
 	// Siblings returns the statuses of these messages under these keys.
 	Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error)
 }

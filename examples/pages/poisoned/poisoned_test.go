@@ -156,7 +156,7 @@ func TestQueriesFindWhatIsWrong(t *testing.T) {
 		require.NoError(t, tx.Exec("SET LOCAL enable_seqscan = off").Error) // the tables are small
 		for file, index := range map[string]string{
 			"failures.sql": "inbox_handler_statuses_poisoned", "due.sql": "inbox_handler_statuses_due",
-			"message.sql": "inbox_handler_statuses_message_handler"} {
+			"message.sql": "inbox_handler_statuses_pkey"} {
 			var plan []string
 			require.NoError(t, tx.Raw("EXPLAIN "+text(t, file)).Scan(&plan).Error)
 			require.Contains(t, strings.Join(plan, "\n"), index)

@@ -46,8 +46,8 @@ func noteClaims(
 			message := asStored(batch.Messages[i], batch.Now)
 			message.Number = models.MessageNumber(row.Number)
 			claims = append(claims, store.Claim{
-				Ref: store.Ref{StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: firstVersion,
-					Lane: row.Lane},
+				Ref: store.Ref{StatusID: row.ID, MessageNumber: row.Number, MessageID: row.MessageID,
+					HandlerKey: row.HandlerKey, Version: firstVersion, Lane: row.Lane},
 				CreatedAt: at.CreatedAt, Due: at.CreatedAt, Message: message,
 			})
 		}

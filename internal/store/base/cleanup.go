@@ -108,19 +108,16 @@ func Assemble(
 	return found
 }
 
-// Deletions returns what is to be deleted: the numbers of whole messages, and statuses at their
-// versions.
-func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []string, versions []int64) {
-	whole, statuses, versions = []int64{}, []string{}, []int64{} // nil would be NULL
+// Deletions returns what is to be deleted: the numbers of whole messages, and statuses.
+func Deletions(expired []store.ExpiredMessage) (whole []int64, statuses []models.HandlerStatus) {
+	whole = []int64{} // nil would be NULL
 	for _, e := range expired {
 		if !e.Stays {
 			whole = append(whole, int64(e.Message.Number))
 		}
-		for _, s := range e.Statuses {
-			statuses, versions = append(statuses, s.ID), append(versions, int64(s.Version))
-		}
+		statuses = append(statuses, e.Statuses...)
 	}
-	return whole, statuses, versions
+	return whole, statuses
 }
 
 // ScanSized scans a number and a size.

@@ -112,13 +112,13 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 }
 
 // RefColumns are the columns that ScanRef scans.
-const RefColumns = `id, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
+const RefColumns = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
 
 // ScanRef scans a status at its version.
 func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	var lane LaneColumns
-	err := rows.Scan(&r.StatusID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount,
-		&lane.Handler, &lane.Key)
+	err := rows.Scan(&r.StatusID, &r.MessageNumber, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount,
+		&r.AbandonedCount, &lane.Handler, &lane.Key)
 	r.Lane = lane.Lane()
 	return err
 }

@@ -8,6 +8,10 @@ import (
 
 // The statements of all dialects. Only the form of their parameters differs.
 
+// OpenSQL is the condition of the index that finds statuses by ID if they are not completed. Only
+// statements with this very condition use that index.
+const OpenSQL = `CASE WHEN completed_at IS NULL THEN true ELSE false END`
+
 // PostgresAttemptsSQL is the column attempts of the row with one more entry, a JSON object. The
 // oldest entry is dropped beyond columns.MaxAttempts.
 func PostgresAttemptsSQL(row, entry string) string {

@@ -73,16 +73,15 @@ JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`
 
-// acceptKeysSQL reads the statuses of known messages by the unique index on (message_number,
-// handler_key). It is a statement of its own after the lock, so that its snapshot shows what the
-// accept that held the lock before has added. LATERAL, kept by OFFSET, forces the index: with a
-// list of numbers the planner might scan a table that has no statistics.
+// acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a statement of
+// its own after the lock, so that its snapshot shows what the accept that held the lock before has
+// added. LATERAL, kept by OFFSET, forces the index: with a list of numbers the planner might scan a
+// table that has no statistics.
 const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
-// acceptStatusesSQL inserts the statuses that are missing. It finds conflicts by the unique index
-// on (message_number, handler_key).
+// acceptStatusesSQL inserts the statuses that are missing. It finds conflicts by handler_statuses_pkey.
 var acceptStatusesSQL = `
 WITH added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
@@ -95,8 +94,8 @@ WITH added AS (
 )
 SELECT id FROM added`
 
-// acceptDeleteSQL deletes statuses by handler_statuses_pkey.
-const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
+// acceptDeleteSQL deletes new statuses by handler_statuses_open.
+const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND ` + base.OpenSQL
 
 // acceptRejectedSQL stores rejected messages. It finds conflicts by the unique index on the
 // coordinates. Existing rows are locked, so that a batch in which nothing is new also waits for the

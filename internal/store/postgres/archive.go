@@ -20,8 +20,7 @@ const expiredMessagesSQL = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number = ANY ($1::bigint[])`
 
-// expiredStatusesSQL uses the unique index on (message_number, handler_key). For LATERAL and
-// OFFSET, see acceptKeysSQL.
+// expiredStatusesSQL uses handler_statuses_pkey. For LATERAL and OFFSET, see acceptKeysSQL.
 const expiredStatusesSQL = `
 SELECT id::text, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, fingerprint, created_at,
 	processing_started_at, worker_id::text, next_attempt_at, is_poisoned, published_at, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane, poisoned_at, attempts
@@ -31,11 +30,11 @@ CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFF
 // deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived. For
 // the sub-selects, see completionsSQL.
 const deleteStatusesSQL = `
-DELETE FROM {statuses} s USING unnest((SELECT $1::text[]::uuid[]), (SELECT $2::bigint[])) AS a(id, version)
-WHERE s.id = a.id AND s.version = a.version AND s.completed_at IS NOT NULL`
+DELETE FROM {statuses} s USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS a(number, handler_key, version)
+WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.version = a.version AND s.completed_at IS NOT NULL`
 
 // deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by the
-// unique index on (message_number, handler_key). The latter also serves the cascade, which has
+// handler_statuses_pkey. The latter also serves the cascade, which has
 // nothing left to delete. The statement's snapshot is younger than the locks, so it shows whatever
 // an accept has added.
 const deleteMessagesSQL = `
@@ -79,8 +78,13 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 			_, found := slices.BinarySearch(locked, int64(e.Message.Number))
 			return !found
 		})
-		whole, statuses, versions := base.Deletions(ours)
-		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), statuses, versions); err != nil {
+		whole, statuses := base.Deletions(ours)
+		n := len(statuses)
+		ofMessages, keys, versions := make([]int64, n), make([]string, n), make([]int64, n)
+		for i, s := range statuses {
+			ofMessages[i], keys[i], versions[i] = s.MessageNumber, s.HandlerKey, int64(s.Version)
+		}
+		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), ofMessages, keys, versions); err != nil {
 			return err
 		}
 		result.Messages, err = store.Exec(ctx, pool, p.Text(deleteMessagesSQL), whole)

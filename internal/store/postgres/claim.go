@@ -93,7 +93,7 @@ const claimColumnsSQL = `id, message_number, message_id, handler_key, version, e
 const claimResultSQL = `
 SELECT c.id, c.message_id, c.handler_key, c.version, c.error_count, c.abandoned_count, c.requeued_count, c.created_at, c.due,
 	c.lane_handler, c.lane_key,
-	m.number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
+	c.message_number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
 
 // nextDueSQL uses the due index: per key the first row after now.
 const nextDueSQL = `
@@ -106,7 +106,7 @@ CROSS JOIN LATERAL (
 	LIMIT 1
 ) s`
 
-// siblingsSQL uses the unique index on (message_number, handler_key). For LATERAL and OFFSET, see
+// siblingsSQL uses handler_statuses_pkey. For LATERAL and OFFSET, see
 // acceptKeysSQL.
 const siblingsSQL = `
 SELECT s.* FROM unnest($1::bigint[]) AS k(number)
@@ -185,8 +185,9 @@ func scanClaim(rows *sql.Rows, c *store.Claim) error {
 	var lane base.LaneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount,
 		&c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
-		&m.Number, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType, &m.Properties,
-		&m.OrderingKey, &m.ReceivedAt)
+		&c.MessageNumber, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType,
+		&m.Properties, &m.OrderingKey, &m.ReceivedAt)
+	m.Number = sql.NullInt64{Int64: c.MessageNumber, Valid: m.Namespace.Valid}
 	c.CreatedAt, c.Due = c.CreatedAt.UTC(), c.Due.UTC()
 	c.Lane, c.Message = lane.Lane(), m.Message(c.MessageID)
 	return err

@@ -73,7 +73,8 @@ type claimRow struct {
 	version                                                                 int64
 	errorCount, abandonedCount, requeuedCount                               int
 	createdAt, due, receivedAt                                              pgtype.Timestamptz
-	laneHandler, laneKey, number                                            pgtype.Int8
+	laneHandler, laneKey                                                    pgtype.Int8
+	number                                                                  int64
 	content, orderingKey                                                    []byte
 }
 
@@ -91,15 +92,16 @@ func (r *claimRow) targets() []any {
 func (r *claimRow) claim() store.Claim {
 	c := store.Claim{
 		Ref: store.Ref{
-			StatusID: uuid.UUID(r.id.Bytes).String(), MessageID: r.messageID, HandlerKey: r.handlerKey.text, Version: r.version,
+			StatusID: uuid.UUID(r.id.Bytes).String(), MessageNumber: r.number, MessageID: r.messageID,
+			HandlerKey: r.handlerKey.text, Version: r.version,
 			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount,
 			Lane: base.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
 		},
 		RequeuedCount: r.requeuedCount, CreatedAt: r.createdAt.Time.UTC(), Due: r.due.Time.UTC(),
 	}
-	if r.number.Valid {
+	if r.receivedAt.Valid { // else the message's row is gone
 		c.Message = &models.Message{
-			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number.Int64),
+			ID: r.messageID, Namespace: r.namespace.text, Number: models.MessageNumber(r.number),
 			TransportName: r.transportName.text, Type: r.messageType.text,
 			Source: r.source.text, Content: base.Filled(r.content), ContentType: r.contentType.text,
 			SerializedProperties: r.properties.text,

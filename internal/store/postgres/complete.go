@@ -12,28 +12,28 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// completeSQL uses handler_statuses_pkey. To find a row by its place would seem cheaper, but reading
+// completeSQL uses handler_statuses_open. To find a row by its place would seem cheaper, but reading
 // a page by an index also removes the row's versions from before its claim: only then has the page
 // room for the new version. Completing also ends being poisoned, so that a completed row has no
 // other state.
 const completeSQL = `
 UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
-WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
-// completeOneSQL uses handler_statuses_pkey.
+// completeOneSQL uses handler_statuses_open.
 const completeOneSQL = `
 UPDATE {statuses} s SET ` + completedSQL + `
 FROM (VALUES ($4::text)) AS c(outcome)
-WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND s.completed_at IS NULL`
+WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND ` + base.OpenSQL
 
 // completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
-	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::text)::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::text)::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
-WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
 // completionsSQL is the batch of a completion. Its arrays are sub-selects, which hide their lengths
@@ -46,11 +46,11 @@ FROM unnest((SELECT $2::text::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text::
 const completedSQL = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
-// currentSQL uses handler_statuses_pkey. For the sub-selects, see completionsSQL.
+// currentSQL uses handler_statuses_open. For the sub-selects, see completionsSQL.
 const currentSQL = `
 SELECT c.position - 1
 FROM unnest((SELECT $1::text[]::uuid[]), (SELECT $2::bigint[])) WITH ORDINALITY AS c(id, version, position)
-JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND s.completed_at IS NULL`
+JOIN {statuses} s ON s.id = c.id AND s.version = c.version AND ` + base.OpenSQL
 
 func (p *Store) Complete(
 	ctx context.Context, completions []store.Completion, at time.Time, locked store.Locked,

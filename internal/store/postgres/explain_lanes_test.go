@@ -130,7 +130,7 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 	execute(`UPDATE inbox_handler_statuses SET is_poisoned = true, is_waiting = false, version = version + 1
 		WHERE lane_key = ? AND substr(message_id, 2)::int <= 20000`, blocked)
 	check("advance a lane that skips poisoned rows", advanceSQL, []any{names[:1], []int64{blocked}, []bool{true}, now}, 20,
-		100, "inbox_handler_statuses_pkey")
+		100, "inbox_handler_statuses_open")
 	keys, err := p.AdvanceLanes(t.Context(), []store.LaneRequest{{LaneRule: store.LaneRule{Handlers: []int64{mail},
 		SkipPoisoned: true}, Key: blocked}}, now)
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func numbers(list []int64) string {
 
 // advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows
 // and the others. It checks by the index on claimed lanes that no row of the lane is claimed. It
-// updates the row by handler_statuses_pkey and not by its place: if the row changes at this moment,
+// updates the row by handler_statuses_open and not by its place: if the row changes at this moment,
 // PostgreSQL then checks its new version.
 const advanceSQL = `
 WITH turns AS (
@@ -47,7 +47,7 @@ WITH turns AS (
 	))
 ), freed AS (
 	UPDATE {statuses} SET is_waiting = false, version = version + 1
-	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting)) AND is_waiting
+	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting)) AND is_waiting AND ` + base.OpenSQL + `
 	RETURNING handler_key
 )
 SELECT handler_key FROM freed

@@ -62,10 +62,10 @@ func TestPostgresPlans(t *testing.T) {
 	const (
 		due       = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 		place     = "Tid Scan inbox_handler_statuses"
-		statusID  = "inbox_handler_statuses_pkey"
+		statusID  = "inbox_handler_statuses_open"
 		messageID = "inbox_messages_pkey"
 		number    = "inbox_messages_number"
-		byMessage = "inbox_handler_statuses_message_handler"
+		byMessage = "inbox_handler_statuses_pkey"
 		pending   = "inbox_handler_statuses_due" // all pending rows, for sweeps
 		lane      = "inbox_handler_statuses_lane\n"
 		holder    = "inbox_handler_statuses_lane_holder"
@@ -137,8 +137,8 @@ func TestPostgresPlans(t *testing.T) {
 		{"settleSQL", settleSQL, []any{ids, versions, counts, counts, errors, times, flags, errors, times}, []string{statusID}, 300},
 		{"settleUnlockedSQL", settleUnlockedSQL, []any{ids, versions, counts, counts, errors, times, flags, errors, times},
 			[]string{statusID}, 500},
-		{"statesSQL", statesSQL, []any{ids}, []string{statusID}, 300},
-		{"lockStateSQL", lockStateSQL, []any{ids}, []string{statusID}, 300},
+		{"statesSQL", statesSQL, []any{messages, keys}, []string{byMessage}, 300},
+		{"lockStateSQL", lockStateSQL, []any{messages, keys}, []string{byMessage}, 300},
 
 		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now}, []string{lane}, 20},
 		{"WaitingLanesSQL", base.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100},
@@ -183,7 +183,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"expiredSizesSQL", expiredSizesSQL, []any{messages}, []string{number}, 300},
 		{"expiredMessagesSQL", expiredMessagesSQL, []any{messages}, []string{number}, 300},
 		{"expiredStatusesSQL", expiredStatusesSQL, []any{messages}, []string{byMessage}, 300},
-		{"deleteStatusesSQL", deleteStatusesSQL, []any{ids, versions}, []string{statusID}, 300},
+		{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions}, []string{byMessage}, 300},
 		{"deleteMessagesSQL", deleteMessagesSQL, []any{messages}, []string{number, byMessage}, 500},
 		{"addMarkerSQL", addMarkerSQL, []any{"m1", "hot", "t", now, now, "10s", ""}, nil, 10},
 		{"hasMarkerSQL", hasMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 1},
@@ -249,7 +249,9 @@ func TestFullBatchesReadTheirRowsOnly(t *testing.T) {
 		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n, 'h', now(), '' FROM generate_series(1, %d) n`, rows))
 	ids, versions, outcomes := make([]string, batch), make([]int64, batch), make([]string, batch)
 	messageIDs, namespaces, hashes := make([]string, batch), make([]string, batch), make([][]byte, batch)
+	messages, keys := make([]int64, batch), make([]string, batch)
 	for i := range ids {
+		messages[i], keys[i] = int64(20*i+1), "h"
 		ids[i], messageIDs[i] = fmt.Sprintf("00000000-0000-7000-8000-%012x", 20*i+1), fmt.Sprint("m", 20*i+1)
 	}
 	counts, flags := make([]int32, batch), make([]bool, batch)
@@ -266,9 +268,10 @@ func TestFullBatchesReadTheirRowsOnly(t *testing.T) {
 			{"completeSQL", completeSQL, []any{million, listed(ids), versions, listed(outcomes)}},
 			{"completeUnlockedSQL", completeUnlockedSQL, []any{million, listed(ids), versions, listed(outcomes)}},
 			{"currentSQL", currentSQL, []any{ids, versions}},
+			{"statesSQL", statesSQL, []any{messages, keys}},
 			{"settleSQL", settleSQL, settled},
 			{"settleUnlockedSQL", settleUnlockedSQL, settled},
-			{"deleteStatusesSQL", deleteStatusesSQL, []any{ids, versions}},
+			{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions}},
 			{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, namespaces}},
 		} {
 			t.Run(fmt.Sprintf("%s, analyzed %t", each.name, analyzed), func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// publishingSQL lists by the indexes on unpublished rows. It loads and marks rows by their primary keys, and
-// finds messages by the unique index on their numbers.
+// publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open
+// statuses and rejected messages by their primary key, and finds messages by the unique index on their numbers.
 var publishingSQL = base.Publishing{
 	Statuses: `
 SELECT id::text, version FROM {statuses} s
@@ -21,14 +21,14 @@ SELECT s.error_count, s.abandoned_count, s.last_error, s.message_id, m.number, m
 	CASE WHEN f.fits THEN m.content END, m.content_type, CASE WHEN f.fits THEN m.serialized_properties END, m.ordering_key, m.received_at
 FROM {statuses} s LEFT JOIN {messages} m ON m.number = s.message_number
 	LEFT JOIN (SELECT true AS fits) f ON octet_length(m.content) + octet_length(m.serialized_properties) <= $2
-WHERE s.id = $1::text::uuid AND s.is_poisoned AND s.completed_at IS NULL`,
+WHERE s.id = $1::text::uuid AND s.is_poisoned AND ` + base.OpenSQL,
 	Record: `
 SELECT id::text, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, CASE WHEN f.fits THEN "key" END,
 	"value" IS NOT NULL, CASE WHEN f.fits THEN "value" END, CASE WHEN f.fits THEN headers END, reason, rejected_at
 FROM {rejected} r
 	LEFT JOIN (SELECT true AS fits) f ON COALESCE(octet_length("key"), 0) + COALESCE(octet_length("value"), 0) + octet_length(headers) <= $2
 WHERE r.id = $1::text::uuid`,
-	MarkStatus:   `UPDATE {statuses} SET published_at = $3::timestamptz WHERE id = $1::text::uuid AND version = $2 AND is_poisoned`,
+	MarkStatus:   `UPDATE {statuses} SET published_at = $3::timestamptz WHERE id = $1::text::uuid AND version = $2 AND is_poisoned AND ` + base.OpenSQL,
 	MarkRejected: `UPDATE {rejected} SET published_at = $2::timestamptz WHERE id = $1::text::uuid`,
 }
 

@@ -10,21 +10,21 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// settleSQL uses handler_statuses_pkey. A poisoned row has no next attempt. For the sub-selects, see
+// settleSQL uses handler_statuses_open. A poisoned row has no next attempt. For the sub-selects, see
 // completionsSQL.
 var settleSQL = `
 UPDATE {statuses} s SET ` + settledSQL + `
-WHERE s.id = c.id AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
 // settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked meanwhile and
 // is free again has another version, which PostgreSQL checks after locking.
 var settleUnlockedSQL = `
 WITH free AS MATERIALIZED (
-	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $1::text[])::uuid[]) AND completed_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $1::text[])::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {statuses} s SET ` + settledSQL + `
-WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND s.completed_at IS NULL
+WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
 var settledSQL = `error_count = c.error_count, abandoned_count = c.abandoned_count,

@@ -9,35 +9,44 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// statesSQL uses handler_statuses_pkey.
+// statesSQL uses handler_statuses_pkey: the index on IDs has no completed rows. For the sub-selects,
+// see completionsSQL.
 const statesSQL = `
-SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
-FROM {statuses} WHERE id = ANY ($1::text[]::uuid[])`
+SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
+FROM ` + statesOfSQL
 
 // lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it.
-const lockStateSQL = `SELECT 1 FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) LIMIT 1 FOR KEY SHARE SKIP LOCKED`
+const lockStateSQL = `SELECT 1 FROM ` + statesOfSQL + ` LIMIT 1 FOR KEY SHARE OF s SKIP LOCKED`
+
+const statesOfSQL = `unnest((SELECT $1::bigint[]), (SELECT $2::text[])) AS k(number, handler_key)
+JOIN {statuses} s ON s.message_number = k.number AND s.handler_key = k.handler_key`
 
 // errUnconfirmed means that no row could be locked. The next try may find one that can.
 var errUnconfirmed = errors.New("their rows are locked by others, and without a lock it is open whether the synchronous standby has them")
 
-func (p *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
-	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(statesSQL), base.ScanState, statusIDs)
-	var ended []string
-	for _, row := range rows {
-		if !row.Processing {
-			ended = append(ended, row.ID)
+func (p *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.State, error) {
+	numbers, keys := make([]int64, len(refs)), make([]string, len(refs))
+	for i, ref := range refs {
+		numbers[i], keys[i] = ref.MessageNumber, ref.HandlerKey
+	}
+	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(statesSQL), base.ScanState, numbers, keys)
+	states := base.ByID(rows)
+	numbers, keys = numbers[:0], keys[:0]
+	for _, ref := range refs {
+		if state, found := states[ref.StatusID]; found && !state.Processing {
+			numbers, keys = append(numbers, ref.MessageNumber), append(keys, ref.HandlerKey)
 		}
 	}
-	if err == nil && len(ended) > 0 {
+	if err == nil && len(keys) > 0 {
 		var locked []int
-		if locked, err = confirmed(ctx, p, lockStateSQL, ended); err == nil && len(locked) == 0 {
+		if locked, err = confirmed(ctx, p, lockStateSQL, numbers, keys); err == nil && len(locked) == 0 {
 			err = errUnconfirmed
 		}
 	}
 	if err != nil {
 		return nil, base.Doing("read statuses back", err)
 	}
-	return base.ByID(rows), nil
+	return states, nil
 }
 
 // claimsOfSQL reads pending rows by the due index, which holds no others. There is no index on

@@ -86,7 +86,7 @@ ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, worker_id IS NOT NULL`
 
 // acceptDeleteSQL uses the primary key.
-const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
+const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1)) AND ` + base.OpenSQL
 
 // acceptRejectedSQL inserts one row and finds a conflict by the unique index on the coordinates.
 // Rejected messages are rare, so each takes a statement.

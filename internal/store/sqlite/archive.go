@@ -19,7 +19,7 @@ const expiredMessagesSQL = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key, ordering_key IS NOT NULL, received_at
 FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
-// expiredStatusesSQL uses the unique index on (message_number, handler_key).
+// expiredStatusesSQL uses the statuses' primary key.
 const expiredStatusesSQL = `
 SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, requeued_count, last_error, fingerprint, created_at,
 	processing_started_at, worker_id, next_attempt_at, is_poisoned, published_at, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane, poisoned_at, attempts
@@ -31,7 +31,8 @@ FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
 const deleteStatusesSQL = `
 DELETE FROM {statuses} WHERE rowid IN (
 	SELECT s.rowid FROM json_each(?1) a
-	CROSS JOIN {statuses} s ON s.id = json_extract(a.value, '$[0]') AND s.version = json_extract(a.value, '$[1]')
+	CROSS JOIN {statuses} s ON s.message_number = json_extract(a.value, '$[0]') AND s.handler_key = json_extract(a.value, '$[1]')
+		AND s.version = json_extract(a.value, '$[2]')
 	WHERE s.completed_at IS NOT NULL
 )`
 
@@ -64,10 +65,10 @@ func (s *Store) LoadExpired(
 // DeleteExpired begins with a write and so holds the file's only write lock: no accept can run
 // between deleting the statuses and deleting their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
-	whole, statuses, versions := base.Deletions(expired)
-	refs := make([][2]any, len(statuses))
-	for i, id := range statuses {
-		refs[i] = [2]any{id, versions[i]}
+	whole, statuses := base.Deletions(expired)
+	refs := make([][3]any, len(statuses))
+	for i, s := range statuses {
+		refs[i] = [3]any{s.MessageNumber, s.HandlerKey, s.Version}
 	}
 	refList, err := jsonList(refs)
 	if err != nil {

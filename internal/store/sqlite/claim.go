@@ -54,7 +54,7 @@ WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_w
 ORDER BY COALESCE(next_attempt_at, created_at), id
 LIMIT 1`
 
-// siblingsSQL uses the unique index on (message_number, handler_key).
+// siblingsSQL uses the primary key.
 const siblingsSQL = `
 SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
 	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
@@ -129,9 +129,10 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
 	var lane base.LaneColumns
 	c.Message = new(models.Message)
-	err := rows.Scan(append([]any{&c.StatusID, &c.Message.Number, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
+	err := rows.Scan(append([]any{&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
 		&c.AbandonedCount, &c.RequeuedCount, &created, &due,
 		&lane.Handler, &lane.Key}, more...)...)
+	c.Message.Number = models.MessageNumber(c.MessageNumber)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
 	return err
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// completeSQL finds rows by their primary key.
+// completeSQL uses the index on open statuses.
 const completeSQL = `
 UPDATE {statuses} SET ` + completedSQL + `
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS outcome FROM json_each(?2)) AS c
-WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
+WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND ` + base.OpenSQL + `
 RETURNING id, version - 1`
 
-// currentSQL uses the primary key. It changes nothing, but takes the file's write lock.
+// currentSQL uses the index on open statuses. It changes nothing, but takes the file's write lock.
 const currentSQL = `
 UPDATE {statuses} SET version = {statuses}.version
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1)) AS c
-WHERE {statuses}.completed_at IS NULL AND {statuses}.id = c.id AND {statuses}.version = c.version
+WHERE ` + base.OpenSQL + ` AND {statuses}.id = c.id AND {statuses}.version = c.version
 RETURNING id, version`
 
 const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,

@@ -145,7 +145,7 @@ JOIN {statuses} f ON f.rowid = (
 // freeSQL uses the primary key.
 const freeSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
-WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting
+WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting AND ` + base.OpenSQL + `
 RETURNING handler_key`
 
 // first is a row of firstsSQL.

@@ -26,10 +26,10 @@ func TestSQLitePlans(t *testing.T) {
 	now := store.SQLiteTime(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
 	const (
 		due        = "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>"
-		statusID   = "USING INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"
+		statusID   = "USING INDEX inbox_handler_statuses_open (id=?)"
 		messageID  = "USING INDEX sqlite_autoindex_inbox_messages_1 (id=? AND namespace=?)"
 		number     = "INDEX inbox_messages_number (number=?)"
-		byMessage  = "INDEX inbox_handler_statuses_message_handler (message_number=?"
+		byMessage  = "INDEX sqlite_autoindex_inbox_handler_statuses_1 (message_number=?"
 		lane       = "INDEX inbox_handler_statuses_lane (lane_handler=? AND lane_key=?"
 		rejectedID = "USING INDEX sqlite_autoindex_inbox_rejected_messages_1 (id=?)"
 		holder     = "INDEX inbox_handler_statuses_lane_holder (lane_handler=? AND lane_key=?)"
@@ -80,7 +80,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"siblingsSQL", siblingsSQL, []any{"[]", "[]"}, byMessage},
 		{"completeSQL", completeSQL, []any{now, "[]"}, statusID},
 		{"settleSQL", settleSQL, []any{"[]"}, statusID},
-		{"statesSQL", statesSQL, []any{"[]"}, statusID},
+		{"statesSQL", statesSQL, []any{"[]"}, byMessage},
 		{"claimsOfSQL", claimsOfSQL, []any{"w", 10}, "USING INDEX inbox_handler_statuses_due"},
 		{"oldestClaimsOfSQL", oldestClaimsOfSQL, []any{"w", "mail", 10},
 			"USING INDEX inbox_handler_statuses_due (handler_key=?)"},
@@ -102,7 +102,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"expiredSizesSQL", expiredSizesSQL, []any{"[]"}, number},
 		{"expiredMessagesSQL", expiredMessagesSQL, []any{"[]"}, number},
 		{"expiredStatusesSQL", expiredStatusesSQL, []any{"[]"}, byMessage},
-		{"deleteStatusesSQL", deleteStatusesSQL, []any{"[]"}, statusID},
+		{"deleteStatusesSQL", deleteStatusesSQL, []any{"[]"}, byMessage},
 		{"hasMarkerSQL", hasMarkerSQL, []any{"m", "h", ""},
 			"INDEX sqlite_autoindex_inbox_markers_1 (message_id=? AND handler_key=? AND namespace=?)"},
 		{"deleteMarkersSQL", deleteMarkersSQL, []any{now, 10}, "INDEX inbox_markers_expires_at (expires_at<?)"},
@@ -116,7 +116,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"acceptStatusesSQL", acceptStatusesSQL, []any{"[]", 1, now}, "SCAN r VIRTUAL TABLE"},
 		{"acceptClaimedSQL", acceptClaimedSQL, []any{"[]", 1, now, "w"},
 			"USING INDEX sqlite_autoindex_inbox_workers_1 (id=?)"},
-		{"acceptDeleteSQL", acceptDeleteSQL, []any{"[]"}, "INDEX sqlite_autoindex_inbox_handler_statuses_1 (id=?)"},
+		{"acceptDeleteSQL", acceptDeleteSQL, []any{"[]"}, "INDEX inbox_handler_statuses_open (id=?)"},
 		{"anyDueSQL", anyDueSQL, []any{now, "mail"}, due},
 		{"currentSQL", currentSQL, []any{"[]"}, statusID},
 		{"deleteWorkersSQL", deleteWorkersSQL, []any{"[]"}, "USING INDEX inbox_handler_statuses_due"},

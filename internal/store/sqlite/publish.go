@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// publishingSQL lists by the indexes on unpublished rows. It loads and marks rows by their primary keys, and
-// finds messages by the unique index on their numbers.
+// publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open
+// statuses and rejected messages by their primary key, and finds messages by the unique index on their numbers.
 var publishingSQL = base.Publishing{
 	Statuses: `
 SELECT id, version FROM {statuses} s
@@ -21,14 +21,14 @@ SELECT s.error_count, s.abandoned_count, s.last_error, s.message_id, m.number, m
 	CASE WHEN f.fits THEN m.content END, m.content_type, CASE WHEN f.fits THEN m.serialized_properties END, m.ordering_key, m.received_at
 FROM {statuses} s LEFT JOIN {messages} m ON m.number = s.message_number
 	LEFT JOIN (SELECT true AS fits) f ON length(CAST(m.content AS blob)) + length(CAST(m.serialized_properties AS blob)) <= ?2
-WHERE s.id = ?1 AND s.is_poisoned AND s.completed_at IS NULL`,
+WHERE s.id = ?1 AND s.is_poisoned AND ` + base.OpenSQL,
 	Record: `
 SELECT id, channel, topic, "partition", record_offset, record_timestamp, "key" IS NOT NULL, CASE WHEN f.fits THEN "key" END,
 	"value" IS NOT NULL, CASE WHEN f.fits THEN "value" END, CASE WHEN f.fits THEN headers END, reason, rejected_at
 FROM {rejected} r
 	LEFT JOIN (SELECT true AS fits) f ON COALESCE(length(CAST("key" AS blob)), 0) + COALESCE(length(CAST("value" AS blob)), 0) + length(CAST(headers AS blob)) <= ?2
 WHERE r.id = ?1`,
-	MarkStatus:   `UPDATE {statuses} SET published_at = ?3 WHERE id = ?1 AND version = ?2 AND is_poisoned`,
+	MarkStatus:   `UPDATE {statuses} SET published_at = ?3 WHERE id = ?1 AND version = ?2 AND is_poisoned AND ` + base.OpenSQL,
 	MarkRejected: `UPDATE {rejected} SET published_at = ?2 WHERE id = ?1`,
 }
 

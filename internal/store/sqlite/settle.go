@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// settleSQL finds rows by their primary key. A poisoned row has no next attempt.
+// settleSQL uses the index on open statuses. A poisoned row has no next attempt.
 var settleSQL = `
 UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
 	last_error = COALESCE(c.last_error, {statuses}.last_error),
@@ -26,7 +26,7 @@ FROM (
 		json_extract(value, '$[7]') AS fingerprint, json_extract(value, '$[8]') AS failed_at
 	FROM json_each(?1)
 ) AS c
-WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND {statuses}.completed_at IS NULL
+WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND ` + base.OpenSQL + `
 RETURNING id, version - 1`
 
 // failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has

@@ -8,10 +8,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// statesSQL uses the primary key.
+// statesSQL uses the primary key: the index on IDs has no completed rows.
 const statesSQL = `
-SELECT id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
-FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1))`
+SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
+FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = json_extract(k.value, '$[0]') AND s.handler_key = json_extract(k.value, '$[1]')`
 
 // claimsOfSQL reads pending rows by the due index, which holds no others.
 const claimsOfSQL = `
@@ -47,8 +47,12 @@ LIMIT ?2`
 const waitingOfSQL = `
 SELECT ` + base.RefColumns + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
 
-func (s *Store) States(ctx context.Context, statusIDs []string) (map[string]store.State, error) {
-	list, err := jsonList(statusIDs)
+func (s *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.State, error) {
+	keys := make([][2]any, len(refs))
+	for i, ref := range refs {
+		keys[i] = [2]any{ref.MessageNumber, ref.HandlerKey}
+	}
+	list, err := jsonList(keys)
 	if err != nil {
 		return nil, base.Doing("read statuses back", err)
 	}

@@ -153,8 +153,8 @@ var completeTests = []test{
 		s.complete(noon, claims[0])
 		s.poison(claims[1])
 		pending := s.status("m4", "mail")
-		states, err := s.store.States(s.ctx, []string{claims[0].StatusID, claims[1].StatusID, claims[2].StatusID, pending.ID,
-			uuid.NewString()})
+		states, err := s.store.States(s.ctx, []store.Ref{claims[0].Ref, claims[1].Ref, claims[2].Ref, refOf(pending),
+			{StatusID: uuid.NewString(), MessageNumber: pending.MessageNumber, HandlerKey: "other"}})
 		require.NoError(s, err)
 		require.Equal(s, map[string]store.State{
 			claims[0].StatusID: {Version: 3, Completed: true},

@@ -407,12 +407,13 @@ func (l readStep) readRows(m *machine) {
 			cmp.Compare(a.HandlerKey, b.HandlerKey))
 	})
 	require.Len(m, siblings, len(rows))
-	ids, states := []string{}, map[string]store.State{}
+	var refs []store.Ref
+	states := map[string]store.State{}
 	for i, sibling := range siblings {
 		m.learn(sibling.Ref)
 		row := rows[i]
 		require.Equal(m, store.Sibling{
-			Ref: refOf(row), MessageNumber: int64(m.model.messages[row.MessageID].Number),
+			Ref:        refOf(row),
 			Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil,
 			Outcome: row.Outcome,
 		}, sibling)
@@ -421,9 +422,9 @@ func (l readStep) readRows(m *machine) {
 		if row.WorkerID != nil {
 			state.WorkerID = *row.WorkerID
 		}
-		ids, states[row.ID] = append(ids, row.ID), state
+		refs, states[row.ID] = append(refs, refOf(row)), state
 	}
-	found, err := m.store.States(m.ctx, ids)
+	found, err := m.store.States(m.ctx, refs)
 	require.NoError(m, err)
 	require.Equal(m, states, found)
 }

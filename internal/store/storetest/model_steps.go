@@ -394,7 +394,8 @@ func (m *machine) picked(targets []target) (refs []store.Ref) {
 
 func refOf(row models.HandlerStatus) store.Ref {
 	return store.Ref{
-		StatusID: row.ID, MessageID: row.MessageID, HandlerKey: row.HandlerKey, Version: int64(row.Version),
+		StatusID: row.ID, MessageNumber: row.MessageNumber, MessageID: row.MessageID,
+		HandlerKey: row.HandlerKey, Version: int64(row.Version),
 		ErrorCount: row.ErrorCount, AbandonedCount: row.AbandonedCount, Lane: laneOf(row),
 	}
 }

@@ -23,6 +23,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}messages_number" ON ${schema}"${pref
 -- Cleanup walks by age.
 CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON ${schema}"${prefix}messages" ("received_at", "number");
 
+-- The primary key is the deduplication. A message ID is looked up in the messages'
+-- primary key.
+--
 -- More than half of every page stays free, so that a claim's new row version,
 -- which is longer by the claim, finds room next to the old one and touches no
 -- index (a heap-only update). Each completed row leaves a dead entry at the front
@@ -30,7 +33,7 @@ CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON ${schema}"${prefix
 -- hundredth of the table, not after a fifth, and does not pass over the indexes
 -- because few pages are concerned.
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
-    "id" uuid NOT NULL PRIMARY KEY,
+    "id" uuid NOT NULL,
     "message_number" bigint NOT NULL,
     "message_id" varchar(200) NOT NULL,
     "handler_key" varchar(200) NOT NULL,
@@ -55,12 +58,16 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "holds_lane" boolean NOT NULL DEFAULT false,
     "poisoned_at" timestamptz,
     "attempts" text,
+    PRIMARY KEY ("message_number", "handler_key"),
     CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_number")
         REFERENCES ${schema}"${prefix}messages" ("number") ON DELETE CASCADE
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.01, vacuum_index_cleanup = on);
 
--- The deduplication. A message ID is looked up in the messages' primary key.
-CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON ${schema}"${prefix}handler_statuses" ("message_number", "handler_key");
+-- Where a status that is not completed is found by its ID. A completed row is not
+-- in it, so that completing writes one index entry and not two. CASE reserves the
+-- index for statements that say the same: it also has poisoned and waiting rows,
+-- which those that look for pending ones must not read.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_open" ON ${schema}"${prefix}handler_statuses" ("id") WHERE CASE WHEN "completed_at" IS NULL THEN true ELSE false END;
 
 -- What claims walk: one handler key's pending rows, oldest due first. Led by
 -- the key, so that another handler's backlog costs nothing; without the rows

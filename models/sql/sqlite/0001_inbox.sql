@@ -24,9 +24,10 @@ CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}messages_number" ON "${prefix}messag
 CREATE INDEX IF NOT EXISTS "${prefix}messages_received_at" ON "${prefix}messages" ("received_at", "number");
 
 -- Times are UTC text of fixed width (2006-01-02 15:04:05.000000+00:00), so that
--- they sort. The sequence is assigned by the accepting statement.
+-- they sort. The sequence is assigned by the accepting statement. The primary key
+-- is the deduplication. A message ID is looked up in the messages' primary key.
 CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
-    "id" uuid NOT NULL PRIMARY KEY,
+    "id" uuid NOT NULL,
     "message_number" integer NOT NULL,
     "message_id" varchar(200) NOT NULL,
     "handler_key" varchar(200) NOT NULL,
@@ -51,12 +52,16 @@ CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
     "holds_lane" numeric NOT NULL DEFAULT false,
     "poisoned_at" datetime,
     "attempts" text,
+    PRIMARY KEY ("message_number", "handler_key"),
     CONSTRAINT "${prefix}handler_statuses_message_fk" FOREIGN KEY ("message_number")
         REFERENCES "${prefix}messages" ("number") ON DELETE CASCADE
 );
 
--- The deduplication. A message ID is looked up in the messages' primary key.
-CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_message_handler" ON "${prefix}handler_statuses" ("message_number", "handler_key");
+-- Where a status that is not completed is found by its ID. A completed row is not
+-- in it, so that completing writes one index entry and not two. CASE reserves the
+-- index for statements that say the same: it also has poisoned and waiting rows,
+-- which those that look for pending ones must not read.
+CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_open" ON "${prefix}handler_statuses" ("id") WHERE CASE WHEN "completed_at" IS NULL THEN true ELSE false END;
 
 -- What claims walk: one handler key's pending rows, oldest due first. Led by
 -- the key, so that another handler's backlog costs nothing; without the rows
