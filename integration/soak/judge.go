@@ -41,17 +41,15 @@ var errUnsettled = errors.New("something is left to do though everything is up a
 func (w *world) settle(l *load) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
-	if err := l.feed.Flush(ctx); err != nil {
-		return err
-	}
+	flushed := l.feed.Flush(ctx)
 	for {
 		p, err := workload.ReadProgress(ctx, w.db)
 		committed, length := w.offsets.Committed()
 		if err == nil && w.ledger.Settled(p) && committed == length {
-			return nil
+			return flushed
 		}
 		if !pause(ctx, 200*time.Millisecond) {
-			return errors.Join(fmt.Errorf("%w: %+v, committed %d of %d", errUnsettled, p, committed, length), err)
+			return errors.Join(flushed, fmt.Errorf("%w: %+v, committed %d of %d", errUnsettled, p, committed, length), err)
 		}
 	}
 }

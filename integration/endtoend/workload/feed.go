@@ -33,7 +33,10 @@ type Feed struct {
 func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
 		kgo.MaxBufferedRecords(1_000_000), kgo.ProduceRequestTimeout(answerTimeout),
-		kgo.RequestTimeoutOverhead(answerTimeout))
+		kgo.RequestTimeoutOverhead(answerTimeout),
+		// A broker that has just been restarted may close a connection before it answers. Without
+		// this option the client takes that for missing TLS and gives up the records.
+		kgo.AlwaysRetryEOF())
 	if err != nil {
 		return nil, fmt.Errorf("feed: %w", err)
 	}
