@@ -63,7 +63,7 @@ func problemOf(err error) *problem {
 			"The audit row could not be written, so the request was refused.")
 	case errors.Is(err, ops.ErrNotFound):
 		return is(http.StatusNotFound, "Not found",
-			"It does not exist. It may have been cleaned up or deleted.")
+			"It does not exist. It may have been completed, cleaned up or deleted.")
 	case errors.Is(err, ops.ErrAmbiguous):
 		return is(http.StatusConflict, "Several messages have this ID",
 			"An ID is unique within its channel. Find the one you mean under Messages, by its ID.")

@@ -41,9 +41,10 @@ type Message struct {
 // HandlerStatus is one handler's progress on one message (contract 3.2). The primary key
 // (message_number, handler_key) is the deduplication. Version guards every transition.
 //
-// ID names the status in operations. The index on it has only statuses that are not completed: find
-// others by their message. GORM's FindInBatches needs a primary key of one column, which statuses do
-// not have.
+// ID names the status in operations. Find a status by its message, not by its ID: the index on IDs
+// has no completed statuses, and only statements with its condition use it. For want of a primary key
+// of one column, GORM's FindInBatches refuses statuses, and First and Last sort them by ID: order and
+// limit them by yourself.
 //
 // MessageID is only to be read and has no index of its own. Find a message's statuses by its
 // number, as in

@@ -2,6 +2,7 @@ package models
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -99,7 +100,8 @@ func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 	for _, row := range rows {
 		key, isZero := keyOf(stmt, row)
 		version := g.of(stmt, row)
-		named = named || !isZero
+		_, noID := idOf(stmt).ValueOf(stmt.Context, row)
+		named = named || !isZero || !noID
 		byVersion[version] = append(byVersion[version], key)
 	}
 	if _, given := stmt.Clauses["WHERE"]; !given && !named && !stmt.AllowGlobalUpdate {
@@ -111,7 +113,7 @@ func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 		among := clause.IN{Column: keyColumns(stmt, stmt.Table), Values: keys}
 		switch {
 		case len(rows) == 1:
-			alternatives = append(alternatives, same)
+			alternatives = append(alternatives, g.identified(stmt, rows[0], same))
 		case version == 0:
 			alternatives = append(alternatives, among)
 		default:
@@ -144,6 +146,27 @@ func keyColumns(stmt *gorm.Statement, table string) []clause.Column {
 		columns = append(columns, clause.Column{Table: table, Name: name})
 	}
 	return columns
+}
+
+// idOf returns the field of a status's ID.
+func idOf(stmt *gorm.Statement) *schema.Field { return stmt.Schema.LookUpField("ID") }
+
+// identified adds to a condition about one row what was read of the row's primary key and ID. A part of
+// the key alone would find other rows, too.
+func (versionGuard) identified(stmt *gorm.Statement, row reflect.Value, condition clause.Expression) clause.Expression {
+	all, parts := []clause.Expression{condition}, 0
+	for _, field := range append(slices.Clone(stmt.Schema.PrimaryFields), idOf(stmt)) {
+		value, isZero := field.ValueOf(stmt.Context, row)
+		if isZero {
+			continue
+		}
+		parts++
+		all = append(all, clause.Eq{Column: clause.Column{Table: stmt.Table, Name: field.DBName}, Value: value})
+	}
+	if _, noID := idOf(stmt).ValueOf(stmt.Context, row); noID && parts > 0 && parts < len(stmt.Schema.PrimaryFields) {
+		_ = stmt.AddError(fmt.Errorf("%w: only a part of it was read: read all of it, or the ID", gorm.ErrPrimaryKeyRequired))
+	}
+	return clause.And(all...)
 }
 
 type guardedUpdate struct{ versionGuard }
@@ -232,8 +255,8 @@ func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 // still exists in that version. A status that was deleted and inserted again would run its handler
 // again.
 func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
-	key, _ := keyOf(stmt, row)
-	version := int64(g.of(stmt, row))
+	same := g.identified(stmt, row, clause.Eq{Column: clause.Column{Table: stmt.Table, Name: g.field.DBName},
+		Value: int64(g.of(stmt, row))})
 	if stmt.ReflectValue.Kind() == reflect.Struct && !row.CanAddr() { // saved by value, into which GORM cannot write
 		stmt.ReflectValue = reflect.New(row.Type()).Elem()
 		stmt.ReflectValue.Set(row)
@@ -241,9 +264,8 @@ func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
 	stmt.Clauses["VALUES"] = clause.Clause{Builder: func(c clause.Clause, builder clause.Builder) {
 		values, _ := c.Expression.(clause.Values)
 		clause.Expr{
-			SQL: "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ? AND ? = ?)",
-			Vars: []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable},
-				clause.IN{Column: keyColumns(stmt, ""), Values: []any{key}}, clause.Column{Name: g.field.DBName}, version},
+			SQL: "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ?)",
+			Vars: []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable}, same},
 			WithoutParentheses: true,
 		}.Build(builder)
 	}}

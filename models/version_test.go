@@ -236,6 +236,27 @@ func TestAVersionWithoutAnIDWritesNoOtherStatus(t *testing.T) {
 	})
 }
 
+// TestAPartOfAStatusesKeyWritesNoOtherStatus covers statuses of which only part of the key was read.
+func TestAPartOfAStatusesKeyWritesNoOtherStatus(t *testing.T) {
+	onEveryDriver(t, func(s tables) {
+		first, second := s.add("1"), s.add("2")
+		for _, part := range []string{"handler_key", "message_number"} {
+			var read models.HandlerStatus
+			require.NoError(s, s.statuses().Select(part, "version").Take(&read, "id = ?", first.ID).Error)
+			require.ErrorIs(s, s.statuses().Model(&read).Update("error_count", 7).Error, gorm.ErrPrimaryKeyRequired)
+			require.ErrorIs(s, s.statuses().Delete(&read).Error, gorm.ErrPrimaryKeyRequired)
+		}
+		require.Equal(s, first, s.read(first.ID))
+		for i, read := range []models.HandlerStatus{{ID: first.ID, Version: 1}, {ID: first.ID, HandlerKey: "h", Version: 2}} {
+			result := s.statuses().Model(&read).Where("error_count < 7").Update("error_count", i+1)
+			require.NoError(s, result.Error)
+			require.EqualValues(s, 1, result.RowsAffected)
+			require.Equal(s, i+1, s.read(first.ID).ErrorCount)
+		}
+		require.Equal(s, second, s.read(second.ID))
+	})
+}
+
 // TestAStatusOfAnotherModelObeysItsVersion covers a relation to a status, which GORM upserts with
 // its owner. GORM does not report its RowsAffected.
 func TestAStatusOfAnotherModelObeysItsVersion(t *testing.T) {

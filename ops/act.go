@@ -122,9 +122,9 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string,
 	}
 	switch {
 	case len(states) == 0 && version != 0:
-		return fmt.Errorf("%w: it has been completed, discarded or deleted", ErrStale)
+		return fmt.Errorf("%w: it is completed, discarded, superseded or deleted", ErrStale)
 	case len(states) == 0:
-		return fmt.Errorf("%w: every status with this ID is completed, discarded or deleted", ErrNotFound)
+		return fmt.Errorf("%w: no open status has this ID: it is unknown, or completed, discarded, superseded or deleted", ErrNotFound)
 	}
 	s := states[0]
 	switch {
@@ -285,8 +285,7 @@ func scanMessage(rows *sql.Rows, m *message) error {
 	return err
 }
 
-// These use the messages' number, and the unique index on (message_number, handler_key) of
-// statuses.
+// These use the messages' number and the statuses' primary key.
 const (
 	lockMessage = `
 SELECT id, namespace, type, received_at FROM {messages} WHERE number = $1 {for update}`

@@ -103,8 +103,7 @@ func (b *backfill) retained(receivedAt time.Time) bool {
 const backfillPage = 1000
 
 // listUnhandled reads messages by the index on (received_at, number). It finds the handler's rows by
-// the unique index on (message_number, handler_key), message by message: a join may be planned as a
-// scan of the whole table.
+// the statuses' primary key, message by message: a join may be planned as a scan of the whole table.
 const listUnhandled = `
 WITH walked AS (
 	SELECT number, id, namespace, type, received_at, {received as stored} AS at, serialized_properties FROM {messages}
@@ -212,8 +211,7 @@ func (b *backfill) run(ctx context.Context, chunk int, bulk Bulk) (result BulkRe
 // from them.
 const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
 
-// addStatuses finds what a message has by the unique index on (message_number, handler_key), and
-// conflicts by the same. It is a statement of its own after the lock, so that it sees what an accept
+// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement of its own after the lock, so that it sees what an accept
 // that held the lock before has added. A row gets the earliest sequence that its message has: only
 // that of another handler's row shows when the message was accepted, since numbers do not follow the
 // order of one accept. A message without any row is about to be cleaned up.

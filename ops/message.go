@@ -360,7 +360,7 @@ func (s Status) Ref() Ref { return Ref{StatusID: s.ID, Version: s.Version} }
 // Ref identifies a status for an action.
 type Ref struct {
 	StatusID string
-	// Version is the one that the operator saw: if the status has another one, the action returns
-	// ErrStale. 0 matches any version.
+	// Version is the one that the operator saw: if the status has another one, or is no longer open,
+	// the action returns ErrStale. 0 matches any version.
 	Version int64
 }

@@ -256,12 +256,13 @@ func (o Options) check() error {
 
 // These are the errors that callers can distinguish. Each is wrapped with details.
 var (
-	// ErrNotFound means that nothing has that ID or handler key, or no longer.
+	// ErrNotFound means that nothing has that ID or handler key, or no longer. An action finds a
+	// status by its ID only until it is completed.
 	ErrNotFound = errors.New("not found")
 	// ErrAmbiguous means that several namespaces have a message with that ID, see MessageRef.
 	ErrAmbiguous = errors.New("in several namespaces")
-	// ErrStale means that the status has another version than the caller saw, or changed during the
-	// action, or that the partition is not halted at that offset. Read it again.
+	// ErrStale means that the status has another version than the caller saw, or is no longer open,
+	// or changed during the action, or that the partition is not halted at that offset. Read it again.
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned status can be discarded, and only a poisoned or
 	// failing one retried.

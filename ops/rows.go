@@ -49,46 +49,34 @@ SELECT ` + rowColumns + ` FROM {statuses} s WHERE s.message_number {= any} AND C
 const rowsOfMessage = `
 SELECT s.attempts, ` + rowColumns + ` FROM {statuses} s WHERE s.message_number = $1 ORDER BY s.handler_key LIMIT $2`
 
-// whole returns the statuses of hits in the same order, without those that are gone. Hits without a
-// message's number are of lists of open statuses: one that has been completed meanwhile is gone.
+// whole returns the statuses of a list's hits in the same order, without those that are gone. Hits of
+// a list by messages have their messages' numbers. The other lists are of open statuses: one that has
+// been completed meanwhile is gone.
 func (o *Ops) whole(ctx context.Context, hits []hit) ([]row, error) {
-	place := make(map[string]int, len(hits))
-	var open, others []string
-	var numbers []int64
+	if len(hits) == 0 {
+		return nil, nil
+	}
+	order, ids, numbers := make(map[string]int, len(hits)), make([]string, len(hits)), make([]int64, len(hits))
 	for i, h := range hits {
-		place[h.id] = i
-		if h.place.Number == 0 {
-			open = append(open, h.id)
-		} else {
-			others, numbers = append(others, h.id), append(numbers, h.place.Number)
-		}
+		order[h.id], ids[i], numbers[i] = i, h.id, h.place.Number
 	}
-	var rows []row
-	if len(open) > 0 {
-		list, err := jsonOf(open)
-		if err != nil {
-			return nil, err
-		}
-		if rows, err = readRows(ctx, o, openRows, o.scanRow, list, len(open)); err != nil {
-			return nil, err
-		}
+	list, err := jsonOf(ids)
+	if err != nil {
+		return nil, err
 	}
-	if len(others) > 0 {
+	statement, args := openRows, []any{list, len(ids)}
+	if numbers[0] != 0 {
 		of, err := jsonOf(numbers)
 		if err != nil {
 			return nil, err
 		}
-		list, err := jsonOf(others)
-		if err != nil {
-			return nil, err
-		}
-		found, err := readRows(ctx, o, rowsOfMessages, o.scanRow, of, len(others), list)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, found...)
+		statement, args = rowsOfMessages, []any{of, len(ids), list}
 	}
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(place[a.ID], place[b.ID]) })
+	rows, err := readRows(ctx, o, statement, o.scanRow, args...)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(order[a.ID], order[b.ID]) })
 	return rows, nil
 }
 

@@ -190,9 +190,8 @@ const (
 	due    = `COALESCE(next_attempt_at, created_at)`
 )
 
-// Lists by message find the statuses by their primary key: up to
-// $14 of each message. The message at the place is read again, because not all of its statuses may
-// have been returned.
+// Lists by message find the statuses by their primary key: up to $14 of each message. The message at
+// the place is read again, because not all of its statuses may have been returned.
 const (
 	ofMessages = `
 WITH chosen AS (

@@ -30,7 +30,7 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*tas
 	var keys []string
 	for _, a := range attempts {
 		if len(a.Handler.LegacyKeys()) > 0 && a.claim.Message != nil {
-			numbers = append(numbers, int64(a.claim.Message.Number))
+			numbers = append(numbers, a.claim.MessageNumber)
 			keys = append(keys, a.Handler.Keys()...)
 		}
 	}
@@ -61,7 +61,7 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*tas
 			kept = append(kept, a)
 			continue
 		}
-		run, err := c.choose(ctx, a, of[pair{int64(a.claim.Message.Number), a.Handler}], own, chosen)
+		run, err := c.choose(ctx, a, of[pair{a.claim.MessageNumber, a.Handler}], own, chosen)
 		if err != nil {
 			c.giveBack([]*task{a}, err)
 			continue
@@ -87,7 +87,7 @@ type pair struct {
 func (c *claimer) choose(
 	ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
 ) (run bool, err error) {
-	this := pair{int64(a.claim.Message.Number), a.Handler}
+	this := pair{a.claim.MessageNumber, a.Handler}
 	retried := a.claim.RequeuedCount > 0
 	if chosen[this] { // both rows were claimed together
 		c.addResult(result{task: a, verdict: verdict{outcome: superseded}})

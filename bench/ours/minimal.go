@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // What follows is a plain loop for comparison: what every inbox must do that commits its claims before
@@ -26,11 +28,11 @@ const claimMinimal = `WITH due AS MATERIALIZED (
 		WHERE ctid = ANY (ARRAY (SELECT ctid FROM due)) RETURNING id, message_number)
 	SELECT c.id, m.id, m.content FROM claimed c JOIN inbox_messages m ON m.number = c.message_number`
 
-// completeMinimal uses the statuses' primary key. For the sub-select, see completionsSQL of
+// completeMinimal uses the index on open statuses. For the sub-select, see completionsSQL of
 // internal/store/postgres.
 const completeMinimal = `UPDATE inbox_handler_statuses
 	SET completed_at = now(), outcome = 'processed', processing_started_at = NULL, version = version + 1
-	WHERE id = ANY ((SELECT $1::uuid[])::uuid[]) AND completed_at IS NULL`
+	WHERE id = ANY ((SELECT $1::uuid[])::uuid[]) AND ` + base.OpenSQL
 
 // message is one whose status is claimed.
 type message struct {

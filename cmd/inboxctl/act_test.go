@@ -56,11 +56,12 @@ func TestExitCodesReportPartialSuccess(t *testing.T) {
 		unknown := uuid.NewString()
 		for _, verb := range []string{"retry", "discard"} {
 			for args, want := range map[string]int{
-				completed:                                exitRefused,
-				completed + " " + completed:              exitRefused,
+				completed:                                exitNotFound,
+				completed + "@7":                         exitRefused,
+				completed + " " + completed:              exitNotFound,
 				unknown:                                  exitNotFound,
 				unknown + " " + unknown:                  exitNotFound,
-				unknown + " " + completed:                exitFailed,
+				unknown + " " + completed + "@7":         exitFailed,
 				fmt.Sprintf("%s@%d", a.ID, a.Version+1):  exitRefused,
 				"not-an-id":                              exitNotFound,
 				a.ID + "@x":                              exitMisuse,
@@ -87,8 +88,7 @@ func TestExitCodesReportPartialSuccess(t *testing.T) {
 		out := r.run("retry", completed, a.ID, unknown)
 		require.Equal(t, exitPartly, out.code)
 		require.Equal(t, "retried "+a.ID+"\n", out.out)
-		require.Contains(t, out.errOut, "not poisoned")
-		require.Contains(t, out.errOut, "not found")
+		require.Equal(t, 2, strings.Count(out.errOut, "not found"))
 		require.Contains(t, out.errOut, "1 of 3 done")
 
 		out = r.run("retry", completed, b.ID, "-o", "json")
@@ -99,7 +99,7 @@ func TestExitCodesReportPartialSuccess(t *testing.T) {
 		out.json(&results)
 		require.Len(t, results.Results, 2)
 		require.Equal(t, "not retried", results.Results[0].Outcome)
-		require.Contains(t, results.Results[0].Error, "not poisoned")
+		require.Contains(t, results.Results[0].Error, "no open status has this ID")
 		require.Equal(t, "retried", results.Results[1].Outcome)
 	})
 }

@@ -62,7 +62,8 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
      before anything was done; or the result could not be printed (the disk is
      full, for example): the action is done then, and "inboxctl audit" shows it
   2  misuse: a bad flag or argument
-  3  not found: no such status, message, rejected message, handler key or partition
+  3  not found: no such message, rejected message, handler key or partition, or no
+     open status with that ID
   4  refused: neither poisoned nor failing, changed by someone else, being processed,
      not halted there, not halted by one record, not confirmed, or another worker is
      cleaning up

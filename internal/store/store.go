@@ -186,7 +186,8 @@ type Completer interface {
 	// Settle gives claims back: failed, poisoned, snoozed or released. See Complete for locked.
 	Settle(ctx context.Context, settlements []Settlement, locked Locked) (applied []bool, err error)
 	// States reads statuses back by the message numbers and handler keys of refs, to find out the outcome of a
-	// write whose response was lost. The result is by status ID and lacks those without a row.
+	// write whose response was lost. The result maps status IDs to states; statuses without a row are
+	// missing.
 	States(ctx context.Context, refs []Ref) (map[string]State, error)
 	// Siblings returns the statuses of these messages under these keys.
 	Siblings(ctx context.Context, messageNumbers []int64, keys []string) ([]Sibling, error)

@@ -30,13 +30,12 @@ CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFF
 // deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived. For
 // the sub-selects, see completionsSQL.
 const deleteStatusesSQL = `
-DELETE FROM {statuses} s USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[])) AS a(number, handler_key, version)
-WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.version = a.version AND s.completed_at IS NOT NULL`
+DELETE FROM {statuses} s USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[]), (SELECT $4::text[]::uuid[])) AS a(number, handler_key, version, id)
+WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.version = a.version AND s.id = a.id AND s.completed_at IS NOT NULL`
 
-// deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by the
-// handler_statuses_pkey. The latter also serves the cascade, which has
-// nothing left to delete. The statement's snapshot is younger than the locks, so it shows whatever
-// an accept has added.
+// deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by
+// handler_statuses_pkey, which also serves the cascade. That has nothing left to delete. The
+// statement's snapshot is younger than the locks, so it shows whatever an accept has added.
 const deleteMessagesSQL = `
 DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
@@ -80,11 +79,11 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 		})
 		whole, statuses := base.Deletions(ours)
 		n := len(statuses)
-		ofMessages, keys, versions := make([]int64, n), make([]string, n), make([]int64, n)
+		ofMessages, keys, versions, ids := make([]int64, n), make([]string, n), make([]int64, n), make([]string, n)
 		for i, s := range statuses {
-			ofMessages[i], keys[i], versions[i] = s.MessageNumber, s.HandlerKey, int64(s.Version)
+			ofMessages[i], keys[i], versions[i], ids[i] = s.MessageNumber, s.HandlerKey, int64(s.Version), s.ID
 		}
-		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), ofMessages, keys, versions); err != nil {
+		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), ofMessages, keys, versions, ids); err != nil {
 			return err
 		}
 		result.Messages, err = store.Exec(ctx, pool, p.Text(deleteMessagesSQL), whole)

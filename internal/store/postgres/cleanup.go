@@ -11,10 +11,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// expiredSQL reads messages by the index on (received_at, number), and their statuses by the unique
-// index on (message_number, handler_key), message by message. It uses LATERAL because the planner
-// might otherwise read the whole table for a large batch. It locks nothing, so a message with
-// nothing to delete costs no write, however often it is read.
+// expiredSQL reads messages by the index on (received_at, number), and their statuses by
+// handler_statuses_pkey, message by message. It uses LATERAL because the planner might otherwise read
+// the whole table for a large batch. It locks nothing, so a message with nothing to delete costs no
+// write, however often it is read.
 const expiredSQL = `
 WITH walked AS MATERIALIZED (
 	SELECT number, received_at FROM {messages}
@@ -36,9 +36,8 @@ ORDER BY w.received_at, w.number`
 const cleanupLockSQL = `
 SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
-// cleanupMessagesSQL finds statuses by the unique index on (message_number, handler_key), message
-// by message, and messages by the unique index on their numbers. A message's statuses are deleted
-// with it (ON DELETE CASCADE).
+// cleanupMessagesSQL finds statuses by handler_statuses_pkey, message by message, and messages by the
+// unique index on their numbers. A message's statuses are deleted with it (ON DELETE CASCADE).
 const cleanupMessagesSQL = `
 WITH finished AS MATERIALIZED (
 	SELECT c.number, count(s.id) AS statuses
@@ -52,7 +51,7 @@ WITH finished AS MATERIALIZED (
 )
 SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.number = d.number`
 
-// cleanupStatusesSQL uses the unique index on (message_number, handler_key).
+// cleanupStatusesSQL uses handler_statuses_pkey.
 const cleanupStatusesSQL = `
 DELETE FROM {statuses} s
 WHERE s.message_number = ANY ($1::bigint[])

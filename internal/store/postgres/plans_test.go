@@ -183,7 +183,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"expiredSizesSQL", expiredSizesSQL, []any{messages}, []string{number}, 300},
 		{"expiredMessagesSQL", expiredMessagesSQL, []any{messages}, []string{number}, 300},
 		{"expiredStatusesSQL", expiredStatusesSQL, []any{messages}, []string{byMessage}, 300},
-		{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions}, []string{byMessage}, 300},
+		{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions, ids}, []string{byMessage}, 300},
 		{"deleteMessagesSQL", deleteMessagesSQL, []any{messages}, []string{number, byMessage}, 500},
 		{"addMarkerSQL", addMarkerSQL, []any{"m1", "hot", "t", now, now, "10s", ""}, nil, 10},
 		{"hasMarkerSQL", hasMarkerSQL, []any{"m1", "hot", ""}, []string{"inbox_markers_pkey"}, 1},
@@ -271,7 +271,7 @@ func TestFullBatchesReadTheirRowsOnly(t *testing.T) {
 			{"statesSQL", statesSQL, []any{messages, keys}},
 			{"settleSQL", settleSQL, settled},
 			{"settleUnlockedSQL", settleUnlockedSQL, settled},
-			{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions}},
+			{"deleteStatusesSQL", deleteStatusesSQL, []any{messages, keys, versions, ids}},
 			{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, namespaces}},
 		} {
 			t.Run(fmt.Sprintf("%s, analyzed %t", each.name, analyzed), func(t *testing.T) {

@@ -40,7 +40,7 @@ const acceptKnownSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k
 JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json_extract(k.value, '$[1]')`
 
-// acceptKeysSQL uses the unique index on (message_number, handler_key).
+// acceptKeysSQL uses the statuses' primary key.
 const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
 
@@ -64,7 +64,7 @@ INSERT INTO {meta} ("key", "value") VALUES
 	('sequence', (SELECT COALESCE(max(sequence), 0) FROM {statuses}))
 ON CONFLICT ("key") DO NOTHING`
 
-// acceptStatusesSQL finds conflicts by the unique index on (message_number, handler_key).
+// acceptStatusesSQL finds conflicts by the primary key.
 const acceptStatusesSQL = `
 INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
@@ -85,7 +85,7 @@ WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, worker_id IS NOT NULL`
 
-// acceptDeleteSQL uses the primary key.
+// acceptDeleteSQL uses the index on open statuses.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1)) AND ` + base.OpenSQL
 
 // acceptRejectedSQL inserts one row and finds a conflict by the unique index on the coordinates.

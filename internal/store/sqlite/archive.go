@@ -32,7 +32,7 @@ const deleteStatusesSQL = `
 DELETE FROM {statuses} WHERE rowid IN (
 	SELECT s.rowid FROM json_each(?1) a
 	CROSS JOIN {statuses} s ON s.message_number = json_extract(a.value, '$[0]') AND s.handler_key = json_extract(a.value, '$[1]')
-		AND s.version = json_extract(a.value, '$[2]')
+		AND s.version = json_extract(a.value, '$[2]') AND s.id = json_extract(a.value, '$[3]')
 	WHERE s.completed_at IS NOT NULL
 )`
 
@@ -66,9 +66,9 @@ func (s *Store) LoadExpired(
 // between deleting the statuses and deleting their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	whole, statuses := base.Deletions(expired)
-	refs := make([][3]any, len(statuses))
+	refs := make([][4]any, len(statuses))
 	for i, s := range statuses {
-		refs[i] = [3]any{s.MessageNumber, s.HandlerKey, s.Version}
+		refs[i] = [4]any{s.MessageNumber, s.HandlerKey, s.Version, s.ID}
 	}
 	refList, err := jsonList(refs)
 	if err != nil {

@@ -22,24 +22,22 @@ const cutoffSQL = `COALESCE((
 		SELECT json_extract(own.value, '$[1]') FROM json_each(?6) own WHERE json_extract(own.value, '$[0]') = {statuses}.handler_key
 	), ?5)`
 
-// expiredSQL finds messages as candidatesSQL does, and statuses by the unique index on
-// (message_number, handler_key).
+// expiredSQL finds messages as candidatesSQL does, and statuses by their primary key.
 const expiredSQL = `
 SELECT w.number, w.received_at,
 	NOT EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number)
 	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number AND {statuses}.completed_at < ` + cutoffSQL + `)
 FROM (` + candidatesSQL + `) w`
 
-// cleanupStatusesSQL runs first, because a transaction must begin with a write. It uses the unique
-// index on (message_number, handler_key). We do not rely on ON DELETE CASCADE, which SQLite obeys
-// only if foreign keys are on.
+// cleanupStatusesSQL runs first, because a transaction must begin with a write. It uses the
+// primary key. We do not rely on ON DELETE CASCADE, which SQLite obeys only if foreign keys are on.
 const cleanupStatusesSQL = `
 DELETE FROM {statuses}
 WHERE message_number IN (SELECT number FROM (` + candidatesSQL + `))
 	AND completed_at < ` + cutoffSQL
 
-// cleanupMessagesSQL finds messages by the unique index on their numbers, statuses by the unique
-// index on (message_number, handler_key).
+// cleanupMessagesSQL finds messages by the unique index on their numbers, statuses by their
+// primary key.
 const cleanupMessagesSQL = `
 DELETE FROM {messages}
 WHERE number IN (SELECT value FROM json_each(?1))

@@ -142,7 +142,7 @@ JOIN {statuses} f ON f.rowid = (
 	ORDER BY p.sequence, p.id LIMIT 1
 )`
 
-// freeSQL uses the primary key.
+// freeSQL uses the index on open statuses.
 const freeSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
 WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting AND ` + base.OpenSQL + `
