@@ -264,8 +264,8 @@ func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
 	stmt.Clauses["VALUES"] = clause.Clause{Builder: func(c clause.Clause, builder clause.Builder) {
 		values, _ := c.Expression.(clause.Values)
 		clause.Expr{
-			SQL: "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ?)",
-			Vars: []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable}, same},
+			SQL:                "(?) SELECT ? WHERE EXISTS (SELECT 1 FROM ? WHERE ?)",
+			Vars:               []any{values.Columns, values.Values[0], clause.Table{Name: clause.CurrentTable}, same},
 			WithoutParentheses: true,
 		}.Build(builder)
 	}}
