@@ -211,10 +211,11 @@ func (b *backfill) run(ctx context.Context, chunk int, bulk Bulk) (result BulkRe
 // from them.
 const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
 
-// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement of its own after the lock, so that it sees what an accept
-// that held the lock before has added. A row gets the earliest sequence that its message has: only
-// that of another handler's row shows when the message was accepted, since numbers do not follow the
-// order of one accept. A message without any row is about to be cleaned up.
+// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement
+// of its own after the lock, so that it sees what an accept that held the lock before has added. A row
+// gets the earliest sequence that its message has: only that of another handler's row shows when the
+// message was accepted, since numbers do not follow the order of one accept. A message without any row
+// is about to be cleaned up.
 const addStatuses = `
 INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, created_at, lane_handler, lane_key)
 SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key

@@ -83,7 +83,8 @@ func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessag
 		for i, s := range statuses {
 			ofMessages[i], keys[i], versions[i], ids[i] = s.MessageNumber, s.HandlerKey, int64(s.Version), s.ID
 		}
-		if result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), ofMessages, keys, versions, ids); err != nil {
+		result.Statuses, err = store.Exec(ctx, pool, p.Text(deleteStatusesSQL), ofMessages, keys, versions, ids)
+		if err != nil {
 			return err
 		}
 		result.Messages, err = store.Exec(ctx, pool, p.Text(deleteMessagesSQL), whole)
