@@ -51,10 +51,8 @@ func TestServersDieWithAKilledOwner(t *testing.T) {
 		return true
 	}, 2*time.Minute, 50*time.Millisecond, "processes outlive their owner")
 
-	// The next start removes what the dead owner could not remove.
-	for _, path := range directories {
-		require.DirExists(t, path)
-	}
+	// The next start removes what the dead owner could not remove, unless another program's has done it.
+	require.Len(t, directories, 2)
 	startPostgres(t, PostgresOptions{})
 	for _, path := range directories {
 		require.NoDirExists(t, path)
