@@ -42,9 +42,8 @@ type Message struct {
 // (message_number, handler_key) is the deduplication. Version guards every transition.
 //
 // ID names the status in operations. Find a status by its message, not by its ID: the index on IDs
-// has no completed statuses, and only statements with its condition use it. For want of a primary key
-// of one column, GORM's FindInBatches refuses statuses, and First and Last sort them by ID: order and
-// limit them by yourself.
+// has no completed statuses, and only statements with its condition use it. GORM's FindInBatches needs
+// a primary key of one column and refuses statuses; First and Last sort them by ID. Use Order and Limit.
 //
 // MessageID is only to be read and has no index of its own. Find a message's statuses by its
 // number, as in

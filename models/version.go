@@ -110,7 +110,7 @@ func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 	var alternatives []clause.Expression
 	for version, keys := range byVersion {
 		same := clause.Eq{Column: g.column(stmt), Value: int64(version)}
-		among := clause.IN{Column: keyColumns(stmt, stmt.Table), Values: keys}
+		among := clause.IN{Column: keyColumns(stmt), Values: keys}
 		switch {
 		case len(rows) == 1:
 			alternatives = append(alternatives, g.identified(stmt, rows[0], same))
@@ -140,10 +140,10 @@ func keyOf(stmt *gorm.Statement, row reflect.Value) (key []any, isZero bool) {
 }
 
 // keyColumns returns the columns of the primary key, as keyOf has their values.
-func keyColumns(stmt *gorm.Statement, table string) []clause.Column {
+func keyColumns(stmt *gorm.Statement) []clause.Column {
 	var columns []clause.Column
 	for _, name := range stmt.Schema.PrimaryFieldDBNames {
-		columns = append(columns, clause.Column{Table: table, Name: name})
+		columns = append(columns, clause.Column{Table: stmt.Table, Name: name})
 	}
 	return columns
 }

@@ -26,7 +26,8 @@ const (
 	completeAlone = `UPDATE {statuses} SET completed_at = ?1, outcome = 'processed', processing_started_at = NULL,
 		version = {statuses}.version + 1
 		FROM json_each(?2) k
-		WHERE {statuses}.id = json_extract(k.value, '$[0]') AND {statuses}.version = json_extract(k.value, '$[1]') AND ` + base.OpenSQL
+		WHERE {statuses}.id = json_extract(k.value, '$[0]') AND {statuses}.version = json_extract(k.value, '$[1]')
+			AND ` + base.OpenSQL
 )
 
 // statementsAlone returns the timed part of a trial that runs nothing but the statements, one after

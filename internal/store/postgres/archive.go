@@ -30,7 +30,9 @@ CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFF
 // deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived. For
 // the sub-selects, see completionsSQL.
 const deleteStatusesSQL = `
-DELETE FROM {statuses} s USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[]), (SELECT $4::text[]::uuid[])) AS a(number, handler_key, version, id)
+DELETE FROM {statuses} s
+USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[]), (SELECT $4::text[]::uuid[]))
+	AS a(number, handler_key, version, id)
 WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.version = a.version AND s.id = a.id AND s.completed_at IS NOT NULL`
 
 // deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by
