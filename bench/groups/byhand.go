@@ -116,36 +116,17 @@ func insertAlone(goroutines, together, full, quick int, savepoints bool) newTria
 		if err != nil {
 			return nil, err
 		}
-		insert := func(ctx context.Context, from int) error {
-			t, err := handlertx.BeginUntil(ctx, ib.DB, time.Minute, sql.LevelDefault)
-			if err != nil {
-				return err
-			}
-			defer t.Rollback()
-			for i := from; i < min(from+together, n); i++ {
-				if savepoints {
-					if err := handlertx.SteerLater(t.Ctx, t.DB, "SAVEPOINT one_row"); err != nil {
-						return err
-					}
-				}
-				if err := t.DB.WithContext(ctx).Exec(effects.Insert, strconv.Itoa(i)).Error; err != nil {
-					return err
-				}
-				if savepoints {
-					if err := handlertx.SteerLater(t.Ctx, t.DB, "RELEASE SAVEPOINT one_row"); err != nil {
-						return err
-					}
-				}
-			}
-			return t.Commit()
-		}
 		return &trial.Trial{
 			Count: n,
 			Run: func(ctx context.Context) error {
 				g, ctx := errgroup.WithContext(ctx)
 				g.SetLimit(goroutines)
 				for from := 0; from < n; from += together {
-					g.Go(func() error { return insert(ctx, from) })
+					ids := make([]string, min(together, n-from))
+					for i := range ids {
+						ids[i] = strconv.Itoa(from + i)
+					}
+					g.Go(func() error { return insertTogether(ctx, ib.DB, ids, savepoints, nil) })
 				}
 				return g.Wait()
 			},
@@ -153,6 +134,38 @@ func insertAlone(goroutines, together, full, quick int, savepoints bool) newTria
 			Close: ib.Close,
 		}, nil
 	}
+}
+
+// insertTogether inserts a row for each ID in a transaction, in which last is called at the end.
+func insertTogether(ctx context.Context, db *gorm.DB, ids []string, savepoints bool,
+	last func(context.Context, gorm.ConnPool) error,
+) error {
+	t, err := handlertx.BeginUntil(ctx, db, time.Minute, sql.LevelDefault)
+	if err != nil {
+		return err
+	}
+	defer t.Rollback()
+	for _, id := range ids {
+		if savepoints {
+			if err := handlertx.SteerLater(t.Ctx, t.DB, "SAVEPOINT one_row"); err != nil {
+				return err
+			}
+		}
+		if err := t.DB.WithContext(ctx).Exec(effects.Insert, id).Error; err != nil {
+			return err
+		}
+		if savepoints {
+			if err := handlertx.SteerLater(t.Ctx, t.DB, "RELEASE SAVEPOINT one_row"); err != nil {
+				return err
+			}
+		}
+	}
+	if last != nil {
+		if err := last(ctx, t.DB.Statement.ConnPool); err != nil {
+			return err
+		}
+	}
+	return t.Commit()
 }
 
 func loadedByHand(ctx context.Context, env *trial.Env, n int) (*byhand.Inbox, error) {

@@ -30,11 +30,12 @@ func EndToEnd() trial.Group {
 		Lines: []trial.Line{
 			trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.0).Times(2),
 			trial.RatioOfBest("e2e_vs_minimal", inboxBench(), []string{minimalEndToEnd}, 0).Times(2),
+			trial.RatioOfBest("e2e_minimal_vs_river", []string{minimalEndToEnd}, riverBench(), 0).Times(2),
 		},
 	}
 }
 
-const minimalEndToEnd = "COPY, call and complete, nothing else"
+const minimalEndToEnd = "insert, call and complete, nothing else"
 
 func endToEndMinimal(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 	n := env.Scale(endToEndCount, endToEndQuick)

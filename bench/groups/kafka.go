@@ -37,7 +37,7 @@ func Kafka() trial.Group {
 		},
 		Lines: []trial.Line{
 			trial.Ratio("kafka_to_accepted_vs_accept", kafkaAccepted, kafkaByCalls, 0.88),
-			trial.Ratio("kafka_to_completed_vs_accept", kafkaCompleted, kafkaByCalls, 0.55),
+			trial.Ratio("kafka_to_completed_vs_accept", kafkaCompleted, kafkaByCalls, 0.60),
 		},
 	}
 }

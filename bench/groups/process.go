@@ -94,10 +94,10 @@ func Process() trial.Group {
 			{Name: "gue, 32 workers", New: processGue(32, 6_000, 3_000)},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 2.5).Times(2),
+			trial.RatioOfBest("process_vs_river_bench", inboxBench(), riverBench(), 3.3).Times(2),
 			trial.Ratio("process_defaults_vs_tuned", defaults, "inbox", 0.7).Times(2),
 			trial.Ratio("process_mixed_defaults_vs_tuned", mixedDefaults, mixed, 0.7),
-			trial.RatioOfBest("process_vs_blog_loop", inboxBench(), []string{longTransaction}, 0.55),
+			trial.RatioOfBest("process_vs_blog_loop", inboxBench(), []string{longTransaction}, 0.85).Times(2),
 			trial.RatioOfBest("process_vs_minimal", inboxBench(), []string{minimalProcess, minimalProcess2000}, 0).Times(2),
 			trial.Ratio("process_vs_textbook", BatchesOf2000, textbook, 30).Times(2),
 			trial.Ratio("process_vs_textbook_8_at_once", BatchesOf2000, textbook8, 0),

@@ -65,7 +65,7 @@ func newRedisTrial(env *trial.Env, atOnce int, when again) (*redisTrial, error) 
 		return nil, err
 	}
 	options.PoolSize, options.ContextTimeoutEnabled = atOnce, true
-	return &redisTrial{newDeliveries(env.Scale(15_000, 3_000), when), server, redis.NewClient(options),
+	return &redisTrial{newDeliveries(env.Scale(30_000, 3_000), when), server, redis.NewClient(options),
 		server.prefix + "-" + uuid.NewString()}, nil
 }
 

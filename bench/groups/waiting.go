@@ -26,7 +26,7 @@ func Waiting() trial.Group {
 			{Name: noneWaiting, New: waiting(0, 0)},
 			{Name: manyWaiting, New: waiting(200_000, 20_000)},
 		},
-		Lines: []trial.Line{trial.Ratio("process_200k_waiting_vs_none", manyWaiting, noneWaiting, 0.90)},
+		Lines: []trial.Line{trial.Ratio("process_200k_waiting_vs_none", manyWaiting, noneWaiting, 0.90).Times(2)},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Loads are rows for COPY. They show the limit of what accepting could reach, without
+// Loads are rows for plain loops. COPY of them shows the limit of what accepting could reach, without
 // deduplication, conflicts or responses.
 type Loads struct {
 	messages, statuses [][]any
@@ -71,5 +71,40 @@ func (l *Loads) copy(ctx context.Context, tx pgx.Tx, from, to int) error {
 	_, err = tx.CopyFrom(ctx, pgx.Identifier{"inbox_handler_statuses"},
 		[]string{"id", "message_number", "message_id", "handler_key", "created_at"},
 		pgx.CopyFromRows(l.statuses[from*l.handlers:to*l.handlers]))
+	return err
+}
+
+// insertMinimal stores messages that are new, with a status each, in one statement. As in an accept,
+// the contents come in one piece.
+const insertMinimal = `WITH fresh AS (
+		INSERT INTO inbox_messages (id, namespace, number, transport_name, type, source, content, content_type,
+			serialized_properties, received_at)
+		SELECT m.id, $2, m.number, 'publish', $3, $4, substring($8::bytea FROM m.place FOR m.length), $5, '{}', now()
+		FROM unnest($1::text[], $6::bigint[], $9::integer[], $10::integer[]) AS m(id, number, place, length)
+		ON CONFLICT (id, namespace) DO NOTHING
+		RETURNING id, number)
+	INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at)
+	SELECT s.id, fresh.number, fresh.id, 'bench-handler-1', now()
+	FROM unnest($7::uuid[], $6::bigint[]) AS s(id, number) JOIN fresh ON fresh.number = s.number`
+
+// insert is copy for messages with one status each that may be known.
+func (l *Loads) insert(ctx context.Context, pool *pgxpool.Pool, from, to int) error {
+	var ids []string
+	var numbers []int64
+	var places, lengths []int32
+	var contents []byte
+	var statuses [][16]byte
+	for i, m := range l.messages[from:to] {
+		content := m[6].([]byte)
+		ids, numbers = append(ids, m[0].(string)), append(numbers, m[2].(int64))
+		places, lengths = append(places, int32(len(contents)+1)), append(lengths, int32(len(content)))
+		contents, statuses = append(contents, content...), append(statuses, l.statuses[from+i][0].([16]byte))
+	}
+	first := l.messages[from] // all have the same namespace, type, source and content type
+	tag, err := pool.Exec(ctx, insertMinimal, ids, first[1], first[4], first[5], first[7], numbers, statuses, contents,
+		places, lengths)
+	if err == nil && int(tag.RowsAffected()) != to-from {
+		err = fmt.Errorf("%d of %d inserted", tag.RowsAffected(), to-from)
+	}
 	return err
 }

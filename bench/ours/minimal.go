@@ -2,12 +2,14 @@ package ours
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
@@ -101,19 +103,79 @@ func (ib *Inbox) callEach(ctx context.Context, claimed []message, atOnce int) er
 }
 
 func completeBatch(ctx context.Context, pool *pgxpool.Pool, done []message) error {
-	ids := make([][16]byte, len(done))
-	for i, d := range done {
-		ids[i] = d.status
+	tag, err := pool.Exec(ctx, completeMinimal, statusesOf(done))
+	if err != nil {
+		return err
 	}
-	tag, err := pool.Exec(ctx, completeMinimal, ids)
-	if err == nil && int(tag.RowsAffected()) != len(done) {
-		err = fmt.Errorf("%d of %d completed", tag.RowsAffected(), len(done))
-	}
-	return err
+	return allCompleted(int(tag.RowsAffected()), done)
 }
 
-// EndToEndMinimal stores batches by COPY, runs each message and completes them, on that many
-// connections. Nothing is claimed: what a crash leaves pending is not found again.
+func statusesOf(messages []message) [][16]byte {
+	ids := make([][16]byte, len(messages))
+	for i, m := range messages {
+		ids[i] = m.status
+	}
+	return ids
+}
+
+func allCompleted(n int, of []message) error {
+	if n != len(of) {
+		return fmt.Errorf("%d of %d completed", n, len(of))
+	}
+	return nil
+}
+
+// GroupsMinimal claims batches and runs their messages, that many of them together, on so many
+// connections. run runs the messages with these IDs in one transaction and calls complete at its end.
+func (ib *Inbox) GroupsMinimal(ctx context.Context, pool *pgxpool.Pool, batch, together, connections int,
+	run func(ctx context.Context, ids []string, complete func(context.Context, gorm.ConnPool) error) error,
+) error {
+	g, ctx := errgroup.WithContext(ctx)
+	groups := make(chan []message, batch/together)
+	g.Go(func() error {
+		defer close(groups)
+		for {
+			claimed, err := claimBatch(ctx, pool, batch)
+			if err != nil || len(claimed) == 0 {
+				return err
+			}
+			for group := range slices.Chunk(claimed, together) {
+				select {
+				case groups <- group:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}
+	})
+	for range connections {
+		g.Go(func() error {
+			for group := range groups {
+				ids := make([]string, len(group))
+				for i, m := range group {
+					ids[i] = m.id
+				}
+				err := run(ctx, ids, func(ctx context.Context, tx gorm.ConnPool) error {
+					result, err := tx.ExecContext(ctx, completeMinimal, statusesOf(group))
+					if err != nil {
+						return err
+					}
+					n, err := result.RowsAffected()
+					return errors.Join(err, allCompleted(int(n), group))
+				})
+				if err != nil {
+					return err
+				}
+				ib.Handled.Add(int64(len(group)))
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// EndToEndMinimal stores batches, runs each message and completes them, on that many connections.
+// Nothing is claimed: what a crash leaves pending is not found again.
 func (l *Loads) EndToEndMinimal(
 	ctx context.Context, ib *Inbox, pool *pgxpool.Pool, batch, connections, atOnce int,
 ) error {
@@ -122,7 +184,7 @@ func (l *Loads) EndToEndMinimal(
 	for from := 0; from < len(l.messages); from += batch {
 		to := min(from+batch, len(l.messages))
 		g.Go(func() error {
-			if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.copy(ctx, tx, from, to) }); err != nil {
+			if err := l.insert(ctx, pool, from, to); err != nil {
 				return err
 			}
 			claimed := make([]message, 0, to-from)

@@ -210,7 +210,7 @@ func TestProcessingABacklogWritesTwiceAStatusAndClaimsInPlace(t *testing.T) {
 	require.Equal(t, written{Inserted: statuses, Updated: 2 * statuses, Hot: w.Hot}, w,
 		"a claim and a completion each, nothing else")
 	require.GreaterOrEqual(t, float64(w.Hot), 0.98*statuses, "claims find room beside the row and touch no index")
-	require.Less(t, perStatus, 550.0)
+	require.Less(t, perStatus, 440.0)
 	require.Less(t, sent, statuses/50, "statements carry hundreds of statuses")
 }
 
