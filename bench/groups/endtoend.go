@@ -28,7 +28,7 @@ func EndToEnd() trial.Group {
 			{Name: river500, New: endToEndRiver(river.Bench(500))},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.0).Times(2),
+			trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.8).Times(2),
 			trial.RatioOfBest("e2e_vs_minimal", inboxBench(), []string{minimalEndToEnd}, 0).Times(2),
 			trial.RatioOfBest("e2e_minimal_vs_river", []string{minimalEndToEnd}, riverBench(), 0).Times(2),
 		},

@@ -228,10 +228,7 @@ func processMinimal(batch int) newTrial {
 func withPool(
 	ctx context.Context, dsn string, t *trial.Trial, run func(context.Context, *pgxpool.Pool) error,
 ) error {
-	pool, err := pgxpool.New(ctx, dsn)
-	if err == nil {
-		err = pool.Ping(ctx)
-	}
+	pool, err := openPool(ctx, dsn)
 	if err != nil {
 		t.Close()
 		return err
@@ -240,6 +237,36 @@ func withPool(
 	t.Close = func() { pool.Close(); closeOthers() }
 	t.Run = func(ctx context.Context) error { return run(ctx, pool) }
 	return nil
+}
+
+// openPool opens a pool and all of its connections.
+func openPool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
+	const connections = 6
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	var open []*pgxpool.Conn
+	for range connections {
+		c, acquireErr := pool.Acquire(ctx)
+		if err = acquireErr; err != nil {
+			break
+		}
+		open = append(open, c)
+	}
+	for _, c := range open {
+		c.Release()
+	}
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
 }
 
 func textbookOf(atOnce int) func(context.Context, *byhand.Inbox, func(string, []byte) error) error {

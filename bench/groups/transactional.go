@@ -22,8 +22,11 @@ func Transactional() trial.Group {
 	riverTx := func(workers int) string { return fmt.Sprintf("River JobCompleteTx, %d workers", workers) }
 	const rowsAlone = "the rows alone, ten in a transaction, 8 at once"
 	const rowsBehind = "the rows alone, each behind a savepoint"
-	const minimal = "claim, insert behind savepoints and complete, nothing else"
+	minimal := func(connections int) string {
+		return fmt.Sprintf("claim, insert behind savepoints and complete, nothing else, %d at once", connections)
+	}
 	groups, riverBoth := []string{group(8), group(32)}, []string{riverTx(8), riverTx(32)}
+	minimalBoth := []string{minimal(8), minimal(32)}
 	return trial.Group{
 		Name: "transactional", Unit: "status",
 		About: "pending messages run by handlers that insert one row in the transaction that completes them",
@@ -37,38 +40,41 @@ func Transactional() trial.Group {
 			{Name: "GORM one by one, 8 at once", New: transactionalByHand(8, 6_000, 1_000)},
 			{Name: rowsAlone, New: insertAlone(8, 10, 30_000, 5_000, false)},
 			{Name: rowsBehind, New: insertAlone(8, 10, 30_000, 5_000, true)},
-			{Name: minimal, New: transactionalMinimal},
+			{Name: minimal(8), New: transactionalMinimal(8)},
+			{Name: minimal(32), New: transactionalMinimal(32)},
 		},
 		Lines: []trial.Line{
 			trial.RatioOfBest("tx_vs_river_tx", []string{tx(8), tx(32)}, riverBoth, 2.5),
 			trial.RatioOfBest("txgroup_vs_river_tx", groups, riverBoth, 6),
-			trial.RatioOfBest("txgroup_vs_minimal", groups, []string{minimal}, 0),
-			trial.RatioOfBest("txgroup_minimal_vs_river_tx", []string{minimal}, riverBoth, 0),
+			trial.RatioOfBest("txgroup_vs_minimal", groups, minimalBoth, 0),
+			trial.RatioOfBest("txgroup_minimal_vs_river_tx", minimalBoth, riverBoth, 0),
 		},
 	}
 }
 
 // transactionalMinimal is a plain loop, see ours.GroupsMinimal.
-func transactionalMinimal(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
-	n := env.Scale(30_000, 5_000)
-	if err := effects.Create(ctx, env.DSN); err != nil {
-		return nil, err
+func transactionalMinimal(connections int) newTrial {
+	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
+		n := env.Scale(30_000, 5_000)
+		if err := effects.Create(ctx, env.DSN); err != nil {
+			return nil, err
+		}
+		ib, err := ours.Open(ctx, env.DSN, 1)
+		if err != nil {
+			return nil, err
+		}
+		t, err := processStored(ctx, env, ib, n, func(ctx context.Context) error { return effects.Check(ctx, env.DSN, n) })
+		if err != nil {
+			return nil, err
+		}
+		err = withPool(ctx, env.DSN, t, func(ctx context.Context, pool *pgxpool.Pool) error {
+			return ib.GroupsMinimal(ctx, pool, 1000, 10, connections,
+				func(ctx context.Context, ids []string, complete func(context.Context, gorm.ConnPool) error) error {
+					return insertTogether(ctx, ib.DB, ids, true, complete)
+				})
+		})
+		return t, err
 	}
-	ib, err := ours.Open(ctx, env.DSN, 1)
-	if err != nil {
-		return nil, err
-	}
-	t, err := processStored(ctx, env, ib, n, func(ctx context.Context) error { return effects.Check(ctx, env.DSN, n) })
-	if err != nil {
-		return nil, err
-	}
-	err = withPool(ctx, env.DSN, t, func(ctx context.Context, pool *pgxpool.Pool) error {
-		return ib.GroupsMinimal(ctx, pool, 1000, 10, 8,
-			func(ctx context.Context, ids []string, complete func(context.Context, gorm.ConnPool) error) error {
-				return insertTogether(ctx, ib.DB, ids, true, complete)
-			})
-	})
-	return t, err
 }
 
 func transactionalOurs(concurrency, full, quick int, how ...handler.Option) newTrial {

@@ -174,28 +174,49 @@ func (ib *Inbox) GroupsMinimal(ctx context.Context, pool *pgxpool.Pool, batch, t
 	return g.Wait()
 }
 
-// EndToEndMinimal stores batches, runs each message and completes them, on that many connections.
-// Nothing is claimed: what a crash leaves pending is not found again.
+// EndToEndMinimal stores batches on so many connections, runs each message and completes them, two
+// batches at a time if they wait, on another connection. Nothing is claimed: another process would
+// run the messages, too.
 func (l *Loads) EndToEndMinimal(
 	ctx context.Context, ib *Inbox, pool *pgxpool.Pool, batch, connections, atOnce int,
 ) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(connections)
-	for from := 0; from < len(l.messages); from += batch {
-		to := min(from+batch, len(l.messages))
-		g.Go(func() error {
-			if err := l.insert(ctx, pool, from, to); err != nil {
+	done := make(chan []message, len(l.messages)/batch+1)
+	completing, ctx := errgroup.WithContext(ctx)
+	completing.Go(func() error {
+		for finished := range done {
+			select {
+			case more := <-done:
+				finished = append(finished, more...)
+			default:
+			}
+			if err := completeBatch(ctx, pool, finished); err != nil {
 				return err
 			}
-			claimed := make([]message, 0, to-from)
-			for i := from; i < to; i++ {
-				claimed = append(claimed, message{status: l.statuses[i][0].([16]byte), id: l.messages[i][0].(string)})
-			}
-			if err := ib.callEach(ctx, claimed, atOnce); err != nil {
-				return err
-			}
-			return completeBatch(ctx, pool, claimed)
-		})
-	}
-	return g.Wait()
+		}
+		return nil
+	})
+	completing.Go(func() error {
+		defer close(done)
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(connections)
+		for from := 0; from < len(l.messages); from += batch {
+			to := min(from+batch, len(l.messages))
+			g.Go(func() error {
+				if err := l.insert(ctx, pool, from, to); err != nil {
+					return err
+				}
+				stored := make([]message, 0, to-from)
+				for i := from; i < to; i++ {
+					stored = append(stored, message{status: l.statuses[i][0].([16]byte), id: l.messages[i][0].(string)})
+				}
+				if err := ib.callEach(ctx, stored, atOnce); err != nil {
+					return err
+				}
+				done <- stored
+				return nil
+			})
+		}
+		return g.Wait()
+	})
+	return completing.Wait()
 }

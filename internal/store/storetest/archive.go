@@ -160,6 +160,17 @@ var archiveTests = []test{
 		require.Equal(s, store.CleanupResult{Passed: 2}, result)
 		require.Equal(s, []string{"m1/old", "m2/old"}, pairs(s.statuses()))
 	}},
+	{"a status that was deleted and added again stays, even at the version that was loaded", func(s *suite) {
+		s.accept(message("m1", "old", "pending"))
+		s.bring("old", "m1")
+		loaded := s.load(store.CleanupRequest{Cutoff: cutoff, Limit: 10})
+		require.NoError(s, s.db.Exec(`DELETE FROM inbox_handler_statuses WHERE handler_key = 'old'`).Error)
+		s.acceptAt(cutoff, message("m1", "old", "pending"))
+		s.bring("old", "m1")
+		require.Equal(s, loaded[0].Statuses[0].Version, s.status("m1", "old").Version)
+		require.Zero(s, s.deleteExpired(loaded))
+		require.ElementsMatch(s, []string{"m1/old", "m1/pending"}, pairs(s.statuses()))
+	}},
 	{"a message that an open accept has locked is not deleted", func(s *suite) {
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")

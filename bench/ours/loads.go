@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Loads are rows for plain loops. COPY of them shows the limit of what accepting could reach, without
-// deduplication, conflicts or responses.
+// Loads are rows for plain loops. Copy shows the limit of what accepting could reach, without
+// deduplication, conflicts or responses. Their numbers are taken before the timed part.
 type Loads struct {
 	messages, statuses [][]any
 	handlers           int
@@ -79,21 +79,21 @@ func (l *Loads) copy(ctx context.Context, tx pgx.Tx, from, to int) error {
 const insertMinimal = `WITH fresh AS (
 		INSERT INTO inbox_messages (id, namespace, number, transport_name, type, source, content, content_type,
 			serialized_properties, received_at)
-		SELECT m.id, $2, m.number, 'publish', $3, $4, substring($8::bytea FROM m.place FOR m.length), $5, '{}', now()
-		FROM unnest($1::text[], $6::bigint[], $9::integer[], $10::integer[]) AS m(id, number, place, length)
+		SELECT m.id, $2, m.number, 'publish', $3, $4, substring($10::bytea FROM m.place FOR m.length), $5, '{}', now()
+		FROM unnest($1::text[], $6::bigint[], $8::integer[], $9::integer[]) AS m(id, number, place, length)
 		ON CONFLICT (id, namespace) DO NOTHING
 		RETURNING id, number)
 	INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at)
 	SELECT s.id, fresh.number, fresh.id, 'bench-handler-1', now()
 	FROM unnest($7::uuid[], $6::bigint[]) AS s(id, number) JOIN fresh ON fresh.number = s.number`
 
-// insert is copy for messages with one status each that may be known.
+// insert is copy for messages with one status each, and stores only those that are new. No trial has
+// any other.
 func (l *Loads) insert(ctx context.Context, pool *pgxpool.Pool, from, to int) error {
-	var ids []string
-	var numbers []int64
-	var places, lengths []int32
-	var contents []byte
-	var statuses [][16]byte
+	n := to - from
+	ids, numbers, statuses := make([]string, 0, n), make([]int64, 0, n), make([][16]byte, 0, n)
+	places, lengths := make([]int32, 0, n), make([]int32, 0, n)
+	contents := make([]byte, 0, n*(len(l.messages[from][6].([]byte))+1))
 	for i, m := range l.messages[from:to] {
 		content := m[6].([]byte)
 		ids, numbers = append(ids, m[0].(string)), append(numbers, m[2].(int64))
@@ -101,10 +101,10 @@ func (l *Loads) insert(ctx context.Context, pool *pgxpool.Pool, from, to int) er
 		contents, statuses = append(contents, content...), append(statuses, l.statuses[from+i][0].([16]byte))
 	}
 	first := l.messages[from] // all have the same namespace, type, source and content type
-	tag, err := pool.Exec(ctx, insertMinimal, ids, first[1], first[4], first[5], first[7], numbers, statuses, contents,
-		places, lengths)
-	if err == nil && int(tag.RowsAffected()) != to-from {
-		err = fmt.Errorf("%d of %d inserted", tag.RowsAffected(), to-from)
+	tag, err := pool.Exec(ctx, insertMinimal, ids, first[1], first[4], first[5], first[7], numbers, statuses,
+		places, lengths, contents)
+	if err == nil && int(tag.RowsAffected()) != n {
+		err = fmt.Errorf("%d of %d inserted", tag.RowsAffected(), n)
 	}
 	return err
 }
