@@ -20,27 +20,6 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-func TestDefaultsAreThoseOfTheContract(t *testing.T) {
-	o := inbox.DefaultOptions()
-	require.NoError(t, o.Validate())
-	p, c := o.Processor, o.Cleanup
-	require.Equal(t, []any{5, 5 * time.Minute, 30 * time.Second, true, 500, 10, 2000},
-		[]any{p.MaxRetries, p.MaxRetryDelay, p.PollingInterval, p.Listen, p.BatchSize, p.Concurrency, p.Prefetch})
-	require.Equal(t, []any{time.Duration(0), time.Minute, 5 * time.Minute},
-		[]any{p.HandlerTimeout, p.StuckHandlerGrace, p.StuckMessageThreshold})
-	require.Equal(t, []any{5 * time.Second, 5 * time.Second, 30 * time.Second, 10, 10 * time.Minute},
-		[]any{p.HeartbeatInterval, p.SweepInterval, p.WorkerTimeout, p.MaxAbandoned, p.UnknownKeyGrace})
-	require.Equal(t, []any{10 * time.Second, 10 * time.Second}, []any{p.StatementTimeout, p.StopBudget})
-	require.Equal(t, processor.Mode(""), p.Mode, "by database")
-	require.Equal(t, []any{time.Duration(0), time.Hour, 10_000}, []any{c.Retention, c.CleanupInterval, c.CleanupBatchSize})
-	require.Equal(t, []any{false, time.Duration(0), time.Duration(0), time.Minute},
-		[]any{c.SweepMarkers, c.AuditRetention, c.RejectedRetention, c.ArchiveTimeout})
-	require.Equal(t, []any{acceptor.UnroutedIgnore, acceptor.BadRecordStore, acceptor.GapHalt},
-		[]any{o.Acceptor.Unrouted, o.Acceptor.BadRecords, o.Acceptor.OnGap})
-	require.Equal(t, []any{20, false}, []any{o.Acceptor.HaltAtBadRecords, o.ShutdownOnHalt})
-	require.Equal(t, []any{false, "", "inbox_"}, []any{o.Migrate, o.Schema, o.TablePrefix})
-}
-
 func TestOptionsLoadFromYAML(t *testing.T) {
 	o := inbox.DefaultOptions()
 	require.NoError(t, yaml.Unmarshal([]byte(`

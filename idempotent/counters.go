@@ -2,7 +2,7 @@ package idempotent
 
 import "sync/atomic"
 
-// Counts count the messages of this process since the handler was wrapped, by what became of them.
+// Counts count the messages of this process since the receiver was made, by what became of them.
 // They are not durable; the store is.
 type Counts struct {
 	// Processed counts messages that were handled and are remembered.
@@ -30,17 +30,7 @@ type Counts struct {
 	Undeduplicated int64
 }
 
-func (c Counts) add(d Counts) Counts {
-	return Counts{
-		Processed: c.Processed + d.Processed, DuplicateSkipped: c.DuplicateSkipped + d.DuplicateSkipped,
-		MissingKey: c.MissingKey + d.MissingKey,
-		InvalidKey: c.InvalidKey + d.InvalidKey, Failed: c.Failed + d.Failed, InProgress: c.InProgress + d.InProgress,
-		Lost:        c.Lost + d.Lost,
-		StoreFailed: c.StoreFailed + d.StoreFailed, Undeduplicated: c.Undeduplicated + d.Undeduplicated,
-	}
-}
-
-// counters are the counters of one handler.
+// counters are those of one receiver.
 type counters struct {
 	processed, duplicateSkipped, missingKey, invalidKey, failed, inProgress, lost, storeFailed, undeduplicated atomic.Int64
 }

@@ -19,8 +19,10 @@ type Receiver struct {
 	store Store
 	cfg   config
 
+	counters counters
+
 	mu       sync.Mutex
-	handlers map[string]*counters
+	handlers map[string]bool // by key
 }
 
 // New returns a Receiver; opts hold for all its handlers unless Handle overrides them. With a nil
@@ -35,7 +37,7 @@ func New(store Store, opts ...Option) (*Receiver, error) {
 }
 
 func newReceiver(store Store, opts []Option, about ...zap.Field) (*Receiver, error) {
-	r := &Receiver{store: store, cfg: config{Options: DefaultOptions()}.with(opts), handlers: map[string]*counters{}}
+	r := &Receiver{store: store, cfg: config{Options: DefaultOptions()}.with(opts), handlers: map[string]bool{}}
 	if err := errors.Join(r.cfg.Validate(), r.cfg.checkStore(store)); err != nil {
 		return nil, err
 	}
@@ -100,11 +102,11 @@ func Handle[T any](
 	if cfg.Duplicates == LogDuplicates && cfg.Logger == nil && r.store != nil {
 		all = append(all, errNoLogger)
 	}
-	w := &wrapped[T]{store: r.store, Identifier: identifier, fn: fn, counters: &counters{}}
+	w := &wrapped[T]{store: r.store, Identifier: identifier, fn: fn, counters: &r.counters}
 	w.measured, err = telemetry.NewReceiver(cfg.MeterProvider, handlerKey, cfg.Channel)
 	err = errors.Join(append(all, err)...)
 	if err == nil {
-		err = r.register(handlerKey, w.counters)
+		err = r.register(handlerKey)
 	}
 	if err != nil {
 		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
@@ -129,33 +131,15 @@ func (r *Receiver) Store() Store { return r.store }
 
 // register refuses a key that is registered already: the second of two handlers with one key would
 // never get a message that the first has processed.
-func (r *Receiver) register(handlerKey string, c *counters) error {
+func (r *Receiver) register(handlerKey string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.handlers[handlerKey] != nil {
+	if r.handlers[handlerKey] {
 		return errors.New("the receiver has another handler of this key")
 	}
-	r.handlers[handlerKey] = c
+	r.handlers[handlerKey] = true
 	return nil
 }
 
 // Counts returns the counts of all handlers together.
-func (r *Receiver) Counts() Counts {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var sum Counts
-	for _, c := range r.handlers {
-		sum = sum.add(c.snapshot())
-	}
-	return sum
-}
-
-// CountsOf returns the counts of one handler; zero for a key that r does not have.
-func (r *Receiver) CountsOf(handlerKey string) Counts {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := r.handlers[handlerKey]; c != nil {
-		return c.snapshot()
-	}
-	return Counts{}
-}
+func (r *Receiver) Counts() Counts { return r.counters.snapshot() }

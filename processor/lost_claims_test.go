@@ -14,7 +14,6 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
-	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -138,7 +137,7 @@ func TestClaimCommittedLongAfterItsTimeoutIsFound(t *testing.T) {
 		o.Processor.PollingInterval = 50 * time.Millisecond
 	}),
 		inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
-	release := sqltest.HoldStatuses(t, d.DB)
+	release := holdStatuses(t, d.DB)
 	defer release()
 	inboxtest.Accept(t, ib, "1")
 	var reads atomic.Int32
@@ -188,4 +187,21 @@ func TestLostClaimIsReleasedWhileHandlersAreBusy(t *testing.T) {
 	claiming.Store(false)
 	inboxtest.Accept(t, ib, "2", "3", "4") // they take the slot and the prefetch
 	inboxtest.Eventually(t, func() bool { return claimed() == 0 }, "it is released")
+}
+
+// holdStatuses makes every statement that changes a status on PostgreSQL wait until release. While
+// it waits, the statement keeps the locks that it has. Releasing twice does nothing.
+func holdStatuses(t testing.TB, db *gorm.DB) (release func()) {
+	t.Helper()
+	for _, statement := range []string{
+		`CREATE OR REPLACE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$`,
+		`CREATE OR REPLACE TRIGGER wait_for_the_test BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`,
+	} {
+		require.NoError(t, db.Exec(statement).Error)
+	}
+	held := db.Begin()
+	require.NoError(t, held.Exec("SELECT pg_advisory_xact_lock(1)").Error)
+	t.Cleanup(func() { held.Rollback() })
+	return func() { held.Rollback() }
 }

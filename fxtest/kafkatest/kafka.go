@@ -33,12 +33,6 @@ func Port(port int) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.Ports(port)) }
 }
 
-// DataDir stores records and committed offsets in a directory, which is created if it is missing.
-// The next Kafka on the directory continues where this one ended. Stop and Restart do not need it.
-func DataDir(dir string) Option {
-	return func(o *options) { o.kfake = append(o.kfake, kfake.DataDir(dir), kfake.SyncWrites()) }
-}
-
 // Topic creates a topic at start.
 func Topic(name string, partitions int) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.SeedTopics(int32(partitions), name)) }
@@ -183,7 +177,7 @@ func (k *Kafka) Restart() error {
 // until Restart or Close.
 func (k *Kafka) Freeze() { k.network.freeze() }
 
-// Close stops the broker. Its records are lost unless it has a DataDir. Closing twice does nothing.
+// Close stops the broker. Its records are lost. Closing twice does nothing.
 func (k *Kafka) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -30,7 +30,6 @@ func TestThePageIsWhatTheCodeSays(t *testing.T) {
 // defaultsInWords are those the contract tells in words.
 var defaultsInWords = map[string]string{
 	"none": "0", "0 (forever)": "0", "`None`": "none", "`Ignore`": "ignore", "`Log`": "log", "`Store`": "store", "`Halt`": "halt",
-	"equal to `Concurrency`": "-1", "60 s": "1m", "10 m; 0 in manual mode": "10m",
 	"10 s, and below the deadline of Fx": "10s", "by database, see 5.3": "",
 	`"inbox_"`: "inbox_",
 }

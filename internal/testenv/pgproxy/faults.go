@@ -64,17 +64,6 @@ func (p *Proxy) Lose(fault Fault, n int, matches func(sql string) bool) {
 // LoseCommits applies the fault to the next n commits.
 func (p *Proxy) LoseCommits(fault Fault, n int) { p.Lose(fault, n, Commit) }
 
-// CutAfterCommit cuts the connection of the next commit. If forward is true, the database has
-// committed and its answer is lost. If it is false, the database does not receive the commit and
-// rolls back.
-func (p *Proxy) CutAfterCommit(forward bool) {
-	if forward {
-		p.LoseCommits(AnswerLost, 1)
-	} else {
-		p.LoseCommits(RequestLost, 1)
-	}
-}
-
 // Left returns how many faults requested by Lose have not happened yet.
 func (p *Proxy) Left() (n int) {
 	p.mu.Lock()

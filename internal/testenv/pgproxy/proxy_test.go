@@ -80,16 +80,6 @@ func TestFaultsOfACommit(t *testing.T) {
 	}
 }
 
-func TestCutAfterCommit(t *testing.T) {
-	r := newRig(t)
-	r.proxy.CutAfterCommit(true)
-	require.Error(t, r.note(t.Context()))
-	require.Equal(t, 1, r.notes(), "the commit was forwarded")
-	r.proxy.CutAfterCommit(false)
-	require.Error(t, r.note(t.Context()))
-	require.Equal(t, 1, r.notes(), "it was not")
-}
-
 func TestConnectionIsLostWhileTheDatabaseIsStillCommitting(t *testing.T) {
 	r := newRig(t)
 	_, err := r.direct.ExecContext(t.Context(), `
