@@ -20,8 +20,16 @@ func valid() kafkaconsumer.Config {
 	return kafkaconsumer.Config{Brokers: []string{"127.0.0.1:9092"}, Topics: []string{"orders"}, GroupID: "g"}
 }
 
-func TestADefaultConfigWithItsAddressesIsValid(t *testing.T) {
+// Contract 9, its rows of the consumer.
+func TestDefaultsAreThoseOfTheContract(t *testing.T) {
 	c := kafkaconsumer.DefaultConfig()
+	require.Equal(t, []int{1000, 4 << 20, 64 << 20, 128 << 20},
+		[]int{c.BatchRecords, c.BatchBytes, c.BufferBytes, c.MaxBatchBytes})
+	require.Equal(t, []time.Duration{10 * time.Millisecond, 10 * time.Second, time.Second, 100 * time.Millisecond,
+		2 * time.Minute},
+		[]time.Duration{c.Linger, c.SessionTimeout, c.HeartbeatInterval, c.CommitInterval, c.ProgressTimeout})
+	require.Equal(t, kafkaconsumer.ReadCommitted, c.Isolation)
+	require.Equal(t, kafkaconsumer.First, c.StartOffset)
 	c.Brokers, c.Topics, c.GroupID = valid().Brokers, valid().Topics, valid().GroupID
 	require.NoError(t, c.Validate())
 	require.NoError(t, valid().Validate())
