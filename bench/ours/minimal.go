@@ -14,9 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// What follows is a plain loop for comparison: what every inbox must do that commits its claims before
-// handlers run, with this inbox's tables and indexes. It leaves out workers, fences, retries, reports
-// and whatever else an inbox adds.
+// What follows are plain loops for comparison, on this inbox's tables and indexes. They leave out
+// workers, fences, retries, reports and whatever else an inbox adds. All but EndToEndMinimal commit
+// their claims before anything runs.
 
 // claimMinimal uses the due index of the statuses and the unique index on the messages' numbers.
 const claimMinimal = `WITH due AS MATERIALIZED (
@@ -125,8 +125,9 @@ func allCompleted(n int, of []message) error {
 	return nil
 }
 
-// GroupsMinimal claims batches and runs their messages, that many of them together, on so many
-// connections. run runs the messages with these IDs in one transaction and calls complete at its end.
+// GroupsMinimal claims batches on one connection of the pool and divides them into groups, each of
+// together messages. As many groups run at once as connections says. run runs the messages of a group
+// in one transaction, and calls complete at its end.
 func (ib *Inbox) GroupsMinimal(ctx context.Context, pool *pgxpool.Pool, batch, together, connections int,
 	run func(ctx context.Context, ids []string, complete func(context.Context, gorm.ConnPool) error) error,
 ) error {
@@ -174,9 +175,9 @@ func (ib *Inbox) GroupsMinimal(ctx context.Context, pool *pgxpool.Pool, batch, t
 	return g.Wait()
 }
 
-// EndToEndMinimal stores batches on so many connections, runs each message and completes them, two
-// batches at a time if they wait, on another connection. Nothing is claimed: another process would
-// run the messages, too.
+// EndToEndMinimal stores batches on that many connections and runs each message. One more connection
+// completes the batches, two in a statement if the second is there. Nothing is claimed: another process
+// would run the messages, too.
 func (l *Loads) EndToEndMinimal(
 	ctx context.Context, ib *Inbox, pool *pgxpool.Pool, batch, connections, atOnce int,
 ) error {
