@@ -22,20 +22,28 @@ func EndToEnd() trial.Group {
 		Variants: []trial.Variant{
 			{Name: "inbox", New: endToEndOurs(processOptions())},
 			{Name: BatchesOf2000, New: endToEndOurs(largeBatches())},
+			{Name: withoutForeignKey, New: endToEndOurs(largeBatches(), dropForeignKey)},
 			{Name: minimalEndToEnd, New: endToEndMinimal},
 			{Name: river2000, New: endToEndRiver(river.Bench(2_000))},
 			{Name: river1000, New: endToEndRiver(river.Bench(1_000))},
 			{Name: river500, New: endToEndRiver(river.Bench(500))},
 		},
 		Lines: []trial.Line{
-			trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.8).Times(2),
+			trial.RatioOfBest("e2e_vs_river", inboxBench(), riverBench(), 2.3).Times(2),
+			trial.RatioOfBest("e2e_without_foreign_key_vs_river", []string{withoutForeignKey}, riverBench(), 0).Times(2),
 			trial.RatioOfBest("e2e_vs_minimal", inboxBench(), []string{minimalEndToEnd}, 0).Times(2),
 			trial.RatioOfBest("e2e_minimal_vs_river", []string{minimalEndToEnd}, riverBench(), 0).Times(2),
 		},
 	}
 }
 
-const minimalEndToEnd = "insert, call and complete, nothing else"
+const (
+	withoutForeignKey = BatchesOf2000 + ", without the foreign key"
+	minimalEndToEnd   = "insert, call and complete, nothing else"
+
+	// dropForeignKey shows what the rule costs that a status has a message, and goes with it.
+	dropForeignKey = `ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`
+)
 
 func endToEndMinimal(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 	n := env.Scale(endToEndCount, endToEndQuick)
@@ -59,13 +67,19 @@ func endToEndMinimal(ctx context.Context, env *trial.Env) (*trial.Trial, error) 
 	return t, err
 }
 
-func endToEndOurs(options []inbox.Option) newTrial {
+func endToEndOurs(options []inbox.Option, changes ...string) newTrial {
 	return func(ctx context.Context, env *trial.Env) (*trial.Trial, error) {
 		n := env.Scale(endToEndCount, endToEndQuick)
 		messages := ours.Messages(n)
 		ib, err := ours.Open(ctx, env.DSN, 1, options...)
 		if err != nil {
 			return nil, err
+		}
+		for _, change := range changes {
+			if err := ib.DB.WithContext(ctx).Exec(change).Error; err != nil {
+				ib.Close()
+				return nil, err
+			}
 		}
 		values := map[string]float64{}
 		return &trial.Trial{

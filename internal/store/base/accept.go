@@ -64,10 +64,10 @@ type Known struct {
 // namespace.
 type accepting interface {
 	// InsertNew inserts the messages that are not stored yet and, if InsertsStatuses returns true,
-	// their statuses. It returns what it inserted and the statuses it claimed for the worker. If it
-	// inserted every message it may leave out the numbers, unless numbers is true.
+	// their statuses. It returns what it inserted, and when it created the statuses that are to be
+	// claimed and claimed them. That is zero unless the worker lives.
 	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string,
-		numbers bool, now time.Time) ([]StoredNumber, []ClaimedRow, error)
+		now time.Time) (inserted []StoredNumber, claimedAt time.Time, err error)
 	InsertsStatuses() bool
 	// LockKnown keeps cleanup and other accepts away from these messages until the transaction
 	// ends. Messages that have vanished are missing in the result.
@@ -75,9 +75,9 @@ type accepting interface {
 	// HandlerKeys returns the statuses that these messages have.
 	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]HandledBy, error)
 	// InsertStatuses inserts rows in their order and returns the IDs of those that did not exist
-	// yet. It claims rows only in dialects whose InsertNew inserts no statuses.
-	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) ([]string,
-		[]ClaimedRow, error)
+	// yet. It claims rows, as InsertNew does, only in dialects whose InsertNew inserts no statuses.
+	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) (
+		added []string, claimedAt time.Time, err error)
 	DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
 	InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
 }
@@ -146,7 +146,7 @@ func Accept(
 	}
 
 	var missing []StatusRow
-	var claimed []ClaimedRow
+	var claimedAt time.Time
 	rejected := slices.Clone(batch.Rejected)
 	vanished := false
 	for round := 0; len(waiting) > 0; round++ {
@@ -157,7 +157,7 @@ func Accept(
 		if round == acceptRounds {
 			return nil, fmt.Errorf("message %q and %d more keep vanishing", waiting[0].ID, len(waiting)-1)
 		}
-		inserted, taken, err := dialect.InsertNew(ctx, pool, waiting, rows, batch.Claimer, round > 0, batch.Now)
+		inserted, at, err := dialect.InsertNew(ctx, pool, waiting, rows, batch.Claimer, batch.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +166,7 @@ func Accept(
 			results[i].Inserted = true
 			setNumber(statuses[i], message.Number)
 		}
-		claimed = append(claimed, taken...)
+		claimedAt = at
 		waiting = slices.DeleteFunc(waiting, func(m *store.NewMessage) bool { return results[index[IdentityOf(m)]].Inserted })
 		if len(waiting) == 0 {
 			break
@@ -195,11 +195,16 @@ func Accept(
 		waiting = slices.DeleteFunc(waiting, func(m *store.NewMessage) bool { return seen[IdentityOf(m)] })
 		vanished = vanished || len(waiting) > 0
 	}
-	late, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, vanished)
+	late, first, err := addStatuses(ctx, pool, dialect, missing, statuses, results, batch, vanished)
 	if err != nil {
 		return nil, err
 	}
-	noteClaims(results, batch, statuses, append(claimed, late.claimed...), late.unclaimed)
+	if !dialect.InsertsStatuses() {
+		claimedAt, first = late, len(results)
+	}
+	if !claimedAt.IsZero() {
+		noteClaims(results, batch, statuses, claimedAt, first)
+	}
 	if len(rejected) > 0 {
 		rows, err := prepareRejected(rejected, batch.Now)
 		if err != nil {
@@ -260,17 +265,17 @@ func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]S
 // addStatuses inserts the rows that are missing after the new messages were inserted. The sequence
 // must follow the order of the batch, because lanes run in acceptance order. A known message that
 // lacks a row may precede a new message, whose rows were just inserted and are not visible to
-// others yet. Those later rows are then deleted and inserted again in order. With all, which is set
-// if a vanished message was inserted after the others, this happens to all rows. Rows that were
-// claimed with their message become unclaimed by it.
+// others yet. Those later rows, of the messages after first, are then deleted and inserted again in
+// order. With all, which is set if a vanished message was inserted after the others, this happens
+// to all rows, and first is negative. Rows that were claimed with their message become unclaimed by it.
 func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow,
 	statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool,
-) (late lateStatuses, err error) {
+) (claimedAt time.Time, first int, err error) {
 	insert := slices.Clone(missing)
 	for i := range insert {
 		insert[i].Claim = false // the message was known before
 	}
-	first := len(results)
+	first = len(results)
 	if all {
 		first = -1
 	}
@@ -295,20 +300,18 @@ func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, mis
 		}
 	}
 	if len(insert) == 0 {
-		return late, nil
+		return time.Time{}, first, nil
 	}
 	if len(again) > 0 {
 		if err := dialect.DeleteStatuses(ctx, pool, again); err != nil {
-			return late, err
+			return time.Time{}, first, err
 		}
-		late.unclaimed = again
 	}
 	slices.SortFunc(insert, func(a, b StatusRow) int { return a.position - b.position })
-	added, claimed, err := dialect.InsertStatuses(ctx, pool, insert, batch.Claimer, batch.Now)
+	added, claimedAt, err := dialect.InsertStatuses(ctx, pool, insert, batch.Claimer, batch.Now)
 	if err != nil {
-		return late, err
+		return time.Time{}, first, err
 	}
-	late.claimed = claimed
 	inserted := make(map[string]bool, len(added))
 	for _, id := range added {
 		inserted[id] = true
@@ -318,5 +321,5 @@ func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, mis
 			results[row.message].StatusesAdded++
 		}
 	}
-	return late, nil
+	return claimedAt, first, nil
 }

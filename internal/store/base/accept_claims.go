@@ -8,39 +8,19 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// ClaimedRow is a status that was inserted claimed.
-type ClaimedRow struct {
-	ID        string
-	CreatedAt time.Time
-}
-
-// lateStatuses is what happened to statuses that were inserted after their messages.
-type lateStatuses struct {
-	claimed   []ClaimedRow
-	unclaimed []string // IDs that were claimed before and no longer are
-}
-
-// noteClaims adds to the results what Claim would have returned for these rows, except for those of
-// unclaimed.
+// noteClaims adds to the results what Claim would have returned for the statuses that were inserted
+// claimed: those of new messages that are not after first in the batch.
 func noteClaims(
-	results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimed []ClaimedRow, unclaimed []string,
+	results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimedAt time.Time, first int,
 ) {
-	if len(claimed) == 0 {
-		return
-	}
-	taken := make(map[string]ClaimedRow, len(claimed))
-	for _, row := range claimed {
-		taken[row.ID] = row
-	}
-	for _, id := range unclaimed {
-		delete(taken, id)
-	}
-	claims := make([]store.Claim, 0, len(taken)) // of all messages, in one piece
+	claims := make([]store.Claim, 0, len(statuses)) // of all messages, in one piece
 	for i, rows := range statuses {
-		first := len(claims)
+		if !results[i].Inserted || i > first {
+			continue
+		}
+		before := len(claims)
 		for _, row := range rows {
-			at, ok := taken[row.ID]
-			if !ok {
+			if !row.Claim {
 				continue
 			}
 			message := asStored(batch.Messages[i], batch.Now)
@@ -48,11 +28,11 @@ func noteClaims(
 			claims = append(claims, store.Claim{
 				Ref: store.Ref{StatusID: row.ID, MessageNumber: row.Number, MessageID: row.MessageID,
 					HandlerKey: row.HandlerKey, Version: firstVersion, Lane: row.Lane},
-				CreatedAt: at.CreatedAt, Due: at.CreatedAt, Message: message,
+				CreatedAt: claimedAt, Due: claimedAt, Message: message,
 			})
 		}
-		if len(claims) > first {
-			results[i].Claims = claims[first:len(claims):len(claims)]
+		if len(claims) > before {
+			results[i].Claims = claims[before:len(claims):len(claims)]
 		}
 	}
 }

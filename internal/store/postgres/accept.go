@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,50 +19,71 @@ import (
 )
 
 // acceptNewSQL inserts what is new, with its statuses, in one statement. That is the usual case.
+// acceptClaimedSQL does the same for local dispatch: it claims statuses as it inserts them.
+var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
+
+// acceptSQL returns the two statements.
 //
 // messages_pkey decides what is new. It is the only index whose order is that of the producers'
 // IDs: the foreign key finds the message by its number. The statuses' sequence follows their
 // position, because PostgreSQL evaluates an identity after the ORDER BY.
 //
+// The contents come as one value that the statement cuts. As an array, each of them would be copied
+// four more times on its way. They are the last parameter: the driver's buffer, which has grown by
+// their size, would otherwise be copied for the parameters after them. A value that all messages
+// have in common is sent once: unnest fills the shorter array with NULL.
+//
 // A status is never created in the database's future ({latest}). It is then due at once for all
 // claimers, even if the clock of the accepting process is ahead of theirs. With a test's clock
 // {latest} is NULL, because the database's clock does not bound that.
 //
-// The first row of the result has no ID. Its number is how many messages are new. The new messages
-// follow if they are fewer than $18. Usually all are new, and then nothing has to be read to know
-// which ones are.
-var acceptNewSQL = `
-WITH ` + acceptFresh("$19") + `, added AS (
-	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key
-	FROM unnest($9::text::uuid[], $10::text::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
-	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
-	ORDER BY s.position
-)
-SELECT '' AS id, '' AS namespace, count(*) AS number FROM fresh
-UNION ALL
-SELECT id, namespace, number FROM fresh WHERE (SELECT count(*) FROM fresh) < $18::bigint`
-
-// acceptFresh returns the part of the statement that inserts messages, with contents as the
-// parameter of their contents.
+// A claim locks the worker's row, by workers_pkey, for the same reason as claimSQL: MarkReleased
+// must not run at the same time. Heartbeats do not wait for this lock. They must not, because it
+// lasts until the transaction has ended, and accepts may follow each other without a gap as long as
+// a worker lives. If MarkReleased comes first, this statement waits for it, reads the worker's row
+// again, and claims nothing.
 //
-// The contents come as one value that the statement cuts. As an array, each of them would be copied
-// four more times on its way. They are the last parameter of each statement: the driver's buffer,
-// which has grown by their size, would otherwise be copied for the parameters after them. A value
-// that all messages have in common is sent once: unnest fills the shorter array with NULL.
-func acceptFresh(contents string) string {
-	return `fresh AS (
+// The first row of the result has no ID. It has how many messages are new, their numbers in the
+// order of the parameters, which is that of UTF-8, and when statuses were created and claimed, if
+// the worker lives. Usually all messages are new, and there are no more rows. Otherwise the new ones
+// follow.
+func acceptSQL(claims bool) string {
+	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$18"
+	if claims {
+		worker = `worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
+), `
+		columns = `, processing_started_at, worker_id`
+		values = `, CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id`
+		join = `LEFT JOIN worker ON ($19::boolean[])[s.position]`
+		claimedAt = `CASE WHEN EXISTS (SELECT FROM worker) THEN LEAST($8::timestamptz, {latest}) END`
+		contents = "$20"
+	}
+	return `
+WITH ` + worker + `fresh AS (
 	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, COALESCE(m.namespace, ($16::text[])[1]),
 		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
 		substring(` + contents + `::bytea FROM m.place FOR m.length), COALESCE(m.content_type, ($5::text[])[1]), COALESCE(m.properties, ($6::text[])[1]),
 		m.ordering_key, $8::timestamptz
-	FROM unnest($1::text::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
 	ON CONFLICT (id, namespace) DO NOTHING
 	RETURNING id, namespace, number
-)`
+), added AS (
+	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key` + columns + `)
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key` + values + `
+	FROM unnest($9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
+	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
+	` + join + `
+	ORDER BY s.position
+)
+SELECT '' AS id, '' AS namespace, count(*) AS number,
+	array_agg(number ORDER BY convert_to(id, 'UTF8'), convert_to(namespace, 'UTF8'))::text, ` + claimedAt + `
+FROM fresh
+UNION ALL
+SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM fresh) < cardinality($1::text[])`
 }
 
 // acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which
@@ -120,8 +144,8 @@ func (p *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 }
 
 func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage,
-	statuses []base.StatusRow, worker string, numbers bool, now time.Time,
-) ([]base.StoredNumber, []base.ClaimedRow, error) {
+	statuses []base.StatusRow, worker string, now time.Time,
+) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
 	n := len(messages)
 	ids, namespaces := make([]string, n), make([]string, n)
 	transports, types, sources := make([]string, n), make([]string, n), make([]string, n)
@@ -133,37 +157,54 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}
 	contents, places, lengths, done := inOnePiece(messages)
 	defer done()
-	statusIDs, messageIDs, keys, laneHandlers, laneKeys := arraysOf(statuses)
-	statusNamespaces := make([]string, len(statuses))
-	for i, row := range statuses {
-		statusNamespaces[i] = row.Namespace
-	}
-	args := []any{listed(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties),
-		orNone(orderings), now.UTC(),
-		listed(statusIDs), listed(messageIDs), once(keys), laneHandlers, laneKeys, places, lengths,
-		once(namespaces), once(statusNamespaces)}
-	if worker != "" {
-		return p.insertClaimed(ctx, pool, args, contents, worker, statuses)
-	}
-	tellBelow := n
-	if numbers {
-		tellBelow = n + 1
-	}
-	inserted, err := queryWith(ctx, pool, contents, p.Text(acceptNewSQL), func(r row, m *base.StoredNumber) error {
-		return r.Scan(&m.ID, &m.Namespace, &m.Number)
-	}, append(args, tellBelow)...)
+	rowIDs, messageIDs, keys, laneHandlers, laneKeys := arraysOf(statuses)
+	statusIDs, err := uuids(rowIDs)
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
-	count := slices.IndexFunc(inserted, func(m base.StoredNumber) bool { return m.ID == "" })
-	if inserted[count].Number > 0 && len(inserted) == 1 {
-		inserted = inserted[:0]
-		for _, m := range messages {
-			inserted = append(inserted, base.StoredNumber{Identity: base.IdentityOf(m)})
+	statusNamespaces, claims := make([]string, len(statuses)), make([]bool, len(statuses))
+	for i, row := range statuses {
+		statusNamespaces[i], claims[i] = row.Namespace, row.Claim
+	}
+	args := []any{texts(ids), once(transports), once(types), once(sources), once(contentTypes), once(properties),
+		orNone(orderings), now.UTC(), statusIDs, texts(messageIDs), once(keys), laneHandlers, laneKeys, places, lengths,
+		once(namespaces), once(statusNamespaces)}
+	statement := acceptNewSQL
+	if worker != "" {
+		statement, args = acceptClaimedSQL, append(args, worker, claims)
+	}
+	rows, err := queryWith(ctx, pool, contents, p.Text(statement), func(r row, new *newRow) error {
+		return r.Scan(&new.ID, &new.Namespace, &new.Number, &new.numbers, &new.claimedAt)
+	}, args...)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	inserted = make([]base.StoredNumber, 0, n)
+	for _, row := range rows {
+		if row.ID != "" {
+			inserted = append(inserted, row.StoredNumber)
+			continue
 		}
-		return inserted, nil, nil
+		claimedAt = row.claimedAt.Time.UTC()
+		if row.Number < int64(n) {
+			continue
+		}
+		for text := range strings.SplitSeq(strings.Trim(row.numbers.String, "{}"), ",") {
+			number, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return nil, time.Time{}, fmt.Errorf("read the numbers of new messages: %w", err)
+			}
+			inserted = append(inserted, base.StoredNumber{Identity: base.IdentityOf(messages[len(inserted)]), Number: number})
+		}
 	}
-	return slices.Delete(inserted, count, count+1), nil, nil
+	return inserted, claimedAt, nil
+}
+
+// newRow is a row of acceptSQL.
+type newRow struct {
+	base.StoredNumber
+	numbers   sql.NullString
+	claimedAt sql.NullTime
 }
 
 func (p *Store) InsertsStatuses() bool { return true }
@@ -185,15 +226,15 @@ func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []i
 
 func (p *Store) InsertStatuses(
 	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time,
-) ([]string, []base.ClaimedRow, error) {
+) (added []string, claimedAt time.Time, err error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := arraysOf(statuses)
 	numbers := make([]int64, len(statuses))
 	for i, row := range statuses {
 		numbers[i] = row.Number
 	}
-	added, err := store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
+	added, err = store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
 		laneHandlers, laneKeys, numbers)
-	return added, nil, err
+	return added, time.Time{}, err
 }
 
 func (p *Store) DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error {

@@ -79,18 +79,3 @@ func TestClaimsPassThroughADriversWrapper(t *testing.T) {
 	statements := prepared.ConnPool.(*gorm.PreparedStmtDB).Stmts.Keys()
 	require.Contains(t, statements, opened.Text(claimManualSQL))
 }
-
-func TestListedIsReadBackAsItWas(t *testing.T) {
-	db := testenv.Postgres(t)
-	for _, list := range [][]string{
-		{},
-		{"processed"},
-		{"(0,1)", "(12,34)"},
-		{"a", "", "NULL", "null", "{}", "{a,b}", "a,b", " ", " x ", `"`, `\`, `\"`, `a\\b"c`, "é日😀", "\n\t"},
-	} {
-		read, err := store.Query(t.Context(), db.Statement.ConnPool,
-			`SELECT e FROM unnest($1::text::text[]) WITH ORDINALITY AS l(e, n) ORDER BY n`, store.Value[string], listed(list))
-		require.NoError(t, err)
-		require.Equal(t, append([]string(nil), list...), read)
-	}
-}

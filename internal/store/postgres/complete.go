@@ -30,7 +30,7 @@ WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND ` + base.OpenSQL
 // completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
-	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::text)::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
+	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::uuid[])::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
 WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND ` + base.OpenSQL + `
@@ -41,7 +41,7 @@ RETURNING c.position - 1`
 // connection, and a thousand index scans seem more expensive than to scan a table of a hundred
 // thousand rows.
 const completionsSQL = `
-FROM unnest((SELECT $2::text::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text::text[])) WITH ORDINALITY AS c(id, version, outcome, position)`
+FROM unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text[])) WITH ORDINALITY AS c(id, version, outcome, position)`
 
 const completedSQL = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
@@ -76,13 +76,17 @@ func (p *Store) complete(
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return strings.Compare(completions[a].StatusID, completions[b].StatusID) })
-	ids, versions, outcomes := make([]string, n), make([]int64, n), make([]string, n)
+	statusIDs, versions, outcomes := make([]string, n), make([]int64, n), make([]string, n)
 	for k, i := range order {
 		c := &completions[i]
-		ids[k], versions[k], outcomes[k] = c.StatusID, c.Version, string(c.Outcome)
+		statusIDs[k], versions[k], outcomes[k] = c.StatusID, c.Version, string(c.Outcome)
 	}
-	positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int64],
-		at.UTC(), listed(ids), versions, listed(outcomes))
+	ids, err := uuids(statusIDs)
+	if err != nil {
+		return nil, base.Doing("complete", err)
+	}
+	positions, err := store.Query(ctx, pool, p.Text(statement), store.Value[int64], at.UTC(), ids, versions,
+		texts(outcomes))
 	if err != nil {
 		return nil, base.Doing("complete", err)
 	}

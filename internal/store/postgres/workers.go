@@ -42,7 +42,7 @@ SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(
 FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
 	// markReleasedSQL takes the lock that accepts wait for. It cannot get it while an accept is
-	// running: see acceptClaimedSQL. The update alone would take a weaker lock. It does not wait
+	// running: see acceptSQL. The update alone would take a weaker lock. It does not wait
 	// for the lock: an accept whose process is gone may stay open for hours.
 	markReleasedSQL = `
 WITH worker AS MATERIALIZED (

@@ -109,14 +109,14 @@ func (s *Store) AcceptTx(ctx context.Context, tx *gorm.DB, batch store.AcceptBat
 }
 
 func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, _ []base.StatusRow,
-	_ string, _ bool, now time.Time,
-) ([]base.StoredNumber, []base.ClaimedRow, error) {
+	_ string, now time.Time,
+) (inserted []base.StoredNumber, claimedAt time.Time, err error) {
 	number, err := s.take(ctx, pool, takeNumbersSQL, len(messages))
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	first, received := number+1, store.SQLiteTime(now)
-	inserted := make([]base.StoredNumber, 0, len(messages))
+	inserted = make([]base.StoredNumber, 0, len(messages))
 	for left := messages; len(left) > 0; {
 		size := chunks[slices.IndexFunc(chunks, func(size int) bool { return size <= len(left) })]
 		args := make([]any, 0, size*11)
@@ -127,14 +127,14 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 		}
 		stored, err := store.Query(ctx, pool, s.Text(acceptTextsSQL[size]), store.Value[int64], args...)
 		if err != nil {
-			return nil, nil, err
+			return nil, time.Time{}, err
 		}
 		for _, number := range stored {
 			inserted = append(inserted, base.StoredNumber{Identity: base.IdentityOf(messages[number-first]), Number: number})
 		}
 		left = left[size:]
 	}
-	return inserted, nil, nil
+	return inserted, time.Time{}, nil
 }
 
 // orNull returns NULL for a missing key, so that it differs from an empty one: some drivers store a
@@ -180,10 +180,10 @@ func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []i
 
 func (s *Store) InsertStatuses(
 	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, worker string, now time.Time,
-) ([]string, []base.ClaimedRow, error) {
+) (added []string, claimedAt time.Time, err error) {
 	before, err := s.take(ctx, pool, takeSequencesSQL, len(statuses))
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	rows := make([][7]any, len(statuses))
 	for i, row := range statuses {
@@ -194,24 +194,23 @@ func (s *Store) InsertStatuses(
 	}
 	list, err := jsonList(rows)
 	if err != nil {
-		return nil, nil, err
+		return nil, time.Time{}, err
 	}
 	statement, args := acceptStatusesSQL, []any{list, before, store.SQLiteTime(now)}
 	if worker != "" {
 		statement, args = acceptClaimedSQL, append(args, worker)
 	}
-	var claimed []base.ClaimedRow
-	added, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, id *string) error {
+	added, err = store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, id *string) error {
 		var taken bool
 		if err := rows.Scan(id, &taken); err != nil {
 			return err
 		}
 		if taken {
-			claimed = append(claimed, base.ClaimedRow{ID: *id, CreatedAt: base.StoredTime(now)})
+			claimedAt = base.StoredTime(now)
 		}
 		return nil
 	}, args...)
-	return added, claimed, err
+	return added, claimedAt, err
 }
 
 // take advances a counter and returns its value before.

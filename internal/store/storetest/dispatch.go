@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
 // dispatched asks for all of the message's statuses to be claimed.
@@ -68,6 +69,40 @@ var dispatchTests = []test{
 		found := s.claimsOf(worker, 10)
 		require.Len(s, found, 6)
 		s.complete(noon, dispatched["plain"], dispatched["empty"], dispatched["keyed"])
+	}},
+	{"a status inserted claimed has the number of its own message, whatever the order of the IDs", func(s *suite) {
+		worker := s.worker("mail")
+		if s.postgres() { // a collation that differs from the order of bytes
+			require.NoError(s, s.db.Exec(`ALTER TABLE inbox_messages ALTER COLUMN id TYPE varchar(200) COLLATE "und-x-icu",
+				ALTER COLUMN namespace TYPE varchar(200) COLLATE "und-x-icu"`).Error)
+		}
+		ids := []string{"z", "a", "B", "\u00e9", "e", "\uffff", "\U0001f600", "a b", "a,b", "{}", "10", "9", "_", "-", "\u00df", "ss"}
+		known := dispatched(message("k", "mail"))
+		var batch []store.NewMessage
+		for _, namespace := range []string{"b", "", "\u00e4"} {
+			for _, id := range ids {
+				m := dispatched(message(id, "mail"))
+				m.Namespace = namespace
+				batch = append(batch, m)
+			}
+		}
+		half := len(batch) / 2
+		s.accept(known)
+		for _, messages := range [][]store.NewMessage{batch[:half], append([]store.NewMessage{known}, batch[half:]...)} {
+			for i, a := range s.acceptFor(worker, messages...) {
+				if messages[i].ID == known.ID {
+					require.Empty(s, a.Claims)
+					continue
+				}
+				require.Len(s, a.Claims, 1, messages[i].ID)
+				var id, namespace string
+				require.NoError(s, s.db.Raw(`SELECT id, namespace FROM inbox_messages WHERE number = ?`, a.Claims[0].MessageNumber).
+					Row().Scan(&id, &namespace))
+				require.Equal(s, base.IdentityOf(&messages[i]), base.Identity{ID: id, Namespace: namespace})
+				require.EqualValues(s, a.Claims[0].MessageNumber, a.Claims[0].Message.Number)
+				require.Equal(s, messages[i].ID, a.Claims[0].MessageID)
+			}
+		}
 	}},
 	{"claims of one message share no memory", func(s *suite) {
 		m := dispatched(message("m1", "mail", "stock"))
