@@ -41,7 +41,7 @@ const (
 	withoutForeignKey = BatchesOf2000 + ", without the foreign key"
 	minimalEndToEnd   = "insert, call and complete, nothing else"
 
-	// dropForeignKey shows what the rule costs that a status has a message, and goes with it.
+	// dropForeignKey shows what it costs that PostgreSQL checks the message of each status.
 	dropForeignKey = `ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`
 )
 

@@ -64,8 +64,8 @@ type Known struct {
 // namespace.
 type accepting interface {
 	// InsertNew inserts the messages that are not stored yet and, if InsertsStatuses returns true,
-	// their statuses. It returns what it inserted, and when it created the statuses that are to be
-	// claimed and claimed them. That is zero unless the worker lives.
+	// their statuses. It returns what it inserted, and the creation time of the statuses that it
+	// inserted claimed: zero unless the worker lives.
 	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string,
 		now time.Time) (inserted []StoredNumber, claimedAt time.Time, err error)
 	InsertsStatuses() bool

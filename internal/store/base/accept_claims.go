@@ -13,14 +13,20 @@ import (
 func noteClaims(
 	results []store.Accepted, batch store.AcceptBatch, statuses [][]StatusRow, claimedAt time.Time, first int,
 ) {
-	claims := make([]store.Claim, 0, len(statuses)) // of all messages, in one piece
+	taken := func(i int, row StatusRow) bool { return row.Claim && results[i].Inserted && i <= first }
+	count := 0
 	for i, rows := range statuses {
-		if !results[i].Inserted || i > first {
-			continue
+		for _, row := range rows {
+			if taken(i, row) {
+				count++
+			}
 		}
+	}
+	claims := make([]store.Claim, 0, count) // of all messages, in one piece
+	for i, rows := range statuses {
 		before := len(claims)
 		for _, row := range rows {
-			if !row.Claim {
+			if !taken(i, row) {
 				continue
 			}
 			message := asStored(batch.Messages[i], batch.Now)

@@ -22,7 +22,7 @@ import (
 // acceptClaimedSQL does the same for local dispatch: it claims statuses as it inserts them.
 var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 
-// acceptSQL returns the two statements.
+// acceptSQL returns one of the two statements.
 //
 // messages_pkey decides what is new. It is the only index whose order is that of the producers'
 // IDs: the foreign key finds the message by its number. The statuses' sequence follows their
@@ -35,7 +35,8 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 //
 // A status is never created in the database's future ({latest}). It is then due at once for all
 // claimers, even if the clock of the accepting process is ahead of theirs. With a test's clock
-// {latest} is NULL, because the database's clock does not bound that.
+// {latest} is NULL, because the database's clock does not bound that. "moment" reads that clock once,
+// so that all statuses and the result have the same time.
 //
 // A claim locks the worker's row, by workers_pkey, for the same reason as claimSQL: MarkReleased
 // must not run at the same time. Heartbeats do not wait for this lock. They must not, because it
@@ -43,10 +44,9 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // a worker lives. If MarkReleased comes first, this statement waits for it, reads the worker's row
 // again, and claims nothing.
 //
-// The first row of the result has no ID. It has how many messages are new, their numbers in the
-// order of the parameters, which is that of UTF-8, and when statuses were created and claimed, if
-// the worker lives. Usually all messages are new, and there are no more rows. Otherwise the new ones
-// follow.
+// Only one row of the result has numbers: those of all new messages, in the order of the parameters,
+// which is that of UTF-8. It also has how many they are and, if statuses were claimed, when they were
+// created. Usually all messages are new, and there are no more rows. Otherwise each new one has a row.
 func acceptSQL(claims bool) string {
 	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$18"
 	if claims {
@@ -56,11 +56,13 @@ func acceptSQL(claims bool) string {
 		columns = `, processing_started_at, worker_id`
 		values = `, CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id`
 		join = `LEFT JOIN worker ON ($19::boolean[])[s.position]`
-		claimedAt = `CASE WHEN EXISTS (SELECT FROM worker) THEN LEAST($8::timestamptz, {latest}) END`
+		claimedAt = `CASE WHEN EXISTS (SELECT FROM worker) THEN (SELECT created_at FROM moment) END`
 		contents = "$20"
 	}
 	return `
-WITH ` + worker + `fresh AS (
+WITH moment AS MATERIALIZED (
+	SELECT LEAST($8::timestamptz, {latest}) AS created_at
+), ` + worker + `fresh AS (
 	INSERT INTO {messages} (id, namespace, transport_name, type, source, content, content_type, serialized_properties, ordering_key, received_at)
 	SELECT m.id, COALESCE(m.namespace, ($16::text[])[1]),
 		COALESCE(m.transport_name, ($2::text[])[1]), COALESCE(m.type, ($3::text[])[1]), COALESCE(m.source, ($4::text[])[1]),
@@ -72,7 +74,7 @@ WITH ` + worker + `fresh AS (
 	RETURNING id, namespace, number
 ), added AS (
 	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key` + columns + `)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), LEAST($8::timestamptz, {latest}), s.lane_handler, s.lane_key` + values + `
+	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT created_at FROM moment), s.lane_handler, s.lane_key` + values + `
 	FROM unnest($9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
 	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
@@ -80,7 +82,7 @@ WITH ` + worker + `fresh AS (
 	ORDER BY s.position
 )
 SELECT '' AS id, '' AS namespace, count(*) AS number,
-	array_agg(number ORDER BY convert_to(id, 'UTF8'), convert_to(namespace, 'UTF8'))::text, ` + claimedAt + `
+	COALESCE(array_agg(number ORDER BY convert_to(id, 'UTF8'), convert_to(namespace, 'UTF8'))::text, '{}'), ` + claimedAt + `
 FROM fresh
 UNION ALL
 SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM fresh) < cardinality($1::text[])`
@@ -173,15 +175,15 @@ func (p *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	if worker != "" {
 		statement, args = acceptClaimedSQL, append(args, worker, claims)
 	}
-	rows, err := queryWith(ctx, pool, contents, p.Text(statement), func(r row, new *newRow) error {
-		return r.Scan(&new.ID, &new.Namespace, &new.Number, &new.numbers, &new.claimedAt)
+	rows, err := queryWith(ctx, pool, contents, p.Text(statement), func(r row, into *newRow) error {
+		return r.Scan(&into.ID, &into.Namespace, &into.Number, &into.numbers, &into.claimedAt)
 	}, args...)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	inserted = make([]base.StoredNumber, 0, n)
 	for _, row := range rows {
-		if row.ID != "" {
+		if !row.numbers.Valid {
 			inserted = append(inserted, row.StoredNumber)
 			continue
 		}

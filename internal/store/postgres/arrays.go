@@ -20,8 +20,8 @@ func (a array[E]) Dimensions() []pgtype.ArrayDimension {
 func (a array[E]) Index(i int) any { return &a[i] }
 func (a array[E]) IndexType() any  { return new(E) }
 
-// Value implements driver.Valuer for connections whose statements are not prepared. pgx then has no
-// types of parameters, and does not know this one.
+// Value implements driver.Valuer for connections whose statements are not prepared. pgx does not learn
+// the parameters' types there, and cannot encode this one by itself.
 func (a array[E]) Value() (driver.Value, error) {
 	types := pgtype.NewMap()
 	list, ok := types.TypeForValue([]E(a))

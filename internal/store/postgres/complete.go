@@ -27,7 +27,8 @@ UPDATE {statuses} s SET ` + completedSQL + `
 FROM (VALUES ($4::text)) AS c(outcome)
 WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND ` + base.OpenSQL
 
-// completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL.
+// completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL. Without the
+// second cast, ANY would take the sub-select for one of rows.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::uuid[])::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED

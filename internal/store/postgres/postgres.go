@@ -15,8 +15,8 @@ import (
 
 // Store implements store.Store for PostgreSQL 13 and later. It passes lists as arrays: one prepared
 // statement serves every batch size, and the limit of 65,535 parameters per statement does not
-// matter. Elements whose type has no array type in the driver (uuid) are passed as text, and
-// the server casts them.
+// matter. UUIDs are passed as text, which the server casts, except in what every message needs: see
+// array.
 type Store struct {
 	base.Database
 	// origin identifies the sender of this store's notifications, so that its own Listener ignores

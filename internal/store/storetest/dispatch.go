@@ -70,6 +70,19 @@ var dispatchTests = []test{
 		require.Len(s, found, 6)
 		s.complete(noon, dispatched["plain"], dispatched["empty"], dispatched["keyed"])
 	}},
+	{"a status inserted claimed by a clock that is ahead is returned with the time of its row", func(s *suite) {
+		worker := s.worker("mail")
+		ahead := time.Now().Add(time.Hour)
+		accepted, err := s.store.Accept(s.ctx, store.AcceptBatch{Now: ahead, Claimer: worker,
+			Messages: []store.NewMessage{dispatched(message("m1", "mail")), dispatched(message("m2", "mail"))}})
+		require.NoError(s, err)
+		for _, a := range accepted {
+			require.Len(s, a.Claims, 1)
+			created := s.status(a.Claims[0].MessageID, "mail").CreatedAt.UTC()
+			require.Equal(s, created, a.Claims[0].CreatedAt)
+			require.Equal(s, created, a.Claims[0].Due)
+		}
+	}},
 	{"a status inserted claimed has the number of its own message, whatever the order of the IDs", func(s *suite) {
 		worker := s.worker("mail")
 		if s.postgres() { // a collation that differs from the order of bytes
