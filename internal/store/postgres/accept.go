@@ -28,10 +28,10 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // IDs: the foreign key finds the message by its number. The statuses' sequence follows their
 // position, because PostgreSQL evaluates an identity after the ORDER BY.
 //
-// The contents come as one value that the statement cuts. As an array, each of them would be copied
-// four more times on its way. They are the last parameter: the driver's buffer, which has grown by
-// their size, would otherwise be copied for the parameters after them. A value that all messages
-// have in common is sent once: unnest fills the shorter array with NULL.
+// The contents come as one value that the statement cuts. In an array, each of them would be copied
+// four more times. They are the last parameter: after them, the driver's buffer would have grown by
+// their size, and would be copied for each further parameter. A value that all messages have in common
+// is sent once: unnest fills the shorter array with NULL.
 //
 // A status is never created in the database's future ({latest}). It is then due at once for all
 // claimers, even if the clock of the accepting process is ahead of theirs. With a test's clock
