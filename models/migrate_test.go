@@ -35,7 +35,7 @@ func TestMigratePlainSQLAndAutoMigrateAgree(t *testing.T) {
 		require.Equal(t, expected, shape(t, plain))
 
 		// GORM cannot express storage parameters. This is the only exception.
-		exceptions := map[string]bool{"inbox_handler_statuses options fillfactor=45,autovacuum_vacuum_scale_factor=0.01,vacuum_index_cleanup=on": true}
+		exceptions := map[string]bool{"inbox_handler_statuses options fillfactor=40,autovacuum_vacuum_scale_factor=0.01,vacuum_index_cleanup=on": true}
 		var comparable []string
 		for _, fact := range expected {
 			if !exceptions[fact] {

@@ -52,7 +52,8 @@ type Message struct {
 //
 // Claims walk the index "due": the pending rows of one handler key, longest due first. Claiming
 // itself changes no indexed column, so PostgreSQL makes it a heap-only update. For that reason no
-// index may contain processing_started_at, worker_id or version.
+// index may contain processing_started_at, worker_id or version. The order of the columns
+// keeps rows and PostgreSQL's log short, as its migration explains.
 //
 // Fingerprint names the failure group of LastError and is written with it, nil if there is none
 // (contract 11.2).
@@ -72,28 +73,28 @@ type Message struct {
 type HandlerStatus struct {
 	ID                  string     `gorm:"column:id;not null;type:uuid;uniqueIndex:inbox_handler_statuses_open,where:CASE WHEN completed_at IS NULL THEN true ELSE false END;index:inbox_handler_statuses_due,priority:3;index:inbox_handler_statuses_poisoned,priority:2;index:inbox_handler_statuses_unpublished,priority:2;index:inbox_handler_statuses_failures,priority:3;index:inbox_handler_statuses_lane,priority:5;index:inbox_handler_statuses_waiting,priority:2"`
 	MessageNumber       int64      `gorm:"column:message_number;primaryKey;autoIncrement:false;not null"`
-	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
-	HandlerKey          string     `gorm:"column:handler_key;primaryKey;type:varchar(200);not null;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	Sequence            Sequence   `gorm:"column:sequence;not null;index:inbox_handler_statuses_lane,priority:4"`
+	CreatedAt           time.Time  `gorm:"column:created_at;not null;autoCreateTime:false"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
 	RequeuedCount       int        `gorm:"column:requeued_count;type:integer;not null;default:0"`
-	LastError           *string    `gorm:"column:last_error;type:varchar(2000)"`
-	Fingerprint         *string    `gorm:"column:fingerprint;type:varchar(16);index:inbox_handler_statuses_failures,priority:2"`
-	CreatedAt           time.Time  `gorm:"column:created_at;not null;autoCreateTime:false"`
-	ProcessingStartedAt *time.Time `gorm:"column:processing_started_at"`
-	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`
-	NextAttemptAt       *time.Time `gorm:"column:next_attempt_at;index:inbox_handler_statuses_due,priority:2,expression:COALESCE(next_attempt_at\\,created_at)"`
+	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
+	HandlerKey          string     `gorm:"column:handler_key;primaryKey;type:varchar(200);not null;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false;index:inbox_handler_statuses_lane,priority:3"`
-	PublishedAt         *time.Time `gorm:"column:published_at"`
-	CompletedAt         *time.Time `gorm:"column:completed_at"`
-	Outcome             Outcome    `gorm:"column:outcome;type:varchar(20);not null;default:('')"`
-	Version             Version    `gorm:"column:version;<-:create;not null;default:1"`
-	LaneHandler         *int64     `gorm:"column:lane_handler;index:inbox_handler_statuses_lane,priority:1,where:completed_at IS NULL AND lane_key IS NOT NULL;uniqueIndex:inbox_handler_statuses_lane_holder,priority:1,where:holds_lane;index:inbox_handler_statuses_waiting_lane,priority:1,where:is_waiting"`
-	LaneKey             *int64     `gorm:"column:lane_key;index:inbox_handler_statuses_lane,priority:2;uniqueIndex:inbox_handler_statuses_lane_holder,priority:2;index:inbox_handler_statuses_waiting_lane,priority:2"`
 	IsWaiting           bool       `gorm:"column:is_waiting;not null;default:false"`
 	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`
+	Outcome             Outcome    `gorm:"column:outcome;type:varchar(20);not null;default:('')"`
+	Version             Version    `gorm:"column:version;<-:create;not null;default:1"`
+	ProcessingStartedAt *time.Time `gorm:"column:processing_started_at"`
+	CompletedAt         *time.Time `gorm:"column:completed_at"`
+	NextAttemptAt       *time.Time `gorm:"column:next_attempt_at;index:inbox_handler_statuses_due,priority:2,expression:COALESCE(next_attempt_at\\,created_at)"`
+	PublishedAt         *time.Time `gorm:"column:published_at"`
 	PoisonedAt          *time.Time `gorm:"column:poisoned_at"`
+	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`
+	LaneHandler         *int64     `gorm:"column:lane_handler;index:inbox_handler_statuses_lane,priority:1,where:completed_at IS NULL AND lane_key IS NOT NULL;uniqueIndex:inbox_handler_statuses_lane_holder,priority:1,where:holds_lane;index:inbox_handler_statuses_waiting_lane,priority:1,where:is_waiting"`
+	LaneKey             *int64     `gorm:"column:lane_key;index:inbox_handler_statuses_lane,priority:2;uniqueIndex:inbox_handler_statuses_lane_holder,priority:2;index:inbox_handler_statuses_waiting_lane,priority:2"`
+	LastError           *string    `gorm:"column:last_error;type:varchar(2000)"`
+	Fingerprint         *string    `gorm:"column:fingerprint;type:varchar(16);index:inbox_handler_statuses_failures,priority:2"`
 	Attempts            *string    `gorm:"column:attempts;type:text"`
 
 	// Message is the message of the status, loaded by Preload("Message") from the messages table
