@@ -171,3 +171,14 @@ func TestInboxesUnderDifferentNamesShareADatabase(t *testing.T) {
 		}
 	})
 }
+
+// Of a key of several columns GORM sorts by the table's first column, so ID must stay the first.
+func TestFirstAndLastSortStatusesByID(t *testing.T) {
+	db := testenv.SQLite(t)
+	for order, find := range map[string]func(tx *gorm.DB) *gorm.DB{
+		"`id`":      func(tx *gorm.DB) *gorm.DB { return tx.First(&models.HandlerStatus{}) },
+		"`id` DESC": func(tx *gorm.DB) *gorm.DB { return tx.Last(&models.HandlerStatus{}) },
+	} {
+		require.Contains(t, db.ToSQL(find), " ORDER BY `inbox_handler_statuses`."+order+" LIMIT 1")
+	}
+}

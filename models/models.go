@@ -43,7 +43,8 @@ type Message struct {
 //
 // ID names the status in operations. Find a status by its message, not by its ID: the index on IDs
 // has no completed statuses, and only statements with its condition use it. GORM's FindInBatches needs
-// a primary key of one column and refuses statuses; First and Last sort them by ID. Use Order and Limit.
+// a primary key of one column and refuses statuses; First and Last sort them by ID, the first column. Use
+// Order and Limit.
 //
 // MessageID is only to be read and has no index of its own. Find a message's statuses by its
 // number, as in

@@ -50,9 +50,9 @@ func byWorkers(databases, processes int) newTrial {
 		n := share * databases
 		var all fleets
 		for i := range databases {
-			f := &fleet{messages: share}
+			f := &fleet{}
 			all = append(all, f)
-			if err := f.start(ctx, env, i == 0, processes); err != nil {
+			if err := f.start(ctx, env, i == 0, share, processes); err != nil {
 				all.close()
 				return nil, err
 			}
@@ -80,13 +80,12 @@ func byWorkers(databases, processes int) newTrial {
 type fleet struct {
 	database  *server.Database // nil for the trial's own
 	inbox     *ours.Inbox
-	messages  int
 	processes []*workers.Process
 }
 
-// start accepts the fleet's messages, in the trial's own database or another one, and starts processes
-// that are ready to process them.
-func (f *fleet) start(ctx context.Context, env *trial.Env, own bool, processes int) error {
+// start accepts messages, in the trial's own database or in a new one, and starts processes that are
+// ready to process them.
+func (f *fleet) start(ctx context.Context, env *trial.Env, own bool, messages, processes int) error {
 	dsn := env.DSN
 	if !own {
 		database, err := env.Server.NewDatabase(ctx)
@@ -100,7 +99,7 @@ func (f *fleet) start(ctx context.Context, env *trial.Env, own bool, processes i
 		return err
 	}
 	f.inbox = ib
-	if err := f.inbox.AcceptAll(ctx, ours.Messages(f.messages), acceptBatch, acceptConnections); err != nil {
+	if err := f.inbox.AcceptAll(ctx, ours.Messages(messages), acceptBatch, acceptConnections); err != nil {
 		return err
 	}
 	for range processes {
