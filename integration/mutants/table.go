@@ -36,7 +36,7 @@ func (t test) limit() time.Duration {
 }
 
 // maxMutants limits the table, so that checking all of it takes minutes and not hours.
-const maxMutants = 80
+const maxMutants = 110
 
 // mutants are all mutants, in the order in which they are checked. There is one for each guarantee,
 // and for each rule whose violation loses, doubles or reorders something: the defect that a hurried
