@@ -126,7 +126,9 @@ func TestTwoHandlersOfOneReceiverCannotShareAKey(t *testing.T) {
 	r := receiver(t, memory(t))
 	handle(t, r, "billing", nothing[message])
 	_, err := idempotent.Handle(r, "billing", nothing[message])
-	require.ErrorContains(t, err, `idempotent handler "billing": the receiver has another handler of this key`)
+	require.ErrorContains(t, err, `idempotent handler "billing": the receiver has another handler with the key "billing"`)
+	_, err = idempotent.Handle(r, "charge", nothing[message], idempotent.LegacyKeys("billing"))
+	require.ErrorContains(t, err, `the receiver has another handler with the key "billing"`)
 	_, err = idempotent.Handle(r, "mail", nothing[order])
 	require.Error(t, err)
 	handle(t, r, "mail", nothing[message]) // the failed call has not taken the key

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -39,8 +40,17 @@ func Identify[T any](handlerKey string, opts ...Option) (*Identifier[T], error) 
 
 func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 	i, err := identityOf[T](c, handlerKey)
-	return &Identifier[T]{identity: i}, errors.Join(registry.CheckKey(handlerKey),
-		checkNamespace(cmp.Or(c.IDNamespace, c.Channel)), c.Validate(), err)
+	all := []error{registry.CheckKey(handlerKey), checkNamespace(cmp.Or(c.IDNamespace, c.Channel)), c.Validate(), err}
+	for n, key := range c.legacyKeys {
+		err := registry.CheckKey(key)
+		if err == nil && (key == handlerKey || slices.Contains(c.legacyKeys[:n], key)) {
+			err = errors.New("the handler has it already")
+		}
+		if err != nil {
+			all = append(all, fmt.Errorf("legacy key %q: %w", key, err))
+		}
+	}
+	return &Identifier[T]{identity: i}, errors.Join(all...)
 }
 
 // Run returns the Run to pass to a store. If the message has no usable ID the error is an *IDError.
@@ -63,7 +73,11 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 		return Run{}, &IDError{HandlerKey: i.handlerKey, Err: err}
 	}
 	key := Key{MessageID: id, HandlerKey: i.handlerKey, Namespace: cmp.Or(i.config.IDNamespace, i.config.Channel)}
-	return Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}, nil
+	run := Run{Key: key, MessageType: storable(typeOf(message)), Retention: i.config.Retention}
+	if !i.config.composite {
+		run.LegacyKeys = i.config.legacyKeys
+	}
+	return run, nil
 }
 
 // Duplicate returns the result for a message that a store has processed: nil, with a line in the

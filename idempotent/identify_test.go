@@ -111,7 +111,7 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		"source and id of a record":  {by(structured, from(envelope.SourceAndID())), "/s e2", ""},
 		"function of a raw message":  {by(raw, from(whole)), "ordersv", "order.placed"},
 		"composite of a message":     {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
-		"composite of a raw message": {by(raw, idempotent.CompositeID("")), "billing:c9", "order.placed"},
+		"composite of a raw message": {by(raw, idempotent.CompositeID(""), idempotent.LegacyKeys("bills")), "billing:c9", "order.placed"},
 		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"),
 			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })),
 			"billing:c9", ""},

@@ -38,6 +38,15 @@ func CompositeID(header string) Option {
 	return func(c *config) { c.id, c.hasID, c.composite = envelope.CorrelationID(header), true, true }
 }
 
+// LegacyKeys are former keys of a renamed handler, the newest first: what was processed under one of
+// them is skipped, and what is processed is remembered under all of them. So the programs from
+// before and after the rename may run side by side. Keep them for as long as Retention. They have no
+// effect with CompositeID, whose IDs contain the key, and are an option of one handler. An inbox
+// sets those of its handlers itself (contract 8.3).
+func LegacyKeys(keys ...string) Option {
+	return func(c *config) { c.legacyKeys = keys }
+}
+
 // RecordBy converts a message of another library to a record; T is the type that the handler takes.
 // For kafka-go use kafkaconsumer.RecordOf. record is called concurrently. Do not use it for the
 // inbox's own types, which are known.

@@ -102,7 +102,9 @@ type config struct {
 	composite bool
 	keyBy     any // func(T) (string, error)
 	recordBy  any // func(T) envelope.Record
-	log       *zap.Logger
+	// legacyKeys are not remembered with composite IDs, which no other key has.
+	legacyKeys []string
+	log        *zap.Logger
 }
 
 func (c config) with(opts []Option) config {

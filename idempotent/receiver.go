@@ -106,7 +106,7 @@ func Handle[T any](
 	w.measured, err = telemetry.NewReceiver(cfg.MeterProvider, handlerKey, cfg.Channel)
 	err = errors.Join(append(all, err)...)
 	if err == nil {
-		err = r.register(handlerKey)
+		err = r.register(append([]string{handlerKey}, cfg.legacyKeys...))
 	}
 	if err != nil {
 		return nil, problems.Prefix(fmt.Sprintf("idempotent handler %q: ", handlerKey), err)
@@ -129,15 +129,19 @@ func Wrap[T any](
 // Store returns the store that r was made with; nil if there is none.
 func (r *Receiver) Store() Store { return r.store }
 
-// register refuses a key that is registered already: the second of two handlers with one key would
-// never get a message that the first has processed.
-func (r *Receiver) register(handlerKey string) error {
+// register refuses keys of which one is registered already: the second of two handlers with one key
+// would never get a message that the first has processed.
+func (r *Receiver) register(keys []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.handlers[handlerKey] {
-		return errors.New("the receiver has another handler of this key")
+	for _, key := range keys {
+		if r.handlers[key] {
+			return fmt.Errorf("the receiver has another handler with the key %q", key)
+		}
 	}
-	r.handlers[handlerKey] = true
+	for _, key := range keys {
+		r.handlers[key] = true
+	}
 	return nil
 }
 

@@ -21,12 +21,26 @@ type Key struct {
 // Run is the argument of one call of Store.Run.
 type Run struct {
 	Key Key
+	// LegacyKeys are earlier keys of the handler, the newest first; usually there are none. While a
+	// rename is rolled out, programs from before it know the message only under one of them.
+	LegacyKeys []string
 	// MessageType is stored with the key, for people who inspect the markers; it may be empty.
 	MessageType string
 	// Retention is how long to remember that the key was processed; 0 leaves that to the store. The
 	// store decides whether it counts from the run's begin or its end: gormstore, which writes its
 	// marker first, counts from the begin. It must be longer than a body may run.
 	Retention time.Duration
+}
+
+// Keys returns all keys of the run: Key, and the same under each of LegacyKeys.
+func (r Run) Keys() []Key {
+	keys := []Key{r.Key}
+	for _, legacy := range r.LegacyKeys {
+		key := r.Key
+		key.HandlerKey = legacy
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // DefaultRetention is how long gormstore and memstore remember the key of a run without a
@@ -38,12 +52,13 @@ const DefaultRetention = 24 * time.Hour
 // marker's presence decides, not its expiry (contract 8.2, 8.4). A store must be safe for
 // concurrent use. Package idempotenttest has the suite that each store must pass.
 type Store interface {
-	// Run calls body unless the key has been processed, and then remembers that it is. If the key
-	// has been processed, duplicate is true, err is nil and body is not called. Of concurrent calls
-	// for a key only one at a time calls its body; the others wait for it or return ErrInProgress,
-	// depending on the store. body is called with a context derived from ctx, and its error is
-	// returned as it is, or wrapped. After an error nothing is remembered, nor after a panic, which
-	// is not recovered.
+	// Run calls body unless one of run.Keys has been processed, and then remembers that all of them
+	// are. If one has been processed, duplicate is true, err is nil and body is not called. Of
+	// concurrent calls that have a key in common only one at a time calls its body; the others wait
+	// for it or return ErrInProgress, depending on the store. Take the keys together, or sorted:
+	// programs of a rename list them in different orders. body is called with a context derived from
+	// ctx, and its error is returned as it is, or wrapped. After an error nothing is remembered, nor
+	// after a panic, which is not recovered.
 	Run(ctx context.Context, run Run, body func(ctx context.Context) error) (duplicate bool, err error)
 	// Processed reports whether the key has been processed.
 	Processed(ctx context.Context, key Key) (bool, error)

@@ -76,6 +76,33 @@ func TestMessageOfOneChannelIsNoDuplicateOnAnother(t *testing.T) {
 		"namespace of IDs has 201 characters, at most 200 are allowed: give a shorter one to IDNamespace")
 }
 
+// Contract 8.3: while a rename is rolled out, each program skips what the other has handled.
+func TestProgramsOfARenameSkipWhatTheOtherHasHandled(t *testing.T) {
+	store := memory(t)
+	var calls []string
+	program := func(key string, opts ...idempotent.Option) func(context.Context, message) error {
+		handle, err := idempotent.Wrap(store, key, func(_ context.Context, m message) error {
+			calls = append(calls, key+" "+m.ID)
+			return nil
+		}, opts...)
+		require.NoError(t, err)
+		return handle
+	}
+	before := program("charge")
+	after := program("bill", idempotent.LegacyKeys("charge"))
+	for _, step := range []struct {
+		handle func(context.Context, message) error
+		id     string
+	}{{before, "m1"}, {after, "m1"}, {after, "m2"}, {before, "m2"}} {
+		require.NoError(t, step.handle(t.Context(), withID(step.id)))
+	}
+	require.Equal(t, []string{"charge m1", "bill m2"}, calls)
+	for _, keys := range [][]string{{""}, {"bill"}, {"a", "a"}} {
+		_, err := idempotent.Wrap(store, "bill", nothing[message], idempotent.LegacyKeys(keys...))
+		require.ErrorContains(t, err, fmt.Sprintf("legacy key %q", keys[len(keys)-1]))
+	}
+}
+
 func TestMessageThatWasNotHandledIsHandledWhenItComesAgain(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error":            func() error { return errHandler },

@@ -114,7 +114,7 @@ func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error
 	return handlertx.Steer(ctx, tx, statements)
 }
 
-// Mark adds the marker of a run to the caller's transaction, and nothing else. It is for callers
+// Mark adds the markers of a run to the caller's transaction, and nothing else. It is for callers
 // that call the body themselves. duplicate means that the marker existed: then do not call the
 // body, but commit before the message is acknowledged, because a synchronous standby may not have
 // the marker yet. Mark waits as Run does. After an error the transaction must be rolled back; use

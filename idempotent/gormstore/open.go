@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -66,8 +68,12 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handl
 // waited reports whether the file's one writer, or the pool's connection, was not free in time.
 func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
 
-// add adds the marker, and waits for others for at most wait. It gives up before ctx ends, because
-// cancelling a statement costs the connection.
+// add adds the markers of the run, and waits for others for at most wait. It gives up before ctx
+// ends, because cancelling a statement costs the connection.
+//
+// While a rename is rolled out, the programs have some keys in common. Whichever program comes
+// second waits for the first at one of these, and then finds its marker. The keys are sorted,
+// because programs list them in different orders, which would deadlock.
 func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
 	if w.unmarked {
 		return true, nil
@@ -75,11 +81,21 @@ func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/10*9) // divide first, so that it cannot overflow
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait+s.opts.StatementTimeout)
+	until := time.Now().Add(wait)
+	ctx, cancel := context.WithDeadline(ctx, until.Add(s.opts.StatementTimeout))
 	defer cancel()
-	added, err = s.markers.AddMarkerTx(ctx, tx, s.marker(w.Run), wait)
-	if errors.Is(err, store.ErrMarkerBusy) {
-		err = inProgress(ctx, err)
+	marker := s.marker(w.Run)
+	keys := w.Run.Keys()
+	slices.SortFunc(keys, func(a, b idempotent.Key) int { return strings.Compare(a.HandlerKey, b.HandlerKey) })
+	for _, key := range keys {
+		marker.HandlerKey = key.HandlerKey
+		added, err = s.markers.AddMarkerTx(ctx, tx, marker, time.Until(until))
+		if errors.Is(err, store.ErrMarkerBusy) {
+			err = inProgress(ctx, err)
+		}
+		if err != nil || !added {
+			return false, err
+		}
 	}
-	return added, err
+	return true, nil
 }

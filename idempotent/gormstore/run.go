@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// Run calls body in a transaction that begins with the key's marker. It commits the marker together
+// Run calls body in a transaction that begins with the marker of each of the run's keys. It commits the marker together
 // with what body wrote, or neither (contract 8.2). body finds the transaction by handler.DB(ctx)
 // and must not end it. If the marker exists, body is not called and duplicate is true.
 //

@@ -61,7 +61,7 @@ func (f Fixture) now() time.Time {
 }
 
 // run returns the run that the suite uses unless a test is about its fields.
-func run(messageID, handlerKey string) idempotent.Run {
-	return idempotent.Run{Key: idempotent.Key{MessageID: messageID, HandlerKey: handlerKey}, MessageType: "order.placed",
-		Retention: time.Hour}
+func run(messageID, handlerKey string, legacyKeys ...string) idempotent.Run {
+	return idempotent.Run{Key: idempotent.Key{MessageID: messageID, HandlerKey: handlerKey}, LegacyKeys: legacyKeys,
+		MessageType: "order.placed", Retention: time.Hour}
 }

@@ -1,6 +1,7 @@
 package idempotenttest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -22,13 +23,13 @@ type promise struct {
 // idempotent.Key.Check) are not tried, because no store gets them. Subtests do not run in parallel.
 func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	t.Helper()
-	for _, part := range [][]promise{onceForAKey, nothingLeft, keys, contexts, concurrent, forgetting} {
+	for _, part := range [][]promise{onceForAKey, nothingLeft, keys, contexts, concurrent, renames, forgetting} {
 		for _, p := range part {
 			t.Run(p.name, func(t *testing.T) { p.test(t, fixture(t, open)) })
 		}
 	}
 	able := fixture(t, open)
-	for _, p := range capabilities {
+	for _, p := range slices.Concat(capabilities, renameCapabilities) {
 		if !p.applies(able) {
 			t.Run(p.name+" - NOT TRIED, "+p.without, func(t *testing.T) { t.Logf("not tried: %s", p.without) })
 			continue

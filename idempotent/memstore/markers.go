@@ -30,24 +30,26 @@ func (e *expiry) Pop() any {
 	return m
 }
 
-// remember adds a marker for the run's key. Callers of the functions in this file, except Cleanup,
+// remember adds a marker for the key. Callers of the functions in this file, except Cleanup,
 // forgetBatch and Len, hold s.mu.
-func (s *Store) remember(run idempotent.Run) {
-	if run.Retention == 0 {
-		run.Retention = idempotent.DefaultRetention
+func (s *Store) remember(key idempotent.Key, retention time.Duration) {
+	if retention == 0 {
+		retention = idempotent.DefaultRetention
 	}
-	m := &marker{run.Key, s.opts.Clock.Now().Add(run.Retention)}
-	s.markers[run.Key] = m
+	m := &marker{key, s.opts.Clock.Now().Add(retention)}
+	s.markers[key] = m
 	heap.Push(&s.expiry, m)
 }
 
-// makeRoom makes room for one more key and reports whether there is any. It forgets a key only if
-// it must: an expired key counts as a duplicate as long as it is stored.
-func (s *Store) makeRoom() bool {
-	if len(s.running)+len(s.markers) < s.opts.MaxKeys {
-		return true
+// makeRoom makes room for n more keys and reports whether there is any. It forgets keys only if it
+// must: an expired key counts as a duplicate as long as it is stored.
+func (s *Store) makeRoom(n int) bool {
+	for len(s.running)+len(s.markers)+n > s.opts.MaxKeys {
+		if !s.forget(s.opts.Clock.Now()) {
+			return false
+		}
 	}
-	return s.forget(s.opts.Clock.Now())
+	return true
 }
 
 // forget forgets the key that expires first, if it expired before the given time. It reports

@@ -22,6 +22,7 @@ var ErrFull = errors.New("the memory store is full")
 // nothing of other processes or earlier runs.
 //
 // A call for a key that is being handled waits for that call, within its context and WaitTimeout.
+// A run with legacy keys remembers, and needs room for, each of its keys.
 // The store is bounded by MaxKeys, and never forgets a key before its retention is over. When it is
 // full it forgets as many expired keys as it needs room for, the longest expired first; if there
 // are none it returns ErrFull. A body that succeeds after its context has ended is remembered,
@@ -58,12 +59,12 @@ func New(configure ...func(o *Options)) (*Store, error) {
 	return s, nil
 }
 
-// Run calls body unless the key has been processed, see idempotent.Store. It returns ErrFull if
-// there is no room to remember the key.
+// Run calls body unless one of the run's keys has been processed, see idempotent.Store. It returns
+// ErrFull if there is no room to remember the keys.
 func (s *Store) Run(
 	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
 ) (duplicate bool, err error) {
-	ended, duplicate, err := s.claim(ctx, run.Key)
+	ended, duplicate, err := s.claim(ctx, run)
 	if duplicate || err != nil {
 		return duplicate, err
 	}
@@ -75,17 +76,18 @@ func (s *Store) Run(
 	return false, err
 }
 
-// claim waits until the key is the caller's to handle, or has been processed.
-func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struct{}, duplicate bool, err error) {
+// claim waits until the run's keys are the caller's to handle, or one has been processed.
+func (s *Store) claim(ctx context.Context, run idempotent.Run) (ended chan struct{}, duplicate bool, err error) {
 	fail := func(err error) (chan struct{}, bool, error) {
-		return nil, false, fmt.Errorf("message %q, handler %q: %w", key.MessageID, key.HandlerKey, err)
+		return nil, false, fmt.Errorf("message %q, handler %q: %w", run.Key.MessageID, run.Key.HandlerKey, err)
 	}
+	keys := run.Keys()
 	if err := ctx.Err(); err != nil {
 		return fail(err)
 	}
-	var timeout <-chan time.Time // for all waits together: others may get the key first several times
+	var timeout <-chan time.Time // for all waits together: others may get a key first several times
 	for {
-		ended, other, duplicate, err := s.reserve(key)
+		ended, other, duplicate, err := s.reserve(keys)
 		switch {
 		case err != nil:
 			return fail(err)
@@ -113,33 +115,43 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (ended chan struc
 	}
 }
 
-// reserve claims the key if it is free. Otherwise other is closed at the end of the call to wait for.
-func (s *Store) reserve(key idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
+// reserve claims the keys if all are free. Otherwise other is closed at the end of the call to wait
+// for.
+func (s *Store) reserve(keys []idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.markers[key] != nil {
-		return nil, nil, true, nil
+	for _, key := range keys {
+		if s.markers[key] != nil {
+			return nil, nil, true, nil
+		}
 	}
-	if other = s.running[key]; other != nil {
-		return nil, other, false, nil
+	for _, key := range keys {
+		if other = s.running[key]; other != nil {
+			return nil, other, false, nil
+		}
 	}
-	// The key's place is reserved from here on, so that success can be remembered.
-	if !s.makeRoom() {
+	// The keys' places are reserved from here on, so that success can be remembered.
+	if !s.makeRoom(len(keys)) {
 		return nil, nil, false, fmt.Errorf("%w: option MaxKeys is %d and none of its keys has expired", ErrFull,
 			s.opts.MaxKeys)
 	}
 	ended = make(chan struct{})
-	s.running[key] = ended
+	for _, key := range keys {
+		s.running[key] = ended
+	}
 	return ended, nil, false, nil
 }
 
-// end frees the key, remembers it if its body has succeeded, and wakes the calls that wait for it.
+// end frees the run's keys, remembers them if its body has succeeded, and wakes the calls that wait
+// for them.
 func (s *Store) end(run idempotent.Run, ended chan struct{}, succeeded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.running, run.Key)
-	if succeeded {
-		s.remember(run)
+	for _, key := range run.Keys() {
+		delete(s.running, key)
+		if succeeded {
+			s.remember(key, run.Retention)
+		}
 	}
 	close(ended)
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// claim is one call's claim on a key.
+// claim is one call's claim on the keys of its run.
 type claim struct {
-	key, token string
+	keys  []string // the first one is the handler's present key
+	token string
 	// until is the end of the lease by our monotonic clock, counted from before the command was
 	// sent: in Redis the lease ends later than that.
 	until time.Time
@@ -25,11 +26,14 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// claim claims the key, or reports that it has been processed. It waits for a live claim of another
-// call. If that claim has ended, by release or with its lease, the first call to set the key gets
-// it.
-func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplicate bool, err error) {
-	c = &claim{key: s.key(key), token: newToken()}
+// claim claims the run's keys, or reports that one has been processed. It waits for a live claim of
+// another call. If that claim has ended, by release or with its lease, the first call to set the
+// keys gets them.
+func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplicate bool, err error) {
+	c = &claim{token: newToken()}
+	for _, key := range run.Keys() {
+		c.keys = append(c.keys, s.key(key))
+	}
 	waitUntil := time.Now().Add(s.options.WaitTimeout)
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		sent := time.Now()
@@ -39,7 +43,8 @@ func (s *Store) claim(ctx context.Context, key idempotent.Key) (c *claim, duplic
 			return nil, false, fmt.Errorf("claim: %w", err)
 		}
 		switch {
-		// The value is our own if the client repeated the command after the response was lost.
+		// The value is our own if the client repeated the command after the response was lost, and
+		// if a script has claimed the keys.
 		case made || value == claimedValue(c.token):
 			c.until = sent.Add(s.options.Lease)
 			return c, false, nil

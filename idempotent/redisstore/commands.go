@@ -14,36 +14,74 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Each script is atomic and acts only if the claim, its first argument, is still the key's value.
-// All are safe to repeat, which the client does by itself when a connection breaks.
+// Each script is atomic for all keys of a run, and takes the claim as its first argument. Renewing
+// and finalising act only if the claim is still the value of every key. All are safe to repeat,
+// which the client does by itself when a connection breaks.
 var (
+	// claimScript claims the keys if none has a value, and returns the claim. Otherwise it returns
+	// the value of one: a marker's, if there is one.
+	claimScript = redis.NewScript(`
+local other = false
+for _, key in ipairs(KEYS) do
+	local value = redis.call('GET', key)
+	if value and value ~= ARGV[1] then
+		if string.sub(value, 1, string.len(ARGV[3])) == ARGV[3] then
+			return value
+		end
+		other = value
+	end
+end
+if other then
+	return other
+end
+for _, key in ipairs(KEYS) do
+	redis.call('SET', key, ARGV[1], 'PX', ARGV[2])
+end
+return ARGV[1]`)
+
 	renewScript = redis.NewScript(`
-if redis.call('GET', KEYS[1]) == ARGV[1] then
-	return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+for _, key in ipairs(KEYS) do
+	if redis.call('GET', key) ~= ARGV[1] then
+		return 0
+	end
 end
-return 0`)
+for _, key in ipairs(KEYS) do
+	redis.call('PEXPIRE', key, ARGV[2])
+end
+return 1`)
 
-	// A repeated finalise finds its own marker.
+	// A repeated finalise finds its own markers.
 	finaliseScript = redis.NewScript(`
-local value = redis.call('GET', KEYS[1])
-if value == ARGV[1] then
-	redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-	return 1
+for _, key in ipairs(KEYS) do
+	local value = redis.call('GET', key)
+	if value == ARGV[2] then
+		return 1
+	end
+	if value ~= ARGV[1] then
+		return 0
+	end
 end
-if value == ARGV[2] then
-	return 1
+for _, key in ipairs(KEYS) do
+	redis.call('SET', key, ARGV[2], 'PX', ARGV[3])
 end
-return 0`)
+return 1`)
 
+	// releaseScript returns -1 if one of the keys has become another call's.
 	releaseScript = redis.NewScript(`
-local value = redis.call('GET', KEYS[1])
-if value == ARGV[1] then
-	return redis.call('DEL', KEYS[1])
+local released = 0
+local lost = false
+for _, key in ipairs(KEYS) do
+	local value = redis.call('GET', key)
+	if value == ARGV[1] then
+		released = released + redis.call('DEL', key)
+	elseif value then
+		lost = true
+	end
 end
-if value then
+if lost then
 	return -1
 end
-return 0`)
+return released`)
 )
 
 // do runs one command, for at most OperationTimeout. A client that respects deadlines is called
@@ -130,12 +168,19 @@ func (s *Store) recovered(err *error) {
 	}
 }
 
-// setIfFree makes the claim, unless the key has a value. It returns that value then; "" if it is
-// gone meanwhile.
+// setIfFree makes the claim, unless one of its keys has a value. It returns that value then; "" if
+// it is gone meanwhile. For several keys only a script is atomic; for one, a command costs less.
 func (s *Store) setIfFree(ctx context.Context, c *claim) (made bool, value string, err error) {
+	if len(c.keys) > 1 {
+		value, err := do(ctx, s, func(ctx context.Context) (string, error) {
+			return claimScript.Run(ctx, s.client, c.keys, claimedValue(c.token), milliseconds(s.options.Lease),
+				processedPrefix).Text()
+		})
+		return false, value, err
+	}
 	if !s.setThenGet.Load() {
 		value, err := do(ctx, s, func(ctx context.Context) (string, error) {
-			return s.client.SetArgs(ctx, c.key, claimedValue(c.token),
+			return s.client.SetArgs(ctx, c.keys[0], claimedValue(c.token),
 				redis.SetArgs{Mode: "NX", TTL: s.options.Lease, Get: true}).Result()
 		})
 		if errors.Is(err, redis.Nil) {
@@ -147,12 +192,12 @@ func (s *Store) setIfFree(ctx context.Context, c *claim) (made bool, value strin
 		s.setThenGet.Store(true)
 	}
 	made, err = do(ctx, s, func(ctx context.Context) (bool, error) {
-		return s.client.SetNX(ctx, c.key, claimedValue(c.token), s.options.Lease).Result()
+		return s.client.SetNX(ctx, c.keys[0], claimedValue(c.token), s.options.Lease).Result()
 	})
 	if made || err != nil {
 		return made, "", err
 	}
-	value, err = s.get(ctx, c.key)
+	value, err = s.get(ctx, c.keys[0])
 	return false, value, err
 }
 
@@ -170,7 +215,7 @@ func (s *Store) get(ctx context.Context, key string) (string, error) {
 func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ctx context.Context) (int, error) {
 	arguments = append([]any{claimedValue(c.token)}, arguments...)
 	return func(ctx context.Context) (int, error) {
-		return script.Run(ctx, s.client, []string{c.key}, arguments...).Int()
+		return script.Run(ctx, s.client, c.keys, arguments...).Int()
 	}
 }
 

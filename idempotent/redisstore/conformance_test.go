@@ -50,7 +50,7 @@ func clientBeforeRedis7(t *testing.T, r rig) redis.UniversalClient {
 func (r rig) crash(t *testing.T, run idempotent.Run) {
 	e := startElsewhere(t, order{r.url, r.prefix, time.Second, run})
 	require.NoError(t, e.command.Process.Kill())
-	key := r.prefix + ":{" + run.Key.HandlerKey + ":" + run.Key.MessageID + "}"
+	key := r.prefix + ":{" + run.Key.MessageID + "}:" + run.Key.HandlerKey
 	require.Equal(t, int64(1), r.client.Exists(t.Context(), key).Val(), "a crash leaves the claim")
 	require.Eventually(t, func() bool {
 		return r.client.Exists(t.Context(), key).Val() == 0
@@ -58,7 +58,7 @@ func (r rig) crash(t *testing.T, run idempotent.Run) {
 }
 
 func (r rig) usurp(t *testing.T, key idempotent.Key) {
-	name := r.prefix + ":{" + key.HandlerKey + ":" + key.MessageID + "}"
+	name := r.prefix + ":{" + key.MessageID + "}:" + key.HandlerKey
 	require.NoError(t, r.client.Del(t.Context(), name).Err())
 	startElsewhere(t, order{r.url, r.prefix, time.Minute, idempotent.Run{Key: key}})
 }

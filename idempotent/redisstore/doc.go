@@ -33,7 +33,7 @@
 //
 // # What Redis has to be
 //
-// A single server or a cluster (every command has one key). The tests run on Redis 7.0.15, alone
+// A single server or a cluster (the keys of a command are in one slot). The tests run on Redis 7.0.15, alone
 // and as a cluster. Redis 6 and later, a server behind Sentinel, and servers that speak the
 // protocol and run scripts, such as Valkey, should work too, but are not tested. A redis.Ring does
 // not work: if a server does not respond it asks another one for its keys, and finds no marker
@@ -63,9 +63,9 @@
 //
 // # Keys
 //
-// A key is "{prefix}:{" handler key ":" message ID "}". If the ID has a namespace, ":" and the
+// A key is "{prefix}:{" message ID "}:" handler key. If the ID has a namespace, ":" and the
 // namespace follow the message ID. The characters %, :, { and } of each part are percent-encoded:
-// inbox:{orders.bill:0190f3c4}. The braces are Redis Cluster's hash tag, so the keys of all
-// messages spread over all slots. A value is "claimed" with the claim's token, or "processed" with
-// the token, the time and the message type.
+// inbox:{0190f3c4}:orders.bill. The braces are Redis Cluster's hash tag: messages spread over all
+// slots, and a handler with legacy keys has all keys of a message in one. A value is "claimed" with
+// the claim's token, or "processed" with the token, the time and the message type.
 package redisstore

@@ -18,16 +18,17 @@ const (
 var errForeignValue = errors.New("its key in Redis holds something that is no claim and no marker: give the store a KeyPrefix of its own")
 
 // escaped encodes the characters that have a meaning in a key. Then the last "{" ends the prefix,
-// whatever the prefix contains, and each ":" after it ends the handler key or the message ID. So no
-// two keys are the same, not even with different prefixes.
+// whatever the prefix contains, and each ":" after it ends the message ID or the namespace. So no
+// two keys are the same, not even with different prefixes. What the braces contain is the same for
+// all handlers of a message, so that a script may use several of its keys in a cluster.
 var escaped = strings.NewReplacer("%", "%25", ":", "%3A", "{", "%7B", "}", "%7D")
 
 func (s *Store) key(key idempotent.Key) string {
-	of := escaped.Replace(key.HandlerKey) + ":" + escaped.Replace(key.MessageID)
+	message := escaped.Replace(key.MessageID)
 	if key.Namespace != "" {
-		of += ":" + escaped.Replace(key.Namespace)
+		message += ":" + escaped.Replace(key.Namespace)
 	}
-	return s.options.KeyPrefix + ":{" + of + "}"
+	return s.options.KeyPrefix + ":{" + message + "}:" + escaped.Replace(key.HandlerKey)
 }
 
 // newToken returns a token that is unique to a call: a call must not take another call's claim for

@@ -101,7 +101,7 @@ func parse(t *testing.T, url string) *redis.Options {
 var payment = idempotent.Key{MessageID: "m1", HandlerKey: "billing"}
 
 // key returns the payment's key as documented.
-func (r rig) key() string { return r.prefix + ":{billing:m1}" }
+func (r rig) key() string { return r.prefix + ":{m1}:billing" }
 
 func (r rig) value(t *testing.T) string {
 	t.Helper()

@@ -19,7 +19,8 @@ type Options struct {
 	// prefix in one database share their markers: give applications that share a database
 	// prefixes of their own. Do not change it while messages may come again: under another
 	// prefix nothing is known of them. A prefix with a hash tag ("{orders}") puts all markers
-	// into one slot of a cluster: do not, unless that is what you want. Default "inbox".
+	// into one slot of a cluster: do not, unless that is what you want. It must not contain "{}",
+	// with which a cluster would not keep a message's keys in one slot. Default "inbox".
 	KeyPrefix string `yaml:"key_prefix" env:"KEY_PREFIX"`
 	// Lease is how long a claim lives without being renewed: how soon after a crash another
 	// call may handle the message. It is renewed every third of it, so it need not be as long
@@ -83,8 +84,8 @@ func (o Options) Validate() error {
 	refuse := func(name string, value any, allowed string) {
 		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
 	}
-	if n := len([]rune(o.KeyPrefix)); n < 1 || n > maxKeyPrefix {
-		refuse("KeyPrefix", fmt.Sprintf("%q", o.KeyPrefix), "1 to 200 characters")
+	if n := len([]rune(o.KeyPrefix)); n < 1 || n > maxKeyPrefix || strings.Contains(o.KeyPrefix, "{}") {
+		refuse("KeyPrefix", fmt.Sprintf("%q", o.KeyPrefix), `1 to 200 characters without "{}"`)
 	}
 	if o.Lease < minLease {
 		refuse("Lease", o.Lease, "100ms or more")

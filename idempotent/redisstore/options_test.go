@@ -16,6 +16,9 @@ func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
 	long := make([]byte, 201)
 	for want, option := range map[string]func(*redisstore.Options){
 		`option KeyPrefix = "": must be 1 to 200 characters`: func(o *redisstore.Options) { o.KeyPrefix = "" },
+		`option KeyPrefix = "a{}": must be 1 to 200 characters without "{}"`: func(o *redisstore.Options) {
+			o.KeyPrefix = "a{}"
+		},
 		`": must be 1 to 200 characters`: func(o *redisstore.Options) {
 			o.KeyPrefix = string(long)
 		},

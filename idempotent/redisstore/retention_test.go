@@ -23,7 +23,7 @@ func TestMarkerOfTheLongestRetentionStays(t *testing.T) {
 		_, err := store.Run(t.Context(), idempotent.Run{Key: key, Retention: retention}, succeed)
 		require.NoError(t, err)
 		// not a Duration: the client's would overflow
-		left, err := r.client.Do(t.Context(), "PTTL", r.prefix+":{billing:"+name+"}").Int64()
+		left, err := r.client.Do(t.Context(), "PTTL", r.prefix+":{"+name+"}:billing").Int64()
 		require.NoError(t, err)
 		longest := time.Duration(math.MaxInt64).Milliseconds()
 		require.LessOrEqual(t, left, longest+1)

@@ -110,8 +110,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Run calls body unless the key has been processed, effectively once (contract 8.2). It waits for a
-// live claim of another call for up to WaitTimeout, and then returns idempotent.ErrInProgress.
+// Run calls body unless one of the run's keys has been processed, effectively once (contract 8.2).
+// It waits for a live claim of another call for up to WaitTimeout, and then returns
+// idempotent.ErrInProgress.
 //
 // body's context is cancelled, with idempotent.ErrLost as its cause, once the claim is lost or
 // could not be renewed until shortly before the end of its lease. Run then returns ErrLost,
@@ -151,7 +152,7 @@ func (s *Store) Run(
 	return false, nil
 }
 
-// begin claims the key, unless it has been processed, and makes the store ready for the body.
+// begin claims the run's keys, unless one has been processed, and makes the store ready for the body.
 func (s *Store) begin(ctx context.Context, run idempotent.Run) (c *claim, duplicate bool, err error) {
 	if r := s.retention(run); r < time.Millisecond {
 		return nil, false, fmt.Errorf("retention is %s: must be 1ms or more, or 0 for the store's", r)
@@ -162,7 +163,7 @@ func (s *Store) begin(ctx context.Context, run idempotent.Run) (c *claim, duplic
 	if err := s.requireNoEviction(ctx); err != nil {
 		return nil, false, err
 	}
-	c, duplicate, err = s.claim(ctx, run.Key)
+	c, duplicate, err = s.claim(ctx, run)
 	if duplicate || err != nil {
 		return nil, duplicate, err
 	}
@@ -192,7 +193,7 @@ func (s *Store) call(
 		}
 		if err := s.giveUp(ctx, c); err != nil { // no caller gets this error
 			s.log.Warn("claim not released after a panic: the message waits for the lease's end",
-				zap.String(telemetry.FieldKey, c.key), zap.Error(err))
+				zap.String(telemetry.FieldKey, c.keys[0]), zap.Error(err))
 		}
 	}()
 	err = body(held)

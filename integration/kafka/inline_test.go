@@ -172,33 +172,37 @@ func TestInlineDuplicateInFlightWaitsForTheFirst(t *testing.T) {
 
 // TestInlineRedeliveryAfterALostOffsetCommitIsSkipped proves contract 7.6 and 8.2: a crash between
 // the handlers' commit and the offset's commit delivers the records again, without effect. A
-// renamed handler recognizes what it did under its old key.
+// renamed handler recognizes what it did under its old key, and the program from before the rename
+// what it did under the new one.
 func TestInlineRedeliveryAfterALostOffsetCommitIsSkipped(t *testing.T) {
 	t.Parallel()
 	memory, err := memstore.New()
 	require.NoError(t, err)
 	for name, options := range map[string][]inbox.InlineOption{"own tables": inlined,
 		"another store": {inbox.InlineStore(memory)}} {
-		for again, rename := range map[string]bool{"the same": false, "renamed": true} {
+		for again, keys := range map[string][2]string{"the same": {"h", "h"}, "renamed": {"h", "new"},
+			"the program before the rename": {"new", "h"}} {
 			t.Run(name+", "+again, func(t *testing.T) {
 				onInline(t, 1, func(t *testing.T, r *directRig) {
 					ids := []string{t.Name() + " a", t.Name() + " b"}
 					r.send(t, 0, ids...)
 					lost := r.kafka.FailNext(kmsg.OffsetCommit, illegalGeneration, -1)
 					nothing := func(context.Context, inboxtest.Bytes) error { return nil }
-					first, end := r.run(t, settings{inline: options}, r.tx("h", nothing))
+					program := func(key string) *inbox.HandlerSpec {
+						if key == "new" {
+							return r.tx(key, nothing, handler.LegacyKeys("h"))
+						}
+						return r.tx(key, nothing)
+					}
+					first, end := r.run(t, settings{inline: options}, program(keys[0]))
 					eventually(t, "both are done", func() bool { return first.Counters().Processed == 2 })
 					end()
 					lost.Remove()
 					require.Zero(t, r.committed(0), "its commits were lost")
 
-					h := r.tx("h", nothing)
-					if rename {
-						h = r.tx("new", nothing, handler.LegacyKeys("h"))
-					}
-					second, _ := r.run(t, settings{inline: options}, h)
+					second, _ := r.run(t, settings{inline: options}, program(keys[1]))
 					r.awaitCommitted(t)
-					require.Equal(t, oneEach("h "+ids[0], "h "+ids[1]), r.effects(t))
+					require.Equal(t, oneEach(keys[0]+" "+ids[0], keys[0]+" "+ids[1]), r.effects(t))
 					require.EqualValues(t, []int64{0, 2}, []int64{second.Counters().Processed, second.Counters().DuplicateSkipped})
 				})
 			})

@@ -159,6 +159,32 @@ func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 	})
 }
 
+// Contract 8.3: while a rename is rolled out, each program skips what the other has processed,
+// whatever the store is.
+func TestProgramsOfARenameSkipWhatTheOtherHasProcessed(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		memory, err := memstore.New()
+		require.NoError(t, err)
+		for name, store := range map[string]idempotent.Store{"inbox_markers": tables(t, d.DB), "memory": memory} {
+			t.Run(name, func(t *testing.T) {
+				var calls []string
+				program := func(key string, legacyKeys ...string) inline {
+					return newInline(t, d.DB, store, handler.New(key, func(_ context.Context, m inboxtest.Bytes) error {
+						calls = append(calls, key+" "+m.ID)
+						return nil
+					}, handler.LegacyKeys(legacyKeys...)))
+				}
+				old, renamed := program("old"), program("new", "old", "older")
+				require.NoError(t, old.deliver(t, 0, "1"))
+				require.NoError(t, renamed.deliver(t, 0, "1"))
+				require.NoError(t, renamed.deliver(t, 0, "2"))
+				require.NoError(t, old.deliver(t, 0, "2"))
+				require.Equal(t, []string{"old 1", "new 2"}, calls)
+			})
+		}
+	})
+}
+
 // Contract 8.2: with any store, one of many concurrent duplicates has its effect. If the marker
 // shares the transaction, that holds even if attempts fail.
 func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {

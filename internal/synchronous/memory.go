@@ -48,6 +48,7 @@ func NewMemory(
 	if find := h.IdempotencyKey(); find != nil {
 		opts = append(opts, idempotent.KeyBy(find))
 	}
+	opts = append(opts, idempotent.LegacyKeys(h.LegacyKeys()...))
 	id, err := idempotent.Identify[handler.Delivery](h.Key(), append(opts, own...)...)
 	if err != nil {
 		return nil, err
@@ -119,26 +120,20 @@ func (a *run) duplicate(m *Memory, asked idempotent.Run) error {
 }
 
 // marking returns the step that writes the markers at the beginning of the handler's transaction,
-// so that both are committed or neither is. It writes one marker for each of the handler's keys, in
-// the order of Keys. While a rename is rolled out, the old program marks the old key only.
-// Whichever program comes second waits for the first, and then finds its marker. They cannot
-// deadlock as long as all of them list their keys in the same order.
+// so that both are committed or neither is.
 func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 	return &attempt.Steps{Write: func(ctx context.Context, t *handlertx.Tx, group []*attempt.Attempt) ([]*attempt.Attempt,
 		error) {
 		ctx, cancel := context.WithTimeout(ctx, a.cfg.StatementTimeout)
 		defer cancel()
-		for _, key := range a.Handler.Keys() {
-			asked.Key.HandlerKey = key
-			duplicate, err := m.marks.Mark(ctx, t.DB.WithContext(ctx), asked)
-			switch {
-			case duplicate:
-				return nil, attempt.ErrDone
-			case store.IsSerialization(err):
-				return nil, err
-			case err != nil:
-				return nil, &attempt.Uncharged{Reason: err}
-			}
+		duplicate, err := m.marks.Mark(ctx, t.DB.WithContext(ctx), asked)
+		switch {
+		case duplicate:
+			return nil, attempt.ErrDone
+		case store.IsSerialization(err):
+			return nil, err
+		case err != nil:
+			return nil, &attempt.Uncharged{Reason: err}
 		}
 		return group, nil
 	}}
@@ -173,13 +168,6 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 		return nil
 	}
 	duplicate, err = protected(m.store, func() (bool, error) {
-		for _, key := range a.Handler.LegacyKeys() {
-			old := asked.Key
-			old.HandlerKey = key
-			if done, err := m.store.Processed(ctx, old); err != nil || done {
-				return done, err
-			}
-		}
 		return m.store.Run(ctx, asked, body)
 	})
 	left()
