@@ -48,7 +48,7 @@ const (
 // of this process have not caught up: like the runs in the background, Clean deletes nothing until
 // they have (contract 6.5).
 func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
-	r := &run{Cleaner: c, now: c.clock.Now(), limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
+	r := &run{Cleaner: c, limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
 	if err := c.waiting(); err != nil {
 		return r.deleted, fmt.Errorf("cleanup: %w", err)
@@ -59,7 +59,14 @@ func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 	defer c.release(ctx, r.owner)
 	began, failed := time.Now(), true // true if it panics
 	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
-	err := r.walk(ctx)
+	err := r.bounded(ctx, func(ctx context.Context) (err error) {
+		r.now, err = c.store.Clock(ctx, c.clock.Now())
+		return err
+	})
+	if err != nil {
+		return r.deleted, fmt.Errorf("cleanup: %w", err)
+	}
+	err = r.walk(ctx)
 	if err == nil || errors.Is(err, ErrArchiveFailed) { // which does not affect pruning
 		err = errors.Join(err, r.prune(ctx))
 	}
@@ -71,8 +78,8 @@ func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 type run struct {
 	*Cleaner
 	owner   *lease.Lease
-	now     time.Time
-	limit   int // size of a batch; halved after a timeout
+	now     time.Time // by the database's clock
+	limit   int       // size of a batch; halved after a timeout
 	deleted handler.Deleted
 
 	passed   int64 // messages skipped because they were locked or had changed

@@ -63,7 +63,8 @@ type Store interface {
 	// Processed reports whether the key has been processed.
 	Processed(ctx context.Context, key Key) (bool, error)
 	// Cleanup forgets keys whose retention ended before olderThan, and returns how many. Stores
-	// that forget by themselves return 0.
+	// that forget by themselves return 0. A store with a clock of its own, such as gormstore's
+	// PostgreSQL, keeps what has not expired by that clock.
 	Cleanup(ctx context.Context, olderThan time.Time) (int64, error)
 }
 

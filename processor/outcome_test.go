@@ -164,7 +164,7 @@ func TestMessagesOfATransactionOfUnknownOutcomeAreNotifiedOnceItIsFoundCommitted
 
 // Contract 5.10: the same for results that are written in groups.
 func TestResultsWhoseResponseIsLostAreNotReportedStale(t *testing.T) {
-	completing, settling := pgproxy.Containing("completed_at = $1::timestamptz"),
+	completing, settling := pgproxy.Containing("completed_at = COALESCE("),
 		pgproxy.Containing("error_count = c.error_count")
 	for _, fault := range []pgproxy.Fault{pgproxy.AnswerLost, pgproxy.RequestLost, pgproxy.AnswerSilent,
 		pgproxy.ConnectionLost} {

@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
 	"github.com/gorm-inbox/inbox/idempotent/idempotenttest"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
@@ -94,7 +95,8 @@ func conform(t *testing.T, dialect string, connect func(t *testing.T) (db *gorm.
 	idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
 		db, dsn := connect(t)
 		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, ""))
-		f := idempotenttest.Fixture{Store: open(t, db), Waits: 10 * time.Second}
+		own := struct{ clock.System }{} // a test's, for the suite looks into the future
+		f := idempotenttest.Fixture{Store: open(t, db, func(o *gormstore.Options) { o.Clock = own }), Waits: 10 * time.Second}
 		if dialect == "sqlite" {
 			f.Notices = 9 * time.Second // after busy_timeout, and before LockTimeout
 		}

@@ -60,7 +60,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
 	}
 	s.naming = models.Naming{Schema: s.opts.Schema, Prefix: s.opts.TablePrefix}
 	var err error
-	if s.markers, err = dialects.New(db, s.naming, store.Options{}); err != nil {
+	if s.markers, err = dialects.New(db, s.naming, store.Options{TestClock: clock.IsTest(s.clock)}); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
 	if err := s.opts.validate(db.Dialector.Name()); err != nil {
@@ -95,7 +95,8 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return found, nil
 }
 
-// Cleanup deletes the markers whose retention ended before olderThan and returns how many. It
+// Cleanup deletes the markers whose retention ended before olderThan, and on PostgreSQL also before
+// now by the database's clock, and returns how many. It
 // deletes batches of BatchSize, each in a transaction of its own. Markers that another transaction
 // has locked stay until the next time. Any number of processes may call it at once. With an error
 // it returns how many were deleted before.

@@ -15,6 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -161,4 +162,26 @@ func TestUnusableDatabasesAndOptionsAreErrors(t *testing.T) {
 	}
 	_, err = gormstore.New(db, nil, func(o *gormstore.Options) { *o = gormstore.DefaultOptions() })
 	require.NoError(t, err)
+}
+
+// TestSweepWithAWrongClockForgetsNothingThatIsYoung proves contract 3.5: the database's clock judges
+// a marker's age, whatever the clocks of its writer and of the sweeper show.
+func TestSweepWithAWrongClockForgetsNothingThatIsYoung(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d, func(o *gormstore.Options) { o.Clock = clock.Offset(-24 * time.Hour) })
+		_, err := r.store.Run(t.Context(), run("1"), effect("1", nil))
+		require.NoError(t, err)
+		sweep := func() int64 {
+			sweeper, err := idempotent.NewSweeper(r.store, func(o *idempotent.SweepOptions) {
+				o.Clock = clock.Offset(24 * time.Hour)
+			})
+			require.NoError(t, err)
+			forgotten, err := sweeper.Sweep(t.Context())
+			require.NoError(t, err)
+			return forgotten
+		}
+		require.Zero(t, sweep())
+		inboxtest.Exec(t, d.DB, `UPDATE inbox_markers SET expires_at = now() - interval '1 second'`)
+		require.EqualValues(t, 1, sweep())
+	})
 }

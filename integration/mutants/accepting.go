@@ -165,6 +165,15 @@ var cleaningMutants = []mutant{
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Cleanup$"},
 	},
 	{
+		Name:    "cleanup judges age by the cleaner's clock",
+		Why:     "a machine whose clock is ahead would delete what redeliveries need (contract 3.5)",
+		Package: "cleanup",
+		In:      "Cleaner.Clean",
+		Old:     "r.now, err = c.store.Clock(ctx, c.clock.Now())",
+		New:     "r.now = c.clock.Now()",
+		Test:    test{Package: "./cleanup", Run: "^TestCleanerWithAWrongClockDeletesNothingThatIsYoung$"},
+	},
+	{
 		Name:    "cleanup does not wait for consumers",
 		Why:     "after a downtime longer than retention old redeliveries would run again (contract 6.5)",
 		Package: ".",

@@ -211,7 +211,7 @@ func Receive[T any](t testing.TB, signals <-chan T, what string) T {
 // Store returns the inbox's store, with which a test acts like another process.
 func Store(t testing.TB, db *gorm.DB) store.Store {
 	t.Helper()
-	st, err := dialects.New(db, models.Naming{}, store.Options{})
+	st, err := dialects.New(db, models.Naming{}, store.Options{TestClock: true})
 	require.NoError(t, err)
 	return st
 }

@@ -274,6 +274,10 @@ type Cleaner interface {
 	// their version, and messages of which nothing stays and which have gained no status since
 	// (contract 6.3). What an accept has locked stays.
 	DeleteExpired(ctx context.Context, expired []ExpiredMessage) (CleanupResult, error)
+	// Clock returns the time by which ages are judged: that of the database's clock, because a cleaner
+	// whose clock is ahead must not delete what is young (contract 3.5). On SQLite, and with a test's
+	// clock, it returns now.
+	Clock(ctx context.Context, now time.Time) (time.Time, error)
 	// DeleteAudit removes up to limit audit rows of actions before that time. It skips rows that
 	// another transaction uses.
 	DeleteAudit(ctx context.Context, before time.Time, limit int) (int64, error)
@@ -294,7 +298,8 @@ type Markers interface {
 	AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, wait time.Duration) (added bool, err error)
 	// HasMarker reports whether there is a marker of that key.
 	HasMarker(ctx context.Context, messageID, handlerKey, namespace string) (bool, error)
-	// DeleteMarkers removes up to limit markers that expired before the given time (contract 6.6).
+	// DeleteMarkers removes up to limit markers that expired before the given time (contract 6.6), and
+	// none that have not expired by the database's clock, see Cleaner.Clock.
 	// It skips rows that another transaction uses.
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
 }

@@ -42,7 +42,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 		now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 		for i, naming := range namings {
 			require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
-			opened, err := dialects.New(chatty, naming, store.Options{})
+			opened, err := dialects.New(chatty, naming, store.Options{TestClock: true})
 			require.NoError(t, err)
 			// Use the same ID in each: they must not see each other.
 			accepted, err := opened.Accept(t.Context(), store.AcceptBatch{Now: now, Messages: []store.NewMessage{{
@@ -53,7 +53,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 			require.Equal(t, []store.Accepted{{Inserted: true, StatusesAdded: 1}}, accepted, i)
 		}
 		for _, naming := range namings {
-			opened, err := dialects.New(chatty, naming, store.Options{})
+			opened, err := dialects.New(chatty, naming, store.Options{TestClock: true})
 			require.NoError(t, err)
 			claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now,
 				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 5}}})

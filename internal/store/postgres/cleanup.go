@@ -59,6 +59,17 @@ WHERE s.message_number = ANY ($1::bigint[])
 		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
 	), $2::timestamptz)`
 
+// clockSQL reads no table.
+const clockSQL = `SELECT COALESCE({latest}, $1::timestamptz)`
+
+func (p *Store) Clock(ctx context.Context, now time.Time) (time.Time, error) {
+	times, err := store.Query(ctx, p.Pool(ctx), p.Text(clockSQL), store.Value[time.Time], now.UTC())
+	if err != nil {
+		return time.Time{}, base.Doing("read the database's clock", err)
+	}
+	return times[0].UTC(), nil
+}
+
 func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	keys, cutoffs := ownCutoffs(req)
 	candidates, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {

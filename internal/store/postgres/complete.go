@@ -44,7 +44,9 @@ RETURNING c.position - 1`
 const completionsSQL = `
 FROM unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text[])) WITH ORDINALITY AS c(id, version, outcome, position)`
 
-const completedSQL = `completed_at = $1::timestamptz, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
+// completedSQL takes the time of completion from the database's clock, because cleanup judges age by
+// that clock. A test's clock counts instead of it.
+const completedSQL = `completed_at = COALESCE({latest}, $1::timestamptz), outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
 
 // currentSQL uses handler_statuses_open. For the sub-selects, see completionsSQL.

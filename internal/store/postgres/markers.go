@@ -20,6 +20,9 @@ const (
 	// insertion, which needs the setting: this fixes their order. If the insertion fails, rolling
 	// back the transaction, or to a savepoint, resets it.
 	//
+	// The marker's times are the database's, except with a test's clock: the sweep judges them by that
+	// clock.
+	//
 	// An existing marker is locked, which writes. So the commit also waits until the synchronous
 	// standby has that marker (see confirmed).
 	addMarkerSQL = `
@@ -29,7 +32,8 @@ WITH before AS MATERIALIZED (
 	SELECT lock_timeout, set_config('lock_timeout', $6::text, true) AS bound FROM before
 ), added AS (
 	INSERT INTO {markers} (message_id, handler_key, namespace, message_type, processed_at, expires_at)
-	SELECT $1::text, $2::text, $7::text, $3::text, $4::timestamptz, $5::timestamptz FROM bounded WHERE bound IS NOT NULL
+	SELECT $1::text, $2::text, $7::text, $3::text, COALESCE({latest}, $4::timestamptz), COALESCE({latest}, $4::timestamptz) + ($5::timestamptz - $4::timestamptz)
+	FROM bounded WHERE bound IS NOT NULL
 	ON CONFLICT (message_id, handler_key, namespace) DO UPDATE SET message_type = EXCLUDED.message_type WHERE false
 	RETURNING 1
 )

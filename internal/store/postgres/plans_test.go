@@ -174,6 +174,7 @@ func TestPostgresPlans(t *testing.T) {
 			[]string{"inbox_messages_received_at", byMessage}, 5000},
 		{"expiredSQL", expiredSQL, []any{now, now.Add(-12 * time.Hour), messages[0], 1000, now, own, cutoffs},
 			[]string{"inbox_messages_received_at", byMessage}, 5000},
+		{"clockSQL", clockSQL, []any{now}, nil, 1},
 		{"cleanupLockSQL", cleanupLockSQL, []any{messages}, []string{number}, 300},
 		{"cleanupMessagesSQL", cleanupMessagesSQL, []any{messages, now, []string{}, []time.Time{}}, []string{byMessage}, 700},
 		{"cleanupStatusesSQL", cleanupStatusesSQL, []any{messages, now, []string{}, []time.Time{}}, []string{byMessage}, 300},

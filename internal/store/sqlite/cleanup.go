@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -53,6 +54,8 @@ func walkArgs(req store.CleanupRequest) ([]any, error) {
 	return []any{store.SQLiteTime(base.WalkEnd(req)), store.SQLiteTime(req.After.ReceivedAt), req.After.MessageNumber,
 		req.Limit, store.SQLiteTime(req.Cutoff), own}, err
 }
+
+func (s *Store) Clock(_ context.Context, now time.Time) (time.Time, error) { return now, nil }
 
 func (s *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	walk, err := walkArgs(req)

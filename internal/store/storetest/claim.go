@@ -74,6 +74,7 @@ var claimTests = []test{
 		if s.onSQLite("all processes of a SQLite file share the machine's clock") {
 			return
 		}
+		s.byTheMachinesClock()
 		now := time.Now()
 		s.acceptAt(now.Add(time.Hour), message("by a clock that is ahead", "mail"))
 		s.acceptAt(now, message("to a clock that is behind", "stock"))

@@ -401,11 +401,20 @@ func (s *suite) begin() *gorm.DB {
 	return tx
 }
 
+// byTheMachinesClock makes the times that the suite passes those of a machine, which the database's
+// clock bounds. Otherwise they are a test's.
+func (s *suite) byTheMachinesClock() {
+	s.Helper()
+	var err error
+	s.store, err = dialects.New(s.db, models.Naming{}, store.Options{})
+	require.NoError(s, err)
+}
+
 // Migrated creates the tables and a store on a fresh database.
 func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := dialects.New(db, models.Naming{}, store.Options{})
+	opened, err := dialects.New(db, models.Naming{}, store.Options{TestClock: true})
 	require.NoError(t, err)
 	return db, opened
 }
