@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/registry"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -215,6 +216,38 @@ func (c *claimer) noteLostResponse() {
 	if first := c.lostAt.Add(c.opts.StatementTimeout); c.reconcileAt.IsZero() || c.reconcileAt.After(first) {
 		c.reconcileAt = first
 	}
+}
+
+// lostResponse reports whether a response was lost for which reconciling is not over.
+func (c *claimer) lostResponse() bool { return !c.reconcileAt.IsZero() }
+
+// releaseAll releases whatever the worker has claimed and does not hold, at the end of a stop. The
+// worker can claim nothing afterwards, so that no statement that is still on its way leaves a claim
+// behind. It tries until ctx ends.
+func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
+	for {
+		if err = c.endWorker(ctx, workerID); err == nil || ctx.Err() != nil {
+			return err
+		}
+		routine.Sleep(ctx, 100*time.Millisecond)
+	}
+}
+
+// endWorker marks the worker as released, which fails while a claim or an accept of it is open, and
+// then releases what is left.
+func (c *claimer) endWorker(ctx context.Context, workerID string) error {
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+	defer cancel()
+	if err := c.store.MarkReleased(stmt, workerID, c.now()); err != nil {
+		return err
+	}
+	for more := true; more; {
+		var err error
+		if _, more, err = c.releaseLost(ctx, workerID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *claimer) reconcileLater() { c.reconcileAt = time.Now().Add(c.opts.StatementTimeout) }

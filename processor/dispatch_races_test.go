@@ -64,19 +64,19 @@ func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testin
 	})
 }
 
-func TestAcceptThatOutlastsTheStopReleasesItsOwnClaims(t *testing.T) {
+func TestStopReleasesTheClaimsOfAnAcceptThatOutlastsIt(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, stopBudget(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		require.NoError(t, ib.Stop(context.Background()))
-		open()
-		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
 		s := inboxtest.Status(t, ib, "1", "h")
 		require.Nil(t, s.WorkerID)
-		require.EqualValues(t, 2, s.Version, "released before Accept returned")
-		require.EqualValues(t, 1, ib.Counters().Released)
+		require.EqualValues(t, 2, s.Version, "released before Stop returned")
+		open()
+		require.NoError(t, inboxtest.Receive(t, over, "the accept"))
+		require.Zero(t, ib.Counters().Fenced)
 		require.Equal(t, 1, inboxtest.Process(t, ib).Completed)
 		require.Equal(t, 1, ran.runs["1/h"])
 	})

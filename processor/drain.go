@@ -273,7 +273,10 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	until := time.Now().Add(d.p.opts.StuckMessageThreshold * 9 / 10)
 	var tasks []*task
 	var short map[*handler.Handler]bool
-	d.unlocked(func() { tasks, short, err = d.claimer.claim(ctx, "", quotas, d.p.clock.Now()) })
+	// A claim that is cancelled may be committed all the same, and no worker would find what it has
+	// claimed, so it may finish within its timeout.
+	claiming := context.WithoutCancel(ctx)
+	d.unlocked(func() { tasks, short, err = d.claimer.claim(claiming, "", quotas, d.p.clock.Now()) })
 	if err != nil {
 		d.sched.EndClaim(scheduler.Claimed{Failed: true})
 		return false, err

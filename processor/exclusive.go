@@ -181,7 +181,8 @@ func (l *loop) applyLock() bool {
 	}
 	if l.reconcileAt = l.act.claimer.nextReconcile(); l.mayReconcile() {
 		l.reconcileAt = time.Time{}
-		go l.claimRounds(l.newRound(nil))
+		r := l.newRound(nil)
+		l.act.rounds.Go(func() { l.claimRounds(r) })
 	}
 	return false
 }

@@ -27,6 +27,10 @@ type activity struct {
 	done   <-chan struct{}    // closed when the supervisor has returned
 	// left are the groups that outlived their loop, at a stop or when an earlier session ended.
 	left leftover
+	// rounds are the running rounds of claiming. One may outlive its loop.
+	rounds sync.WaitGroup
+	// unsure is set when a loop ends whose accepts may bring, or may have lost, claims.
+	unsure bool
 
 	endStoring context.CancelFunc // ends storing of results as they come; flushLast stores the rest
 	storing    <-chan struct{}    // closed when that has ended
@@ -148,11 +152,13 @@ func (p *Processor) supervise(work, alive context.Context, a *activity, s *sessi
 			return // heartbeats continue while Stop stores the last results
 		}
 		end()
-		select {
-		case <-ended:
-		case <-a.giveUp: // for the case that a hook ignores its context
-		}
 		s.end(errFenced)
+		for _, done := range []<-chan struct{}{ended, routine.Go(a.rounds.Wait)} {
+			select {
+			case <-done:
+			case <-a.giveUp: // for the case that a hook ignores its context
+			}
+		}
 		p.leaveLock(work, alive, a, s)
 	}
 }
@@ -210,7 +216,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 // storing.
 //
 // It returns an error that names the handlers that still run, or says that results could not be
-// stored. Other workers recover these claims. Stopping twice, or before Start, only waits, for a second
+// stored or claims not be released. Other workers recover these claims. Stopping twice, or before Start, only waits, for a second
 // at most, until other processes are notified of what was accepted.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
@@ -228,14 +234,17 @@ func (p *Processor) Stop(ctx context.Context) error {
 	defer time.AfterFunc(time.Until(budget.flush), a.endHard).Stop()
 	a.stop()
 	if !waitFor(a.done, budget.soft) {
-		if s := a.current(); s != nil {
-			s.end(errStopping)
-		}
+		a.current().end(errStopping)
 		if !waitFor(a.done, budget.cancel) {
 			close(a.giveUp)
 			<-a.done
 		}
 	}
+	// Half of the time that is left is for a claim that has outlived the loop: it is cancelled now, and
+	// what it has claimed is released.
+	s := a.current()
+	s.endClaims()
+	claiming := !waitFor(routine.Go(a.rounds.Wait), time.Now().Add(time.Until(budget.flush)/2))
 	// Everything that will have a result has it in the completer's queue now. If a hook hangs in
 	// the completer's goroutine, that goroutine is abandoned.
 	a.endStoring()
@@ -249,14 +258,17 @@ func (p *Processor) Stop(ctx context.Context) error {
 			unstored++ // a hook hangs, so at least the result that it was called for is not known to be stored
 		}
 	}
-	if s := a.current(); s != nil {
-		s.end(errStopping)
-		settled := unstored == 0 && a.left.count() == 0
-		if settled {
-			p.markStopped(a.hard, s)
-		}
-		p.stopLock(a.hard, s, settled)
+	s.end(errStopping)
+	settled := unstored == 0 && a.left.count() == 0 && !claiming && a.claimer.held.count() == 0
+	var lost error
+	if settled && (a.unsure || a.claimer.lostResponse()) {
+		lost = a.claimer.releaseAll(a.hard, s.id)
+		settled = lost == nil
 	}
+	if settled {
+		p.markStopped(a.hard, s)
+	}
+	p.stopLock(a.hard, s, settled)
 	p.notifier.wait(a.hard) // for what was accepted, and for what this stop has released
 	a.endHard()
 	a.endServices()
@@ -271,6 +283,13 @@ func (p *Processor) Stop(ctx context.Context) error {
 		problems = append(problems,
 			fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))
 	}
+	if claiming {
+		problems = append(problems, errors.New("stop: a claim did not end, what it claims is recovered by another worker"))
+	}
+	if lost != nil {
+		problems = append(problems,
+			fmt.Errorf("stop: claims whose response was lost are recovered by another worker: %w", lost))
+	}
 	return errors.Join(problems...)
 }
 
@@ -283,8 +302,8 @@ func (p *Processor) markStopped(hard context.Context, s *session) {
 	}
 }
 
-// stopBudget divides the time of a stop. The last fifth is for storing results. The fifth before it
-// is for handlers to notice that they are cancelled.
+// stopBudget divides the time of a stop. The last fifth is for storing results and releasing claims.
+// The fifth before it is for handlers to notice that they are cancelled.
 type stopBudget struct{ soft, cancel, flush time.Time }
 
 func newStopBudget(ctx context.Context, opts Options) stopBudget {

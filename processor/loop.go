@@ -90,6 +90,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	defer func() {
 		l.closed = true
 		l.act.left.add(l.running)
+		l.act.unsure = l.lost || len(l.reservations) > 0
 		l.p.loop.CompareAndSwap(l, nil)
 	}()
 	defer l.p.health.stuck(nil)

@@ -212,8 +212,8 @@ func (l *loop) noteLost() {
 	l.reconcileAt = l.act.claimer.nextReconcile()
 }
 
-// giveBackLate releases claims that were delivered after their loop had ended. It writes them
-// directly, because the completer may have ended, too.
+// giveBackLate releases claims that came after their loop had ended. It writes them directly, because
+// the completer may have ended, too.
 func (l *loop) giveBackLate(attempts []*task) {
 	if len(attempts) == 0 {
 		return
@@ -232,6 +232,9 @@ func (l *loop) giveBackLate(attempts []*task) {
 		return
 	}
 	for i, r := range results {
-		l.p.recordResult(stmt, r, applied[i])
+		l.act.claimer.held.drop(r.claim)
+		if applied[i] { // otherwise it was released before, as by the end of a stop
+			l.p.recordResult(stmt, r, true)
+		}
 	}
 }

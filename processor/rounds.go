@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -35,7 +36,7 @@ func (l *loop) claim() {
 		return
 	}
 	if r := l.beginRound(); r != nil {
-		go l.claimRounds(r)
+		l.act.rounds.Go(func() { l.claimRounds(r) })
 	}
 }
 
@@ -71,6 +72,7 @@ func (l *loop) newRound(quotas map[string]scheduler.Quota) *round {
 // claim. Each begins as soon as the last one has ended, so that the database does not wait until
 // the loop gets its turn among running handlers.
 func (l *loop) claimRounds(r *round) {
+	var late []*task // claimed after the loop has ended
 	for r != nil {
 		c := l.claimRound(r)
 		r = nil
@@ -81,8 +83,9 @@ func (l *loop) claimRounds(r *round) {
 				r = l.beginRound()
 			}
 			l.changed.Notify()
-		}, func() { l.giveBack(c.attempts, errStopping) })
+		}, func() { late = c.attempts })
 	}
+	l.giveBackLate(late)
 }
 
 // mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine
@@ -122,10 +125,10 @@ func (l *loop) claimRound(r *round) *claimed {
 }
 
 func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, reconcile bool) {
-	ctx := l.session.attempts
+	attempts := l.session.attempts
 	if reconcile {
-		released, err := l.act.claimer.reconcile(ctx, l.session.id)
-		if err != nil && ctx.Err() == nil {
+		released, err := l.act.claimer.reconcile(attempts, l.session.id)
+		if err != nil && attempts.Err() == nil {
 			l.p.log.Warn("inbox: reconciling lost claims failed, trying again", zap.Error(err))
 		}
 		if released > 0 {
@@ -137,7 +140,11 @@ func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, 
 		return
 	}
 	now := l.p.clock.Now()
-	if c.attempts, c.short, c.err = l.act.claimer.claim(ctx, l.session.id, quotas, now); c.err != nil {
+	if c.err = context.Cause(attempts); c.err != nil {
+		return
+	}
+	c.attempts, c.short, c.err = l.act.claimer.claim(l.session.claims, l.session.id, quotas, now)
+	if c.err != nil {
 		return
 	}
 	for h, short := range c.short {
@@ -145,7 +152,7 @@ func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, 
 			c.asked = append(c.asked, h)
 		}
 	}
-	if c.next, c.err = l.act.claimer.nextDue(ctx, c.asked, now); c.err != nil {
+	if c.next, c.err = l.act.claimer.nextDue(attempts, c.asked, now); c.err != nil {
 		c.asked = nil
 	}
 }

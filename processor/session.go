@@ -22,7 +22,11 @@ type session struct {
 	// attempts is the context of everything that runs under this ID.
 	attempts context.Context
 	cancel   context.CancelCauseFunc
-	lock     *lock // nil in Competing mode
+	// claims is the context of its claims. It ends with attempts, except at a stop: a claim that is
+	// cancelled may be committed all the same, so a stop lets it finish while there is time.
+	claims    context.Context
+	endClaims context.CancelFunc
+	lock      *lock // nil in Competing mode
 
 	mu    sync.Mutex
 	last  time.Time   // when the last successful heartbeat was sent, monotonic
@@ -31,8 +35,14 @@ type session struct {
 
 func newSession(parent context.Context, workerTimeout time.Duration) *session {
 	ctx, cancel := context.WithCancelCause(parent)
+	claims, endClaims := context.WithCancel(parent)
+	context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), errStopping) {
+			endClaims()
+		}
+	})
 	return &session{id: uuid.Must(uuid.NewV7()).String(), workerTimeout: workerTimeout, attempts: ctx, cancel: cancel,
-		last: time.Now()}
+		claims: claims, endClaims: endClaims, last: time.Now()}
 }
 
 // beat records a successful heartbeat that was sent at that time. It reports whether the worker may
@@ -225,6 +235,8 @@ func (h *heart) keep(ctx context.Context, s *session) {
 		switch {
 		case err == nil:
 			h.beating.End(nil)
+		case s.attempts.Err() != nil: // a stop may have released the worker
+			return
 		case errors.Is(err, store.ErrWorkerReleased):
 			h.beating.Begin(nil, err)
 			s.end(errFenced)

@@ -15,6 +15,15 @@ var processingMutants = []mutant{
 		Test:    test{Package: "./processor", Run: "^TestStopReleasesInterruptedAttemptsUncharged$"},
 	},
 	{
+		Name:    "a stop leaves claims whose response was lost",
+		Why:     "they would wait for others to give the worker up, and be charged (contract 2, 5.8)",
+		Package: "processor",
+		In:      "Processor.Stop",
+		Old:     "a.unsure || a.claimer.lostResponse()",
+		New:     "a.unsure",
+		Test:    test{Package: "./processor", Run: "^TestStopReleasesClaimsWhoseResponseIsLost$/^found$"},
+	},
+	{
 		Name:    "the claims of dead workers are not released",
 		Why:     "they would never run (contract 5.9)",
 		Package: "processor",
