@@ -45,7 +45,7 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 		require.Equal(t, http.StatusConflict, got.Status)
 		got = r.post("retry", url.Values{"ref": {strings.Split(r.ref("mail", "m1"), "@")[0] + "@0"}})
 		require.Equal(t, http.StatusConflict, got.Status)
-		require.Contains(t, got.Body, "Nothing to retry or discard")
+		require.Contains(t, got.Body, "Nothing to retry")
 		got = r.post("retry", url.Values{"ref": {strings.Split(refs[0], "@")[0] + "@0"}})
 		require.Equal(t, http.StatusNotFound, got.Status)
 		require.Contains(t, got.Body, "It may have been completed")
@@ -59,6 +59,42 @@ func TestRetryAndDiscardOfOneAndOfTheSelected(t *testing.T) {
 			"operator@example.org retry status", "operator@example.org view message", "grace retry status",
 			"operator@example.org discard status", "operator@example.org discard status",
 		}, actionsOf(r.audit()))
+	})
+}
+
+// TestPendingWorkIsDiscarded proves contract 11.1: one pending status from its message's page, and all of a handler's
+// after they were counted and named.
+func TestPendingWorkIsDiscarded(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.as(dashboard.Operator)
+		r.poison("mail", "smtp said 550", "poisoned")
+		inboxtest.Accept(t, r.ib, "m1", "m2", "m3")
+		r.clock.Advance(time.Second)
+		page := r.page("message?id=m1")
+		require.Contains(t, page, `<input type="hidden" name="state" value="pending">`)
+		require.NotContains(t, page, `action="./retry"`, "it has not failed")
+		ref := url.Values{"ref": {r.ref("mail", "m1")}, "state": {"pending"}, "back": {"message?id=m1"}}
+		ref.Set("action", "discard")
+		require.Contains(t, r.post("selected", ref).Body, "Discard 1 pending status?")
+		require.Contains(t, r.follow(r.post("discard", ref)), "Discarded: it will not run again.")
+		require.Equal(t, models.OutcomeDiscarded, inboxtest.Status(t, r.ib, "m1", "mail").Outcome)
+
+		page = r.page("messages?state=pending&handler=mail")
+		require.Contains(t, page, `./bulk?action=discard&amp;handler=mail&amp;state=pending`)
+		require.NotContains(t, page, "action=retry")
+		require.Contains(t, r.page("messages?state=pending"), "Narrow the filter")
+		page = r.page("bulk?action=discard&state=pending&handler=mail")
+		require.Contains(t, page, "Discard 2 pending statuses?")
+		filter, fields := sent(t, page, "./bulk")
+		maps.Copy(fields, filter)
+		started := r.post("bulk", fields)
+		require.Equal(t, http.StatusSeeOther, started.Status, headingOf(started.Body))
+		address := strings.TrimPrefix(started.Header.Get("Location"), "./")
+		inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), "Done.") }, "the end of it")
+		require.Contains(t, r.page(address), `<dt>Discarded</dt><dd class="figure">2</dd>`)
+		require.True(t, inboxtest.Status(t, r.ib, "poisoned", "mail").IsPoisoned)
+		require.Nil(t, inboxtest.Status(t, r.ib, "m2", "ship").CompletedAt)
+		require.Contains(t, r.page("bulk?action=discard&handler=mail"), "Discard 1 poisoned status?", "the default")
 	})
 }
 

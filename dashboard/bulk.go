@@ -56,9 +56,13 @@ func (q *request) confirmSelected() error {
 	if len(refs) == 0 {
 		return q.back("messages", noticeQuery("nothing-chosen"))
 	}
+	states := ops.StatePoisoned
+	if form.Get("state") == string(ops.StatePending) {
+		states = ops.StatePending
+	}
 	return q.render("confirm", actionTitle(action)+" the selected", "messages", confirmBody{
-		Action: action, Form: "./" + action, States: string(ops.StatePoisoned), Refs: form["ref"], Count: ops.Count{N: int64(len(refs))}, Back: "./" +
-			ownPage(form.Get("back"), "messages").String(),
+		Action: action, Form: "./" + action, States: string(states), Refs: form["ref"],
+		Count: ops.Count{N: int64(len(refs))}, Back: "./" + ownPage(form.Get("back"), "messages").String(),
 	})
 }
 
@@ -112,12 +116,20 @@ var filterWords = map[string]string{"handler": "Handler", "id": "Message ID", "n
 	"type": "Type", "from": "Received from", "to": "Received before", "error": "Error contains",
 	"fingerprint": "Failure group"}
 
-// bulkFilter reads the filter of an action on all that match. Without an end, the filter ends now. A
-// retry takes the failing statuses, too, if the address names them.
+// statesFor are the states that an action on all that match takes if the address names them.
+func statesFor(action string) []ops.State {
+	if action == "retry" {
+		return []ops.State{ops.StatePoisoned, ops.StateFailing}
+	}
+	return []ops.State{ops.StatePoisoned, ops.StatePending, ops.StateFailing}
+}
+
+// bulkFilter reads the filter of an action on all that match. Without an end, the filter ends now, and without a state
+// that the action takes, it takes the poisoned.
 func (q *request) bulkFilter(action string, query url.Values) (ops.Filter, url.Values, error) {
 	fields := only(query, filterFields)
 	states := slices.DeleteFunc(slices.Clone(fields["state"]), func(s string) bool {
-		return s != string(ops.StatePoisoned) && (s != string(ops.StateFailing) || action != "retry")
+		return !slices.Contains(statesFor(action), ops.State(s))
 	})
 	if len(states) == 0 {
 		states = []string{string(ops.StatePoisoned)}

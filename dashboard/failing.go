@@ -71,8 +71,8 @@ func problemOf(err error) *problem {
 		return is(http.StatusConflict, "Changed by someone else",
 			"It has changed since you loaded the page, so nothing was done. Check its current state before you decide.")
 	case errors.Is(err, ops.ErrNotPoisoned):
-		return is(http.StatusConflict, "Nothing to retry or discard",
-			"Only poisoned messages can be discarded, only poisoned and failing ones retried, unless they wait in their lane. Nothing was done.")
+		return is(http.StatusConflict, "Nothing to retry",
+			"Only poisoned and failing messages can be retried, unless they wait in their lane. Nothing was done.")
 	case errors.Is(err, ops.ErrNotSkippable):
 		return is(http.StatusConflict, "Cannot be skipped",
 			"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it.")

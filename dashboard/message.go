@@ -272,12 +272,12 @@ type messagesBody struct {
 	// Selectable is true if the page has poisoned statuses that the principal may act on.
 	Selectable bool
 	// All is the filter as query parameters of an action on all that match. It is empty if the
-	// filter does not allow such an action.
+	// filter allows none.
 	All template.URL
 	// Narrow is true if an action on all that match needs a narrower filter.
 	Narrow bool
-	// Discardable is true if the filter asks for poisoned statuses.
-	Discardable bool
+	// Retryable is true if the action on all that match may be a retry.
+	Retryable bool
 	// Handler is the only handler that the filter names; nil without one.
 	Handler *ops.HandlerOverview
 	// Reasons are the health reasons that concern Handler.
@@ -322,11 +322,13 @@ func (q *request) messages() error {
 	}
 	if q.may("POST", "retry") {
 		b.Selectable = slices.ContainsFunc(page.Items, func(s ops.Status) bool { return s.State == ops.StatePoisoned })
-		actionable := !slices.ContainsFunc(filter.States, func(s ops.State) bool {
-			return s != ops.StatePoisoned && s != ops.StateFailing
-		})
-		if actionable && len(filter.States) > 0 && count.N > 0 {
-			b.Discardable = slices.Contains(filter.States, ops.StatePoisoned)
+		able := func(action string) bool {
+			return len(filter.States) > 0 && !slices.ContainsFunc(filter.States, func(s ops.State) bool {
+				return !slices.Contains(statesFor(action), s)
+			})
+		}
+		if able("discard") && count.N > 0 {
+			b.Retryable = able("retry")
 			if b.Narrow = !narrows(filter); !b.Narrow {
 				b.All = template.URL(only(q.query, filterFields).Encode()) // safe: Encode escapes it
 			}

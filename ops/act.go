@@ -26,9 +26,9 @@ func (o *Ops) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref)
 }
 
-// Discard ends a poisoned status for good without running its handler. The row is kept, so that a
-// redelivery is still a duplicate, and is cleaned up like a completed one. The next row of its lane
-// may run. It returns ErrNotFound, ErrStale or ErrNotPoisoned if nothing was done.
+// Discard ends an open status for good without running its handler (again): one that is poisoned, pending, failing or
+// waiting in its lane. The row is kept, so that a redelivery is still a duplicate, and is cleaned up like a completed
+// one. The next row of its lane may run. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was done.
 func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
@@ -47,11 +47,12 @@ FROM {refs} AS c
 WHERE ` + isRef + ` AND (s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0)
 RETURNING {changed}`
 
-// discard uses the index on open statuses, see retry.
+// discard uses the index on open statuses, see retry. A row that is claimed meanwhile is not changed: its handler runs,
+// and its lane must not go on beside it.
 const discard = `
 UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c
-WHERE ` + isRef + ` AND s.is_poisoned
+WHERE ` + isRef + ` AND (s.is_poisoned OR s.processing_started_at IS NULL)
 RETURNING {changed}`
 
 const (
@@ -130,12 +131,10 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string,
 	switch {
 	case version != 0 && s.version != version:
 		return fmt.Errorf("%w: it is at version %d, not %d", ErrStale, s.version, version)
-	case s.State == StatePoisoned: // again, since we tried
-		return ErrStale
-	case action == ActionDiscard:
-		return fmt.Errorf("%w: it is %s", ErrNotPoisoned, s.State)
 	case s.State == StateProcessing:
 		return fmt.Errorf("%w: its attempt is running", ErrProcessing)
+	case action == ActionDiscard || s.State == StatePoisoned: // again, since we tried
+		return ErrStale
 	case s.waiting:
 		return fmt.Errorf("%w: it waits in its lane and runs after the status before it", ErrNotPoisoned)
 	default:
@@ -225,7 +224,7 @@ func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
 
 // Delete deletes a message and all of its statuses in any state, or returns ErrProcessing while one
 // is being processed. Nothing is remembered: a redelivery is a new message. confirmation must
-// repeat the message ID, otherwise it returns ErrBadInput. To end a poisoned status, use Discard.
+// repeat the message ID, otherwise it returns ErrBadInput. To end a status, use Discard.
 func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
 	err := ref.check()
 	if err == nil && confirmation != ref.ID {

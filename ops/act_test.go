@@ -119,8 +119,8 @@ func TestDiscardedStatusIsKeptAsMemory(t *testing.T) {
 	})
 }
 
-// TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried proves contract 11.1.
-func TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried(t *testing.T) {
+// TestOnlyOpenStatusesThatDoNotRunAreChanged proves contract 11.1: which may be discarded and which retried.
+func TestOnlyOpenStatusesThatDoNotRunAreChanged(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ctx := t.Context()
 		r.poison("mail", "no", "poisoned")
@@ -140,12 +140,12 @@ func TestOnlyAPoisonedStatusMayBeDiscardedAndAFailingOneRetried(t *testing.T) {
 			for _, id := range []string{"failing", "waiting", "done", "pending", "processing"} {
 				want := ops.ErrNotPoisoned
 				switch {
-				case name == "retry" && id == "failing":
-					continue
-				case name == "retry" && id == "processing":
+				case id == "processing":
 					want = ops.ErrProcessing
 				case id == "done":
 					want = ops.ErrStale
+				case name == "discard" || id == "failing":
+					continue
 				}
 				require.ErrorIs(t, act(r.ref("mail", id)), want, "%s %s", name, id)
 				if id == "done" {

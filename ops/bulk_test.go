@@ -91,7 +91,8 @@ func TestRetryAllTakesTheFailingWhereTheFilterAsksForThem(t *testing.T) {
 		r.accept("poisoned", "failing", "fine")
 		r.process()
 		filter := ops.Filter{HandlerKeys: []string{"mail"}, States: []ops.State{ops.StateFailing}}
-		_, err := r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{})
+		_, err := r.ops.RetryMatching(t.Context(), ada, ops.Filter{HandlerKeys: []string{"mail"},
+			States: []ops.State{ops.StatePending}}, ops.Bulk{})
 		require.ErrorIs(t, err, ops.ErrBadInput)
 		counted, err := r.ops.RetryMatching(t.Context(), ada, filter, ops.Bulk{DryRun: true})
 		require.NoError(t, err)

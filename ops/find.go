@@ -16,6 +16,8 @@ type filter struct {
 	// states has a bit for each requested state, see stateBit; all bits if no state is requested.
 	states int
 	text   string // ErrorText in lower case
+	// acting means that the matching statuses are changed while they are read.
+	acting bool
 }
 
 // stateBit returns a state's bit in statements: its place in States. A failing status has the bits
@@ -131,7 +133,8 @@ func (f *filter) poisonedAlone() bool {
 
 // stages returns the parts of the list of matching statuses, in order. What only partial indexes
 // hold is found by these indexes, everything else by age. The index on failures holds what is
-// poisoned or failing: a retried status keeps its fingerprint and is not in it.
+// poisoned or failing: a retried status keeps its fingerprint and is not in it. An action begins with what waits in
+// lanes: discarding frees the next row of a lane, which is then found by its due time.
 func (f *filter) stages() []stage {
 	switch {
 	case f.MessageID != "":
@@ -145,10 +148,14 @@ func (f *filter) stages() []stage {
 	if f.asks(StatePoisoned) {
 		stages = append(stages, byPoisoned)
 	}
+	waits := f.asks(StatePending, StateFailing) // a failed head may be waiting again
+	if waits && f.acting {
+		stages = append(stages, byWaiting)
+	}
 	if f.asks(StatePending, StateProcessing, StateFailing) {
 		stages = append(stages, byDue)
 	}
-	if f.asks(StatePending, StateFailing) { // a failed head may be waiting again
+	if waits && !f.acting {
 		stages = append(stages, byWaiting)
 	}
 	return stages

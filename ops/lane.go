@@ -113,11 +113,13 @@ func (o *Ops) wakeAfter(ctx context.Context, madeDue bool, rows []changed) {
 	defer release()
 	var keys []string
 	var turns []store.LaneRequest
+	seen := map[store.Lane]bool{}
 	for _, c := range rows {
 		if madeDue {
 			keys = append(keys, c.handlerKey)
 		}
-		if c.lane != nil {
+		if c.lane != nil && !seen[*c.lane] {
+			seen[*c.lane] = true
 			// Only the application knows the lane's other names, after a rename, and whether
 			// poisoned rows are skipped. Releasing a row is harmless under any rule, because claims
 			// check the lane again.

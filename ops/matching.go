@@ -62,8 +62,10 @@ func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bul
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
 }
 
-// DiscardMatching discards every poisoned status that matches the filter, in the same way as
-// RetryMatching. Filter.States may contain only StatePoisoned.
+// DiscardMatching discards every poisoned status that matches the filter, in the same way as RetryMatching.
+// Filter.States may contain StatePoisoned, which is the default, StateFailing and StatePending, which includes what is
+// failing and what waits in lanes. This is how to give up what is pending for a handler that no program has any more.
+// What a worker claims or frees in its lane meanwhile may be skipped: pause the handler first to discard all of it.
 func (o *Ops) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
 }
@@ -175,7 +177,7 @@ func (o *Ops) actOnChunks(
 			}
 			continue
 		}
-		if slices.Contains(given.States, StateFailing) {
+		if action == ActionRetry && slices.Contains(given.States, StateFailing) {
 			for _, h := range out.rows {
 				taken[h.id] = true
 			}
@@ -199,9 +201,10 @@ func (o *Ops) actOnChunks(
 // forAction checks the filter of an action on all matching statuses.
 func forAction(action Action, given Filter) (*filter, error) {
 	if slices.ContainsFunc(given.States, func(s State) bool {
-		return s != StatePoisoned && (s != StateFailing || action != ActionRetry)
+		return s != StatePoisoned && s != StateFailing && (s != StatePending || action != ActionDiscard)
 	}) {
-		return nil, badInput("state", "only poisoned statuses may be discarded, only poisoned and failing ones retried")
+		return nil, badInput("state",
+			"only poisoned, failing and pending statuses may be discarded, only poisoned and failing ones retried")
 	}
 	if len(given.HandlerKeys) == 0 && given.MessageID == "" && given.Type == "" && given.From.IsZero() &&
 		given.To.IsZero() &&
@@ -211,7 +214,11 @@ func forAction(action Action, given Filter) (*filter, error) {
 	if len(given.States) == 0 {
 		given.States = []State{StatePoisoned}
 	}
-	return given.checked()
+	f, err := given.checked()
+	if err == nil {
+		f.acting = true
+	}
+	return f, err
 }
 
 func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {

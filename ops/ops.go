@@ -264,8 +264,7 @@ var (
 	// ErrStale means that the status has another version than the caller saw, or is no longer open,
 	// or changed during the action, or that the partition is not halted at that offset. Read it again.
 	ErrStale = errors.New("changed meanwhile")
-	// ErrNotPoisoned means that only a poisoned status can be discarded, and only a poisoned or
-	// failing one retried.
+	// ErrNotPoisoned means that only a poisoned or failing status can be retried.
 	ErrNotPoisoned = errors.New("not poisoned")
 	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered
 	// handler backfilled.
@@ -273,8 +272,8 @@ var (
 	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that
 	// skipping a record would not help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
-	// ErrProcessing means that a message cannot be deleted, and a status not retried, while its handler
-	// runs.
+	// ErrProcessing means that a message cannot be deleted, and a status neither retried nor discarded,
+	// while its handler runs.
 	ErrProcessing = errors.New("being processed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")

@@ -25,8 +25,9 @@ import (
 // action has what differs between retry and discard.
 type action struct {
 	verb, done string
-	// states are those of the statuses that allow it.
-	states   []ops.State
+	// states are those of the statuses that allow it, ofMessage those of the statuses that a message ID stands for.
+	states, ofMessage []ops.State
+
 	one      func(o *ops.Ops, ctx context.Context, actor ops.Actor, ref ops.Ref) error
 	matching func(o *ops.Ops, ctx context.Context, actor ops.Actor, filter ops.Filter, bulk ops.Bulk) (ops.BulkResult,
 		error)
@@ -34,7 +35,8 @@ type action struct {
 
 func newRetry(a *app) *cobra.Command {
 	cmd := newAction(a, action{verb: "retry", done: "retried", one: (*ops.Ops).Retry, matching: (*ops.Ops).RetryMatching,
-		states: []ops.State{ops.StatePoisoned, ops.StateFailing}})
+		states:    []ops.State{ops.StatePoisoned, ops.StateFailing},
+		ofMessage: []ops.State{ops.StatePoisoned, ops.StateFailing}})
 	cmd.Short = "Run poisoned and failing statuses now"
 	cmd.Long = `Makes poisoned and failing statuses due now, with their error count reset. A worker
 then runs their handler as for the first time. A status that fails again is poisoned
@@ -48,15 +50,23 @@ processed, wait in their lane or have ended.
 
 func newDiscard(a *app) *cobra.Command {
 	cmd := newAction(a, action{verb: "discard", done: "discarded", one: (*ops.Ops).Discard,
-		matching: (*ops.Ops).DiscardMatching, states: []ops.State{ops.StatePoisoned}})
-	cmd.Short = "Give up poisoned statuses permanently, without running their handler"
-	cmd.Long = `Gives up poisoned statuses permanently: their handler will not run again for these
-messages. This cannot be undone. The statuses stay stored, so that a redelivery is
+		matching:  (*ops.Ops).DiscardMatching,
+		states:    []ops.State{ops.StatePoisoned, ops.StateFailing, ops.StatePending},
+		ofMessage: []ops.State{ops.StatePoisoned}})
+	cmd.Short = "Give up statuses permanently, without running their handler"
+	cmd.Long = `Gives up statuses permanently: their handler will not run for these messages any
+more. This cannot be undone. The statuses stay stored, so that a redelivery is
 still a duplicate, and are cleaned up like completed ones. The next message in
-their lane can run. Only poisoned statuses can be discarded.
+their lane can run.
+
+Poisoned, failing and pending statuses can be discarded, also those that wait in
+their lane, and those of a handler that no program has any more. One that a worker
+is processing is left alone. --matching and message IDs take only poisoned statuses
+unless --state names others, with --matching. "pending" includes what is failing or
+waiting. To discard all that is pending of a running handler, pause it first.
 
 ` + actionHelp
-	cmd.Example = actionExamples("discard")
+	cmd.Example = actionExamples("discard") + "\n" + `  inboxctl discard --matching --handler removed.handler --state pending --dry-run`
 	return cmd
 }
 
@@ -118,13 +128,11 @@ func newAction(a *app, act action) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&matching, "matching", false, "all "+joinedStates(act.states, " and ")+" statuses that match the filters")
+	cmd.Flags().BoolVar(&matching, "matching", false, "all statuses that match the filters, of the states that --state names")
 	filters.bind(cmd)
-	if len(act.states) > 1 {
-		filters.bindStates(cmd, act.states...)
-		cmd.Flags().Lookup("state").Usage = "with --matching: " + joinedStates(act.states, ", ") +
-			"; may be repeated (default poisoned)"
-	}
+	filters.bindStates(cmd, act.states...)
+	cmd.Flags().Lookup("state").Usage = "with --matching: " + joinedStates(act.states, ", ") +
+		"; may be repeated (default poisoned)"
 	when.bindPeriod(cmd, receivedWhen)
 	bulk.bind(cmd)
 	return cmd
@@ -270,12 +278,12 @@ func (a *app) statusesOf(
 		}
 	}
 	able := slices.DeleteFunc(page.Items, func(s ops.Status) bool {
-		return !slices.Contains(act.states, s.State) &&
-			(!s.Failing || s.Waiting || !slices.Contains(act.states, ops.StateFailing))
+		return !slices.Contains(act.ofMessage, s.State) &&
+			(!s.Failing || s.Waiting || !slices.Contains(act.ofMessage, ops.StateFailing))
 	})
 	if len(able) == 0 {
 		return nil, fmt.Errorf("message %q: %w: none of its statuses is %s", named.messageID, ops.ErrNotPoisoned,
-			joinedStates(act.states, " or "))
+			joinedStates(act.ofMessage, " or "))
 	}
 	return able, nil
 }

@@ -286,10 +286,33 @@ func TestFailingStatusesAreRetried(t *testing.T) {
 		inboxtest.Exec(t, r.d.DB, `UPDATE inbox_handler_statuses SET error_count = 1, last_error = 'boom', fingerprint = ?,
 			next_attempt_at = '2999-01-01 00:00:00.000000+00:00' WHERE handler_key = ?`, fingerprint.Of(failing, "boom"), failing)
 		require.Equal(t, "retried "+r.status("a").ID+"\n", r.done("retry", r.status("a").ID).out)
-		require.Equal(t, exitMisuse, r.run("discard", "--matching", "--handler", failing, "--state", "failing").code)
+		require.Equal(t, exitMisuse, r.run("retry", "--matching", "--handler", failing, "--state", "pending").code)
 		require.Contains(t, r.done("retry", "--matching", "--handler", failing, "--state", "failing,poisoned", "--yes").errOut,
 			"Statuses that match (failing, poisoned): 1\n")
 		inboxtest.Process(t, r.ib)
 		require.True(t, inboxtest.AllCompleted(t, r.ib))
+	})
+}
+
+// TestPendingStatusesAreDiscarded proves contract 11.1: by status ID, and all that match if --state names them.
+func TestPendingStatusesAreDiscarded(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poisoned("boom", "poisoned")
+		inboxtest.Accept(t, r.ib, "a", "b", "c", "running")
+		inboxtest.Exec(t, r.d.DB,
+			`UPDATE inbox_handler_statuses SET processing_started_at = created_at WHERE message_id = 'running'`)
+		out := r.run("discard", "a", "--yes")
+		require.Equal(t, exitRefused, out.code, "a message ID stands for the poisoned")
+		require.Contains(t, out.errOut, "none of its statuses is poisoned")
+		require.Equal(t, exitRefused, r.run("discard", r.status("running").ID).code)
+		require.Equal(t, "discarded "+r.status("a").ID+"\n", r.done("discard", r.status("a").ID).out)
+		require.Contains(t, r.done("discard", "--matching", "--handler", failing, "--dry-run").errOut, "(poisoned): 1\n")
+		out = r.done("discard", "--matching", "--handler", failing, "--state", "pending", "--yes")
+		require.Contains(t, out.errOut, "Statuses that match (pending): 2\n")
+		require.Equal(t, "discarded 2, skipped 0\n", out.out)
+		require.Equal(t, models.OutcomeDiscarded, r.status("b").Outcome)
+		require.True(t, r.status("poisoned").IsPoisoned)
+		require.Nil(t, r.status("running").CompletedAt)
+		require.Equal(t, exitMisuse, r.run("discard", "--matching", "--state", "pending", "--yes").code, "not everything")
 	})
 }
