@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/problems"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
@@ -225,10 +226,15 @@ func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
 }
 
 // storedConsumers returns the consumers as workers store them for operators. Of all partitions it has the first
-// mostStoredPartitions: the halted ones, then those with a problem, then those with the largest lag.
-func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health) []ops.Consumer {
+// mostStoredPartitions: the halted ones, then those with a problem, then those with the largest lag. failing are the
+// handlers for which partitions of Inline and Direct channels wait.
+func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health, failing map[string][]synchronous.Failing) []ops.Consumer {
 	consumers := make([]ops.Consumer, len(all))
 	unrouted := ib.counters.By(telemetry.Unrouted)
+	type place struct {
+		topic     string
+		partition int
+	}
 	type listed struct {
 		consumer int
 		ops.ConsumedPartition
@@ -239,6 +245,10 @@ func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health) []ops.Consumer {
 		consumers[i] = ops.Consumer{Channel: h.Channel, GroupID: h.GroupID, State: string(h.State), Since: h.StateSince,
 			Unrouted: unrouted[h.Channel], Unlisted: len(h.Partitions)}
 		consumers[i].Lag, _ = h.Lag()
+		waiting := map[place]synchronous.Failing{}
+		for _, f := range slices.Backward(failing[h.Channel]) { // what has failed for longest counts
+			waiting[place{f.Topic, f.Partition}] = f
+		}
 		for _, p := range h.Partitions {
 			stored := ops.ConsumedPartition{Topic: p.Topic, Partition: int32(p.Partition), State: string(p.State),
 				Position: p.Accepted, Committed: p.Committed, Lag: p.Lag, Since: p.HaltedAt, Halted: p.Halted != nil,
@@ -246,6 +256,10 @@ func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health) []ops.Consumer {
 			problem := p.Halted
 			if problem == nil && p.Err != nil {
 				problem, stored.Since = p.Err, p.ErrSince
+			}
+			if f, fails := waiting[place{p.Topic, p.Partition}]; problem == nil && fails {
+				problem = fmt.Errorf("%s %s", f.HandlerKey, f.Text(ib.cfg.clock.Now()))
+				stored.Since = f.Since
 			}
 			if problem != nil {
 				stored.Problem = shortened(ib.cfg.redactor.Error(of, problem.Error()))

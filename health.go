@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
@@ -55,6 +56,8 @@ type Health struct {
 	InPlaceOutages map[string]error
 
 	longRunning []longRunning // calls that have not returned for LongRunning
+	// failing are the handlers that fail and are retried, by Inline or Direct channel, the longest failing first.
+	failing map[string][]synchronous.Failing
 }
 
 // Ready reports whether the process can do its work: it runs, it is not unhealthy, and none of its partitions is
@@ -94,6 +97,10 @@ func (h Health) Degraded() error {
 	for channel, err := range h.InPlaceOutages {
 		problems = append(problems, fmt.Errorf("channel %q: attempts cannot be made or finished: %w", channel, err))
 	}
+	for channel, failing := range h.failing {
+		problems = append(problems, fmt.Errorf("channel %q: handlers fail with %d messages, for longest %q: %w", channel,
+			len(failing), failing[0].HandlerKey, failing[0].Err))
+	}
 	for _, key := range h.Processor.OpenCircuits {
 		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
 	}
@@ -121,8 +128,11 @@ func (h Health) Degraded() error {
 // (contract 11.5).
 func (ib *Inbox) Health() Health {
 	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{},
-		InPlaceOutages: map[string]error{}}
+		InPlaceOutages: map[string]error{}, failing: map[string][]synchronous.Failing{}}
 	for channel, r := range ib.runners {
+		if failing := r.Failing(); len(failing) > 0 {
+			h.failing[channel] = failing
+		}
 		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
 		if err := r.Outage(); err != nil {
 			h.InPlaceOutages[channel] = err
@@ -139,8 +149,8 @@ func (ib *Inbox) Health() Health {
 	return h
 }
 
-// These bound the health that a heartbeat stores: the row is written every few seconds, and an error's text may be
-// long.
+// These bound health as it is shown, and what a heartbeat stores of it: the row is written every few seconds, and an
+// error's text may be long.
 const (
 	mostStoredReasons    = 50
 	mostStoredDetail     = 500 // characters
@@ -153,10 +163,7 @@ func (ib *Inbox) report() (health, consumers string) {
 	reasons := append([]ops.HealthReason{}, h.Reasons...)
 	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })
 	reasons = reasons[:min(len(reasons), mostStoredReasons)]
-	for i, r := range reasons {
-		reasons[i].Detail = shortened(r.Detail)
-	}
-	return jsonOf(reasons), jsonOf(ib.storedConsumers(h.Consumers))
+	return jsonOf(reasons), jsonOf(ib.storedConsumers(h.Consumers, h.failing))
 }
 
 func shortened(detail string) string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
@@ -32,6 +33,7 @@ func (h *Health) judge(s *sampler, o Options) {
 	}
 	s.mu.Unlock()
 	h.judgeProcessor()
+	h.judgeFailing(s.now())
 	for _, c := range h.Consumers {
 		h.judgeConsumer(c, s, o)
 	}
@@ -43,7 +45,8 @@ func (h *Health) judge(s *sampler, o Options) {
 		h.because(ops.HealthReason{Code: health.Cleanup, State: HealthDegraded, Detail: err.Error()})
 	}
 	for i, r := range h.Reasons { // errors may quote data and connection strings
-		h.Reasons[i].Detail = s.ib.cfg.redactor.Error(redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}, r.Detail)
+		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}
+		h.Reasons[i].Detail = shortened(s.ib.cfg.redactor.Error(of, r.Detail))
 	}
 }
 
@@ -153,6 +156,28 @@ func (h *Health) judgeProcessor() {
 	for _, channel := range slices.Sorted(maps.Keys(h.InPlaceOutages)) {
 		h.because(ops.HealthReason{Code: health.Outage, State: HealthDegraded, Channel: channel,
 			Detail: fmt.Sprintf("attempts cannot be made or finished: %v", h.InPlaceOutages[channel])})
+	}
+}
+
+// judgeFailing reports the handlers of Inline and Direct channels that fail while their partitions wait: for each the
+// message with which it has failed for longest, and how many other partitions it holds up. It is never unhealthy by
+// itself: a partition that makes no progress for long is (see judgeConsumer).
+func (h *Health) judgeFailing(now time.Time) {
+	for _, channel := range slices.Sorted(maps.Keys(h.failing)) {
+		more := map[string]int{}
+		var longest []synchronous.Failing
+		for _, f := range h.failing[channel] {
+			if more[f.HandlerKey]++; more[f.HandlerKey] == 1 {
+				longest = append(longest, f)
+			}
+		}
+		for _, f := range longest {
+			detail := fmt.Sprintf("%s/%d: %s", f.Topic, f.Partition, f.Text(now))
+			if n := more[f.HandlerKey] - 1; n > 0 {
+				detail = fmt.Sprintf("fails with %d other messages, too; %s", n, detail)
+			}
+			h.because(ops.HealthReason{Code: health.Failing, State: HealthDegraded, HandlerKey: f.HandlerKey, Detail: detail})
+		}
 	}
 }
 

@@ -45,8 +45,8 @@ type HealthState string
 // this package those that workers have stored (contract 11.5).
 type HealthReason struct {
 	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
-	// stuck_handler, long_running, open_circuit, outage, clock_skew, barred_role, closed_pool or cleanup.
-	// Each is explained in docs/observability.md.
+	// stuck_handler, long_running, open_circuit, outage, failing_handler, clock_skew, barred_role, closed_pool or
+	// cleanup. Each is explained in docs/observability.md.
 	Code string `json:"code"`
 	// State is what the process is for this reason alone, degraded or unhealthy.
 	State HealthState `json:"state"`
@@ -75,8 +75,8 @@ type Handler struct {
 	// StoredOnly means that statuses are open under it and no living worker lists it.
 	StoredOnly bool
 	// Obstacle describes in a few words what keeps its due statuses from running: a pause, no
-	// worker, an open circuit breaker, calls that do not return. It is empty if nothing is
-	// known.
+	// worker, an open circuit breaker, calls that do not return; of an Inline or Direct channel's handler
+	// also that it fails while a partition waits. It is empty if nothing is known.
 	Obstacle string
 }
 
@@ -91,7 +91,8 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 		return "no living worker lists it"
 	}
 	for _, known := range []struct{ code, text string }{{health.Circuit, "circuit breaker open"},
-		{health.Stuck, "calls ignore their cancelled context"}, {health.LongRunning, "a call does not return"}} {
+		{health.Stuck, "calls ignore their cancelled context"}, {health.LongRunning, "a call does not return"},
+		{health.Failing, "fails, its partition waits"}} {
 		r := reasonOf(reasons, known.code, h.HandlerKey)
 		switch {
 		case r == nil:

@@ -26,6 +26,8 @@ const (
 	Circuit = "open_circuit"
 	// Outage means that attempts of an Inline or Direct channel cannot be made or finished.
 	Outage = "outage"
+	// Failing means that a handler of an Inline or Direct channel fails and is retried, while its partition waits.
+	Failing = "failing_handler"
 	// ClockSkew means that this machine's clock is not the database's.
 	ClockSkew = "clock_skew"
 	// BarredRole means that another worker's database role is one whose sessions this worker's can neither see

@@ -146,6 +146,9 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 	if v.Charged {
 		a.Failures++
 	}
+	if v.Outcome != handler.AttemptFailed {
+		a.failing.forget(a.task)
+	}
 	switch v.Outcome {
 	case handler.AttemptCompleted:
 		a.done = true
@@ -159,6 +162,9 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 	default:
 		a.cut, a.due = 0, time.Now().Add(v.Delay)
 		if v.Outcome == handler.AttemptFailed {
+			now := a.cfg.Clock.Now()
+			a.failing.set(a.task, Failing{Topic: a.at.topic, Partition: a.at.id, HandlerKey: a.Handler.Key(),
+				MessageID: a.Delivery().ID, Failures: a.Failures, Since: now, Next: now.Add(v.Delay), Err: v.Err})
 			a.log.Warn("inbox: attempt failed, retrying",
 				append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, v.Delay), zap.Error(v.Err))...)
 		}

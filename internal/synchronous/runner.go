@@ -77,6 +77,7 @@ type Runner struct {
 	slots   chan struct{}
 	stuck   *stuck
 	outage  *condition.Condition
+	failing failing
 	heldAt  atomic.Int64 // when a partition last waited for a paused handler, by the injected clock, in nanoseconds
 }
 
@@ -84,7 +85,8 @@ type Runner struct {
 func New(cfg Config) *Runner {
 	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)),
 		policies: map[*handler.Handler]attempt.Policy{},
-		slots:    make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace)}
+		slots:    make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace),
+		failing: failing{tasks: map[*task]Failing{}}}
 	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store",
 		"attempts are retried until it can be used")
 	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation,
@@ -218,10 +220,11 @@ func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received
 	}
 }
 
-// forget removes the tasks from the outage. Their processing here has ended, which does not mean that
-// an outage they met is over.
+// forget removes the tasks from the outage and from what fails. Their processing here has ended, which does not mean
+// that an outage they met is over.
 func (r *Runner) forget(tasks []*task) {
 	for _, t := range tasks {
+		r.failing.forget(t)
 		r.outage.Forget(t)
 	}
 	r.outage.Clear()
