@@ -49,6 +49,7 @@ var levels = []string{
 		"internal/pages internal/pages/options internal/pages/schema " +
 		"internal/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/sqlitefile internal/sqltest " +
 		"internal/testenv internal/testenv/pgproxy internal/txcontrol",
+	"internal/brief",
 }
 
 func TestPackagesImportOnlyLowerLevels(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -167,8 +168,8 @@ func (ib *Inbox) report() (health, consumers string) {
 }
 
 func shortened(detail string) string {
-	if text := []rune(detail); len(text) > mostStoredDetail {
-		return string(text[:mostStoredDetail]) + "…"
+	if cut := brief.Characters(detail, mostStoredDetail); len(cut) < len(detail) {
+		return cut + "…"
 	}
 	return detail
 }

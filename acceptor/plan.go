@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -42,8 +43,12 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 		r.MessageID = m.ID
 		opts := a.channels[m.Channel]
 		if opts == nil {
-			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: m.ID, Reason: reasonUnknownChannel,
-				Detail: fmt.Sprintf("channel %q is not declared", m.Channel)}
+			r.Outcome, r.Err = handler.OutcomeInvalid, &InvalidError{MessageID: named(m.ID), Reason: reasonUnknownChannel,
+				Detail: fmt.Sprintf("channel %q is not declared", brief.Name(m.Channel))}
+			continue
+		}
+		if err := checkNames(m); err != nil {
+			r.Outcome, r.Err = handler.OutcomeInvalid, err
 			continue
 		}
 		handlers = a.registry.AppendRoute(handlers[:0], m.Channel, m.Type)
@@ -55,7 +60,7 @@ func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan
 			continue
 		}
 		if a.unstored[m.Channel] {
-			r.Outcome, r.Err = handler.OutcomeInvalid, notStored(m.ID, m.Channel)
+			r.Outcome, r.Err = handler.OutcomeInvalid, notStored(named(m.ID), m.Channel)
 			continue
 		}
 		m.Properties.Traceparent = traceparent
@@ -86,7 +91,7 @@ func notStored(messageID, channel string) error {
 }
 
 func unroutedError(m handler.RawMessage) error {
-	return &InvalidError{MessageID: m.ID, Reason: reasonUnrouted,
+	return &InvalidError{MessageID: named(m.ID), Reason: reasonUnrouted,
 		Detail: fmt.Sprintf("channel %q has no handler for type %q", m.Channel, m.Type)}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
 // Result is what happened to one message.
@@ -39,6 +40,7 @@ const (
 
 // InvalidError is why one message cannot be accepted. Accepting it again unchanged fails again.
 type InvalidError struct {
+	// MessageID is cut to 200 characters if it is longer, and therefore no message ID.
 	MessageID string
 	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
 	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
@@ -53,12 +55,11 @@ type InvalidError struct {
 
 // Error names the message ID, cut if it is overlong, and the reason.
 func (e *InvalidError) Error() string {
-	id := []rune(e.MessageID)
-	shown := fmt.Sprintf("%q", e.MessageID)
-	if len(id) > 60 {
-		shown = fmt.Sprintf("%q…", string(id[:60]))
+	id, more := brief.Characters(e.MessageID, 60), ""
+	if len(id) < len(e.MessageID) {
+		more = "…"
 	}
-	text := fmt.Sprintf("message %s is invalid: %s", shown, e.Reason)
+	text := fmt.Sprintf("message %q%s is invalid: %s", id, more, e.Reason)
 	if e.Detail != "" {
 		text += ": " + e.Detail
 	}

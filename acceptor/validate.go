@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -28,24 +30,10 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 		err = envelope.CheckID(m.ID)
 	}
 	if err != nil {
-		return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reasonOfID(err), Err: err}
+		return store.NewMessage{}, &InvalidError{MessageID: named(m.ID), Reason: reasonOfID(err), Err: err}
 	}
-	for _, field := range []struct {
-		name, value string
-		limit       int
-	}{
-		{"type", m.Type, columns.MaxType},
-		{"source", m.Source, columns.MaxSource},
-		{"content type", m.ContentType, columns.MaxContentType},
-		{"transport", transport, columns.MaxTransportName},
-	} {
-		if err := store.CheckText(field.value, field.limit); err != nil {
-			reason := reasonTooLong
-			if store.CheckText(field.value, 0) != nil {
-				reason = reasonBadText
-			}
-			return store.NewMessage{}, &InvalidError{MessageID: m.ID, Reason: reason, Detail: "its " + field.name, Err: err}
-		}
+	if err := checkText(m.ID, "transport", transport, columns.MaxTransportName); err != nil {
+		return store.NewMessage{}, err
 	}
 	m.Properties.Channel = m.Channel
 	properties, err := properties.Serialize(m.Properties)
@@ -75,6 +63,39 @@ func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (sto
 	}
 	return row, nil
 }
+
+// checkNames checks what routing and logs read of a message. It precedes routing: an unrouted type is remembered,
+// and a producer may make it as long as a record.
+func checkNames(m handler.RawMessage) error {
+	for _, field := range []struct {
+		name, value string
+		limit       int
+	}{
+		{"type", m.Type, columns.MaxType},
+		{"source", m.Source, columns.MaxSource},
+		{"content type", m.ContentType, columns.MaxContentType},
+	} {
+		if err := checkText(m.ID, field.name, field.value, field.limit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkText(messageID, name, value string, limit int) error {
+	err := store.CheckText(value, limit)
+	if err == nil {
+		return nil
+	}
+	reason := reasonTooLong
+	if store.CheckText(value, 0) != nil {
+		reason = reasonBadText
+	}
+	return &InvalidError{MessageID: named(messageID), Reason: reason, Detail: "its " + name, Err: err}
+}
+
+// named returns the ID that an error names: what is too long for an ID is cut, because errors are kept.
+func named(id string) string { return strings.Clone(brief.Characters(id, columns.MaxMessageID)) }
 
 // orderingKey asks the handler for the message's ordering key. A panic of the user's function makes
 // only this message invalid, not the others in its batch.

@@ -264,12 +264,3 @@ func checkMediaType(contentType string) error {
 	}
 	return nil
 }
-
-// brief cuts text from outside for an error.
-func brief(text string) string {
-	const most = 200
-	if len(text) <= most {
-		return text
-	}
-	return text[:most] + "…"
-}

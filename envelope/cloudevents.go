@@ -10,6 +10,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/types"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
 // cloudEvent holds the context attributes and extensions of one event. Their values are kept as
@@ -60,7 +61,7 @@ func cloudEventKind(headers []handler.Header) (eventKind, error) {
 		}
 		media, parameters, err := mime.ParseMediaType(contentType)
 		if err != nil {
-			return noEvent, malformed("content type %q: %w", brief(contentType), err)
+			return noEvent, malformed("content type %q: %w", brief.Name(contentType), err)
 		}
 		if charset := parameters["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") &&
 			!strings.EqualFold(charset, "us-ascii") {
@@ -92,7 +93,7 @@ func binaryMode(r Record, within bounds) ([]decoded, error) {
 			continue // null means absent, as in the JSON format
 		}
 		if _, again := e.attributes[name]; again {
-			return nil, malformed("header %q comes twice", brief(h.Key))
+			return nil, malformed("header %q comes twice", brief.Name(h.Key))
 		}
 		if len(e.attributes) == within.attributes {
 			return nil, tooMany(within.attributes+1, "attributes", "MaxAttributes", within.attributes)
@@ -119,17 +120,17 @@ func one(e *cloudEvent, content []byte) ([]decoded, error) {
 func (e *cloudEvent) validate() error {
 	for name, value := range e.attributes {
 		if !event.IsExtensionNameValid(name) {
-			return malformed("attribute name %q", brief(name))
+			return malformed("attribute name %q", brief.Name(name))
 		}
 		if name == "id" {
 			continue
 		}
 		if err := checkText(value); err != nil {
-			return malformed("attribute %s %w", name, err)
+			return malformed("attribute %s %w", brief.Name(name), err)
 		}
 	}
 	if v := e.attributes["specversion"]; v != specVersion {
-		return malformed("specversion is %q, supported is %s", brief(v), specVersion)
+		return malformed("specversion is %q, supported is %s", brief.Name(v), specVersion)
 	}
 	context := event.EventContextV1{ID: "-", Type: e.attributes["type"]}
 	if source := types.ParseURIRef(e.attributes["source"]); source != nil {
@@ -146,17 +147,17 @@ func (e *cloudEvent) validate() error {
 	}
 	if v, ok := e.attributes["dataschema"]; ok {
 		if context.DataSchema = types.ParseURI(v); context.DataSchema == nil {
-			return malformed("dataschema %q is not an absolute URI", brief(v))
+			return malformed("dataschema %q is not an absolute URI", brief.Name(v))
 		}
 	}
 	if v, ok := e.attributes["time"]; ok {
 		if _, err := types.ParseTime(v); err != nil {
-			return malformed("time %q is not an RFC 3339 timestamp", brief(v))
+			return malformed("time %q is not an RFC 3339 timestamp", brief.Name(v))
 		}
 	}
 	for _, attribute := range []string{"type", "source", "datacontenttype", "subject", "dataschema"} {
 		if err := context.Validate()[attribute]; err != nil {
-			return malformed("%s %q: %s", attribute, brief(e.attributes[attribute]), strings.ToLower(fmt.Sprint(err)))
+			return malformed("%s %q: %s", attribute, brief.Name(e.attributes[attribute]), strings.ToLower(brief.Name(fmt.Sprint(err))))
 		}
 	}
 	return nil

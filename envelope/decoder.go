@@ -209,6 +209,11 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	if err != nil {
 		return Received{Record: r, Err: err}
 	}
+	for _, m := range messages {
+		if err := m.checkNames(); err != nil {
+			return Received{Record: r, Err: err}
+		}
+	}
 	out := Received{Record: r, Messages: make([]handler.RawMessage, len(messages))}
 	for i, m := range messages {
 		raw := handler.RawMessage{
@@ -266,6 +271,18 @@ type decoded struct {
 	typ, source, contentType string
 	content                  []byte
 	event                    *cloudEvent // nil for plain records
+}
+
+// checkNames refuses a type and a source that no column can hold. It precedes routing, in every delivery mode: whatever
+// is logged or remembered of a message that no handler takes is then bounded.
+func (m *decoded) checkNames() error {
+	if n := utf8.RuneCountInString(m.typ); n > columns.MaxType {
+		return fmt.Errorf("%w: its type has %d characters: must have %d at most", ErrTooLarge, n, columns.MaxType)
+	}
+	if n := utf8.RuneCountInString(m.source); n > columns.MaxSource {
+		return fmt.Errorf("%w: its source has %d characters: must have %d at most", ErrTooLarge, n, columns.MaxSource)
+	}
+	return checkMediaType(m.contentType)
 }
 
 // decode returns the record's messages. It may append them to into, which is empty.

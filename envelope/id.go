@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
@@ -84,7 +85,7 @@ func SourceAndID() IDStrategy {
 			case source == "" || id == "":
 				return "", fmt.Errorf("%w: no CloudEvents attributes source and id", ErrMissingID)
 			case strings.Contains(source, " "):
-				return "", malformed("source %q has a space, which no URI reference may have", brief(source))
+				return "", malformed("source %q has a space, which no URI reference may have", brief.Name(source))
 			}
 			return source + " " + id, nil
 		}}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
 // contentTypeHeader is the name that the CloudEvents Kafka binding and most producers use.
@@ -22,7 +24,7 @@ func (d *Decoder) plain(r Record) (decoded, error) {
 		}
 	}
 	if err := checkText(typ); err != nil {
-		return decoded{}, fmt.Errorf("message type %q %w", brief(typ), err)
+		return decoded{}, fmt.Errorf("message type %q %w", brief.Name(typ), err)
 	}
 	source := d.cfg.Source
 	if source == "" {
@@ -33,7 +35,7 @@ func (d *Decoder) plain(r Record) (decoded, error) {
 		contentType = d.cfg.ContentType
 	}
 	if err := checkText(contentType); err != nil {
-		return decoded{}, fmt.Errorf("content type %q %w", brief(contentType), err)
+		return decoded{}, fmt.Errorf("content type %q %w", brief.Name(contentType), err)
 	}
 	return decoded{typ: typ, source: source, contentType: contentType, content: r.Value}, nil
 }

@@ -9,6 +9,8 @@ import (
 	"mime"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
 // structured reads an event whose attributes and data are one JSON object.
@@ -71,7 +73,7 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 		return nil, malformed("event is null")
 	}
 	if n != len(members) { // encoding/json keeps only the last of members with the same name
-		return nil, malformed("member %q comes twice", brief(repeatedMember(raw)))
+		return nil, malformed("member %q comes twice", brief.Name(repeatedMember(raw)))
 	}
 	e := &cloudEvent{attributes: map[string]string{}}
 	for name, value := range members {
@@ -80,7 +82,7 @@ func fromJSON(raw []byte, within bounds) ([]decoded, error) {
 		}
 		text, err := attributeText(value)
 		if err != nil {
-			return nil, malformed("attribute %q: %w", brief(name), err)
+			return nil, malformed("attribute %q: %w", brief.Name(name), err)
 		}
 		e.attributes[name] = text
 	}

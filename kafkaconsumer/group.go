@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -97,7 +98,7 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 			denied = append(denied, topic.Name)
 		case topic.Error != nil && !errors.Is(topic.Error, kafka.UnknownTopicOrPartition) &&
 			!errors.Is(topic.Error, kafka.LeaderNotAvailable):
-			return nil, fmt.Errorf("ask brokers for topic %q: %w", topic.Name, topic.Error)
+			return nil, fmt.Errorf("ask brokers for topic %q: %w", brief.Name(topic.Name), topic.Error)
 		}
 	}
 	var missing []string

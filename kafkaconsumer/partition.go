@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -112,7 +113,7 @@ func (p *partition) failing(err error) {
 	if p.err == nil {
 		p.errSince = p.clock.Now()
 	}
-	p.err = err
+	p.err = brief.Error(err)
 }
 
 // accept moves accepted forward, never back.
@@ -143,6 +144,7 @@ func (p *partition) halt(h halt) bool {
 	if p.halted == nil {
 		p.haltedAt = p.clock.Now()
 	}
+	h.reason = brief.Error(h.reason)
 	p.halted = &h
 	p.stop()
 	return true

@@ -38,19 +38,47 @@ func (h hostileRecord) batch(t *testing.T) []byte {
 	record := []byte{0, 0, 0, 1} // no attributes, both deltas 0, no key
 	record = append(binary.AppendVarint(record, int64(len(h.value))), h.value...)
 	record = binary.AppendVarint(record, int64(h.headers+1))
-	const name = "content-type"
-	record = append(binary.AppendVarint(record, int64(len(name))), name...)
-	record = append(binary.AppendVarint(record, int64(len(h.contentType))), h.contentType...)
+	record = appendHeader(record, "content-type", h.contentType)
 	record = append(record, bytes.Repeat([]byte{0, 1}, h.headers)...) // headers without name and value
+	return rawBatch(0, zstdCodec, 1, compressed(t, append(binary.AppendVarint(nil, int64(len(record))), record...)))
+}
+
+func appendHeader(record []byte, name, value string) []byte {
+	record = append(binary.AppendVarint(record, int64(len(name))), name...)
+	return append(binary.AppendVarint(record, int64(len(value))), value...)
+}
+
+// typedRecord returns a record of this type at an offset from the beginning of its batch.
+func typedRecord(delta int, typ string, value []byte) []byte {
+	record := append(binary.AppendVarint([]byte{0, 0}, int64(delta)), 1) // no attributes, no key
+	record = append(binary.AppendVarint(record, int64(len(value))), value...)
+	record = appendHeader(binary.AppendVarint(record, 1), "MessageType", typ)
+	return append(binary.AppendVarint(nil, int64(len(record))), record...)
+}
+
+func compressed(t *testing.T, records []byte) []byte {
+	t.Helper()
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
 	require.NoError(t, err)
-	content := encoder.EncodeAll(append(binary.AppendVarint(nil, int64(len(record))), record...), nil)
-	const zstdCodec = 4
-	checked := binary.BigEndian.AppendUint16(nil, zstdCodec)
-	checked = append(checked, make([]byte, 4+8+8)...)               // one offset, times 0
+	return encoder.EncodeAll(records, nil)
+}
+
+// The codecs of a batch, as its attributes name them.
+const (
+	gzipCodec = iota + 1
+	snappyCodec
+	lz4Codec
+	zstdCodec
+)
+
+// rawBatch returns a batch of n records from an offset on, whatever its content is.
+func rawBatch(base int64, codec uint16, n int, content []byte) []byte {
+	checked := binary.BigEndian.AppendUint16(nil, codec)
+	checked = binary.BigEndian.AppendUint32(checked, uint32(n-1))
+	checked = append(checked, make([]byte, 8+8)...)                 // times 0
 	checked = append(checked, bytes.Repeat([]byte{0xff}, 8+2+4)...) // of no producer
-	checked = append(binary.BigEndian.AppendUint32(checked, 1), content...)
-	out := make([]byte, 8, 61+len(content)) // offset 0
+	checked = append(binary.BigEndian.AppendUint32(checked, uint32(n)), content...)
+	out := binary.BigEndian.AppendUint64(make([]byte, 0, 61+len(content)), uint64(base))
 	out = binary.BigEndian.AppendUint32(out, uint32(len(checked)+9))
 	out = append(out, 0, 0, 0, 0, 2)
 	out = binary.BigEndian.AppendUint32(out, crc32.Checksum(checked, crc32.MakeTable(crc32.Castagnoli)))

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -49,6 +50,7 @@ func (c *Condition) Name() string { return c.name }
 // Begin notes that a source meets the condition, and logs it if no source did
 // before, or if it was logged long ago.
 func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
+	err = brief.Error(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sources[source] = struct{}{}

@@ -4,17 +4,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// core passes the lines that the limiter admits, with redacted errors, to the application's core.
+// core passes the lines that the limiter admits to the application's core, with redacted errors and bounded fields.
 // All lines of an inbox pass through it.
 type core struct {
 	zapcore.Core
@@ -26,7 +28,7 @@ type core struct {
 // With implements zapcore.Core.
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
 	bound := c.bound.with(fields)
-	return &core{Core: c.Core.With(c.redacted(bound, fields)), limiter: c.limiter, redactor: c.redactor, bound: bound}
+	return &core{Core: c.Core.With(c.safe(bound, fields)), limiter: c.limiter, redactor: c.redactor, bound: bound}
 }
 
 // Check implements zapcore.Core. The application's core decides about the line, for instance by
@@ -63,13 +65,13 @@ var failures = zapcore.Lock(os.Stderr)
 func (c *core) pass(entry zapcore.Entry, fields []zapcore.Field) {
 	if checked := c.Core.Check(entry, nil); checked != nil {
 		checked.ErrorOutput = failures
-		checked.Write(c.redacted(c.bound.with(fields), fields)...)
+		checked.Write(c.safe(c.bound.with(fields), fields)...)
 	}
 }
 
-// redacted returns the fields with redacted errors. If no error changes it returns fields itself,
-// so that unchanged errors stay the application's own.
-func (c *core) redacted(of kind, fields []zapcore.Field) []zapcore.Field {
+// safe returns the fields with redacted errors, bounded, and without characters that a terminal acts on (contract 12).
+// If nothing changes it returns fields itself, so that unchanged errors stay the application's own.
+func (c *core) safe(of kind, fields []zapcore.Field) []zapcore.Field {
 	about := redact.Value{HandlerKey: of.handlerKey, Channel: of.channel}
 	for _, f := range fields {
 		if f.Key == telemetry.FieldMessageID {
@@ -78,23 +80,70 @@ func (c *core) redacted(of kind, fields []zapcore.Field) []zapcore.Field {
 	}
 	var replaced []zapcore.Field
 	for i, f := range fields {
-		if f.Type != zapcore.ErrorType {
-			continue
+		safe, changed := f, false
+		switch f.Type {
+		case zapcore.StringType:
+			safe.String = bounded(f.String, mostOf(f.Key))
+			changed = safe.String != f.String
+		case zapcore.ErrorType:
+			text, details := texts(f.Interface)
+			of := redactedError{bounded(c.redactor.Error(about, text), maxText), bounded(c.redactor.Error(about, details), maxText)}
+			safe, changed = zap.NamedError(f.Key, of), of.text != text || of.details != details
+		case zapcore.ArrayMarshalerType:
+			if list, ok := listed(f.Interface); ok {
+				safe, changed = zap.Strings(f.Key, list), true
+			}
 		}
-		text, details := texts(f.Interface)
-		safe := redactedError{c.redactor.Error(about, text), c.redactor.Error(about, details)}
-		if safe.text == text && safe.details == details {
+		if !changed {
 			continue
 		}
 		if replaced == nil {
 			replaced = slices.Clone(fields)
 		}
-		replaced[i] = zap.NamedError(f.Key, safe)
+		replaced[i] = safe
 	}
 	if replaced == nil {
 		return fields
 	}
 	return replaced
+}
+
+// How many characters of a field are written: of errors and stacks, and of every other text, such as an ID.
+const (
+	maxText = 2000
+	maxName = 500
+)
+
+func mostOf(field string) int {
+	switch field {
+	case telemetry.FieldStack, telemetry.FieldLastError, telemetry.FieldText:
+		return maxText
+	}
+	return maxName
+}
+
+func bounded(text string, most int) string {
+	cut := brief.Characters(text, most)
+	if len(cut) < len(text) {
+		return brief.Visible(cut) + "…"
+	}
+	return brief.Visible(text)
+}
+
+// listed returns the bounded texts of a list of strings, and false if nothing is to be changed. zap's type of such
+// lists is not exported.
+func listed(list any) ([]string, bool) {
+	value := reflect.ValueOf(list)
+	if value.Kind() != reflect.Slice || value.Type().Elem().Kind() != reflect.String {
+		return nil, false
+	}
+	safe, changed := make([]string, value.Len()), false
+	for i := range safe {
+		text := value.Index(i).String()
+		safe[i] = bounded(text, maxName)
+		changed = changed || safe[i] != text
+	}
+	return safe, changed
 }
 
 // texts returns what zap writes of an error: its text and, if it formats itself, its details. The

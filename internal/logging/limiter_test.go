@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,6 +83,27 @@ func TestNoLoggerWritesNothing(t *testing.T) {
 	log, limiter := logging.Limit(nil, redaction.Redactor{})
 	log.Error("nowhere")
 	limiter.Flush()
+}
+
+// Contract 12. What a message brought with it may have any size and any characters.
+func TestFieldsAreBoundedAndSafeForATerminal(t *testing.T) {
+	log, _, logs, _ := limited()
+	huge, hostile := strings.Repeat("x", 16<<20), "a\u009b31m\u0085b\u2028c\u202ed"
+	for _, level := range []zapcore.Level{zap.InfoLevel, zap.ErrorLevel} {
+		log.Log(level, "line", zap.String(telemetry.FieldMessageType, huge), zap.Strings(telemetry.FieldMessageIDs,
+			[]string{"1", huge, hostile}), zap.Error(errors.New(huge)), zap.NamedError("detailed", detailed{huge}))
+		log.With(zap.String(telemetry.FieldMessageID, hostile)).Log(level, "hostile", zap.Error(errors.New(hostile)))
+	}
+	require.Equal(t, 4, logs.Len())
+	for _, entry := range logs.All() {
+		encoded, err := zapcore.NewJSONEncoder(zapcore.EncoderConfig{}).EncodeEntry(entry.Entry, entry.Context)
+		require.NoError(t, err)
+		require.Less(t, encoded.Len(), 10_000)
+		require.NotRegexp(t, "[\u0080-\u009f\u2028\u2029\u202a-\u202e]", encoded.String())
+	}
+	require.Equal(t, `a\u009b31m\u0085b\u2028c\u202ed`, logs.FilterMessage("hostile").All()[0].ContextMap()["error"])
+	require.Equal(t, strings.Repeat("x", 500)+"…",
+		logs.FilterMessage("line").All()[0].ContextMap()[telemetry.FieldMessageType])
 }
 
 // detailed is an error with details beyond its text, like errors that have a stack.

@@ -3,6 +3,9 @@
 package redaction
 
 import (
+	"fmt"
+
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -50,10 +53,28 @@ func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	return r.hook(v)
 }
 
-// Error returns the redacted text of an error. of describes what is known about the error.
-// Passwords in URLs and DSNs are masked with or without a hook. Pass the whole text, and cut the
-// result afterwards.
+// The bounds of an error's text. Whatever quotes what a producer sent may have any size, and masks and hooks read
+// every byte of it.
+const (
+	// maxError is how many bytes of a text are redacted.
+	maxError = 16 << 10
+	// cutEdge is how many bytes at the end of a longer text are dropped after that: a secret that the cut goes through
+	// may not be recognised. What remains holds the 2,000 characters that are stored of any error.
+	cutEdge = 8 << 10
+)
+
+// Error returns the redacted text of an error. of describes what is known about the error. Passwords in URLs and DSNs
+// are masked with or without a hook. Pass the whole text, and cut the result afterwards: a text of more than 16 KiB is
+// cut before it is redacted, and loses the last 8 KiB of that afterwards, so that no half of a secret is left.
 func (r Redactor) Error(of redact.Value, text string) string {
+	if len(text) <= maxError {
+		return r.mask(of, text)
+	}
+	seen := r.mask(of, brief.Cut(text, maxError))
+	return brief.Cut(seen, max(len(seen)-cutEdge, 0)) + fmt.Sprintf("… (cut, it has %d bytes)", len(text))
+}
+
+func (r Redactor) mask(of redact.Value, text string) string {
 	text = secrets.Mask(text)
 	if r.hook == nil || text == "" {
 		return text

@@ -5,6 +5,8 @@ import (
 	"path"
 	"runtime"
 	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
 // Protect runs f and returns its error. It turns a panic into an error of one line that names what
@@ -13,7 +15,7 @@ import (
 func Protect(what string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("%s panicked: %v in %s", what, v, panickedIn())
+			err = fmt.Errorf("%s panicked: %s in %s", what, brief.Name(fmt.Sprint(v)), panickedIn())
 		}
 	}()
 	return f()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
@@ -35,21 +36,6 @@ func CheckText(text string, limit int) error {
 // it is cut to columns.MaxLastError characters, never within one (contract 3.6). Text that already
 // fits is returned unchanged.
 func SanitizeError(text string) string {
-	// Nothing after this can survive the cut, however large the text.
-	if most := columns.MaxLastError * utf8.UTFMax; len(text) > most {
-		text = text[:most]
-	}
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	text = strings.ReplaceAll(text, "\x00", "\uFFFD")
-	if len(text) <= columns.MaxLastError {
-		return text
-	}
-	count := 0
-	for i := range text {
-		if count == columns.MaxLastError {
-			return text[:i]
-		}
-		count++
-	}
-	return text
+	text = strings.ToValidUTF8(brief.Characters(text, columns.MaxLastError), "\uFFFD")
+	return brief.Characters(strings.ReplaceAll(text, "\x00", "\uFFFD"), columns.MaxLastError)
 }

@@ -120,12 +120,18 @@ type Failure struct {
 	Err        error
 }
 
-// Error names handlers, messages and failures.
+// namedFailures bounds how many failures an error text names: a record may hold ten thousand events.
+const namedFailures = 20
+
+// Error names handlers, messages and failures, up to 20.
 func (e *FailedError) Error() string {
-	parts := make([]string, len(e.Failures))
-	for i, f := range e.Failures {
-		parts[i] = fmt.Sprintf("handler %q gave up message %q after %d attempts: %s", f.HandlerKey, f.MessageID, f.Attempts,
-			f.Err)
+	parts := make([]string, 0, namedFailures+1)
+	for _, f := range e.Failures[:min(len(e.Failures), namedFailures)] {
+		parts = append(parts, fmt.Sprintf("handler %q gave up message %q after %d attempts: %s", f.HandlerKey, f.MessageID,
+			f.Attempts, f.Err))
+	}
+	if more := len(e.Failures) - namedFailures; more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more were given up", more))
 	}
 	return strings.Join(parts, "; ")
 }

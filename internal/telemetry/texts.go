@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -22,19 +23,8 @@ func text(s string) string {
 	if len(s) <= maxText && utf8.ValidString(s) {
 		return s
 	}
-	// Nothing after this position can remain after the cut, however large the text is.
-	if most := maxText * utf8.UTFMax; len(s) > most {
-		s = s[:most]
-	}
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	count := 0
-	for i := range s {
-		if count == maxText {
-			return s[:i]
-		}
-		count++
-	}
-	return s
+	s = strings.ToValidUTF8(brief.Characters(s, maxText), "\uFFFD")
+	return brief.Characters(s, maxText)
 }
 
 // stacked is an error whose text ends with a stack after an empty line, such as that of a handler's

@@ -1,7 +1,7 @@
-// Command hostile consumes a topic with default settings into a new SQLite file. It is run by a
-// test that limits its memory. When the consumer's health contains a given text, it prints the
-// health. When a given record has been handled, it prints how many messages and rejected records
-// are stored and its peak memory use, and ends.
+// Command hostile consumes a topic with default settings into a new database. It is run by a test
+// that limits its memory. When the consumer's health contains a given text, it prints the health.
+// When a given record has been handled, it prints how many messages and rejected records are
+// stored, its peak memory use, its CPU time and how much it logged, and ends.
 package main
 
 import (
@@ -11,8 +11,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"gorm.io/driver/postgres"
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
@@ -29,16 +33,17 @@ import (
 func main() {
 	broker, topic, dsn := flag.String("broker", "", "host:port"), flag.String("topic", "", "what to consume"),
 		flag.String("db", "", "DSN of an empty database")
-	last := flag.String("last", "", "content of the record to wait for")
+	last := flag.String("last", "", "content of the record to wait for; empty does not wait")
 	says := flag.String("says", "", "text to wait for in the consumer's health; empty does not wait")
+	mode := flag.String("mode", "inbox", "delivery mode: inbox, inline or direct")
 	flag.Parse()
-	if err := run(*broker, *topic, *dsn, *last, *says); err != nil {
+	if err := run(*broker, *topic, *dsn, *last, *says, *mode); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(broker, topic, dsn, last, says string) error {
+func run(broker, topic, dsn, last, says, mode string) error {
 	dialector := gorm.Dialector(sqlite.Dialector{DriverName: "sqlite", DSN: dsn})
 	if strings.HasPrefix(dsn, "postgres") {
 		dialector = postgres.Open(dsn)
@@ -48,7 +53,10 @@ func run(broker, topic, dsn, last, says string) error {
 		return err
 	}
 	handled := make(chan struct{}, 1)
-	ib, err := inbox.New("hostile", db, inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), inbox.Channel("c",
+	logged := &counter{}
+	log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(logged),
+		zap.InfoLevel))
+	options := []inbox.ChannelOption{
 		inbox.Kafka(kafkaconsumer.Config{Brokers: []string{broker}, Topics: []string{topic}, GroupID: "g",
 			Decoder: envelope.DecoderConfig{Type: "ordinary", AllowMissingID: true}}),
 		inbox.On("ordinary", inbox.Func("ordinary", func(_ context.Context, m handler.Message[[]byte]) error {
@@ -59,7 +67,18 @@ func run(broker, topic, dsn, last, says string) error {
 		})),
 		// These events come by the million. A slower handler would delay the records after them.
 		inbox.On("event", inbox.Func("event", func(context.Context, handler.Message[[]byte]) error { return nil })),
-	))
+		inbox.On("quoted", inbox.Func("quoting", func(_ context.Context, m handler.Message[[]byte]) error {
+			return handler.Poison(fmt.Errorf("cannot read %q", m.Payload))
+		})),
+	}
+	switch mode {
+	case "inline":
+		options = append(options, inbox.Inline())
+	case "direct":
+		options = append(options, inbox.Direct())
+	}
+	ib, err := inbox.New("hostile", db, inbox.Configure(func(o *inbox.Options) { o.Migrate, o.Logger = true, log }),
+		inbox.Channel("c", options...))
 	if err != nil {
 		return err
 	}
@@ -70,10 +89,12 @@ func run(broker, topic, dsn, last, says string) error {
 	if says != "" {
 		err = awaitHealth(ib, says)
 	}
-	select {
-	case <-handled:
-	case <-time.After(2 * time.Minute):
-		err = errors.Join(err, errors.New("the record behind the hostile one was not handled"))
+	if last != "" {
+		select {
+		case <-handled:
+		case <-time.After(2 * time.Minute):
+			err = errors.Join(err, errors.New("the record behind the hostile one was not handled"))
+		}
 	}
 	stopping, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -85,9 +106,27 @@ func run(broker, topic, dsn, last, says string) error {
 		db.Model(&models.RejectedMessage{}).Count(&rejected).Error)
 	var reason string
 	err = errors.Join(err, db.Model(&models.RejectedMessage{}).Select("reason").Limit(1).Scan(&reason).Error)
-	fmt.Printf("messages=%d rejected=%d peak=%q took=%s stop=%s reason=%q\n", messages, rejected, peak(),
-		took.Round(time.Millisecond), stop.Round(time.Millisecond), reason)
+	fmt.Printf("messages=%d rejected=%d peak=%q took=%s cpu=%s stop=%s logged=%d reason=%q\n", messages, rejected, peak(),
+		took.Round(time.Millisecond), cpu().Round(time.Millisecond), stop.Round(time.Millisecond), logged.bytes.Load(),
+		reason[:min(len(reason), 200)])
 	return err
+}
+
+// counter counts what is written to it.
+type counter struct{ bytes atomic.Int64 }
+
+func (c *counter) Write(line []byte) (int, error) {
+	c.bytes.Add(int64(len(line)))
+	return len(line), nil
+}
+
+// cpu returns the CPU time that the process has used.
+func cpu() time.Duration {
+	var used syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &used) != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // awaitHealth waits until the consumer's health contains text, and prints it.
