@@ -1,13 +1,15 @@
 package kafkawire
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
 	"github.com/segmentio/kafka-go/compress"
 )
@@ -16,16 +18,23 @@ import (
 // claim or become any size. So memory is taken from the budget for what is there or can result from
 // it, never for what a header claims.
 //
-// gzip and lz4 use kafka-go's codecs. Its snappy and zstd take as much memory as a header claims,
-// so we decode these two block by block or within known bounds.
+// Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So
+// a batch has at most mostFrames, and the context is checked between them and while bytes are read.
+//
+// gzip and lz4 are read as streams. kafka-go's snappy and zstd take as much memory as a header claims,
+// so we decode these two block by block or frame by frame.
 type Inflater struct {
 	limit int
 
-	once    sync.Once
-	zstd    *zstd.Decoder // for content whose bound does not exceed limit by much
-	limited *zstd.Decoder
-	err     error
+	once sync.Once
+	zstd *zstd.Decoder
+	err  error
 }
+
+// mostFrames is how many frames, or members of gzip, a batch may have. Producers write one.
+const mostFrames = 1000
+
+var errFrames = fmt.Errorf("it has more than %d frames", mostFrames)
 
 // NewInflater returns an Inflater. It is safe for concurrent use.
 func NewInflater(maxBatchBytes int) *Inflater { return &Inflater{limit: maxBatchBytes} }
@@ -36,23 +45,39 @@ func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byt
 	if len(b.content) > i.limit {
 		return nil, 0, i.tooLarge(b, "compressed ")
 	}
-	before := h.bytes()
-	switch b.codec {
-	case compress.None:
+	if b.codec == compress.None {
 		return b.content, 0, nil // held as the response
+	}
+	before := h.bytes()
+	to := &inflated{ctx: ctx, limit: i.limit, hold: h}
+	switch b.codec {
+	case compress.Gzip:
+		err = to.gzip(b.content)
 	case compress.Snappy:
-		content, err = i.snappy(ctx, b, h)
+		err = to.snappy(b.content)
+	case compress.Lz4:
+		err = to.lz4(b.content)
 	case compress.Zstd:
-		content, err = i.unzstd(ctx, b, h)
+		err = i.unzstd(to, b.content)
 	default:
-		content, err = i.stream(ctx, b, h)
+		return nil, 0, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUnreadable, b.Base,
+			int(b.codec))
 	}
 	held = h.bytes() - before
-	if err != nil {
-		h.GiveBack(held)
-		return nil, 0, err
+	switch {
+	case err == nil:
+		return to.content, held, nil
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.Is(err, errTooLarge):
+		err = i.tooLarge(b, "decompressed ")
+	case i.err != nil:
+		err = fmt.Errorf("make a zstd decoder: %w", i.err)
+	default:
+		err = fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUnreadable, b.Base, b.codec, err)
 	}
-	return content, held, nil
+	h.GiveBack(held)
+	return nil, 0, err
 }
 
 func (i *Inflater) tooLarge(b Batch, what string) error {
@@ -60,123 +85,207 @@ func (i *Inflater) tooLarge(b Batch, what string) error {
 		i.limit)
 }
 
-func corrupt(b Batch, err error) error {
-	return fmt.Errorf("%w: decompress the batch at offset %d (%s): %w", ErrUnreadable, b.Base, b.codec, err)
+var errTooLarge = errors.New("it decompresses to more than is allowed")
+
+// inflated is what a batch has been decompressed to so far. It grows with what comes.
+type inflated struct {
+	ctx     context.Context
+	limit   int
+	hold    *Hold
+	content []byte
 }
 
-// stream decompresses content of unknown size, growing with what comes.
-func (i *Inflater) stream(ctx context.Context, b Batch, h *Hold) (content []byte, err error) {
-	codec := b.codec.Codec()
-	if codec == nil {
-		return nil, fmt.Errorf("%w: the batch at offset %d is compressed by the unknown codec %d", ErrUnreadable, b.Base,
-			int(b.codec))
-	}
-	reader := codec.NewReader(&bytesReader{rest: b.content})
-	defer func() {
-		if closeErr := reader.Close(); err == nil && closeErr != nil && !errors.Is(closeErr, io.EOF) {
-			err = corrupt(b, closeErr)
-		}
-	}()
+// grow makes room for more bytes, or less if that is all that the limit leaves, which is then one byte
+// more than allowed: that one reveals what is too large. The memory doubles, so that what many frames
+// copy is bounded by what results.
+func (o *inflated) grow(more int) error {
 	const first = 64 << 10
+	have := len(o.content)
+	if cap(o.content)-have >= more {
+		return o.ctx.Err()
+	}
+	size := min(max(have+more, 2*cap(o.content), first), o.limit+1)
+	if size <= have {
+		return errTooLarge
+	}
+	if size > cap(o.content) {
+		if !o.hold.Take(o.ctx, size-cap(o.content)) {
+			return o.ctx.Err()
+		}
+		o.content = append(make([]byte, 0, size), o.content...)
+	}
+	return o.ctx.Err()
+}
+
+// room returns the memory after the content.
+func (o *inflated) room() []byte { return o.content[len(o.content):cap(o.content)] }
+
+// read reads a stream to its end.
+func (o *inflated) read(from io.Reader) error {
 	for {
-		if len(content) == cap(content) {
-			// One byte more than allowed reveals what is too large.
-			grow := min(max(cap(content), min(2*len(b.content), i.limit), first), i.limit+1-len(content))
-			if grow <= 0 {
-				return nil, i.tooLarge(b, "decompressed ")
+		if len(o.room()) == 0 {
+			if err := o.grow(1); err != nil {
+				return err
 			}
-			if !h.Take(ctx, grow) {
-				return nil, ctx.Err()
-			}
-			content = append(make([]byte, 0, cap(content)+grow), content...)
 		}
-		n, err := reader.Read(content[len(content):cap(content)])
-		content = content[:len(content)+n]
-		if len(content) > i.limit {
-			return nil, i.tooLarge(b, "decompressed ")
-		}
-		if errors.Is(err, io.EOF) {
-			return content, nil
-		}
-		if err != nil {
-			return nil, corrupt(b, err)
+		n, err := from.Read(o.room())
+		o.content = o.content[:len(o.content)+n]
+		switch {
+		case len(o.content) > o.limit:
+			return errTooLarge
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
 		}
 	}
 }
 
-// bytesReader has a single method, so that codecs cannot use another way to read.
-type bytesReader struct{ rest []byte }
+// gzip decompresses the members of gzip, one after the other.
+func (o *inflated) gzip(content []byte) error {
+	from := bufio.NewReader(&inflating{o.ctx, content})
+	member, err := gzip.NewReader(from)
+	for n := 1; err == nil; n++ {
+		if n > mostFrames {
+			return errFrames
+		}
+		member.Multistream(false)
+		if err = o.read(member); err == nil {
+			err = member.Reset(from)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil // after the last member
+	}
+	return err
+}
 
-func (r *bytesReader) Read(into []byte) (int, error) {
+// lz4 decompresses lz4 by kafka-go's codec, which reads one frame after the other.
+func (o *inflated) lz4(content []byte) error {
+	if err := checkLZ4(content); err != nil {
+		return err
+	}
+	reader := compress.Lz4.Codec().NewReader(&inflating{o.ctx, content})
+	err := o.read(reader)
+	return errors.Join(err, reader.Close())
+}
+
+// inflating is a codec's input. It has a single method, so that codecs cannot use another way to read,
+// and ends with the context: a codec may read many bytes before any results.
+type inflating struct {
+	ctx  context.Context
+	rest []byte
+}
+
+func (r *inflating) Read(into []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
 	if len(r.rest) == 0 {
 		return 0, io.EOF
 	}
-	n := copy(into, r.rest)
+	const most = 64 << 10
+	n := copy(into[:min(len(into), most)], r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
 }
 
-// zstdSlack is how far a bound may exceed the limit before the limited decoder is used. Bounds are
-// rounded up to whole blocks, and the limited decoder also refuses small content that was written
-// with a window larger than the limit.
+// zstdSlack is how far a frame's bound may exceed what is left of the limit before the decoder is limited.
+// Bounds are rounded up to whole blocks, and a limited decoder also refuses small content that was written
+// with a window larger than its limit.
 const zstdSlack = 4 << 20
 
-// unzstd decompresses zstd. The blocks bound in advance how much can result, and no frame may claim
-// more.
-func (i *Inflater) unzstd(ctx context.Context, b Batch, h *Hold) ([]byte, error) {
-	most, err := zstdBound(b.content)
-	if err != nil {
-		return nil, corrupt(b, err)
-	}
-	i.once.Do(i.makeDecoders)
+// unzstd decompresses zstd, one frame after the other.
+func (i *Inflater) unzstd(o *inflated, content []byte) error {
+	i.once.Do(func() { i.zstd, i.err = zstd.NewReader(nil) })
 	if i.err != nil {
-		return nil, fmt.Errorf("make a zstd decoder: %w", i.err)
+		return i.err
 	}
-	decoder := i.zstd
-	if most > int64(i.limit)+zstdSlack {
-		decoder, most = i.limited, int64(i.limit)
+	frames := 0
+	for len(content) > 0 {
+		frame, err := cutFrame(content)
+		if err != nil {
+			return err
+		}
+		content = content[frame.size:]
+		if frame.skippable {
+			continue
+		}
+		if frames++; frames > mostFrames {
+			return errFrames
+		}
+		if err := i.unzstdFrame(o, frame); err != nil {
+			return err
+		}
 	}
-	if !h.Take(ctx, int(most)) {
-		return nil, ctx.Err()
-	}
-	content, err := decoder.DecodeAll(b.content, make([]byte, 0, min(int(most), max(64<<10, 4*len(b.content)))))
-	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		return nil, i.tooLarge(b, "decompressed ")
-	}
-	if err != nil {
-		return nil, corrupt(b, err)
-	}
-	if len(content) > i.limit {
-		return nil, i.tooLarge(b, "decompressed ")
-	}
-	h.GiveBack(int(most) - min(cap(content), int(most)))
-	return content, nil
+	return nil
 }
 
-func (i *Inflater) makeDecoders() {
-	i.zstd, i.err = zstd.NewReader(nil)
-	if i.err == nil {
-		i.limited, i.err = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(uint64(max(i.limit, zstd.MinWindowSize))))
+// unzstdFrame decompresses one frame. There is memory for all that a frame says it holds: the decoder would
+// copy the content of all frames before it to make room. If it does not say that, the decoder's memory
+// doubles, and what it may become is taken from the budget first.
+func (i *Inflater) unzstdFrame(o *inflated, f zstdFrame) error {
+	left := int64(o.limit - len(o.content))
+	if f.exact && f.holds > left {
+		return errTooLarge
 	}
+	first := f.holds
+	if !f.exact {
+		first = min(f.holds, left, max(64<<10, 4*int64(f.size)))
+	}
+	if err := o.grow(int(first)); err != nil {
+		return err
+	}
+	decoder := i.zstd
+	if f.holds > left+zstdSlack {
+		limited, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(left+1)))
+		if err != nil {
+			return err
+		}
+		defer limited.Close()
+		decoder = limited
+	}
+	before := cap(o.content)
+	reserved := max(int(min(f.holds, left))-len(o.room()), 0)
+	if !o.hold.Take(o.ctx, reserved) {
+		return o.ctx.Err()
+	}
+	content, err := decoder.DecodeAll(f.bytes, o.content)
+	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		return errTooLarge
+	}
+	if err != nil {
+		return err
+	}
+	if len(content) > o.limit {
+		return errTooLarge
+	}
+	o.hold.GiveBack(max(reserved-(cap(content)-before), 0))
+	o.content = content
+	return nil
 }
 
 // snappy decompresses snappy, with or without the framing of Java's library.
-func (i *Inflater) snappy(ctx context.Context, b Batch, h *Hold) ([]byte, error) {
-	blocks, total, err := snappyBlocks(b.content)
-	if err != nil {
-		return nil, corrupt(b, err)
+func (o *inflated) snappy(content []byte) error {
+	total := int64(0)
+	if err := eachSnappyBlock(content, func(_ []byte, n int) error {
+		total += int64(n)
+		return nil
+	}); err != nil {
+		return err
 	}
-	if total > int64(i.limit) {
-		return nil, i.tooLarge(b, "decompressed ")
+	if total > int64(o.limit) {
+		return errTooLarge
 	}
-	if !h.Take(ctx, int(total)) {
-		return nil, ctx.Err()
+	if err := o.grow(int(total)); err != nil {
+		return err
 	}
-	content := make([]byte, 0, total)
-	for _, block := range blocks {
-		if content, err = appendSnappy(content, block); err != nil {
-			return nil, corrupt(b, err)
+	return eachSnappyBlock(content, func(block []byte, n int) error {
+		decoded, err := snappy.Decode(o.room(), block)
+		if err != nil {
+			return fmt.Errorf("snappy: %w", err)
 		}
-	}
-	return slices.Clip(content), nil
+		o.content = o.content[:len(o.content)+len(decoded)]
+		return o.ctx.Err()
+	})
 }
