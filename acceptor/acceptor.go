@@ -47,7 +47,7 @@ type Acceptor struct {
 
 	warned      sync.Map // channel and type of unrouted messages that were warned of
 	emptied     sync.Map // channels whose first empty record is logged
-	smaller     sync.Map // places whose batch failed, and how many rows its next transactions have
+	failed      sync.Map // places whose batch failed, with a failure each
 	warnedCount int
 	warnedMu    sync.Mutex
 }

@@ -1,6 +1,7 @@
 package acceptor
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -105,6 +106,11 @@ func (in *intake) disposition(r envelope.Record, err error) envelope.Disposition
 func (in *intake) bad(r envelope.Record, err error) envelope.Result {
 	_, mostlyBad := in.mostlyBad[partitionOf(r)]
 	result := envelope.Result{Disposition: in.disposition(r, err), Err: err}
+	if size, most := keptSize(r), in.keptWhole(in.channel); size > most {
+		result.Disposition = envelope.Halt
+		result.Err = fmt.Errorf("%w: it is too large to be kept as rejected or as a dead letter (%d bytes, MaxRecordBytes are "+
+			"%d): raise MaxRecordBytes and resume the partition, or skip the record, which keeps its beginning", err, size, most)
+	}
 	result.Skippable = result.Disposition == envelope.Halt && (!mostlyBad || isUnrouted(err))
 	return result
 }
@@ -118,6 +124,36 @@ func isUnrouted(err error) bool {
 // cutting it, so that no part of a secret is left.
 func (a *Acceptor) reason(channel, rejectedID string, err error) string {
 	return store.SanitizeError(a.redactor.Error(redact.Value{Channel: channel, MessageID: rejectedID}, err.Error()))
+}
+
+// keptSize is what counts of a record that is to be kept.
+func keptSize(r envelope.Record) int { return max(r.Size(), r.StoredSize()) }
+
+// keptWhole returns how large a record of a channel may be to be kept whole: as large as one that can be accepted.
+func (a *Acceptor) keptWhole(channel string) int {
+	if d := a.decoders[channel]; d != nil {
+		return d.RecordLimit()
+	}
+	return envelope.DefaultDecoderConfig().MaxRecordBytes
+}
+
+// cutTo is how much of the key and of the value a cut record keeps.
+const cutTo = 64 << 10
+
+// cutRejection is rejection for a record that is too large to be kept. Its row has the beginning of key and value, the
+// sizes, and a hash by which the record can be told from others.
+func (a *Acceptor) cutRejection(channel string, r envelope.Record, reason error) models.RejectedMessage {
+	cut := properties.CutError{KeyBytes: len(r.Key), ValueBytes: len(r.Value), HeadersBytes: len(r.RawHeaders),
+		SHA256: fmt.Sprintf("%x", sha256.Sum256(r.Value))}
+	for _, h := range r.Headers {
+		cut.HeadersBytes += len(h.Key) + len(h.Value)
+	}
+	kept := r
+	kept.Key, kept.Value = r.Key[:min(len(r.Key), cutTo)], r.Value[:min(len(r.Value), cutTo)]
+	kept.Headers, kept.RawHeaders = nil, nil
+	row := a.rejection(channel, kept, reason)
+	row.Headers = properties.SerializeCut(cut)
+	return row
 }
 
 // rejection returns the row that keeps a bad record.

@@ -2,10 +2,14 @@ package acceptor
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // mostRows is how many messages and statuses one transaction of AcceptRecords stores. Larger
@@ -28,31 +32,157 @@ func placeOf(channel string, received []envelope.Received) (p place) {
 	return p
 }
 
-// rowsAt returns how many rows one transaction of a batch that begins at p stores.
-func (a *Acceptor) rowsAt(p place) int {
-	if rows, failed := a.smaller.Load(p); failed {
-		return rows.(int)
+// failure is what is known of a batch whose last try failed.
+type failure struct {
+	// rows is how many rows one transaction of its next try stores.
+	rows int
+	// tries counts the failed ones. slow counts those in a row that ended at the record at, which alone took too long.
+	tries, slow int
+	at          coordinates
+	// unstorable are records that the database does not manage to store.
+	unstorable map[coordinates]error
+}
+
+func (a *Acceptor) failureAt(p place) failure {
+	if known, failed := a.failed.Load(p); failed {
+		return known.(failure)
 	}
-	return mostRows
+	return failure{rows: mostRows}
 }
 
 // noteFailure halves the rows for the batch's next try, whatever the error was: most likely a
 // transaction took too long. There is at most one entry per partition. A batch that is stored
 // removes its entry.
-func (a *Acceptor) noteFailure(p place, rows int) { a.smaller.Store(p, max(rows/2, 1)) }
+func (a *Acceptor) noteFailure(p place, before failure, rows int, err error) {
+	next := failure{rows: max(rows/2, 1), tries: before.tries + 1, unstorable: before.unstorable}
+	if slow := (*slowError)(nil); errors.As(err, &slow) {
+		next.slow, next.at = before.slowAt(slow.at)+1, slow.at
+	}
+	a.failed.Store(p, next)
+}
+
+// slowAt returns how many tries in a row have ended at a record.
+func (f failure) slowAt(at coordinates) int {
+	if f.at != at {
+		return 0
+	}
+	return f.slow
+}
+
+// coordinates are where a record lies in the channel's topics.
+type coordinates struct {
+	partition
+	offset int64
+}
+
+func coordinatesOf(r envelope.Record) coordinates { return coordinates{partitionOf(r), r.Offset} }
+
+// slowError means that a transaction with one large record alone took too long.
+type slowError struct {
+	at    coordinates
+	bytes int
+	err   error
+}
+
+func (e *slowError) Error() string { return e.err.Error() }
+
+func (e *slowError) Unwrap() error { return e.err }
+
+const (
+	// keptAtOnce is how many bytes of bad records one transaction keeps, beside messages or alone.
+	keptAtOnce = 1 << 20
+	// largeRecord is the size from which a record can be what takes a transaction too long. Where a small one does, it
+	// is the database.
+	largeRecord = 256 << 10
+	// slowTries is how often in a row a record must take too long before its partition halts.
+	slowTries = 3
+)
+
+// tookTooLong reports whether a transaction ended because its time was over.
+func tookTooLong(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || store.SQLState(err) == "57014"
+}
+
+// givesUp reports whether to go on without a record that the database does not manage to store within StatementTimeout,
+// so that only the record's partition halts. It is not given up while nothing else can be done in the database, either.
+func (in *intake) givesUp(ctx context.Context, before *failure, err error) bool {
+	slow := (*slowError)(nil)
+	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries || in.unstorable[slow.at] != nil {
+		return false
+	}
+	if _, err := in.PartitionRequests(ctx, in.channel); err != nil {
+		return false
+	}
+	if before.unstorable == nil {
+		before.unstorable = map[coordinates]error{}
+	}
+	in.unstorable = before.unstorable
+	in.unstorable[slow.at] = fmt.Errorf("the database did not store its %d bytes within StatementTimeout (%s), %d times in "+
+		"a row: raise it and resume the partition, or skip the record: %w", slow.bytes, in.statementTimeout, slowTries, slow.err)
+	return true
+}
 
 // persistInParts stores a plan in its order, in as many transactions as it takes, each with its own
 // StatementTimeout. What is committed stays if a later transaction fails: the same records are
 // passed again, are then known, and get further. So no record is too large for a slow database, and
-// its partition makes progress.
-func (in *intake) persistInParts(ctx context.Context, p *plan) error {
+// its partition makes progress. Bad records that are large, or whose batch has failed before, are
+// kept in transactions of their own.
+func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row int) envelope.Record) error {
+	var apart []models.RejectedMessage
+	if in.careful || rejectedBytes(p.batch.Rejected) > keptAtOnce {
+		apart, p.batch.Rejected = p.batch.Rejected, nil
+	}
+	if err := in.persistMessages(ctx, p, records); err != nil {
+		return err
+	}
+	for len(apart) > 0 {
+		n := 1
+		for n < len(apart) && rejectedBytes(apart[:n+1]) <= keptAtOnce {
+			n++
+		}
+		one := &plan{}
+		one.batch.Rejected = apart[:n]
+		if err := in.persist(ctx, one); err != nil {
+			if n == 1 {
+				row := apart[0]
+				err = slowIf(ctx, err, coordinates{partition{row.Topic, int(row.Partition)}, row.Offset}, rejectedBytes(apart[:1]))
+			}
+			return err
+		}
+		apart = apart[n:]
+	}
+	return nil
+}
+
+func rejectedBytes(rows []models.RejectedMessage) (bytes int) {
+	for _, r := range rows {
+		bytes += len(r.Key) + len(r.Value) + len(r.Headers)
+	}
+	return bytes
+}
+
+func storedBytes(m store.NewMessage) int { return len(m.Content) + len(m.SerializedProperties) }
+
+// slowIf marks the error of a transaction with one record as the record's, if it is large and took too long.
+func slowIf(ctx context.Context, err error, at coordinates, bytes int) error {
+	if bytes < largeRecord || ctx.Err() != nil || !tookTooLong(err) {
+		return err
+	}
+	return &slowError{at: at, bytes: bytes, err: err}
+}
+
+// persistMessages is persistInParts without the bad records that are kept apart.
+func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row int) envelope.Record) error {
 	notified := true
 	for from := 0; ; {
-		part, to := p.part(from, in.rows)
+		part, to := p.part(from, in.rows, in.careful)
 		if err := in.persist(ctx, part); err != nil {
 			// What is stored will come again as duplicates, so report it now.
 			in.wakeFor(p)
 			in.reportAccepted(ctx, p, p.rows[:from])
+			if to == from+1 && len(part.batch.Rejected) == 0 {
+				err = slowIf(ctx, err, coordinatesOf(records(from)), storedBytes(p.batch.Messages[from]))
+			}
 			return err
 		}
 		notified = notified && part.notified
@@ -69,13 +199,16 @@ func (in *intake) persistInParts(ctx context.Context, p *plan) error {
 }
 
 // part returns the part of the plan that begins at message from. It has as many messages as make up
-// at most most rows together with their statuses, but at least one. The next part begins at message
-// to. Records that were bad before any SQL are in the last part.
-func (p *plan) part(from, most int) (part *plan, to int) {
-	rows := 0
+// at most most rows together with their statuses, but at least one. apart has large messages be in
+// parts of their own. The next part begins at message to. Records that were bad before any SQL are in
+// the last part.
+func (p *plan) part(from, most int, apart bool) (part *plan, to int) {
+	rows, bytes := 0, 0
 	for to = from; to < len(p.batch.Messages); to++ {
-		rows += 1 + len(p.batch.Messages[to].Handlers)
-		if rows > most && to > from {
+		m := &p.batch.Messages[to]
+		rows += 1 + len(m.Handlers)
+		bytes += storedBytes(*m)
+		if to > from && (rows > most || apart && bytes > largeRecord) {
 			break
 		}
 	}

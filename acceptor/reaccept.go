@@ -116,6 +116,9 @@ func rejectedRecord(row models.RejectedMessage) (envelope.Record, error) {
 		Value: row.Value,
 	}
 	raw, unread, err := properties.RawHeaders(row.Headers)
+	if cut := (*properties.CutError)(nil); errors.As(err, &cut) {
+		return record, &InvalidError{Reason: reasonCut, Err: cut}
+	}
 	if unread {
 		record.RawHeaders = raw
 		return record, err

@@ -30,18 +30,22 @@ func (a *Acceptor) AcceptRecords(
 ) ([]envelope.Result, error) {
 	ctx, span := a.tracedRecords(ctx, channel, received)
 	at := placeOf(channel, received)
+	before := a.failureAt(at)
 	in := &intake{Acceptor: a, channel: channel, opts: a.optionsOf(channel), traceparent: span.Stored(),
-		rows: a.rowsAt(at)}
+		rows: before.rows, careful: before.tries > 0, unstorable: before.unstorable}
 	results, err := in.accept(ctx, received)
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)
 	}
+	for err != nil && in.givesUp(ctx, &before, err) {
+		results, err = in.accept(ctx, received)
+	}
 	span.End(err)
 	if err != nil {
-		a.noteFailure(at, in.rows)
+		a.noteFailure(at, before, in.rows, err)
 		return nil, err
 	}
-	a.smaller.Delete(at)
+	a.failed.Delete(at)
 	for i, r := range results {
 		if r.Disposition == envelope.DeadLetter {
 			results[i].Reason = in.reason(channel, "", r.Err)
@@ -63,6 +67,10 @@ type intake struct {
 	// batch is judged.
 	mostlyBad map[partition]badCount
 	judged    bool
+	// careful means that the last try failed: bad records are kept in transactions of their own then.
+	careful bool
+	// unstorable are records that the database does not manage to store.
+	unstorable map[coordinates]error
 }
 
 // optionsOf returns the channel's options.
@@ -108,7 +116,8 @@ func (in *intake) accept(ctx context.Context, received []envelope.Received) ([]e
 			p.batch.Messages[row].Rejection = func() models.RejectedMessage { return a.rejection(channel, *record, nil) }
 		}
 	}
-	if err := in.persistInParts(ctx, p); err != nil {
+	ofRow := func(row int) envelope.Record { return received[owner[p.rows[row]]].Record }
+	if err := in.persistInParts(ctx, p, ofRow); err != nil {
 		return nil, err
 	}
 	if err := in.rejectRepeats(ctx, received, p, owner); err != nil {
@@ -175,7 +184,9 @@ func (a *Acceptor) planRecords(
 func (in *intake) judge(received []envelope.Received, p *plan, owner []int) []envelope.Result {
 	results := make([]envelope.Result, len(received))
 	for i, r := range received {
-		if r.Err != nil {
+		if err := in.unstorable[coordinatesOf(r.Record)]; err != nil {
+			results[i] = envelope.Result{Disposition: envelope.Halt, Skippable: true, Err: err}
+		} else if r.Err != nil {
 			results[i] = in.bad(r.Record, r.Err)
 		}
 	}

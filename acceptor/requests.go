@@ -30,22 +30,31 @@ func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]mod
 // done. It is Halt if nothing is stored, because the request is no longer there, or because the
 // database refuses the effect: the request is then deleted alone. An error means that the database
 // could not be used: call again.
-func (a *Acceptor) CarryOut(ctx context.Context, request models.PartitionRequest, record *envelope.Received,
+func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequest, record *envelope.Received,
 	gap *envelope.Gap,
 ) (envelope.Disposition, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	ctx, cancel := context.WithTimeout(parent, a.statementTimeout)
 	defer cancel()
 	var rejected *models.RejectedMessage
 	var passed *models.Gap
+	large := false
 	if record != nil {
-		row := a.rejection(request.Channel, record.Record, record.Err)
-		rejected = &row
+		row := a.rejectedForSkip(request.Channel, *record)
+		rejected, large = &row, len(row.Value)+len(row.Key)+len(row.Headers) > 3*cutTo
 	}
 	if gap != nil {
 		row := a.gapRow(request.Channel, *gap)
 		passed = &row
 	}
 	done, err := a.store.CarryOut(ctx, request, rejected, passed)
+	if large && tookTooLong(err) && parent.Err() == nil {
+		// The database does not manage to store the record. Keep its beginning: waiting would stop the partitions that
+		// share this accept worker.
+		row := a.cutRejection(request.Channel, record.Record, record.Err)
+		again, cancel := context.WithTimeout(parent, a.statementTimeout)
+		defer cancel()
+		done, err = a.store.CarryOut(again, request, &row, nil)
+	}
 	fields := []zap.Field{zap.String(telemetry.FieldChannel, request.Channel),
 		zap.String(telemetry.FieldTopic, request.Topic), zap.Int32(telemetry.FieldPartition, request.Partition),
 		zap.Int64(telemetry.FieldOffset, request.Offset), zap.String(telemetry.FieldActor, request.Actor)}
@@ -57,7 +66,9 @@ func (a *Acceptor) CarryOut(ctx context.Context, request models.PartitionRequest
 		}
 		a.log.Error("inbox: the database refuses what an operator requested, the partition stays halted",
 			append(fields, zap.Error(err))...)
-		_, err = a.store.CarryOut(ctx, request, nil, nil)
+		deleting, cancel := context.WithTimeout(parent, a.statementTimeout)
+		defer cancel()
+		_, err = a.store.CarryOut(deleting, request, nil, nil)
 		return envelope.Halt, err
 	}
 	switch {
@@ -72,4 +83,12 @@ func (a *Acceptor) CarryOut(ctx context.Context, request models.PartitionRequest
 			zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason))...)
 	}
 	return envelope.Durable, nil
+}
+
+// rejectedForSkip returns the row of a record that an operator skips.
+func (a *Acceptor) rejectedForSkip(channel string, r envelope.Received) models.RejectedMessage {
+	if keptSize(r.Record) > a.keptWhole(channel) {
+		return a.cutRejection(channel, r.Record, r.Err)
+	}
+	return a.rejection(channel, r.Record, r.Err)
 }

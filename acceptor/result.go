@@ -36,6 +36,7 @@ const (
 	reasonContentDiffers = "content_differs"
 	reasonRefused        = "refused_by_database"
 	reasonNoMessage      = "no_message" // a rejected record that holds none
+	reasonCut            = "cut"        // a rejected record of which only the beginning is kept
 )
 
 // InvalidError is why one message cannot be accepted. Accepting it again unchanged fails again.
@@ -44,8 +45,8 @@ type InvalidError struct {
 	MessageID string
 	// Reason is for programs: unknown_channel, unrouted, not_stored (its channel is delivered without an
 	// inbox), missing_id, id_too_long, bad_id, too_long, bad_text, bad_properties, bad_ordering_key
-	// (OrderedBy panicked), id_conflict, content_differs, refused_by_database or no_message (a rejected
-	// record that holds none).
+	// (OrderedBy panicked), id_conflict, content_differs, refused_by_database, no_message (a rejected
+	// record that holds none) or cut (one of which only the beginning is kept).
 	Reason string
 	// Detail is for people.
 	Detail string

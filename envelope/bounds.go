@@ -54,6 +54,11 @@ func (r Record) Size() int {
 	return size
 }
 
+// StoredSize returns an upper bound of the bytes that a row with the record as it is takes.
+func (r Record) StoredSize() int {
+	return storedWithEach(r) + len(r.Value) + len(r.RawHeaders)/3*4
+}
+
 // Size returns about how many bytes the record and its messages take: in memory and, because each
 // message is stored with the record's headers and key, in an accept.
 func (r Received) Size() int {

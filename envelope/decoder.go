@@ -85,7 +85,8 @@ type DecoderConfig struct {
 	MaxAttributes int `yaml:"max_attributes" env:"MAX_ATTRIBUTES"`
 	// MaxRecordBytes bounds a record together with its messages, counted as BufferBytes is:
 	// decompressed bytes, some hundred more for each message, and the headers and the key again for
-	// each message, because each is stored with them. Default 16 MiB, which is sixteen times what
+	// each message, because each is stored with them. A larger record halts its partition, because it cannot
+	// be kept either (contract 7.4). Default 16 MiB, which is sixteen times what
 	// Kafka's producers and brokers allow by default. Do not set it below what your producers may
 	// write (max.request.size).
 	MaxRecordBytes int `yaml:"max_record_bytes" env:"MAX_RECORD_BYTES"`
@@ -163,6 +164,9 @@ func (c DecoderConfig) withDefaults() DecoderConfig {
 
 // HeaderLimit returns MaxHeaders, or its default.
 func (c DecoderConfig) HeaderLimit() int { return cmp.Or(c.MaxHeaders, defaultMaxHeaders) }
+
+// RecordLimit returns MaxRecordBytes.
+func (d *Decoder) RecordLimit() int { return d.cfg.MaxRecordBytes }
 
 // Decoder turns records into messages. It is safe for concurrent use.
 type Decoder struct {

@@ -337,5 +337,9 @@ func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) parked
 	} else if headers, err := properties.ParseHeaders(m.Headers); err == nil {
 		record.Headers = headers
 	}
-	return parked{record: record, added: d.origin(record, m.Reason), omitted: omission(u.Omitted)}
+	omitted := omission(u.Omitted)
+	if cut := properties.Cut(m.Headers); cut != nil {
+		omitted = cut.Error()
+	}
+	return parked{record: record, added: d.origin(record, m.Reason), omitted: omitted}
 }

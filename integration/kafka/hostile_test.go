@@ -29,6 +29,7 @@ type hostileRecord struct {
 	value       []byte
 	headers     int    // how many empty headers it has
 	reason      string // why it is bad; empty for a good record of the largest size
+	halts       bool   // it is too large to be kept whole
 	database    func(testing.TB) string
 }
 
@@ -119,9 +120,9 @@ func hostile(t *testing.T, program string, args ...string) *exec.Cmd {
 	return command
 }
 
-// TestHostileRecordsAreRejectedWithinAMemoryLimit proves contract 4.5 and 7.2: a client that may
-// write to a topic cannot exhaust the memory of its consumers or block a partition. Each hostile
-// record is kept as rejected, and later records are handled.
+// TestHostileRecordsAreRejectedWithinAMemoryLimit proves contract 4.5, 7.2 and 7.4: a client that
+// may write to a topic cannot exhaust the memory of its consumers. Each hostile record is kept as
+// rejected, the largest after an operator has skipped them, and later records are handled.
 func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 	program := hostileProgram(t)
 	var events bytes.Buffer
@@ -143,19 +144,19 @@ func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 		fmt.Fprintf(&parameters, ";a%d=0", i)
 	}
 	for name, h := range map[string]hostileRecord{
-		"20 million headers": {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders"},
+		"20 million headers": {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders", halts: true},
 		"a million events": {contentType: "application/cloudevents-batch+json", value: events.Bytes(),
-			reason: "MaxRecordBytes"},
+			reason: "MaxRecordBytes", halts: true},
 		"a million attributes": {contentType: "application/cloudevents+json", value: structured(1_000_000),
 			reason: "MaxAttributes"},
 		"a million media parameters":    {contentType: parameters.String(), value: structured(0), reason: "content type"},
 		"as many events as are allowed": {contentType: "application/cloudevents-batch+json", value: largest.Bytes()},
 		"20 million headers, PostgreSQL": {contentType: "text/plain", headers: 20_000_000, reason: "MaxHeaders",
-			database: testenv.PostgresDSN},
+			halts: true, database: testenv.PostgresDSN},
 		"a hundred megabytes, PostgreSQL": {contentType: "text/plain", value: make([]byte, 100<<20), reason: "MaxRecordBytes",
-			database: testenv.PostgresDSN},
+			halts: true, database: testenv.PostgresDSN},
 		"a hundred megabytes of value": {contentType: "text/plain", value: make([]byte, 100<<20),
-			reason: "MaxRecordBytes"},
+			reason: "MaxRecordBytes", halts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if h.database == nil {
@@ -164,7 +165,11 @@ func TestHostileRecordsAreRejectedWithinAMemoryLimit(t *testing.T) {
 			r := newRig(t, 1)
 			wire := h.batch(t)
 			r.serve([]craftedBatch{{base: 0, last: 0, raw: wire}, {base: 1, last: 1, offsets: []int64{1}}})
-			command := hostile(t, program, "-broker", r.kafka.Brokers()[0], "-topic", topic, "-db", h.database(t), "-last", "1")
+			args := []string{"-broker", r.kafka.Brokers()[0], "-topic", topic, "-db", h.database(t), "-last", "1"}
+			if h.halts {
+				args = append(args, "-says", "too large to be kept", "-skip")
+			}
+			command := hostile(t, program, args...)
 			output, err := command.CombinedOutput()
 			t.Logf("%d bytes on the wire: %s", len(wire), output[:min(len(output), 600)]) // the first lines of a panic
 			require.NoError(t, err)

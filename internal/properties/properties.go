@@ -187,10 +187,52 @@ func SerializeRawHeaders(raw []byte) string {
 	return string(out)
 }
 
-// RawHeaders is the inverse of SerializeRawHeaders; ok is false if SerializeHeaders wrote the text.
+// CutError says that only the beginning of a rejected record is kept, and what the record was (contract 7.4).
+type CutError struct {
+	// KeyBytes, ValueBytes and HeadersBytes are the sizes of what the record had. SHA256 is the hash of its whole
+	// value, in hexadecimal.
+	KeyBytes     int    `json:"key_bytes"`
+	ValueBytes   int    `json:"value_bytes"`
+	HeadersBytes int    `json:"headers_bytes"`
+	SHA256       string `json:"value_sha256"`
+}
+
+// Error describes the record.
+func (e *CutError) Error() string {
+	return fmt.Sprintf("only the beginning of the record is kept, and it cannot be accepted again: it had %d bytes of key, "+
+		"%d of value (SHA-256 %s) and %d of headers", e.KeyBytes, e.ValueBytes, e.SHA256, e.HeadersBytes)
+}
+
+// SerializeCut stands in place of a cut record's headers, which are not kept.
+func SerializeCut(e CutError) string {
+	out, err := json.Marshal(cutRecord{&e})
+	if err != nil {
+		panic(err) // cannot happen: there are only numbers and hexadecimal digits
+	}
+	return string(out)
+}
+
+type cutRecord struct {
+	Cut *CutError `json:"cut"`
+}
+
+// Cut returns the *CutError that SerializeCut wrote, nil if another function wrote the text.
+func Cut(serialized string) error {
+	var stored cutRecord
+	if !strings.HasPrefix(serialized, `{"cut":`) || json.Unmarshal([]byte(serialized), &stored) != nil || stored.Cut == nil {
+		return nil
+	}
+	return stored.Cut
+}
+
+// RawHeaders is the inverse of SerializeRawHeaders; ok is false if SerializeHeaders wrote the text. It returns a
+// *CutError if SerializeCut wrote it.
 func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
 	if !strings.HasPrefix(serialized, "{") {
 		return nil, false, nil
+	}
+	if err := Cut(serialized); err != nil {
+		return nil, true, err
 	}
 	var stored rawHeaders
 	if err := json.Unmarshal([]byte(serialized), &stored); err != nil {
@@ -200,8 +242,11 @@ func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
 }
 
 // ParseHeaders is the inverse of SerializeHeaders. It returns ErrRawHeaders if SerializeRawHeaders
-// wrote the text.
+// wrote the text, and a *CutError if SerializeCut did.
 func ParseHeaders(serialized string) ([]handler.Header, error) {
+	if err := Cut(serialized); err != nil {
+		return nil, err
+	}
 	if strings.HasPrefix(serialized, "{") {
 		return nil, ErrRawHeaders
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 func main() {
@@ -35,15 +36,16 @@ func main() {
 		flag.String("db", "", "DSN of an empty database")
 	last := flag.String("last", "", "content of the record to wait for; empty does not wait")
 	says := flag.String("says", "", "text to wait for in the consumer's health; empty does not wait")
+	skip := flag.Bool("skip", false, "skip the first record once health says the text, as an operator would")
 	mode := flag.String("mode", "inbox", "delivery mode: inbox, inline or direct")
 	flag.Parse()
-	if err := run(*broker, *topic, *dsn, *last, *says, *mode); err != nil {
+	if err := run(*broker, *topic, *dsn, *last, *says, *mode, *skip); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(broker, topic, dsn, last, says, mode string) error {
+func run(broker, topic, dsn, last, says, mode string, skip bool) error {
 	dialector := gorm.Dialector(sqlite.Dialector{DriverName: "sqlite", DSN: dsn})
 	if strings.HasPrefix(dsn, "postgres") {
 		dialector = postgres.Open(dsn)
@@ -58,7 +60,7 @@ func run(broker, topic, dsn, last, says, mode string) error {
 		zap.InfoLevel))
 	options := []inbox.ChannelOption{
 		inbox.Kafka(kafkaconsumer.Config{Brokers: []string{broker}, Topics: []string{topic}, GroupID: "g",
-			Decoder: envelope.DecoderConfig{Type: "ordinary", AllowMissingID: true}}),
+			Decoder: envelope.DecoderConfig{TypeHeader: "MessageType", Type: "ordinary", AllowMissingID: true}}),
 		inbox.On("ordinary", inbox.Func("ordinary", func(_ context.Context, m handler.Message[[]byte]) error {
 			if string(m.Payload) == last {
 				handled <- struct{}{}
@@ -89,6 +91,9 @@ func run(broker, topic, dsn, last, says, mode string) error {
 	if says != "" {
 		err = awaitHealth(ib, says)
 	}
+	if skip {
+		err = errors.Join(err, skipFirst(ib, topic))
+	}
 	if last != "" {
 		select {
 		case <-handled:
@@ -110,6 +115,20 @@ func run(broker, topic, dsn, last, says, mode string) error {
 		took.Round(time.Millisecond), cpu().Round(time.Millisecond), stop.Round(time.Millisecond), logged.bytes.Load(),
 		reason[:min(len(reason), 200)])
 	return err
+}
+
+// skipFirst requests to skip the first record, until a heartbeat has stored that its partition is halted.
+func skipFirst(ib *inbox.Inbox, topic string) error {
+	operators, err := ib.Ops()
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		err := operators.SkipRecord(context.Background(), "ada", ops.PartitionRef{Channel: "c", Topic: topic})
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // counter counts what is written to it.

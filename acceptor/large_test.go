@@ -1,0 +1,144 @@
+package acceptor_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// request stores an operator's request to skip a record.
+func (r *receiving) requestSkip(of envelope.Record) models.PartitionRequest {
+	r.t.Helper()
+	request := models.PartitionRequest{Channel: "c", Topic: of.Topic, Partition: int32(of.Partition), ID: uuid.NewString(),
+		Offset: of.Offset, Decision: "skip", Actor: "ada", RequestedAt: time.Now()}
+	require.NoError(r.t, r.db.Create(&request).Error)
+	return request
+}
+
+// TestBadRecordThatIsTooLargeHaltsItsPartitionAlone proves contract 7.4: a record that cannot be kept whole is not
+// passed unless an operator decides it, and then its row says what the record was.
+func TestBadRecordThatIsTooLargeHaltsItsPartitionAlone(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		for i, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter,
+			acceptor.BadRecordHalt} {
+			r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = policy })
+			large := bad(int64(10*i+1), errMangled)
+			large.Record.Value = bytes.Repeat([]byte{0, 0xff, 'x'}, 16<<20/3+1)
+			elsewhere := at(0, fmt.Sprint("elsewhere-", i))
+			elsewhere.Record.Partition = 7
+			results := r.accept(at(int64(10*i), fmt.Sprint("before-", i)), large, at(int64(10*i+2), fmt.Sprint("after-", i)),
+				elsewhere)
+			require.Equal(t, "durable, halt bad, halt bad, durable", dispositions(results), policy)
+			require.True(t, results[1].Skippable)
+			require.ErrorIs(t, results[1].Err, errMangled)
+			require.ErrorContains(t, results[1].Err, "too large to be kept")
+			require.Empty(t, r.rejected())
+
+			request := r.requestSkip(large.Record)
+			large.Err = results[1].Err
+			disposition, err := r.CarryOut(context.Background(), request, &large, nil)
+			require.NoError(t, err)
+			require.Equal(t, envelope.Durable, disposition)
+			row := r.rejected()[0]
+			require.Equal(t, large.Record.Value[:64<<10], row.Value)
+			require.Equal(t, large.Record.Key, row.Key)
+			_, err = properties.ParseHeaders(row.Headers)
+			require.Equal(t, &properties.CutError{KeyBytes: 2, ValueBytes: len(large.Record.Value), HeadersBytes: 2,
+				SHA256: fmt.Sprintf("%x", sha256.Sum256(large.Record.Value))}, err)
+			_, err = r.AcceptRejected(context.Background(), row.ID)
+			require.ErrorContains(t, err, "cannot be accepted again")
+			require.Len(t, r.rejected(), 1, "it stays")
+			require.NoError(t, r.db.Delete(&row).Error)
+		}
+	})
+}
+
+func TestLargestBadRecordIsKeptWhole(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		large := bad(1, errMangled)
+		large.Record.Value = make([]byte, 16<<20-1000)
+		require.Equal(t, "durable bad", dispositions(r.accept(large)))
+		require.Equal(t, large.Record.Value, r.rejected()[0].Value)
+	})
+}
+
+// slowly makes the database take too long for rows of more than 256 KiB.
+func slowly(t *testing.T, d *inboxtest.Database, table, column string) {
+	t.Helper()
+	inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE FUNCTION slow_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF octet_length(NEW.%[2]s) > 262144 THEN RAISE EXCEPTION 'too slow' USING ERRCODE = '57014'; END IF; RETURN NEW; END $$`,
+		table, column))
+	inboxtest.Exec(t, d.DB, fmt.Sprintf(
+		`CREATE TRIGGER slow BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION slow_%[1]s()`, table))
+}
+
+// TestRecordThatTheDatabaseDoesNotManageHaltsItsPartitionAlone proves contract 7.4 and 7.2: one record that no
+// transaction stores in time, good or bad, does not stop the partitions that share its accepts.
+func TestRecordThatTheDatabaseDoesNotManageHaltsItsPartitionAlone(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		slowly(t, d, "inbox_messages", "content")
+		slowly(t, d, "inbox_rejected_messages", `"value"`)
+		badOne, goodOne := bad(1, errMangled), at(1, "large")
+		badOne.Record.Value = make([]byte, 1<<20)
+		goodOne.Record.Partition = 1
+		goodOne.Messages[0].Content = make([]byte, 1<<20)
+		elsewhere, after := at(5, "elsewhere"), at(2, "after")
+		elsewhere.Record.Partition, after.Record.Partition = 2, 1
+		batch := []envelope.Received{at(0, "before"), badOne, bad(2, errMangled), goodOne, after, elsewhere}
+		var results []envelope.Result
+		for try := 1; ; try++ {
+			var err error
+			if results, err = r.AcceptRecords(t.Context(), "c", batch); err == nil {
+				break
+			}
+			require.ErrorContains(t, err, "too slow")
+			require.Less(t, try, 12, "it is given up")
+		}
+		require.Equal(t, "durable, halt bad, halt bad, halt bad, halt bad, durable", dispositions(results))
+		for _, i := range []int{1, 3} {
+			require.True(t, results[i].Skippable)
+			require.ErrorContains(t, results[i].Err, "StatementTimeout")
+		}
+		require.Equal(t, []string{"before", "elsewhere"}, r.inOrder())
+
+		request := r.requestSkip(badOne.Record)
+		disposition, err := r.CarryOut(context.Background(), request, &badOne, nil)
+		require.NoError(t, err)
+		require.Equal(t, envelope.Durable, disposition)
+		require.Len(t, r.rejected()[0].Value, 64<<10, "its beginning, since the database does not manage the whole")
+		require.Error(t, properties.Cut(r.rejected()[0].Headers))
+	})
+}
+
+// An outage is not a record's fault: nothing halts for it.
+func TestLargeRecordDoesNotHaltDuringAnOutage(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := receive(t, d, nil)
+		slowly(t, d, "inbox_rejected_messages", `"value"`)
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_partition_requests RENAME TO away`)
+		large := bad(1, errMangled)
+		large.Record.Value = make([]byte, 1<<20)
+		for range 6 {
+			_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{large})
+			require.ErrorContains(t, err, "too slow")
+		}
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_partition_requests`)
+		inboxtest.Exec(t, d.DB, `DROP TRIGGER slow ON inbox_rejected_messages`)
+		require.Equal(t, "durable bad", dispositions(r.accept(large)))
+		require.Len(t, r.rejected()[0].Value, 1<<20)
+	})
+}
