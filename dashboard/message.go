@@ -195,6 +195,10 @@ func attemptSteps(s ops.StatusDetail) (all []step) {
 	if earlier := s.ErrorCount + s.AbandonedCount - failed; earlier > 0 {
 		all = append(all, step{Tone: "past", Text: "Failed " + times(earlier) + " before", More: "Only the latest ten entries are kept."})
 	}
+	if s.InterruptedCount > 0 {
+		all = append(all, step{Tone: "past", Text: "Interrupted by a failure of the database " + times(s.InterruptedCount) +
+			" in a row"})
+	}
 	if earlier := s.RequeuedCount - retried; earlier > 0 {
 		all = append(all, step{Tone: "done", Text: "Retried by an operator " + times(earlier) + " before"})
 	}

@@ -92,6 +92,9 @@ func summary(s models.HandlerStatus) string {
 	if s.AbandonedCount > 0 {
 		text += fmt.Sprintf(", abandoned %d times", s.AbandonedCount)
 	}
+	if s.InterruptedCount > 0 {
+		text += fmt.Sprintf(", interrupted by the database %d times", s.InterruptedCount)
+	}
 	if s.LastError != nil {
 		text += "\nlast error: " + *s.LastError
 	}

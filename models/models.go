@@ -78,9 +78,10 @@ type HandlerStatus struct {
 	CreatedAt           time.Time  `gorm:"column:created_at;not null;autoCreateTime:false"`
 	ErrorCount          int        `gorm:"column:error_count;type:integer;not null;default:0"`
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
+	InterruptedCount    int        `gorm:"column:interrupted_count;type:integer;not null;default:0"`
 	RequeuedCount       int        `gorm:"column:requeued_count;type:integer;not null;default:0"`
 	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
-	HandlerKey          string     `gorm:"column:handler_key;primaryKey;type:varchar(200);not null;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
+	HandlerKey          string     `gorm:"column:handler_key;primaryKey;type:varchar(200);not null;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count + interrupted_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false;index:inbox_handler_statuses_lane,priority:3"`
 	IsWaiting           bool       `gorm:"column:is_waiting;not null;default:false"`
 	HoldsLane           bool       `gorm:"column:holds_lane;not null;default:false"`

@@ -41,16 +41,16 @@ func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
 // poisoned, and has another version if it is poisoned again. A failing row may be claimed
 // meanwhile, and then is not changed.
 const retry = `
-UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at},
+UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, interrupted_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at},
 	poisoned_at = NULL, attempts = {attempts with a retry}, ` + unclaimed + `
 FROM {refs} AS c
-WHERE ` + isRef + ` AND (s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0)
+WHERE ` + isRef + ` AND (s.is_poisoned OR NOT s.is_waiting AND s.processing_started_at IS NULL AND s.last_error IS NOT NULL AND s.error_count + s.abandoned_count + s.interrupted_count > 0)
 RETURNING {changed}`
 
 // discard uses the index on open statuses, see retry. A row that is claimed meanwhile is not changed: its handler runs,
 // and its lane must not go on beside it.
 const discard = `
-UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
+UPDATE {statuses} AS s SET completed_at = {at}, outcome = 'discarded', abandoned_count = 0, interrupted_count = 0, is_poisoned = false, next_attempt_at = NULL, ` + unclaimed + `
 FROM {refs} AS c
 WHERE ` + isRef + ` AND (s.is_poisoned OR s.processing_started_at IS NULL)
 RETURNING {changed}`

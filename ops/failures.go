@@ -84,7 +84,7 @@ func forGroups(given Filter) (*filter, error) {
 
 // isGrouped is the condition of the index on failures, for the rows that belong to groups. It
 // repeats the index's terms literally: SQLite uses a partial index only for the same terms.
-const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0)`
+const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count + interrupted_count > 0)`
 
 // failureGroups uses the index on failures with one step per group (a loose index scan), however
 // many statuses a group has. It returns at most $2 groups of each handler key after a fingerprint.

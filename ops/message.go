@@ -320,7 +320,10 @@ type Status struct {
 
 	ErrorCount     int
 	AbandonedCount int
-	RequeuedCount  int
+	// InterruptedCount is how many attempts in a row a failure of the database has interrupted,
+	// uncharged (contract 5.7).
+	InterruptedCount int
+	RequeuedCount    int
 	// LastError is redacted. It stays after a success, as history.
 	LastError string
 	// Fingerprint identifies the failure group; empty if the status has never failed.

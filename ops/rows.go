@@ -28,7 +28,7 @@ type row struct {
 
 // rowColumns are the columns that scanRow scans. The message's columns are read one at a time by
 // the unique index on its number, because a join may be planned as a scan of the whole table.
-const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.requeued_count, s.last_error, s.fingerprint,
+const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.interrupted_count, s.requeued_count, s.last_error, s.fingerprint,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
 	s.lane_handler, s.lane_key, s.poisoned_at,
 	(SELECT namespace FROM {messages} WHERE number = s.message_number),
@@ -93,7 +93,7 @@ func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 		laneHandler, laneKey                                     sql.NullInt64
 	)
 	err := rows.Scan(append(others, &r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount,
-		&r.RequeuedCount, &lastError, &named, &created, &processing, &worker, &next, &poisoned, &complete,
+		&r.InterruptedCount, &r.RequeuedCount, &lastError, &named, &created, &processing, &worker, &next, &poisoned, &complete,
 		&outcome, &r.Waiting, &laneHandler, &laneKey, &parked, &namespace, &messageType, &source, &received)...)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 		r.lane, r.InLane = &store.Lane{Handler: laneHandler.Int64, Key: laneKey.Int64}, true
 	}
 	r.State = stateOf(complete.Time, models.Outcome(outcome), poisoned, processing.Time)
-	r.Failing = r.State == StatePending && lastError.Valid && r.ErrorCount+r.AbandonedCount > 0
+	r.Failing = r.State == StatePending && lastError.Valid && r.ErrorCount+r.AbandonedCount+r.InterruptedCount > 0
 	r.LastError = o.redactor.Error(redact.Value{MessageID: r.MessageID, Type: r.Type, HandlerKey: r.HandlerKey},
 		lastError.String)
 	r.Fingerprint = named.String

@@ -88,7 +88,7 @@ const (
 
 	stateBits = `(CASE WHEN s.completed_at IS NOT NULL THEN CASE s.outcome WHEN 'discarded' THEN 16 WHEN 'superseded' THEN 32 ELSE 4 END
 		WHEN s.is_poisoned THEN 8 WHEN s.processing_started_at IS NOT NULL THEN 2
-		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count > 0 THEN 65 ELSE 1 END)`
+		WHEN s.last_error IS NOT NULL AND s.error_count + s.abandoned_count + s.interrupted_count > 0 THEN 65 ELSE 1 END)`
 
 	ofMessage = `($8 = '' OR type = $8) AND received_at >= $9 AND received_at < $10`
 

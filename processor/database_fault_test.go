@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -108,10 +110,10 @@ func TestEachTransientStateOfAHandlersTransactionIsUncharged(t *testing.T) {
 			return drained.Failed == 1
 		}
 		for _, nested = range []bool{false, true} {
-			for _, state = range strings.Fields("53000 53100 53200 53300 53400 55P03 25006 57P01 57P03 58030") {
+			for _, state = range strings.Fields("53000 53100 53200 53300 55P03 25006 57P01 57P03 58000 58030") {
 				require.False(t, charged(fmt.Sprint(state, nested)), state)
 			}
-			for _, state = range strings.Fields("23505 22012 P0001 42P01 57014") {
+			for _, state = range strings.Fields("23505 22012 P0001 42P01 57014 53400 58P01 58P02") {
 				require.True(t, charged(fmt.Sprint(state, nested)), state)
 			}
 		}
@@ -198,4 +200,118 @@ func TestMembersOfABatchAndOfATxGroupAreNotChargedForTheDatabase(t *testing.T) {
 		require.Equal(t, 4, inboxtest.Process(t, ib).Completed)
 		require.Len(t, written(), 6)
 	})
+}
+
+// endSession makes the server process of the transaction's connection end.
+func endSession(tx *gorm.DB) error {
+	return tx.Exec("SELECT pg_terminate_backend(pg_backend_pid())").Error
+}
+
+// Contract 5.7: the row counts, so a restart forgets nothing, and a message that shared a call or a
+// transaction is not charged for another's.
+func TestMessageThatAlwaysLosesItsConnectionIsParkedAndItsNeighboursAreHandled(t *testing.T) {
+	for name, declare := range map[string]func(func(tx *gorm.DB, id string) error) *inbox.HandlerSpec{
+		"alone": func(each func(*gorm.DB, string) error) *inbox.HandlerSpec {
+			return inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return each(tx, m.ID) })
+		},
+		"in a TxGroup": func(each func(*gorm.DB, string) error) *inbox.HandlerSpec {
+			return inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return each(tx, m.ID) },
+				handler.TxGroup(3))
+		},
+		"in a batch": func(each func(*gorm.DB, string) error) *inbox.HandlerSpec {
+			return inbox.TxBatch("h", 3, func(_ context.Context, tx *gorm.DB, ms []inboxtest.Bytes) error {
+				for _, m := range ms {
+					if err := each(tx, m.ID); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d)
+				clock := fxtest.NewClock(inboxtest.Noon)
+				start := func() *inbox.Inbox {
+					return inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+						o.Clock = clock
+						o.Processor.MaxRetries = 2
+					}), inboxtest.Handlers(declare(func(tx *gorm.DB, id string) error {
+						if err := write(tx, id); err != nil || id != "2" {
+							return err
+						}
+						return fmt.Errorf("save: %w", endSession(tx))
+					})))
+				}
+				ib := start()
+				inboxtest.Accept(t, ib, "1", "2", "3")
+				var drained processor.Drained
+				for round := 1; drained.Poisoned == 0; round++ {
+					require.LessOrEqual(t, round, 6)
+					ib = start() // a restart forgets nothing
+					drained = inboxtest.Process(t, ib)
+					s := inboxtest.Status(t, ib, "2", "h")
+					require.Equal(t, max(0, round-3), s.ErrorCount, "the first three in a row are not charged")
+					require.Equal(t, round, s.InterruptedCount)
+					require.Contains(t, *s.LastError, "the database failed in the handler transaction")
+					desk, err := ib.Ops()
+					require.NoError(t, err)
+					listed, err := desk.List(t.Context(),
+						ops.Filter{States: []ops.State{ops.StateFailing, ops.StatePoisoned}}, "", 10)
+					require.NoError(t, err)
+					require.True(t, slices.ContainsFunc(listed.Items, func(s ops.Status) bool { return s.MessageID == "2" }),
+						"operators see it from the first time on")
+					clock.Advance(time.Minute)
+				}
+				inboxtest.Process(t, ib)
+				require.ElementsMatch(t, []string{"1", "3"}, written())
+				require.Contains(t, *inboxtest.Status(t, ib, "2", "h").LastError, "5 times in a row, while the database worked for others")
+				for _, id := range []string{"1", "3"} {
+					s := inboxtest.Status(t, ib, id, "h")
+					require.NotNil(t, s.CompletedAt)
+					require.Zero(t, s.ErrorCount+s.InterruptedCount)
+				}
+			})
+		})
+	}
+}
+
+// Contract 5.7: a full disk is not the message's fault, unless others of its handler find room.
+func TestRepeatedFailureOfTheDatabaseIsChargedOnlyWhileOthersOfTheHandlerCommit(t *testing.T) {
+	for name, others := range map[string]bool{"others commit": true, "no other commits": false} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				effects(t, d)
+				clock := fxtest.NewClock(inboxtest.Noon)
+				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
+					o.Clock = clock
+					o.Processor.MaxRetries = 2
+				}), inboxtest.Handlers(
+					inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						if m.ID == "large" {
+							return raise(tx, "53100")
+						}
+						return write(tx, m.ID)
+					}),
+					inboxtest.Tx("small", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return nil })))
+				inboxtest.Accept(t, ib, "large")
+				var poisoned int
+				for round := range 8 {
+					if others {
+						inboxtest.Accept(t, ib, fmt.Sprint(round))
+					}
+					poisoned += inboxtest.Process(t, ib).Poisoned
+					clock.Advance(time.Hour)
+				}
+				s := inboxtest.Status(t, ib, "large", "h")
+				require.Equal(t, others, s.IsPoisoned)
+				require.Equal(t, others, poisoned == 1)
+				if !others {
+					require.Zero(t, s.ErrorCount)
+					require.Equal(t, 8, s.InterruptedCount)
+				}
+			})
+		})
+	}
 }

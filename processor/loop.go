@@ -281,6 +281,8 @@ type policy struct {
 	breaker *breaker // nil if it has none
 	// groupSize is how many messages may share a call or a transaction.
 	groupSize int
+	// maxRetryDelay is the inbox's, which limits what an interrupted status waits.
+	maxRetryDelay time.Duration
 	// lanes is the rule for the handler's lanes; nil if it is not ordered.
 	lanes *store.LaneRule
 	// redactor redacts error texts. It is the inbox's.
@@ -292,7 +294,7 @@ func newPolicy(
 ) *policy {
 	p := &policy{
 		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
-		groupSize: max(h.BatchSize(), h.TxGroup()),
+		groupSize: max(h.BatchSize(), h.TxGroup()), maxRetryDelay: opts.MaxRetryDelay,
 	}
 	if settings, own := h.CircuitBreaker(); own {
 		p.breaker = newBreaker(settings, func() { wake(h.Key()) })

@@ -36,7 +36,7 @@ func (r result) ended() bool {
 // mayHaveCommitted reports whether the commit of the attempt's transaction got no response and was
 // not visible when the status was read back. It may still have committed later.
 func (r result) mayHaveCommitted() bool {
-	var cut *attempt.Uncharged
+	var cut *attempt.Cut
 	return errors.As(r.failure, &cut) && cut.Unknown
 }
 
@@ -226,7 +226,10 @@ func (t *task) judge(now time.Time) verdict {
 	c := t.claim
 	settle := store.Settlement{
 		StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version,
-		ErrorCount: c.ErrorCount, AbandonedCount: 0, // any finished attempt resets it
+		ErrorCount: c.ErrorCount, // any finished attempt resets the other counts
+	}
+	if v.Cut != nil {
+		settle.InterruptedCount = t.Interrupted
 	}
 	if v.Charged {
 		settle.ErrorCount++
@@ -237,7 +240,7 @@ func (t *task) judge(now time.Time) verdict {
 		settle.FailedAt = now
 		return poisonedBy(settle, t.lastError(v.Err), v.Err)
 	case handler.AttemptReleased:
-		settle.AbandonedCount = c.AbandonedCount
+		settle.AbandonedCount, settle.InterruptedCount = c.AbandonedCount, t.Interrupted
 		if v.Cut == nil {
 			return verdict{outcome: v.Outcome, failure: v.Err, settlement: &settle}
 		}
@@ -279,7 +282,8 @@ func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 // running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
-		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1, FailedAt: now}
+		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1,
+		InterruptedCount: r.InterruptedCount, FailedAt: now}
 	if s.AbandonedCount >= o.MaxAbandoned {
 		text := "workers vanish while running it"
 		s.Poisoned, s.LastError = true, &text
@@ -305,13 +309,11 @@ func completionOf(c store.Claim, outcome models.Outcome) store.Completion {
 	return store.Completion{StatusID: c.StatusID, Version: c.Version, Outcome: outcome}
 }
 
-// interruptions counts how many attempts of a status in a row the database interrupted. No row
-// counts them, because nothing is charged for them. Each repeat waits twice as long as the one
-// before, up to MaxRetryDelay. While any status is affected, the condition is logged and part of
-// the health.
+// interruptions counts how many attempts of a status in a row the database interrupted, also before
+// they began. Each repeat waits twice as long as the one before, up to MaxRetryDelay. While any
+// status is affected, the condition is logged and part of the health.
 //
-// The counts are of this process only. If another worker takes over a status, it is forgotten here
-// some time after its repeat was due.
+// The counts are of this process only; a status's row has those that may be the message's fault. If another worker takes over a status, it is forgotten here some time after its repeat was due.
 type interruptions struct {
 	condition *condition.Condition
 	maxDelay  time.Duration
@@ -338,7 +340,7 @@ func (i *interruptions) again(t *task, reason error) time.Duration {
 	if i.statuses == nil {
 		i.statuses = map[string]interruption{}
 	}
-	times := i.statuses[t.claim.StatusID].times + 1
+	times := max(i.statuses[t.claim.StatusID].times+1, t.Interrupted)
 	delay := attempt.Backoff(times, i.maxDelay)
 	i.statuses[t.claim.StatusID] = interruption{times: times, expires: time.Now().Add(delay + forgetAfter)}
 	i.condition.Begin(nil, reason,

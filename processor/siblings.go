@@ -131,7 +131,7 @@ func (c *claimer) choose(
 func (c *claimer) giveBack(attempts []*task, reason error) {
 	for _, a := range attempts {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
-		a.Err = &attempt.Uncharged{Reason: reason, Delay: delay}
+		a.Err = &attempt.Cut{Reason: reason, Delay: delay}
 		c.addResult(result{task: a, verdict: a.judge(c.now())})
 	}
 }

@@ -32,8 +32,13 @@ type task struct {
 }
 
 func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
-	return &task{Attempt: attempt.Attempt{Handler: h, Policy: p.Policy, Timeout: p.Timeout, Failures: c.ErrorCount},
+	t := &task{Attempt: attempt.Attempt{Handler: h, Policy: p.Policy, Timeout: p.Timeout, Failures: c.ErrorCount},
 		claim: c, policy: p}
+	if c.InterruptedCount > 0 { // by any process; it has waited at least this long since
+		t.Interrupted = c.InterruptedCount
+		t.LastInterrupted = time.Now().Add(-attempt.MinBackoff(c.InterruptedCount, p.maxRetryDelay))
+	}
+	return t
 }
 
 // number returns the number of the present attempt, counted from 1.
@@ -179,22 +184,16 @@ var ErrStuck = attempt.ErrStuck
 // panicked.
 type PanicError = attempt.PanicError
 
-// unknownDelay is how long an attempt waits for its repeat if its commit got no response.
-const unknownDelay = time.Second
-
 // note sets how long an interrupted attempt must wait for its repeat.
 func (i *interruptions) note(t *task) {
 	if t.Err == nil {
 		return
 	}
-	var cut *attempt.Uncharged
+	var cut *attempt.Cut
 	if !errors.As(t.Err, &cut) {
 		return
 	}
-	if cut.Unknown {
-		cut.Delay = unknownDelay
-	}
-	if cut.Database {
+	if cut.Database && !cut.Charged {
 		cut.Delay = cmp.Or(cut.Delay, i.again(t, cut.Reason))
 	}
 }
@@ -231,10 +230,10 @@ func newGroup(tasks []*task) *group {
 }
 
 // MayGroup reports whether the task may run together with others. A task that could harm others
-// runs alone: one with which workers have vanished, one that cut an earlier call with others short
+// runs alone: one with which workers have vanished or which the database has interrupted, one that cut an earlier call with others short
 // and, for a batch handler, one that has failed.
 func (t *task) MayGroup() bool {
-	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount == 0 &&
+	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount+t.claim.InterruptedCount == 0 &&
 		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)
 }
 

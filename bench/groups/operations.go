@@ -298,7 +298,7 @@ func (s *stuckInbox) count(ctx context.Context) (c counted, err error) {
 	err = pool.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM inbox_handler_statuses WHERE completed_at IS NOT NULL AND message_number = ANY (
 			ARRAY(SELECT number FROM inbox_messages ORDER BY received_at DESC, number DESC LIMIT 10000))),
 		count(*) FILTER (WHERE is_poisoned), count(*) FILTER (WHERE NOT is_poisoned)
-		FROM inbox_handler_statuses WHERE completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count > 0)`).
+		FROM inbox_handler_statuses WHERE completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count + interrupted_count > 0)`).
 		Scan(&c.newest, &c.poisoned, &c.failing)
 	return c, err
 }

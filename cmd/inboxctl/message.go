@@ -108,8 +108,8 @@ func writeStatus(w io.Writer, s ops.StatusDetail, now time.Time) {
 	fact(w, "  status", s.ID)
 	fact(w, "  state", stateName(s.Status))
 	fact(w, "  accepted", instant(s.CreatedAt))
-	fact(w, "  errors", fmt.Sprintf("%d, abandoned %d, retried by operators %d", s.ErrorCount, s.AbandonedCount,
-		s.RequeuedCount))
+	fact(w, "  errors", fmt.Sprintf("%d, abandoned %d, interrupted %d, retried by operators %d", s.ErrorCount,
+		s.AbandonedCount, s.InterruptedCount, s.RequeuedCount))
 	fact(w, "  last error", s.LastError)
 	for _, attempt := range s.Attempts {
 		fact(w, "  attempt", attemptText(attempt))

@@ -87,7 +87,7 @@ var receivingMutants = []mutant{
 		Why:     "the record would be acknowledged unhandled (contract 8.2)",
 		Package: "internal/synchronous",
 		In:      "run.around",
-		Old:     "return false, &attempt.Uncharged{Reason: err}",
+		Old:     "return false, &attempt.Cut{Reason: err}",
 		New:     "return true, nil",
 		Test: test{Module: "integration", Package: "./kafka",
 			Run: "^TestFailingInlineStoreBlocksThePartitionAndCountsNoError$", Timeout: 60 * time.Second},

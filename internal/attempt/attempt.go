@@ -20,6 +20,12 @@ type Attempt struct {
 	Policy  Policy
 	// Failures is how many failed attempts have been charged so far.
 	Failures int
+	// Interrupted is how many attempts in a row a failure of the database has interrupted while their
+	// transaction was open. LastInterrupted is when it did so last, by this process's clock, or
+	// earlier. Run counts its own interruption. The caller begins again at 0 after an attempt that
+	// was not interrupted.
+	Interrupted     int
+	LastInterrupted time.Time
 	// Timeout limits the call, see Policy.Timeout; 0 means no limit.
 	Timeout time.Duration
 	// Alone keeps the attempt from sharing a call or a transaction with others.

@@ -126,7 +126,7 @@ func sound(err error) (checked error) {
 	}()
 	if err != nil {
 		_ = err.Error()
-		_ = isUncharged(err) || errors.Is(err, ErrStuck)
+		_ = isCut(err) || errors.Is(err, ErrStuck)
 	}
 	return err
 }

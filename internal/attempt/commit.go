@@ -11,8 +11,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
+// errInterrupted means that the commit got no response and that interrupt has ended the attempts.
+var errInterrupted = errors.New("the commit got no response")
+
 // commit ends the transaction and reports whether it was committed. If not, err says what that
-// means for its attempts.
+// means for its attempts. After errInterrupted they have their errors already.
 //
 // If the database responded with an error it did not commit, and the handler is to blame (a
 // swallowed SQL error, a deferred constraint). If the connection was lost the outcome is unknown.
@@ -40,7 +43,8 @@ func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, 
 	for _, a := range group {
 		a.unanswered = a.watched
 	}
-	return false, &Uncharged{Reason: err, Unknown: true}
+	r.interrupt(group, Cut{Reason: err, Unknown: true})
+	return false, errInterrupted
 }
 
 // readBack calls Steps.Committed, and retries transient errors until StatementTimeout is over.
@@ -61,7 +65,7 @@ func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, erro
 // done commits the transaction in which Steps.Write found that the message was processed before.
 func (r *Runner) done(t *handlertx.Tx, group []*Attempt, err error) {
 	if failed := t.Commit(); failed != nil {
-		r.cutShort(group, fmt.Errorf("commit handler transaction: %w", failed))
+		interruptBegin(group, fmt.Errorf("commit handler transaction: %w", failed))
 		return
 	}
 	for _, a := range group {

@@ -3,6 +3,8 @@ package attempt
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -27,27 +29,49 @@ func databaseFault(watched *handlertx.WatchedTx, errs []error) error {
 // another. After that it waits, as after any other database failure.
 const maxCollisions = 5
 
-// cutShort ends attempts that the database interrupted; nothing is charged. They run again at once
-// after a deadlock or a serialization failure, and otherwise after a while.
-func (r *Runner) cutShort(group []*Attempt, reason error) {
+// maxInterruptions is how many attempts of a message in a row the database may interrupt before
+// they are charged.
+const maxInterruptions = 3
+
+// interrupt ends attempts that the database interrupted. They run again at once after a deadlock or
+// a serialization failure, and otherwise after a while. They are not charged, unless the message
+// itself seems to be the cause, see blames.
+func (r *Runner) interrupt(group []*Attempt, cut Cut) {
+	cut.Database = true
 	for _, a := range group {
-		if store.IsSerialization(reason) && a.Cause == nil && a.collisions < maxCollisions {
+		if store.IsSerialization(cut.Reason) && a.Cause == nil && a.collisions < maxCollisions {
 			a.collisions++
 			a.repeat(false)
 			continue
 		}
-		a.Err = &Uncharged{Reason: reason, Database: true}
+		own := cut
+		if !store.IsCrashOfAnother(cut.Reason) {
+			if len(group) == 1 && r.blames(a, cut.Reason) {
+				own.Charged = true
+				own.Reason = fmt.Errorf("%d times in a row, while the database worked for others: %w",
+					a.Interrupted+1, cut.Reason)
+			}
+			a.Interrupted, a.LastInterrupted = a.Interrupted+1, time.Now()
+		}
+		a.Err = &own
 	}
 }
 
-// cutCallShort is cutShort for a call that has returned: the handler may have said how long to
+// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin.
+func interruptBegin(group []*Attempt, reason error) {
+	for _, a := range group {
+		a.Err = &Cut{Reason: reason, Database: true}
+	}
+}
+
+// interruptCall is interrupt for a call that has returned: the handler may have said how long to
 // wait.
-func (r *Runner) cutCallShort(group []*Attempt, errs []error, fault error) {
-	r.cutShort(group, fmt.Errorf("the database failed in the handler transaction: %w", fault))
+func (r *Runner) interruptCall(group []*Attempt, errs []error, fault error) {
+	r.interrupt(group, Cut{Reason: fmt.Errorf("the database failed in the handler transaction: %w", fault)})
 	for i, a := range group {
 		var (
 			retryAfter *handler.RetryAfterError
-			cut        *Uncharged
+			cut        *Cut
 		)
 		if errors.As(errs[i], &retryAfter) && errors.As(a.Err, &cut) {
 			cut.Delay = max(retryAfter.Delay, time.Microsecond)
@@ -55,12 +79,55 @@ func (r *Runner) cutCallShort(group []*Attempt, errs []error, fault error) {
 	}
 }
 
+// blames reports whether the message, and not the database, seems to be the cause of a failure of
+// the database in the attempt's transaction (contract 5.7):
+//
+//	the database failed                     the message is to blame
+//	up to maxInterruptions times in a row   never
+//	by losing the connection                always: the database has begun this transaction since the
+//	                                        last time, so it was not down all the while
+//	in another way, such as a full disk     if another transaction of the same handler has been
+//	                                        committed in this process since the last time
+//
+// A crash that another server process caused counts for nothing.
+func (r *Runner) blames(a *Attempt, reason error) bool {
+	switch {
+	case a.Interrupted < maxInterruptions:
+		return false
+	case store.IsConnectionLoss(reason):
+		return true
+	}
+	return r.commits.since(a.Handler, a.LastInterrupted)
+}
+
 // stepFailed ends attempts whose step failed. Failures of the database are not charged to the
 // handler.
 func (r *Runner) stepFailed(group []*Attempt, err error) {
-	if !isUncharged(err) && store.IsTransient(err) {
-		r.cutShort(group, err)
+	if !isCut(err) && store.IsTransient(err) {
+		r.interrupt(group, Cut{Reason: err})
 		return
 	}
 	fail(group, err)
+}
+
+// commits remembers when a transaction of each handler was last committed in this process. It is
+// safe for concurrent use.
+type commits struct {
+	last sync.Map // *handler.Handler to *atomic.Int64: nanoseconds since origin
+}
+
+// origin is the beginning of a monotonic clock.
+var origin = time.Now()
+
+func (c *commits) note(h *handler.Handler) {
+	last, found := c.last.Load(h)
+	if !found {
+		last, _ = c.last.LoadOrStore(h, new(atomic.Int64))
+	}
+	last.(*atomic.Int64).Store(int64(time.Since(origin)))
+}
+
+func (c *commits) since(h *handler.Handler, t time.Time) bool {
+	last, found := c.last.Load(h)
+	return found && last.(*atomic.Int64).Load() > int64(t.Sub(origin))
 }

@@ -54,10 +54,16 @@ func guarded(own, fallback func(int) time.Duration) func(int) time.Duration {
 // up to the same length, so that messages which failed together drift apart (contract 5.6). The processor uses it as
 // well for statuses that vanished workers or database failures have released. It cannot overflow.
 func Backoff(count int, limit time.Duration) time.Duration {
-	base := limit
-	if count < 33 { // 2^33 s is 272 years: beyond that limit is smaller
-		base = min(limit, time.Second<<max(count, 0))
-	}
-	half := base / 2
+	half, base := MinBackoff(count, limit), backoffBase(count, limit)
 	return half + rand.N(base-half+1)
+}
+
+// MinBackoff returns the shortest wait that Backoff returns for a count.
+func MinBackoff(count int, limit time.Duration) time.Duration { return backoffBase(count, limit) / 2 }
+
+func backoffBase(count int, limit time.Duration) time.Duration {
+	if count >= 33 { // 2^33 s is 272 years: beyond that limit is smaller
+		return limit
+	}
+	return min(limit, time.Second<<max(count, 0))
 }

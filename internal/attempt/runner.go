@@ -30,6 +30,8 @@ type Runner struct {
 	Running *Running
 	// Instruments trace each call. If nil, the caller traces, see StartSpan.
 	Instruments *telemetry.Instruments
+
+	commits commits
 }
 
 // Call says how to run a group of attempts.
@@ -135,7 +137,7 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
-		r.cutShort(group, err)
+		interruptBegin(group, err)
 		return
 	}
 	defer t.RollbackUntil(c.until())
@@ -163,7 +165,7 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 		a.Cause, a.watched = context.Cause(within), watched
 	}
 	if fault := databaseFault(watched, errs); fault != nil {
-		r.cutCallShort(current, errs, fault)
+		r.interruptCall(current, errs, fault)
 		return
 	}
 	swallowed := watched.Swallowed()
@@ -177,10 +179,12 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	committed, err := r.commit(ctx, t, current, c)
 	switch {
 	case committed:
+		r.commits.note(group[0].Handler)
 		watched.Committed()
-	case isUncharged(err):
+	case errors.Is(err, errInterrupted):
+		return
 	case store.IsDatabaseFault(err):
-		r.cutShort(current, err)
+		r.interrupt(current, Cut{Reason: err})
 		return
 	case len(current) > 1: // a deferred constraint does not say which message's row violated it
 		repeatAlone(current)

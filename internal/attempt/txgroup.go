@@ -27,7 +27,7 @@ import (
 func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
-		r.cutShort(all, err)
+		interruptBegin(all, err)
 		return
 	}
 	defer t.RollbackUntil(c.until())
@@ -65,13 +65,16 @@ func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 		return
 	}
 	committed, err := r.commit(ctx, t, passed, c)
+	if committed {
+		r.commits.note(passed[0].Handler)
+	}
 	for _, a := range passed {
 		switch {
 		case committed:
 			a.Stored = true
 			a.watched.Committed()
-		case isUncharged(err):
-			a.Err, a.Alone = err, true
+		case errors.Is(err, errInterrupted):
+			a.Alone = true
 		default:
 			a.repeat(true)
 		}

@@ -1,6 +1,7 @@
 package attempt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -17,9 +18,9 @@ type Verdict struct {
 	Charged bool
 	// Delay is how long the next attempt must wait. If the message was released, it is Cut's delay.
 	Delay time.Duration
-	// Cut is why a released message is not charged; nil if the inbox itself interrupted the
-	// attempt.
-	Cut *Uncharged
+	// Cut is how the attempt was cut short; nil if it was not, or if the inbox itself interrupted
+	// it.
+	Cut *Cut
 }
 
 // Verdict returns the outcome of the attempt (contract 5.5, 5.7, 5.8, 7.6). It is the only place
@@ -46,10 +47,11 @@ func (a *Attempt) failed(err error) Verdict {
 		poison     *handler.PoisonError
 		snooze     *handler.SnoozeError
 		retryAfter *handler.RetryAfterError
-		cut        *Uncharged
+		cut        *Cut
 	)
 	timedOut := errors.Is(a.Cause, ErrTimeout)
-	uncharged := errors.As(err, &cut) && !timedOut
+	short := errors.As(err, &cut) && !timedOut
+	uncharged := short && !cut.Charged
 	switch {
 	case !uncharged && (errors.As(err, &beyond) || handler.Undecodable(err)):
 		return Verdict{Outcome: handler.AttemptPoisoned, Err: err}
@@ -65,13 +67,20 @@ func (a *Attempt) failed(err error) Verdict {
 	if timedOut {
 		err = fmt.Errorf("handler timed out after %s: %w", a.Timeout, err)
 	}
-	if a.Failures+1 >= max(a.Policy.MaxRetries, 1) {
-		return Verdict{Outcome: handler.AttemptPoisoned, Err: err, Charged: true}
-	}
 	v := Verdict{Outcome: handler.AttemptFailed, Err: err, Charged: true}
-	if errors.As(err, &retryAfter) {
+	if short {
+		v.Cut = cut
+	}
+	if a.Failures+1 >= max(a.Policy.MaxRetries, 1) {
+		v.Outcome = handler.AttemptPoisoned
+		return v
+	}
+	switch {
+	case short:
+		v.Delay = cmp.Or(cut.Delay, a.Policy.Delay(a.Failures+1))
+	case errors.As(err, &retryAfter):
 		v.Delay = retryAfter.Delay
-	} else {
+	default:
 		v.Delay = a.Policy.Delay(a.Failures + 1)
 	}
 	return v
@@ -86,25 +95,27 @@ func (e *Unrecoverable) Error() string { return e.Reason.Error() }
 // Unwrap returns the reason.
 func (e *Unrecoverable) Unwrap() error { return e.Reason }
 
-// Uncharged marks an attempt that was interrupted before or after the handler's own part. It is
-// repeated after a while.
-type Uncharged struct {
+// Cut marks an attempt that was cut short before or after the handler's own part. It is repeated
+// after a while.
+type Cut struct {
 	Reason error
 	// Delay is how long the repeat waits at least; 0 leaves that to the caller.
 	Delay time.Duration
-	// Database says that the database is to blame.
+	// Database says that the database failed.
 	Database bool
 	// Unknown says that the attempt's transaction may still be committed.
 	Unknown bool
+	// Charged says that the attempt counts as a failure all the same, see Runner.blames.
+	Charged bool
 }
 
-func (e *Uncharged) Error() string { return e.Reason.Error() }
+func (e *Cut) Error() string { return e.Reason.Error() }
 
 // Unwrap returns the reason.
-func (e *Uncharged) Unwrap() error { return e.Reason }
+func (e *Cut) Unwrap() error { return e.Reason }
 
-func isUncharged(err error) bool {
-	var cut *Uncharged
+func isCut(err error) bool {
+	var cut *Cut
 	return errors.As(err, &cut)
 }
 

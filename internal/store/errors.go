@@ -88,20 +88,43 @@ func IsTransient(err error) bool {
 
 // IsDatabaseFault reports whether a statement of a handler failed because of the database and not
 // of the statement, so that the same statement may succeed later. It is IsTransient without what a
-// handler itself can cause: the end of a context it made, a statement timeout, and a second query
-// on a connection that is still being read from.
+// handler itself can cause: the end of a context it made, a statement timeout, a limit or a file that
+// concerns the statement alone, and a second query on a connection that is still being read from.
 func IsDatabaseFault(err error) bool {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, sql.ErrTxDone) {
 		return false
 	}
-	if SQLState(err) == "57014" || strings.Contains(err.Error(), "conn busy") {
+	switch SQLState(err) {
+	case "57014", // a statement timeout
+		"53400",          // a limit for the statement, such as temp_file_limit
+		"58P01", "58P02": // a file that the statement names is missing, or is there already
+		return false
+	}
+	if strings.Contains(err.Error(), "conn busy") {
 		return false
 	}
 	if code, ok := SQLiteCode(err); ok && code&0xff == 9 { // INTERRUPT
 		return false
 	}
 	return IsTransient(err)
+}
+
+// IsConnectionLoss reports whether a database fault ended the connection: the network lost it, or the
+// server process that served it ended.
+func IsConnectionLoss(err error) bool {
+	if state := SQLState(err); state != "" {
+		return state[:2] == "08" || strings.HasPrefix(state, "57P")
+	}
+	_, isSQLite := SQLiteCode(err)
+	return !isSQLite && !errors.Is(err, pgxtx.ErrUnconfirmed) && IsDatabaseFault(err)
+}
+
+// IsCrashOfAnother reports whether PostgreSQL ended the connection because another server process
+// crashed, or does not accept connections at the moment. Nothing on the connection is the cause.
+func IsCrashOfAnother(err error) bool {
+	state := SQLState(err)
+	return state == "57P02" || state == "57P03"
 }
 
 func transientState(state string) bool {

@@ -15,6 +15,8 @@ type Ref struct {
 	Version        int64
 	ErrorCount     int
 	AbandonedCount int
+	// InterruptedCount is how many attempts in a row a failure of the database has interrupted.
+	InterruptedCount int
 	// Lane is nil if the row has none.
 	Lane *Lane
 }
@@ -42,8 +44,9 @@ type Settlement struct {
 	HandlerKey string
 	Version    int64
 
-	ErrorCount     int
-	AbandonedCount int
+	ErrorCount       int
+	AbandonedCount   int
+	InterruptedCount int
 	// LastError replaces the stored text and its fingerprint. Nil keeps both.
 	LastError *string
 	// NextAttemptAt is nil for a status that is due now, and for a poisoned one.

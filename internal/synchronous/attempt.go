@@ -143,6 +143,9 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 		return nil
 	}
 	a.outage.End(a.task)
+	if v.Cut == nil {
+		a.Interrupted = 0
+	}
 	if v.Charged {
 		a.Failures++
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -14,6 +15,30 @@ import (
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
+
+// Contract 5.7, 7.6: a message whose statement always ends its server process does not hold its
+// partition forever.
+func TestMessageThatAlwaysLosesItsConnectionIsGivenUp(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		written := effects(t, d.DB)
+		calls := 0
+		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {
+			c.MaxRetries, c.MaxRetryDelay = 2, time.Millisecond
+		}, handler.NewTx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			calls++
+			if err := write(tx, m.ID); err != nil {
+				return err
+			}
+			return tx.Exec("SELECT pg_terminate_backend(pg_backend_pid())").Error
+		}))
+		var failed *synchronous.FailedError
+		require.ErrorAs(t, deliver(t, r, 0, "deadly"), &failed)
+		require.ErrorContains(t, failed, "5 times in a row, while the database worked for others")
+		require.Equal(t, 5, calls)
+		require.EqualValues(t, 3, counters.Load(telemetry.Released))
+		require.Empty(t, written())
+	})
+}
 
 func raise(tx *gorm.DB, state string) error {
 	return tx.Exec(fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '%s'; END $$", state)).Error

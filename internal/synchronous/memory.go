@@ -133,7 +133,7 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 		case store.IsSerialization(err):
 			return nil, err
 		case err != nil:
-			return nil, &attempt.Uncharged{Reason: err}
+			return nil, &attempt.Cut{Reason: err}
 		}
 		return group, nil
 	}}
@@ -149,7 +149,7 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 	var (
 		calls  sync.Mutex // held while the body runs
 		called bool
-		came   error = &attempt.Uncharged{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
+		came   error = &attempt.Cut{Reason: fmt.Errorf("store %T called nothing and reported success", m.store)}
 	)
 	until, left := context.WithCancel(a.hard)
 	defer left()
@@ -181,7 +181,7 @@ func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (dupl
 	case errors.As(err, &failed) && !outsideFailure(err, idempotent.ErrLost):
 		return false, failed.reason
 	default: // the store failed, or the claim was lost and the handler's context cancelled for that
-		return false, &attempt.Uncharged{Reason: err}
+		return false, &attempt.Cut{Reason: err}
 	}
 }
 

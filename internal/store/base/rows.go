@@ -83,7 +83,7 @@ func (c byPlace) Less(i, j int) bool {
 func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
 	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount,
-		&s.AbandonedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+		&s.AbandonedCount, &s.InterruptedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
 	s.Lane = lane.Lane()
 	return err
 }
@@ -112,13 +112,13 @@ func ByID(rows []IdentifiedState) map[string]store.State {
 }
 
 // RefColumns are the columns that ScanRef scans.
-const RefColumns = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, lane_handler, lane_key`
+const RefColumns = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, lane_handler, lane_key`
 
 // ScanRef scans a status at its version.
 func ScanRef(rows *sql.Rows, r *store.Ref) error {
 	var lane LaneColumns
 	err := rows.Scan(&r.StatusID, &r.MessageNumber, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount,
-		&r.AbandonedCount, &lane.Handler, &lane.Key)
+		&r.AbandonedCount, &r.InterruptedCount, &lane.Handler, &lane.Key)
 	r.Lane = lane.Lane()
 	return err
 }

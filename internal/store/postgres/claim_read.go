@@ -71,7 +71,7 @@ type claimRow struct {
 	handlerKey, transportName, messageType, source, contentType, properties repeated
 	namespace                                                               repeated
 	version                                                                 int64
-	errorCount, abandonedCount, requeuedCount                               int
+	errorCount, abandonedCount, interruptedCount, requeuedCount             int
 	createdAt, due, receivedAt                                              pgtype.Timestamptz
 	laneHandler, laneKey                                                    pgtype.Int8
 	number                                                                  int64
@@ -81,7 +81,8 @@ type claimRow struct {
 // targets returns the scan targets in the order of claimResultSQL.
 func (r *claimRow) targets() []any {
 	return []any{
-		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.errorCount, &r.abandonedCount, &r.requeuedCount,
+		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.errorCount, &r.abandonedCount, &r.interruptedCount,
+		&r.requeuedCount,
 		&r.createdAt, &r.due,
 		&r.laneHandler, &r.laneKey,
 		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties,
@@ -94,7 +95,7 @@ func (r *claimRow) claim() store.Claim {
 		Ref: store.Ref{
 			StatusID: uuid.UUID(r.id.Bytes).String(), MessageNumber: r.number, MessageID: r.messageID,
 			HandlerKey: r.handlerKey.text, Version: r.version,
-			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount,
+			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount, InterruptedCount: r.interruptedCount,
 			Lane: base.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
 		},
 		RequeuedCount: r.requeuedCount, CreatedAt: r.createdAt.Time.UTC(), Due: r.due.Time.UTC(),

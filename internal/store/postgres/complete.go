@@ -47,7 +47,8 @@ FROM unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text[])) WIT
 // completedSQL takes the time of completion from the database's clock, because cleanup judges age by
 // that clock. A test's clock counts instead of it.
 const completedSQL = `completed_at = COALESCE({latest}, $1::timestamptz), outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
-	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = s.version + 1`
+	next_attempt_at = NULL, abandoned_count = 0, interrupted_count = 0, is_poisoned = false, is_waiting = false,
+	holds_lane = false, version = s.version + 1`
 
 // currentSQL uses handler_statuses_open. For the sub-selects, see completionsSQL.
 const currentSQL = `

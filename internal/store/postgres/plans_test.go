@@ -131,8 +131,8 @@ func TestPostgresPlans(t *testing.T) {
 			500},
 		{"completeOneSQL", completeOneSQL, []any{now, ids[0], versions[0], "processed"}, []string{statusID}, 2},
 		{"currentSQL", currentSQL, []any{ids, versions}, []string{statusID}, 300},
-		{"settleSQL", settleSQL, []any{ids, versions, counts, counts, errors, times, flags, errors, times}, []string{statusID}, 300},
-		{"settleUnlockedSQL", settleUnlockedSQL, []any{ids, versions, counts, counts, errors, times, flags, errors, times},
+		{"settleSQL", settleSQL, []any{ids, versions, counts, counts, errors, times, flags, errors, times, counts}, []string{statusID}, 300},
+		{"settleUnlockedSQL", settleUnlockedSQL, []any{ids, versions, counts, counts, errors, times, flags, errors, times, counts},
 			[]string{statusID}, 500},
 		{"statesSQL", statesSQL, []any{messages, keys}, []string{byMessage}, 300},
 		{"lockStateSQL", lockStateSQL, []any{messages, keys}, []string{byMessage}, 300},
@@ -254,7 +254,7 @@ func TestFullBatchesReadTheirRowsOnly(t *testing.T) {
 	}
 	counts, flags := make([]int32, batch), make([]bool, batch)
 	texts, times := make([]*string, batch), make([]*time.Time, batch)
-	settled := []any{ids, versions, counts, counts, texts, times, flags, texts, times}
+	settled := []any{ids, versions, counts, counts, texts, times, flags, texts, times, counts}
 	for _, analyzed := range []bool{false, true} {
 		if analyzed {
 			require.NoError(t, x.db.Exec(`ANALYZE inbox_messages, inbox_handler_statuses`).Error)

@@ -32,7 +32,7 @@ const isDueSQL = isPendingSQL + ` AND COALESCE(next_attempt_at, created_at) <= ?
 
 const isPendingSQL = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL`
 
-const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
+const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`
 
 // anyDueSQL reports by the due index whether a key has due rows. It runs before and outside of the
@@ -56,7 +56,7 @@ LIMIT 1`
 
 // siblingsSQL uses the primary key.
 const siblingsSQL = `
-SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.lane_handler, s.lane_key,
+SELECT s.message_number, s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.interrupted_count, s.lane_handler, s.lane_key,
 	s.processing_started_at IS NOT NULL, s.is_poisoned, s.completed_at IS NOT NULL, s.outcome
 FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = k.value
 WHERE s.handler_key IN (SELECT value FROM json_each(?2))
@@ -130,7 +130,7 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var lane base.LaneColumns
 	c.Message = new(models.Message)
 	err := rows.Scan(append([]any{&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
-		&c.AbandonedCount, &c.RequeuedCount, &created, &due,
+		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &created, &due,
 		&lane.Handler, &lane.Key}, more...)...)
 	c.Message.Number = models.MessageNumber(c.MessageNumber)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()

@@ -26,7 +26,7 @@ WHERE ` + base.OpenSQL + ` AND {statuses}.id = c.id AND {statuses}.version = c.v
 RETURNING id, version`
 
 const completedSQL = `completed_at = ?1, outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
-	next_attempt_at = NULL, abandoned_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
+	next_attempt_at = NULL, abandoned_count = 0, interrupted_count = 0, is_poisoned = false, is_waiting = false, holds_lane = false, version = {statuses}.version + 1`
 
 func (s *Store) Complete(
 	ctx context.Context, completions []store.Completion, at time.Time, _ store.Locked,

@@ -12,7 +12,7 @@ import (
 
 // settleSQL uses the index on open statuses. A poisoned row has no next attempt.
 var settleSQL = `
-UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count,
+UPDATE {statuses} SET error_count = c.error_count, abandoned_count = c.abandoned_count, interrupted_count = c.interrupted_count,
 	last_error = COALESCE(c.last_error, {statuses}.last_error),
 	fingerprint = COALESCE(c.fingerprint, {statuses}.fingerprint), is_poisoned = c.poisoned,
 	next_attempt_at = CASE WHEN c.poisoned THEN NULL ELSE c.next_attempt_at END,
@@ -23,7 +23,8 @@ FROM (
 	SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version, json_extract(value, '$[2]') AS error_count,
 		json_extract(value, '$[3]') AS abandoned_count, json_extract(value, '$[4]') AS last_error,
 		json_extract(value, '$[5]') AS next_attempt_at, json_extract(value, '$[6]') AS poisoned,
-		json_extract(value, '$[7]') AS fingerprint, json_extract(value, '$[8]') AS failed_at
+		json_extract(value, '$[7]') AS fingerprint, json_extract(value, '$[8]') AS failed_at,
+		json_extract(value, '$[9]') AS interrupted_count
 	FROM json_each(?1)
 ) AS c
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND ` + base.OpenSQL + `
@@ -40,11 +41,11 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement, _ st
 	if len(settlements) == 0 {
 		return applied, nil
 	}
-	rows, index := make([][9]any, len(settlements)), make(map[versioned]int, len(settlements))
+	rows, index := make([][10]any, len(settlements)), make(map[versioned]int, len(settlements))
 	for i, each := range settlements {
 		text, named := base.Failure(each)
-		rows[i] = [9]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, text,
-			storedTime(each.NextAttemptAt), each.Poisoned, named, nil}
+		rows[i] = [10]any{each.StatusID, each.Version, each.ErrorCount, each.AbandonedCount, text,
+			storedTime(each.NextAttemptAt), each.Poisoned, named, nil, each.InterruptedCount}
 		if !each.FailedAt.IsZero() {
 			rows[i][8] = storedTime(&each.FailedAt)
 		}

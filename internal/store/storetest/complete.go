@@ -21,7 +21,7 @@ var completeTests = []test{
 		s.accept(message("m1", "mail"))
 		text := "no luck"
 		failed := settlement(s.claim(noon, 1, "mail")[0])
-		failed.ErrorCount, failed.AbandonedCount, failed.LastError = 3, 2, &text
+		failed.ErrorCount, failed.AbandonedCount, failed.InterruptedCount, failed.LastError = 3, 2, 1, &text
 		s.settle(failed)
 		at := noon.Add(time.Minute)
 		s.complete(at, s.claimAs(s.worker("mail"), noon, 1, "mail")...)
@@ -31,7 +31,7 @@ var completeTests = []test{
 		require.Nil(s, row.ProcessingStartedAt)
 		require.Nil(s, row.WorkerID)
 		require.Nil(s, row.NextAttemptAt)
-		require.Zero(s, row.AbandonedCount)
+		require.Zero(s, row.AbandonedCount+row.InterruptedCount)
 		require.Equal(s, 3, row.ErrorCount)
 		require.Equal(s, text, *row.LastError)
 		require.EqualValues(s, 5, row.Version)
@@ -181,11 +181,13 @@ var settleTests = []test{
 		s.accept(message("m1", "mail"))
 		next, text := noon.Add(time.Minute), "boom"
 		failed := settlement(s.claimAs(s.worker("mail"), noon, 1, "mail")[0])
-		failed.ErrorCount, failed.AbandonedCount, failed.LastError, failed.NextAttemptAt = 4, 2, &text, &next
+		failed.ErrorCount, failed.AbandonedCount, failed.InterruptedCount = 4, 2, 7
+		failed.LastError, failed.NextAttemptAt = &text, &next
 		s.settle(failed)
 		row := s.status("m1", "mail")
 		require.Equal(s, 4, row.ErrorCount)
 		require.Equal(s, 2, row.AbandonedCount)
+		require.Equal(s, 7, row.InterruptedCount)
 		require.Equal(s, text, *row.LastError)
 		require.Equal(s, next, row.NextAttemptAt.UTC())
 		require.Nil(s, row.ProcessingStartedAt)
@@ -195,6 +197,7 @@ var settleTests = []test{
 		claim := s.claim(next, 1, "mail")[0]
 		require.Equal(s, 4, claim.ErrorCount)
 		require.Equal(s, 2, claim.AbandonedCount)
+		require.Equal(s, 7, claim.InterruptedCount)
 		require.EqualValues(s, 4, claim.Version)
 	}},
 	{"poisoned: waits for no attempt", func(s *suite) {

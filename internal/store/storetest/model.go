@@ -195,12 +195,13 @@ func givenBack(row models.HandlerStatus) models.HandlerStatus {
 }
 
 // complete completes a status. error_count and last_error stay as history (contract 5.5), and a
-// finished attempt resets abandoned_count (contract 5.9).
+// finished attempt resets the counts of those that did not finish (contract 5.7, 5.9).
 func (m *model) complete(c store.Completion, at time.Time) bool {
 	row, ok := m.current(c.StatusID, c.Version)
 	if ok {
 		row = givenBack(row)
-		row.CompletedAt, row.Outcome, row.AbandonedCount, row.IsPoisoned = &at, c.Outcome, 0, false
+		row.CompletedAt, row.Outcome, row.IsPoisoned = &at, c.Outcome, false
+		row.AbandonedCount, row.InterruptedCount = 0, 0
 		m.rows[row.ID] = row
 	}
 	return ok
@@ -211,7 +212,8 @@ func (m *model) settle(s store.Settlement) bool {
 	row, ok := m.current(s.StatusID, s.Version)
 	if ok {
 		row = givenBack(row)
-		row.ErrorCount, row.AbandonedCount, row.IsPoisoned = s.ErrorCount, s.AbandonedCount, s.Poisoned
+		row.ErrorCount, row.AbandonedCount, row.InterruptedCount = s.ErrorCount, s.AbandonedCount, s.InterruptedCount
+		row.IsPoisoned = s.Poisoned
 		if s.LastError != nil {
 			named := fingerprint.Of(row.HandlerKey, *s.LastError)
 			row.LastError, row.Fingerprint = s.LastError, &named

@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}handler_statuses" (
     "created_at" timestamptz NOT NULL,
     "error_count" integer NOT NULL DEFAULT 0,
     "abandoned_count" integer NOT NULL DEFAULT 0,
+    "interrupted_count" integer NOT NULL DEFAULT 0,
     "requeued_count" integer NOT NULL DEFAULT 0,
     "message_id" varchar(200) NOT NULL,
     "handler_key" varchar(200) NOT NULL,
@@ -88,7 +89,7 @@ CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_unpublished" ON ${schema}"
 -- What fails alike: the groups of a handler key, and the rows of a group. Of a row
 -- that never failed nothing is here, so handling it does not touch this index. Nor of
 -- one that was retried, which keeps its fingerprint and is in no group until it fails.
-CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_failures" ON ${schema}"${prefix}handler_statuses" ("handler_key", "fingerprint", "id") WHERE "completed_at" IS NULL AND "fingerprint" IS NOT NULL AND ("is_poisoned" OR "error_count" + "abandoned_count" > 0);
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_failures" ON ${schema}"${prefix}handler_statuses" ("handler_key", "fingerprint", "id") WHERE "completed_at" IS NULL AND "fingerprint" IS NOT NULL AND ("is_poisoned" OR "error_count" + "abandoned_count" + "interrupted_count" > 0);
 
 -- Who is first in a lane. Poisoned rows stand apart: where lanes skip them they
 -- may be many.
