@@ -325,7 +325,7 @@ func TestBadInputHasItsOwnError(t *testing.T) {
 		require.ErrorIs(t, err, ops.ErrBadInput, "everything")
 		_, err = r.ops.RetryMatching(ctx, ada, ops.Filter{Type: "t", States: []ops.State{ops.StatePending}}, ops.Bulk{})
 		require.ErrorIs(t, err, ops.ErrBadInput)
-		_, err = r.ops.DiscardMatching(ctx, ada, ops.Filter{Type: "t", States: []ops.State{ops.StateFailing}}, ops.Bulk{})
+		_, err = r.ops.DiscardMatching(ctx, ada, ops.Filter{Type: "t", States: []ops.State{ops.StateProcessing}}, ops.Bulk{})
 		require.ErrorIs(t, err, ops.ErrBadInput)
 		_, err = r.ops.DiscardMatching(ctx, ada, ops.Filter{Type: "t"}, ops.Bulk{ChunkSize: 1001})
 		require.ErrorIs(t, err, ops.ErrBadInput)
