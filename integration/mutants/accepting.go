@@ -78,7 +78,7 @@ var acceptingMutants = []mutant{
 		Name:    "a record with many events is stored in part",
 		Why:     "its offset is committed and the rest of it is lost (contract 7.2)",
 		Package: "acceptor",
-		In:      "intake.persistInParts",
+		In:      "intake.persistMessages",
 		Old:     "if to ==",
 		New:     "if to <=",
 		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsIsStoredInItsOrder$"},
