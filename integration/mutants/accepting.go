@@ -79,8 +79,8 @@ var acceptingMutants = []mutant{
 		Why:     "its offset is committed and the rest of it is lost (contract 7.2)",
 		Package: "acceptor",
 		In:      "intake.persistMessages",
-		Old:     "if to ==",
-		New:     "if to <=",
+		Old:     "if to == len(",
+		New:     "if to <= len(",
 		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsIsStoredInItsOrder$"},
 	},
 	{
