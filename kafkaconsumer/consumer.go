@@ -223,6 +223,7 @@ func (c *Consumer) Health() Health {
 	if session != nil {
 		h.BufferedBytes = session.buffer.Bytes()
 		h.Partitions = c.partitionHealth(session)
+		h.AssignmentErr = session.refused.err()
 	}
 	return h
 }

@@ -150,7 +150,11 @@ func deliver(
 		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
 	held := buffer.NewHold()
-	run := &responseReader{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: aborted},
+	var list []byte
+	for _, a := range aborted {
+		list = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(list, uint64(a.ProducerID)), uint64(a.FirstOffset))
+	}
+	run := &responseReader{fetcher: f, held: held, response: &kafkawire.Response{Records: content, Aborted: list},
 		wanted: wanted, next: wanted, chunk: &chunk{partition: f.partition}}
 	d.err = run.run()
 	held.End()

@@ -163,10 +163,10 @@ func (c *Consumer) consume(topics []string) {
 		ended := make(chan struct{})
 		gen.Start(func(ctx context.Context) {
 			defer close(ended)
-			s := newSession(c, gen, ctx, leader.take())
+			s := newSession(c, gen, ctx, leader.take(), c.existingOf(ctx, gen.Assignments))
 			c.joined(s)
 			s.run(func(ctx context.Context, end func()) {
-				if c.watch(ctx, topics, s.assigned, end) {
+				if c.watch(ctx, topics, s, end) {
 					cancel()
 					leave()
 				}
@@ -221,11 +221,11 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 // then has to leave and join with the new list. It compares names, since one topic may appear while
 // another disappears. On the group's leader, which assigned the partitions that it knew of, it also
 // polls for added partitions and ends the session: only when the leader joins again does the group
-// rebalance.
+// rebalance. It ends, too, once a partition exists that the session has refused.
 //
 // We do not use kafka-go's own watch. It creates the topics that it asks for, misses topics that do
 // not exist at first, and one missing topic keeps it from seeing changes of all others.
-func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[string]int, end func()) (changed bool) {
+func (c *Consumer) watch(ctx context.Context, topics []string, s *session, end func()) (changed bool) {
 	gone := 0
 	for routine.Sleep(ctx, c.cfg.WatchInterval) {
 		existing, err := c.existingTopics(ctx)
@@ -248,6 +248,12 @@ func (c *Consumer) watch(ctx context.Context, topics []string, assigned map[stri
 			continue
 		}
 		gone = 0
+		if s.refused.exists(existing) {
+			c.log.Info("inbox: partitions that were assigned before they were known exist now, joining again")
+			end()
+			return false
+		}
+		assigned := s.assigned
 		for _, topic := range topics {
 			if assigned != nil && existing[topic] > assigned[topic] {
 				c.log.Info("inbox: topic has more partitions than are assigned, joining again",
@@ -329,4 +335,66 @@ func (c *Consumer) existingPartitions() []kafka.Partition {
 		}
 	}
 	return partitions
+}
+
+// existingOf returns the number of partitions of each topic, as soon as they include all that are assigned, or once it
+// has asked for them for long enough that the brokers must know them. Nil means that ctx ended first.
+func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafka.PartitionAssignment) map[string]int {
+	retry := backoff{first: fetchBackoffFirst, most: metadataTTL}
+	for deadline := time.Now().Add(2 * metadataTTL); ; {
+		existing, err := c.existingTopics(ctx)
+		if err == nil && (refuse(assignments, existing) == nil || time.Now().After(deadline)) {
+			return existing
+		}
+		if err != nil && ctx.Err() == nil {
+			c.grouping.Begin(nil, c.cfg.explain(err))
+		}
+		if !retry.wait(ctx) {
+			return nil
+		}
+	}
+}
+
+// refusal holds the partitions that a member was assigned and that do not exist, by topic: those numbers that are too
+// high. Who may join the group can lead it, and can assign anything.
+type refusal map[string][]int
+
+// refuse returns the assigned partitions that do not exist, nil if all do.
+func refuse(assignments map[string][]kafka.PartitionAssignment, existing map[string]int) (r refusal) {
+	for topic, assigned := range assignments {
+		for _, a := range assigned {
+			if a.ID >= 0 && a.ID < existing[topic] {
+				continue
+			}
+			if r == nil {
+				r = refusal{}
+			}
+			r[topic] = append(r[topic], a.ID)
+		}
+	}
+	return r
+}
+
+// exists reports whether one of the partitions exists by now.
+func (r refusal) exists(existing map[string]int) bool {
+	for topic, ids := range r {
+		if slices.ContainsFunc(ids, func(id int) bool { return id >= 0 && id < existing[topic] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// err describes the refused partitions, nil if there are none.
+func (r refusal) err() error {
+	n, first := 0, ""
+	for topic, ids := range r {
+		n += len(ids)
+		first = fmt.Sprintf("%s/%d", brief.Name(topic), ids[0])
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("the group's leader has assigned %d partitions that do not exist, such as %s: they are not read; "+
+		"check who may join the group", n, first)
 }

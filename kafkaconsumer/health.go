@@ -47,6 +47,8 @@ type Health struct {
 	// ClusterErr is why the known brokers, topics and leaders are not refreshed: an answer was
 	// refused (contract 7.2). It is nil while refreshing works.
 	ClusterErr error
+	// AssignmentErr says that assigned partitions are not read, because they do not exist (contract 7.2).
+	AssignmentErr error
 	// MissingTopics are configured and do not exist. The others are consumed.
 	MissingTopics []string
 	// DeniedTopics are configured, but this client may not see them. Brokers do not tell it whether
@@ -87,6 +89,9 @@ func (h Health) Err() error {
 	if h.ClusterErr != nil && h.GroupErr == nil {
 		const what = "group %q: what is known of the cluster cannot be refreshed: %w"
 		problems = append(problems, fmt.Errorf(what, h.GroupID, h.ClusterErr))
+	}
+	if h.AssignmentErr != nil {
+		problems = append(problems, fmt.Errorf("group %q: %w", h.GroupID, h.AssignmentErr))
 	}
 	if len(h.MissingTopics) > 0 {
 		problems = append(problems, fmt.Errorf("topics %q do not exist", h.MissingTopics))

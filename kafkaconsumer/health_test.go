@@ -45,7 +45,7 @@ func TestBetweenGenerationsAConsumerHasNotCaughtUp(t *testing.T) {
 	require.False(t, c.Health().CaughtUp(), "before the start")
 	c.setState(StateJoining)
 	require.False(t, c.Health().CaughtUp())
-	s := newSession(c, &kafka.Generation{}, t.Context(), nil)
+	s := newSession(c, &kafka.Generation{}, t.Context(), nil, nil)
 	c.joined(s)
 	require.True(t, c.Health().CaughtUp(), "a member without partitions")
 	s.end()

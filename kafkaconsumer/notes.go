@@ -54,6 +54,9 @@ func (c *Consumer) joined(s *session) {
 	c.log.Info("inbox: kafka consumer joined its group", zap.String(telemetry.FieldMember, s.gen.MemberID),
 		zap.Int32(telemetry.FieldGeneration, s.gen.ID),
 		zap.Int(telemetry.FieldPartitions, len(s.partitions)))
+	if err := s.refused.err(); err != nil {
+		c.log.Error("inbox: assigned partitions are refused", zap.String(telemetry.FieldGroup, c.cfg.GroupID), zap.Error(err))
+	}
 }
 
 // left records the end of a generation and, in the same step, that the consumer is joining.

@@ -70,6 +70,8 @@ type chunk struct {
 	// next is the offset to continue at once the chunk is accepted.
 	next  int64
 	bytes int
+	// messages counts those of the records. A record without messages counts as one.
+	messages int
 	// run is that of the partition when the chunk was fetched.
 	run int
 	// skipping, if not nil, means that the chunk has one record, which an operator skips.

@@ -24,8 +24,9 @@ type responseReader struct {
 	aborted *kafkawire.Aborted
 
 	chunk *chunk
-	// count is the number of records in the batch that is being read.
-	count int
+	// count is the number of records in the batch that is being read. messages counts what was made of
+	// them.
+	count, messages int
 	// next is the offset after what is in chunk or passed. sent is the offset up to which the
 	// worker has been given chunks.
 	next, sent int64
@@ -34,7 +35,10 @@ type responseReader struct {
 // run delivers all batches. Batches before an error are delivered too.
 func (d *responseReader) run() error {
 	d.sent = d.wanted
-	d.aborted = kafkawire.NewAborted(d.response.Aborted)
+	var ok bool
+	if d.aborted, ok = kafkawire.NewAborted(d.fetcher.partition.ctx, d.response, d.held); !ok {
+		return d.fetcher.partition.ctx.Err()
+	}
 	d.note(d.wanted)
 	err := d.batches()
 	// Pass hidden records too: otherwise the lag would never reach zero.
@@ -121,14 +125,29 @@ func (d *responseReader) batch(b kafkawire.Batch) (err error) {
 	defer d.held.GiveBack(held)
 	if b.Control {
 		err = d.aborted.ReadControl(b, content)
+	} else if b.Count > mostMessages {
+		err = tooManyMessages(b)
 	} else if err = b.Walk(content, 0, nil); err == nil {
-		d.count = b.Count
-		err = b.Walk(content, f.cfg.Decoder.HeaderLimit(), d.add)
+		d.count, d.messages = b.Count, 0
+		err = b.Walk(content, f.cfg.Decoder.HeaderLimit(), func(r envelope.Record) error {
+			if d.messages >= mostMessages {
+				return tooManyMessages(b)
+			}
+			return d.add(r)
+		})
 	}
 	if err == nil {
 		d.next = max(d.next, b.Last+1)
 	}
 	return err
+}
+
+// mostMessages bounds the messages of a batch: a few bytes can decompress to any number of small
+// records, and each of them to many events.
+const mostMessages = 250_000
+
+func tooManyMessages(b kafkawire.Batch) error {
+	return fmt.Errorf("%w: the batch at offset %d has more than %d messages", ErrUnreadable, b.Base, mostMessages)
 }
 
 // add puts a record into the chunk.
@@ -139,7 +158,7 @@ func (d *responseReader) add(r envelope.Record) (err error) {
 	f := d.fetcher
 	r.Topic, r.Partition = f.partition.topic, f.partition.id
 	size := r.Size()
-	if len(d.chunk.received) > 0 && (len(d.chunk.received) >= f.cfg.BatchRecords || d.chunk.bytes+
+	if len(d.chunk.received) > 0 && (d.chunk.messages >= f.cfg.BatchRecords || d.chunk.bytes+
 		size > f.cfg.BatchBytes) && !d.flush(r.Offset) {
 		return f.partition.ctx.Err()
 	}
@@ -161,6 +180,9 @@ func (d *responseReader) add(r envelope.Record) (err error) {
 	size = received.Size()
 	d.chunk.received = append(d.chunk.received, received)
 	d.chunk.bytes += size
+	n := max(len(received.Messages), 1)
+	d.chunk.messages += n
+	d.messages += n
 	d.next = r.Offset + 1
 	if d.chunk.skipping != nil {
 		defer func() {

@@ -25,6 +25,8 @@ type session struct {
 	// assigned is how many partitions of each topic this member assigned as the group's leader, nil
 	// if another member leads.
 	assigned map[string]int
+	// refused are assigned partitions that do not exist.
+	refused refusal
 	// resumed means that one of its partitions had a committed offset.
 	resumed bool
 
@@ -36,12 +38,24 @@ type session struct {
 	cancelAccept context.CancelFunc
 }
 
-func newSession(c *Consumer, gen *kafka.Generation, genCtx context.Context, assigned map[string]int) *session {
+func newSession(
+	c *Consumer, gen *kafka.Generation, genCtx context.Context, assigned, existing map[string]int,
+) *session {
 	s := &session{consumer: c, gen: gen, assigned: assigned, buffer: kafkawire.NewBudget(c.cfg.BufferBytes)}
+	if existing != nil {
+		s.refused = refuse(gen.Assignments, existing)
+	}
 	s.ctx, s.end = context.WithCancel(genCtx)
 	s.acceptCtx, s.cancelAccept = context.WithCancel(c.hardCtx)
 	for topic, assigned := range gen.Assignments {
+		unknown := map[int]bool{}
+		for _, id := range s.refused[topic] {
+			unknown[id] = true
+		}
 		for _, a := range assigned {
+			if unknown[a.ID] {
+				continue
+			}
 			p := newPartition(s.ctx, topic, a.ID, a.Offset)
 			p.clock, p.readCommitted, p.assignedAt = c.clock, c.cfg.Isolation == ReadCommitted, c.clock.Now()
 			s.partitions = append(s.partitions, p)

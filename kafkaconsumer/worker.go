@@ -113,9 +113,9 @@ func (w *worker) drop() {
 // nil when ctx ends.
 func (w *worker) gather(ctx context.Context) []*chunk {
 	var (
-		batch          []*chunk
-		records, bytes int
-		linger         <-chan time.Time
+		batch           []*chunk
+		messages, bytes int
+		linger          <-chan time.Time
 	)
 	for {
 		c := w.carry
@@ -136,14 +136,14 @@ func (w *worker) gather(ctx context.Context) []*chunk {
 			w.carry = c
 			return nil
 		}
-		if len(batch) > 0 && (records+len(c.received) > w.cfg.BatchRecords || bytes+c.bytes > w.cfg.BatchBytes) {
+		if len(batch) > 0 && (messages+c.messages > w.cfg.BatchRecords || bytes+c.bytes > w.cfg.BatchBytes) {
 			w.carry = c
 			return batch
 		}
 		batch = append(batch, c)
-		records += len(c.received)
+		messages += c.messages
 		bytes += c.bytes
-		if records >= w.cfg.BatchRecords || bytes >= w.cfg.BatchBytes {
+		if messages >= w.cfg.BatchRecords || bytes >= w.cfg.BatchBytes {
 			return batch
 		}
 		if linger == nil {

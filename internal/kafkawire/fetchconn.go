@@ -217,7 +217,8 @@ type Response struct {
 	// throttle is how long the broker reads no more requests.
 	throttle                            time.Duration
 	HighWatermark, LastStable, LogStart int64
-	Aborted                             []fetch.ResponseTransaction
+	// Aborted is the list of aborted transactions as it came: see NewAborted.
+	Aborted []byte
 	// Records holds batches, the last of which may be cut off.
 	Records []byte
 }
@@ -275,9 +276,11 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 	if version >= 5 {
 		r.LogStart = c.int64()
 	}
-	for range c.count(16) {
-		r.Aborted = append(r.Aborted, fetch.ResponseTransaction{ProducerID: c.int64(), FirstOffset: c.int64()})
+	n := c.count(abortedSize)
+	if n > mostAborted {
+		return nil, fmt.Errorf("%w: the answer lists %d aborted transactions, of %d at most", ErrUnreadable, n, mostAborted)
 	}
+	r.Aborted = c.take(abortedSize * int64(n))
 	if version >= 11 {
 		c.int32() // we only read from the leader
 	}

@@ -1,46 +1,70 @@
 package kafkawire
 
 import (
+	"cmp"
+	"context"
 	"fmt"
-	"sort"
-
-	"github.com/segmentio/kafka-go/protocol/fetch"
+	"math"
+	"slices"
 
 	"github.com/gorm-inbox/inbox/envelope"
+)
+
+const (
+	// abortedSize is the size of an aborted transaction in a response: producer and first offset.
+	abortedSize = 16
+	// mostAborted bounds the list. Each of them has left a marker in the log, so a real one is far shorter.
+	mostAborted = 1 << 20
 )
 
 // Aborted holds the aborted transactions of one response, each identified by its producer and its
 // first offset. A transaction ends with its marker. Brokers send the list only with read_committed.
 type Aborted struct {
-	byProducer map[int64][]int64 // first offsets, ascending
+	// list is sorted by producer and offset.
+	list []transaction
+	// ended holds, by producer, the offset up to which its transactions are over.
+	ended map[int64]int64
 }
 
-// NewAborted returns the aborted transactions of a response's list.
-func NewAborted(list []fetch.ResponseTransaction) *Aborted {
-	a := &Aborted{byProducer: map[int64][]int64{}}
-	for _, t := range list {
-		a.byProducer[t.ProducerID] = append(a.byProducer[t.ProducerID], t.FirstOffset)
-	}
-	for _, offsets := range a.byProducer {
-		sort.Slice(offsets, func(i, j int) bool { return offsets[i] < offsets[j] })
-	}
-	return a
+type transaction struct{ producer, first int64 }
+
+func (t transaction) compare(with transaction) int {
+	return cmp.Or(cmp.Compare(t.producer, with.producer), cmp.Compare(t.first, with.first))
 }
 
-// Covers reports whether a transactional batch belongs to an aborted transaction.
+// NewAborted returns the aborted transactions of a response, whose memory it takes from the budget. It
+// returns false if ctx ends first.
+func NewAborted(ctx context.Context, r *Response, h *Hold) (*Aborted, bool) {
+	n := len(r.Aborted) / abortedSize
+	if n > 0 && !h.Take(ctx, n*abortedSize) {
+		return nil, false
+	}
+	a := &Aborted{list: make([]transaction, n), ended: map[int64]int64{}}
+	c := cursor{rest: r.Aborted}
+	for i := range a.list {
+		a.list[i] = transaction{producer: c.int64(), first: c.int64()}
+	}
+	slices.SortFunc(a.list, transaction.compare)
+	return a, true
+}
+
+// Covers reports whether a transactional batch belongs to an aborted transaction: one of its producer
+// that began at the batch or before, after the last one that is over.
 func (a *Aborted) Covers(producer, base int64) bool {
-	offsets := a.byProducer[producer]
-	return len(offsets) > 0 && offsets[0] <= base
+	from := int64(math.MinInt64)
+	if ended, some := a.ended[producer]; some {
+		from = ended + 1
+	}
+	i, _ := slices.BinarySearchFunc(a.list, transaction{producer, from}, transaction.compare)
+	return i < len(a.list) && a.list[i].producer == producer && a.list[i].first <= base
 }
 
 // end removes what the marker at offset aborts. A producer has one transaction at a time, so
 // everything of it that began before the marker is over.
 func (a *Aborted) end(producer, offset int64) {
-	offsets := a.byProducer[producer]
-	for len(offsets) > 0 && offsets[0] <= offset {
-		offsets = offsets[1:]
+	if ended, some := a.ended[producer]; !some || offset > ended {
+		a.ended[producer] = offset
 	}
-	a.byProducer[producer] = offsets
 }
 
 // ReadControl processes the markers at the ends of transactions. The key of a control record is a
