@@ -3,6 +3,8 @@ package inbox
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -111,6 +113,11 @@ func sharedNamespaces(channels []*channel) map[string]string {
 	return shared
 }
 
+// namesIDs reports whether the channel's message IDs begin with its name.
+func (c *channel) namesIDs() bool {
+	return slices.ContainsFunc(c.kafka, func(cfg kafkaconsumer.Config) bool { return cfg.Decoder.ID.OfChannel() })
+}
+
 // namespaceProblems returns the errors in IDNamespace. A channel shares its IDs only if it declares so itself, so that
 // no other channel's declaration changes what it takes for a duplicate.
 func (c *channel) namespaceProblems(channels []*channel) []error {
@@ -142,6 +149,10 @@ func (c *channel) namespaceProblems(channels []*channel) []error {
 				problems = append(problems,
 					fmt.Errorf("channel %q is in %s mode and has namespace %q in common with channel %q, but cannot share IDs: give it a namespace of its own",
 						c.name, modeInline, name, other.name))
+			case other.idNamespace() == name && strings.HasPrefix(other.name, c.name+":") && c.namesIDs() && other.namesIDs():
+				problems = append(problems,
+					fmt.Errorf("channels %q and %q share namespace %q and begin their IDs with their names, so that %q could be an ID of both: rename one, or use another ID strategy",
+						c.name, other.name, name, other.name+":1"))
 			}
 		}
 	}

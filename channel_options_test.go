@@ -9,9 +9,11 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/acceptor"
+	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
 
 func having(set func(o *inbox.ChannelOptions)) inbox.ChannelOption {
@@ -117,4 +119,22 @@ func TestChannelHasPoliciesOfItsOwn(t *testing.T) {
 		}
 		require.Equal(t, map[string]bool{"lax": false, "strict": true, "own": false}, poisoned)
 	})
+}
+
+// Contract 4.4.
+func TestChannelsOfANamespaceCannotMakeTheSameIDOfDifferentKeys(t *testing.T) {
+	declare := func(second string, id envelope.IDStrategy) error {
+		channel := func(name, group string) inbox.Option {
+			return inbox.Channel(name, inbox.IDNamespace("shop"), inbox.On("t", nothing(group)),
+				inbox.Kafka(kafkaconsumer.Config{Brokers: []string{"b:1"}, Topics: []string{"t"}, GroupID: group,
+					Decoder: envelope.DecoderConfig{ID: id}}))
+		}
+		_, err := inbox.New("orders", fxtest.OpenDB(t), channel("a", "g"), channel(second, "h"))
+		return err
+	}
+	for _, id := range []envelope.IDStrategy{envelope.KafkaKey(), envelope.CorrelationID("")} {
+		require.ErrorContains(t, declare("a:b", id), `"a:b:1" could be an ID of both`)
+		require.NoError(t, declare("ab", id))
+	}
+	require.NoError(t, declare("a:b", envelope.HeaderID("id")))
 }

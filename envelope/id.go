@@ -17,6 +17,8 @@ type IDStrategy struct {
 	name string
 	// ofEvent means that the ID differs between the events of one batched record.
 	ofEvent bool
+	// ofChannel means that the ID begins with the channel's name and a colon.
+	ofChannel bool
 	// ofData means that it may need the message's data, and that only the function knows whether
 	// IDs differ.
 	ofData bool
@@ -42,6 +44,9 @@ type IDInput struct {
 // Err reports why the strategy cannot be used, such as a header without a name. It is nil if it
 // can.
 func (s IDStrategy) Err() error { return s.err }
+
+// OfChannel reports whether its IDs begin with the channel's name and a colon.
+func (s IDStrategy) OfChannel() bool { return s.ofChannel }
 
 // String names the strategy, for logs and error messages.
 func (s IDStrategy) String() string {
@@ -123,7 +128,7 @@ func CorrelationID(name string) IDStrategy {
 	if name == "" {
 		name = defaultCorrelationHeader
 	}
-	return IDStrategy{name: fmt.Sprintf("correlation ID header %q", name),
+	return IDStrategy{name: fmt.Sprintf("correlation ID header %q", name), ofChannel: true,
 		find: func(channel string, in IDInput) (string, error) {
 			value := header(in.Record.Headers, name)
 			if value == "" {
@@ -138,7 +143,7 @@ func CorrelationID(name string) IDStrategy {
 // for duplicates. Do not use it for binary keys either, because an ID must be text: encode those
 // with Func.
 func KafkaKey() IDStrategy {
-	return IDStrategy{name: "Kafka key", find: func(channel string, in IDInput) (string, error) {
+	return IDStrategy{name: "Kafka key", ofChannel: true, find: func(channel string, in IDInput) (string, error) {
 		if len(in.Record.Key) == 0 {
 			return "", fmt.Errorf("%w: the record has no key", ErrMissingID)
 		}
