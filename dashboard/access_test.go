@@ -268,11 +268,15 @@ func TestNamedOriginsMaySendForms(t *testing.T) {
 func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "smtp said 550", "m1")
+		clicked := ""
 		ask := func(site, mode, dest string) int {
 			q := r.request("GET", "message?id=m1", nil)
 			q.Header.Set("Sec-Fetch-Site", site)
 			q.Header.Set("Sec-Fetch-Mode", mode)
 			q.Header.Set("Sec-Fetch-Dest", dest)
+			if clicked != "" {
+				q.Header.Set("Sec-Fetch-User", clicked)
+			}
 			return r.do(q).Status
 		}
 		require.Equal(t, 403, ask("cross-site", "no-cors", "image"))
@@ -281,8 +285,10 @@ func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 		ahead := r.request("GET", "message?id=m1", nil)
 		ahead.Header.Set("Sec-Purpose", "prefetch;prerender")
 		require.Equal(t, 403, r.do(ahead).Status)
-		require.Empty(t, r.audit(), "an image elsewhere leaves no look in somebody's name")
-		require.Equal(t, 200, ask("cross-site", "navigate", "document"), "a link does")
+		require.Equal(t, 403, ask("cross-site", "navigate", "document"), "a script elsewhere goes to the page")
+		require.Empty(t, r.audit(), "another site leaves no row in a visitor's name")
+		clicked = "?1"
+		require.Equal(t, 200, ask("cross-site", "navigate", "document"), "a person's click on a link does")
 		require.Equal(t, []string{"admin@example.org view message m1"}, r.audit())
 	})
 }

@@ -63,17 +63,23 @@ func (g guard) sameOrigin(r *http.Request) bool {
 }
 
 // embedded reports whether the browser prefetches, or a page of another site loads this address as
-// a resource such as an image. Serving it would audit reads that no person made. Links from other
-// sites to pages are fine.
+// a resource such as an image, or goes to it without a person's click. Serving it would audit reads
+// that no person made. Links from other sites to pages are fine.
 func embedded(r *http.Request) bool {
 	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // requested again on use
 		return true
 	}
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "cross-site", "same-site":
-		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document" ||
+			r.Header.Get("Sec-Fetch-User") != "?1" && audited(r)
 	}
 	return false
+}
+
+// audited reports whether showing the page that a request asks for is audited.
+func audited(r *http.Request) bool {
+	return r.URL.Path == "/message" || r.URL.Path == "/rejected-message"
 }
 
 const (

@@ -41,16 +41,21 @@ func Several(dashboards map[string]*Dashboard) (http.Handler, error) {
 }
 
 // ServeHTTP serves the dashboard that the path names. A caller whom no dashboard knows gets the same
-// answer for every path, and so learns no name.
+// answer for every path. One whom only others know gets the same answer for it as for a name that does
+// not exist. So both learn no name.
 func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, path, below := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	if d := s.of[name]; d != nil {
 		if below {
 			path = "/" + path
 		}
-		if _, known := d.principalOf(r); known || len(s.seenBy(r)) > 0 {
+		if _, known := d.principalOf(r); known {
 			d.serve(w, at(r, path), s, name)
 			return
+		}
+		if len(s.seenBy(r)) > 0 {
+			// Someone of another dashboard gets the answer of a name that does not exist. The refusal is audited.
+			d.serve(&nowhere{}, at(r, path), s, name)
 		}
 	}
 	seen := s.seenBy(r)
@@ -74,6 +79,20 @@ func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusSeeOther)
 	}
 }
+
+// nowhere is a response that is not sent.
+type nowhere struct{ header http.Header }
+
+func (n *nowhere) Header() http.Header {
+	if n.header == nil {
+		n.header = http.Header{}
+	}
+	return n.header
+}
+
+func (n *nowhere) Write(b []byte) (int, error) { return len(b), nil }
+
+func (n *nowhere) WriteHeader(int) {}
 
 // at returns the request for another path.
 func at(r *http.Request, path string) *http.Request {

@@ -69,7 +69,8 @@ func TestSeveralDashboardsHaveASwitchAndEachItsAuthorizer(t *testing.T) {
 		}
 		require.Equal(t, "./orders/", as("ada", "/").Header.Get("Location"), "the first that knows her")
 		require.Equal(t, http.StatusNotFound, as("ada", "/nowhere/").Status)
-		require.Equal(t, http.StatusUnauthorized, as("ada", "/billing/").Status)
+		require.Equal(t, as("ada", "/nowhere/").Body, as("ada", "/billing/").Body, "she learns no name")
+		require.Equal(t, http.StatusNotFound, as("ada", "/billing/").Status)
 
 		page := as("grace", "/billing/message?id=m1").Body
 		require.Contains(t, page, `<a href="../billing/" aria-current="true">billing</a>`)
