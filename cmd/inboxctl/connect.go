@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"gorm.io/driver/postgres"
 	"gorm.io/driver/sqlite"
@@ -64,7 +65,12 @@ func (a *app) open(ctx context.Context, create bool) (*database, error) {
 	d := &database{DB: db, naming: a.naming(), pool: pool}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	if err := pool.PingContext(ctx); err != nil {
+	err = pool.PingContext(ctx)
+	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == "42704" {
+		// The server quotes the setting, which may be the end of a password that has a space.
+		err = misuse("the DSN sets something that the server does not know; if a value has a space, quote it")
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to %s: %w", kind, err), d.close())
 	}
 	return d, nil
@@ -91,8 +97,10 @@ func (a *app) dialector(create bool) (kind string, dialector gorm.Dialector, err
 }
 
 var (
-	dsnScheme  = regexp.MustCompile(`^(?i)(postgres|postgresql|file):`)
-	dsnKeyword = regexp.MustCompile(`^\s*[A-Za-z_]+\s*=`)
+	dsnScheme = regexp.MustCompile(`^(?i)(postgres|postgresql|file):`)
+	// dsnParameter is what a setting of PostgreSQL can be named.
+	dsnParameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)?$`)
+	dsnKeyword   = regexp.MustCompile(`^\s*[A-Za-z_]+\s*=`)
 	// dsnFile is strict, because errors name the file: a password must not be taken for one.
 	dsnFile = regexp.MustCompile(`^(\.{0,2}/|[\w.-]+(/[\w.-]+)*\.(db|sqlite3?)(\?|$))`)
 )
@@ -122,9 +130,22 @@ func (a *app) postgres() (gorm.Dialector, error) {
 	if _, err := url.Parse(a.dsn); err != nil && !dsnKeyword.MatchString(a.dsn) {
 		return nil, notURL()
 	}
-	config, err := pgx.ParseConfig(a.dsn)
+	dsn := a.dsn
+	if scheme, rest, isURL := strings.Cut(dsn, "://"); isURL && dsnScheme.MatchString(dsn) {
+		dsn = strings.ToLower(scheme) + "://" + rest // pgx takes other cases for keywords
+	}
+	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, misuse("the DSN: %s", afterQuote(err.Error()))
+		text := afterQuote(err.Error())
+		if strings.Contains(text, "keyword/value") { // it quotes the end of a value, which may be a password
+			return nil, misuse(unquotedSpace)
+		}
+		return nil, misuse("the DSN: %s", text)
+	}
+	for name := range config.RuntimeParams {
+		if !dsnParameter.MatchString(name) { // the same
+			return nil, misuse(unquotedSpace)
+		}
 	}
 	if strings.Contains(config.Host, "@") { // connection errors name the host, which here contains part of the password
 		return nil, notURL()
@@ -137,6 +158,8 @@ func (a *app) postgres() (gorm.Dialector, error) {
 	}
 	return postgres.New(postgres.Config{Conn: stdlib.OpenDB(*config)}), nil
 }
+
+const unquotedSpace = "the DSN is not of the form name=value name=value: quote a value with a space, as in password='a b'"
 
 // afterQuote removes the DSN that pgx puts at the start of its errors.
 func afterQuote(text string) string {

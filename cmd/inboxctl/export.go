@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -141,13 +142,24 @@ func (m member) cell() string {
 	case string(m.value) == "null":
 		return ""
 	case json.Unmarshal(m.value, &text) != nil:
-		return oneLine(string(m.value))
+		// In JSON the character itself is escaped.
+		return oneLine(formula.ReplaceAllStringFunc(string(m.value), func(found string) string {
+			last := len(found) - 1
+			return fmt.Sprintf(`%s\u%04x`, found[:last], found[last])
+		}))
 	}
 	if strings.ContainsAny(text[:min(1, len(text))], "=+-@") {
 		text = "'" + text
 	}
-	return oneLine(text)
+	return oneLine(formula.ReplaceAllStringFunc(text, func(found string) string {
+		last := len(found) - 1
+		return found[:last] + "'" + found[last:]
+	}))
 }
+
+// formula matches where a spreadsheet whose list separator is not the comma begins another cell with a formula. It
+// splits the line there, whatever quotes are around it.
+var formula = regexp.MustCompile(`[;\t|][ "']*[=+\-@]`)
 
 // exportList prints the statuses that match.
 func (a *app) exportList(ctx context.Context, o *ops.Ops, format string, filter ops.Filter, most int) error {

@@ -176,3 +176,17 @@ func TestExportCellsAreNoFormulas(t *testing.T) {
 	}
 	require.Equal(t, "-1.5", member{value: json.RawMessage("-1.5")}.cell())
 }
+
+func TestCellsHoldNoFormulaForASpreadsheet(t *testing.T) {
+	for value, want := range map[string]string{
+		`"=1+1"`:            "'=1+1",
+		`"a;=1+1"`:          "a;'=1+1",
+		`"a; \"=1+1"`:       `a; "'=1+1`,
+		`"a|@x"`:            "a|'@x",
+		`"a;b - c"`:         "a;b - c",
+		`["a;=1+1","b;-2"]`: `["a;\u003d1+1","b;\u002d2"]`,
+		`-5`:                "-5",
+	} {
+		require.Equal(t, want, member{value: json.RawMessage(value)}.cell(), value)
+	}
+}

@@ -40,6 +40,9 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 		"file:///nowhere/x.db?_auth_pass=hunter2&password=hunter2",
 		"host=127.0.0.1 port=1 user=postgres password='hunter2",
 		"host=127.0.0.1 port=x password=hunter2",
+		"host=127.0.0.1 port=1 password=a hunter2 b=c",
+		"host=" + strings.Replace(server.Host, ":", " port=", 1) + " user=postgres password=a hunter2=c",
+		"host=127.0.0.1 port=1 password=a hunter2",
 		"app:hunter2@tcp(127.0.0.1:3306)/orders",
 		"hunter2",
 	} {
@@ -65,6 +68,17 @@ func TestPasswordsAreNeverPrinted(t *testing.T) {
 			require.Equal(t, exitMisuse, out.code, "%v", args)
 			require.NotContains(t, out.out+out.errOut, secret, "%v", args)
 		}
+	}
+}
+
+// pgx reads only URLs in lower case, and takes others for keywords.
+func TestSchemeOfADSNMayBeInAnyCase(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.PostgresDSN(t)
+	_, rest, _ := strings.Cut(dsn, "://")
+	for _, scheme := range []string{"POSTGRES", "PostgreSQL"} {
+		out := runWith(t, t.Context(), map[string]string{dsnVariable: scheme + "://" + rest}, "", "migrate", "up", "--inbox", "shop")
+		require.Equal(t, exitDone, out.code, out.errOut)
 	}
 }
 
