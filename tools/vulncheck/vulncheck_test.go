@@ -27,11 +27,13 @@ func TestVulnerabilityThatTheCodeReachesFails(t *testing.T) {
 		database, code string
 		ok             bool
 		want           string
+		actions        string
 	}{
-		"reached":     {here, `strings.Title("a")`, false, "GO-2026-0001"},
-		"not reached": {here, `strings.ToUpper("a")`, true, ""},
-		"no database": {nowhere, `strings.Title("a")`, true, "vulncheck: NOT CHECKED, the database cannot be reached: "},
-		"bad code":    {here, `strings.Nothing("a")`, false, "undefined: strings.Nothing"},
+		"reached":                            {here, `strings.Title("a")`, false, "GO-2026-0001", ""},
+		"not reached":                        {here, `strings.ToUpper("a")`, true, "", ""},
+		"no database":                        {nowhere, `strings.Title("a")`, true, "!!!!!! vulncheck: NOT CHECKED, the database cannot be reached: ", ""},
+		"no database in the repository's CI": {nowhere, `strings.ToUpper("a")`, false, "NOT CHECKED", "true"},
+		"bad code":                           {here, `strings.Nothing("a")`, false, "undefined: strings.Nothing", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			module := write(t, map[string]string{
@@ -39,7 +41,7 @@ func TestVulnerabilityThatTheCodeReachesFails(t *testing.T) {
 				"main.go": "package main\n\nimport \"strings\"\n\nfunc main() { println(" + c.code + ") }\n",
 			})
 			command := exec.Command(filepath.Join("..", "..", "scripts", "vulncheck"), govulncheck(t), module)
-			command.Env = append(os.Environ(), c.database)
+			command.Env = append(os.Environ(), c.database, "GITHUB_ACTIONS="+c.actions)
 			output, err := command.CombinedOutput()
 			if (err == nil) != c.ok || !strings.Contains(string(output), c.want) {
 				t.Fatalf("%v, wanted ok=%v and %q in:\n%s", err, c.ok, c.want, output)
