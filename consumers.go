@@ -111,11 +111,18 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 	if c.mode == modeInbox {
 		return kafkaconsumer.New(c.name, cfg, ib.acceptor, ib.log, ib.cfg.clock)
 	}
-	// Direct deduplicates nothing, so coordinates will do as an ID. Inline leaves a missing ID to the receiver: with
-	// coordinates it would remember an ID that no resent copy has.
-	cfg.Decoder.AllowMissingID = c.mode == modeDirect
+	cfg.Decoder = c.decoding(cfg.Decoder)
 	return kafkaconsumer.NewDirect(c.name, cfg, ib.runners[c.name],
 		c.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
+}
+
+// decoding returns how the channel decodes records. Direct deduplicates nothing, so coordinates will do as an ID. Inline
+// leaves a missing ID to the receiver: with coordinates it would remember an ID that no resent copy has.
+func (c *channel) decoding(declared envelope.DecoderConfig) envelope.DecoderConfig {
+	if c.mode != modeInbox {
+		declared.AllowMissingID = c.mode == modeDirect
+	}
+	return declared
 }
 
 // handlerKeys returns all keys of the channel's handlers, each once.
@@ -135,7 +142,7 @@ func (ib *Inbox) decoders() map[string]*envelope.Decoder {
 	decoders := map[string]*envelope.Decoder{}
 	for _, c := range ib.cfg.channels {
 		for _, cfg := range c.kafka {
-			if decoder, err := envelope.NewDecoder(cfg.Decoder, ib.log); err == nil {
+			if decoder, err := envelope.NewDecoder(c.decoding(cfg.Decoder), ib.log); err == nil {
 				decoders[c.name] = decoder
 			}
 		}

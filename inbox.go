@@ -57,6 +57,7 @@ type Inbox struct {
 	logLimit     *logging.Limiter
 	logSummaries routine.Loop // writes what the log's limiter has suppressed, while started
 
+	again        again
 	shutdownOnce sync.Once  // by ShutdownOnHalt
 	lifecycle    sync.Mutex // held by Start and Stop throughout
 	mu           sync.Mutex
@@ -110,8 +111,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.acceptor, err = acceptor.New(acceptor.Config{Store: ib.store, Registry: registry,
 		Channels: channelNames(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
-		NotStored: synchronousChannels(cfg.channels),
-		Decoders:  ib.decoders(), Options: cfg.options.Acceptor, Own: ownPolicies(cfg.channels),
+		NotStored: synchronousChannels(cfg.channels), RunAgain: ib.runAgain,
+		Decoders: ib.decoders(), Options: cfg.options.Acceptor, Own: ownPolicies(cfg.channels),
 		StatementTimeout: cfg.options.Processor.StatementTimeout, Retention: cfg.options.Cleanup.Retention,
 		Redactor: cfg.redactor,
 		Clock:    cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
@@ -226,7 +227,7 @@ func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]
 // and deletes the rejected row in the same transaction. It needs no Start. For an unknown ID it returns
 // acceptor.ErrRejectedNotFound. If the record is still bad, it returns a *handler.StillBadError, and the row stays with
 // the new reason. If this process does not declare the channel, it returns an *acceptor.InvalidError. A channel without
-// Kafka decodes by the default decoder. In a record with several messages (batched CloudEvents), a message that was
+// Kafka decodes by the default decoder. Handlers of an Inline or Direct channel run at once, while the caller waits. In a record with several messages (batched CloudEvents), a message that was
 // handled and cleaned up since runs its handlers again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
 func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Result, error) {
 	if err := ib.tables.ready(ctx); err != nil {

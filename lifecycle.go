@@ -111,7 +111,7 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(err)
 }
 
-// stopAll ends what startAll started. Consumers, cleanup and sampling stop concurrently and get a third of the time at
+// stopAll ends what startAll started, and what operators have asked for. Consumers, cleanup and sampling stop concurrently and get a third of the time at
 // most, so that running handlers and the last results have time left.
 func (ib *Inbox) stopAll(ctx context.Context) error {
 	ib.mu.Lock()
@@ -123,8 +123,9 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 		short, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 	}
 	defer cancel()
-	problems := make([]error, len(consumers)+3)
+	problems := make([]error, len(consumers)+4)
 	var stopping sync.WaitGroup
+	stopping.Go(func() { problems[len(consumers)+3] = ib.again.stop(short) })
 	stopping.Go(func() { problems[len(consumers)] = ib.cleaner.Stop(short) })
 	stopping.Go(func() { problems[len(consumers)+2] = ib.sampler.stop(short) })
 	for i, c := range consumers {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/idempotent"
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -46,13 +48,20 @@ func (l live) AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (
 	return acceptedOf(receipt.Results)[0], receipt.Wake, nil
 }
 
-func (l live) AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]ops.Accepted, error) {
+func (l live) AcceptRejected(
+	ctx context.Context, id string, begun func(context.Context) error, audit models.Audit,
+) ([]ops.Accepted, error) {
 	if err := l.ib.tables.ready(ctx); err != nil {
 		return nil, err
 	}
-	results, err := l.ib.acceptor.AcceptRejectedBy(ctx, id, &audit)
-	if errors.Is(err, acceptor.ErrRejectedNotFound) {
+	results, err := l.ib.acceptor.AcceptRejectedBy(ctx, id, begun, &audit)
+	switch {
+	case errors.Is(err, acceptor.ErrRejectedNotFound):
 		return nil, fmt.Errorf("%w: %w", ops.ErrNotFound, err)
+	case errors.Is(err, acceptor.ErrRunning), errors.Is(err, idempotent.ErrInProgress):
+		return nil, fmt.Errorf("%w: %w", ops.ErrProcessing, err)
+	case errors.As(err, new(*synchronous.PausedError)):
+		return nil, fmt.Errorf("%w: %w", ops.ErrPaused, err)
 	}
 	var stillBad *handler.StillBadError
 	if err != nil && !errors.As(err, &stillBad) {

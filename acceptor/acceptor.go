@@ -42,10 +42,12 @@ type Acceptor struct {
 	wake                        func(handlerKeys []string)
 	notifyTx                    func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	reserve                     func(wanted map[string]int) Reservation
+	runAgain                    func(context.Context, string, envelope.Received) (results []Result, bad, err error)
 	decoders                    map[string]*envelope.Decoder
 	redactor                    redaction.Redactor
 
 	warned      sync.Map // channel and type of unrouted messages that were warned of
+	rerunning   sync.Map // IDs of rejected records that run again
 	emptied     sync.Map // channels whose first empty record is logged
 	failed      sync.Map // places whose batch failed, with a failure each
 	warnedCount int
@@ -68,6 +70,10 @@ type Config struct {
 	// NotStored are the channels that are delivered without an inbox: a message that their handlers
 	// would take is invalid.
 	NotStored []string
+	// RunAgain runs the handlers of a rejected record of such a channel again, and returns a result for
+	// each message. bad is why the record stays rejected, err anything else that kept its handlers from
+	// running.
+	RunAgain func(ctx context.Context, channel string, received envelope.Received) (results []Result, bad, err error)
 	// Options are the inbox's. Own are those of channels that have their own.
 	Options Options
 	Own     map[string]Options
@@ -106,6 +112,7 @@ func New(cfg Config) (*Acceptor, error) {
 		log:   cfg.Logger, counters: cfg.Counters, measure: cfg.Instruments, hooks: cfg.Hooks, wake: cfg.Wake,
 		notifyTx: cfg.NotifyTx,
 		reserve:  cfg.Reserve,
+		runAgain: cfg.RunAgain,
 		decoders: map[string]*envelope.Decoder{}, namespaces: cfg.Namespaces, redactor: cfg.Redactor,
 	}
 	standard, err := envelope.NewDecoder(envelope.DefaultDecoderConfig(), cfg.Logger)

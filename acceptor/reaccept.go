@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -24,10 +25,15 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // If any message of the record cannot be accepted, nothing is stored, whatever the policies. The
 // error is then a *handler.StillBadError with the reason. The row stays and gets this reason. An
 // unknown ID, or one that another caller has just accepted, is ErrRejectedNotFound. A channel that
-// this process does not declare, or that it delivers without an inbox, is an *InvalidError with
-// reason unknown_channel or not_stored, and the row keeps its reason. After any other error it
-// is unknown whether the record was accepted: call again, and ErrRejectedNotFound then means that
-// it was.
+// this process does not declare is an *InvalidError with reason unknown_channel, and the row keeps
+// its reason. After any other error it is unknown whether the record was accepted: call again, and
+// ErrRejectedNotFound then means that it was.
+//
+// A record of an Inline or Direct channel is not stored. Its handlers run again while the caller waits, one attempt
+// each, at most until ctx ends; on an Inline channel those that have processed their message before are left out. When
+// all have processed it, the row is deleted. If one fails, the row stays with the new reason. If the process ends in
+// between, the row stays, and the next call runs what is not marked as processed: on a Direct channel all of it
+// (contract 7.4, 7.6). ErrRunning means that another call in this process runs the record.
 //
 // A record with several messages (batched CloudEvents) is accepted as a whole. That includes
 // messages that were stored when the record was rejected because of another message. They are
@@ -38,13 +44,16 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // The messages count as received now: in their lanes they come after those accepted since.
 // AcceptRejected is safe for concurrent use.
 func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, error) {
-	return a.AcceptRejectedBy(ctx, id, nil)
+	return a.AcceptRejectedBy(ctx, id, nil, nil)
 }
 
 // AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added
 // in the transaction that stores what the record holds or, if the record is still bad, the new
-// reason (contract 11.3).
-func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *models.Audit) ([]Result, error) {
+// reason (contract 11.3). begun, if not nil, is called before handlers run, which therefore have
+// run without that row if the process ends in between; its error ends the call before they do.
+func (a *Acceptor) AcceptRejectedBy(
+	ctx context.Context, id string, begun func(context.Context) error, audit *models.Audit,
+) ([]Result, error) {
 	parsed, err := uuid.Parse(id)
 	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: %w", id, ErrRejectedNotFound)
@@ -58,14 +67,14 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 		return nil, fmt.Errorf("rejected message %q: %w", id,
 			&InvalidError{Reason: reasonUnknownChannel, Detail: fmt.Sprintf("channel %q is not declared", row.Channel)})
 	}
-	if a.unstored[row.Channel] {
-		return nil, fmt.Errorf("rejected message %q: %w", id, notStored("", row.Channel))
-	}
 	record, err := rejectedRecord(row)
 	if err != nil {
 		return nil, a.keepRejected(ctx, row, err, audit)
 	}
 	received := a.decoders[row.Channel].Decode(row.Channel, record)
+	if a.unstored[row.Channel] {
+		return a.rerun(ctx, row, received, begun, audit)
+	}
 	tracing, span := a.tracedRecords(ctx, row.Channel, []envelope.Received{received})
 	p, err := a.planRejected(row.Channel, received, span.Stored())
 	if err == nil {
@@ -83,6 +92,78 @@ func (a *Acceptor) AcceptRejectedBy(ctx context.Context, id string, audit *model
 	default:
 		return nil, rejectedError(id, err)
 	}
+}
+
+// ErrRunning means that a rejected record is being run again by another call.
+var ErrRunning = errors.New("it is being run again already")
+
+// rerun runs the handlers of a record that its channel does not store, and deletes the row when all have processed it.
+func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, received envelope.Received,
+	begun func(context.Context) error, audit *models.Audit,
+) ([]Result, error) {
+	if _, running := a.rerunning.LoadOrStore(row.ID, true); running {
+		return nil, fmt.Errorf("rejected message %q: %w", row.ID, ErrRunning)
+	}
+	defer a.rerunning.Delete(row.ID)
+	if _, err := a.loadRejected(ctx, row.ID); err != nil { // a call that has just ended may have deleted it
+		return nil, err
+	}
+	if err := a.unfit(row.Channel, received); err != nil {
+		return nil, a.keepRejected(ctx, row, err, audit)
+	}
+	if begun != nil {
+		if err := begun(ctx); err != nil {
+			return nil, fmt.Errorf("rejected message %q: %w", row.ID, err)
+		}
+	}
+	limited, cancel := mostOf(ctx)
+	defer cancel()
+	results, bad, err := a.runAgain(limited, row.Channel, received)
+	if audit != nil {
+		audit.OccurredAt = a.clock.Now()
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("rejected message %q: run its handlers again: %w", row.ID, err)
+	case bad != nil:
+		return nil, a.keepRejected(ctx, row, bad, audit)
+	}
+	// What has run has run, even if the caller has gone: the row should not outlast that.
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), a.statementTimeout)
+	defer end()
+	_, err = a.store.AcceptRejected(ctx, row.ID, store.AcceptBatch{Now: a.clock.Now(), Audit: audit})
+	return results, rejectedError(row.ID, err)
+}
+
+// mostOf returns a context that leaves a quarter of ctx's time, if that has an end, for storing what came of a run.
+func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ends := ctx.Deadline()
+	if !ends {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)*3/4)
+}
+
+// unfit returns why no handler can run a record that its channel does not store. Unrouted messages keep it, as they do
+// when a record is accepted again, unless the policy ignores them and other messages have handlers.
+func (a *Acceptor) unfit(channel string, received envelope.Received) error {
+	if received.Err != nil {
+		return received.Err
+	}
+	if len(received.Messages) == 0 {
+		return &InvalidError{Reason: reasonNoMessage, Detail: "the record holds no message"}
+	}
+	var unrouted []handler.RawMessage
+	for _, m := range received.Messages {
+		if len(a.registry.Route(channel, m.Type)) == 0 {
+			unrouted = append(unrouted, m)
+		}
+	}
+	ignores := a.channels[channel].Unrouted == UnroutedIgnore
+	if len(unrouted) > 0 && (!ignores || len(unrouted) == len(received.Messages)) {
+		return unroutedError(unrouted[0])
+	}
+	return nil
 }
 
 // badError marks what is wrong with the record, as opposed to the database.

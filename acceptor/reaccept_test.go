@@ -234,13 +234,60 @@ func TestUnknownRejectedMessageAndUnsuitableChannelAreTypedErrors(t *testing.T) 
 		require.Equal(t, "unknown_channel", invalid.Reason)
 		require.ErrorContains(t, err, `channel "gone" is not declared`)
 		require.Equal(t, "mangled", m.rejected()[0].Reason, "nothing is wrong with the record")
+	})
+}
 
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_rejected_messages SET channel = 'c'")
-		direct := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.NotStored = []string{"c"} })
-		_, err = direct.AcceptRejected(context.Background(), id)
-		require.ErrorAs(t, err, &invalid)
-		require.Equal(t, "not_stored", invalid.Reason)
-		require.Equal(t, "mangled", m.rejected()[0].Reason, "nothing is wrong with the record")
+// TestRecordThatIsNotStoredRunsAgain proves contract 7.4, 7.6, 11.3: on an Inline or Direct channel the row outlasts
+// whatever goes wrong.
+func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := newRepairable(t, d)
+		id := m.reject(at(1).Record)
+		typ, ran := "t", 0
+		var bad, failure error
+		acceptors := func(unrouted acceptor.UnroutedPolicy) *receiving {
+			decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: typ, Source: "s",
+				ID: envelope.Func(func(envelope.IDInput) (string, error) { return "1", nil })}, nil)
+			require.NoError(t, err)
+			return receiveBy(t, d, func(cfg *acceptor.Config) {
+				cfg.NotStored, cfg.Decoders = []string{"c"}, map[string]*envelope.Decoder{"c": decoder}
+				cfg.Options.Unrouted = unrouted
+				cfg.RunAgain = func(_ context.Context, channel string, received envelope.Received) ([]acceptor.Result, error, error) {
+					require.Equal(t, []string{"c", "1"}, []string{channel, received.Messages[0].ID})
+					ran++
+					return []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeProcessed, Handlers: 1}}, bad, failure
+				}
+			})
+		}
+		sync := acceptors(acceptor.UnroutedIgnore)
+		_, err := sync.AcceptRejectedBy(t.Context(), id, func(context.Context) error { return errMangled }, nil)
+		require.ErrorIs(t, err, errMangled)
+		require.Zero(t, ran, "not without the audit")
+		failure = context.DeadlineExceeded
+		_, err = sync.AcceptRejected(t.Context(), id)
+		require.ErrorIs(t, err, failure)
+		require.Equal(t, "mangled", m.rejected()[0].Reason)
+		bad, failure = errors.New("bank said no"), nil
+		_, err = sync.AcceptRejected(t.Context(), id)
+		var still *handler.StillBadError
+		require.ErrorAs(t, err, &still)
+		require.Equal(t, "bank said no", m.rejected()[0].Reason)
+		require.Equal(t, 2, ran)
+
+		typ = "unknown"
+		for _, policy := range []acceptor.UnroutedPolicy{acceptor.UnroutedIgnore, acceptor.UnroutedReject} {
+			_, err = acceptors(policy).AcceptRejected(t.Context(), id)
+			require.ErrorAs(t, err, &still)
+			require.ErrorContains(t, still, `no handler for type "unknown"`)
+		}
+		require.Equal(t, 2, ran)
+
+		bad = nil
+		results, err := sync.AcceptRejected(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, handler.OutcomeProcessed, results[0].Outcome)
+		require.Empty(t, m.rejected())
+		require.Empty(t, m.messages())
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 type Result struct {
 	MessageID string
 	Outcome   handler.AcceptOutcome
-	// Handlers counts the status rows that this accept added.
+	// Handlers counts the status rows that this accept added or, of OutcomeProcessed, the handlers that ran.
 	Handlers int
 	// ContentDiffers means that the duplicate's content is not the stored one (contract 4.3).
 	ContentDiffers bool

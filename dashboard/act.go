@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -114,7 +115,11 @@ func (q *request) reAccept() error {
 	q.d.forget()
 	q.log("accepted", zap.String(telemetry.FieldRejectedID, id))
 	notice := "accepted"
-	if len(accepted) > 0 {
+	if len(accepted) > 0 && slices.ContainsFunc(accepted, func(a ops.Accepted) bool {
+		return a.Outcome == handler.OutcomeProcessed
+	}) {
+		notice = "ran-again" // nothing is stored that a page could show
+	} else if len(accepted) > 0 {
 		switch accepted[0].Outcome {
 		case handler.OutcomeDuplicate:
 			notice = "known"
@@ -169,7 +174,7 @@ func (q *request) confirmDeleteRejected() error {
 	return q.render("confirm-id", "Delete a rejected message", "rejected", confirmIDBody{
 		ID: id, Form: "./delete-rejected?" + url.Values{"id": {id}}.Encode(), Back: "./rejected-message?" +
 			url.Values{"id": {id}}.Encode(), Heading: "Delete this rejected message?", Button: "Delete permanently",
-		Warning: "This removes the record and its reason. It was never accepted, so no handler has processed it, and none will. If the cause can be fixed, accept it again instead.",
+		Warning: "This removes the record and its reason. Handlers that have not processed it never will. If the cause can be fixed, accept it again instead.",
 	})
 }
 

@@ -57,7 +57,7 @@ func problemOf(err error) *problem {
 		return known
 	case errors.As(err, &stillBad):
 		return is(http.StatusConflict, "The record is still bad",
-			"It was not accepted and stays rejected, with a new reason: reload the record to read it. Fix the decoder or the channel first.")
+			"It stays rejected, with a new reason: reload the record to read it. Fix the decoder, the channel or the handler first.")
 	case errors.Is(err, ops.ErrNotAudited):
 		return is(http.StatusServiceUnavailable, "Nothing was done",
 			"The audit row could not be written, so the request was refused.")
@@ -79,6 +79,9 @@ func problemOf(err error) *problem {
 	case errors.Is(err, ops.ErrNotPaused):
 		return is(http.StatusConflict, "Pause the handler first",
 			"It is ordered. It is backfilled only while it is paused, so that its messages keep their order.")
+	case errors.Is(err, ops.ErrPaused):
+		return is(http.StatusConflict, "A handler is paused",
+			"The record runs through all of its handlers. Resume the paused one first. Nothing was done.")
 	case errors.Is(err, ops.ErrProcessing):
 		return is(http.StatusConflict, "A handler is running",
 			"Wait until it has ended, or pause the handler, then try again.")
@@ -93,7 +96,7 @@ func problemOf(err error) *problem {
 			"A filter, an ID or a page's address is malformed, too long or out of range.")
 	case errors.Is(err, context.DeadlineExceeded):
 		return is(http.StatusGatewayTimeout, "Timed out",
-			"The database did not respond in time. Narrow the filters, or check whether it is overloaded.")
+			"The database, or a handler that should run again, did not respond in time. Narrow the filters, or check whether it is overloaded.")
 	case errors.Is(err, context.Canceled):
 		return is(http.StatusServiceUnavailable, "Request cancelled", "The request was cancelled before it was complete.")
 	}

@@ -267,6 +267,7 @@ var noticeTexts = map[string]notice{
 	"skip-requested":   {Text: "Requested: the consumer keeps the record as rejected and goes on within seconds."},
 	"not-paused":       {Text: "It was not paused: nothing was done."},
 	"accepted":         {Text: "Accepted: the record is now a message and no longer rejected."},
+	"ran-again":        {Text: "Run again: its handlers have processed the record, and it is no longer rejected."},
 	"known":            {Text: "Duplicate: the message had been accepted before. The record is no longer rejected."},
 	"unrouted":         {Text: "Accepted, but no handler subscribes to its type."},
 	"deleted":          {Text: "Deleted."},

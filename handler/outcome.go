@@ -12,6 +12,9 @@ const (
 	OutcomeDuplicate AcceptOutcome = "duplicate"
 	// OutcomeUnrouted means that no handler takes the message's type. It was counted, not stored.
 	OutcomeUnrouted AcceptOutcome = "unrouted"
+	// OutcomeProcessed means that the message's handlers have processed it: a rejected record of an Inline or Direct
+	// channel has run again. It was not stored.
+	OutcomeProcessed AcceptOutcome = "processed"
 	// OutcomeInvalid means that the message cannot be stored; see acceptor.Result.Err.
 	OutcomeInvalid AcceptOutcome = "invalid"
 )

@@ -33,8 +33,8 @@ type BulkResult struct {
 	// Done is how many were retried, discarded, accepted again or added.
 	Done int64
 	// Skipped is how many matched and were not touched: someone else changed, added or deleted them
-	// first, they wait in their lanes, or they are rejected messages of a channel that takes none here
-	// or whose accept timed out.
+	// first, they wait in their lanes, or they are rejected messages of a channel that is not declared
+	// here, of a paused handler, of one that runs, or whose accept timed out.
 	Skipped int64
 	// Duplicates is how many of the accepted records held only messages that were known.
 	Duplicates int64 `json:",omitempty"`

@@ -31,7 +31,7 @@ import (
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
 // All methods except RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end
-// within a few statement timeouts. All errors can be distinguished by the Err values of this package.
+// within a few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the Err values of this package.
 type Ops struct {
 	opts     Options // with the defaults filled in
 	redactor redaction.Redactor
@@ -269,11 +269,14 @@ var (
 	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered
 	// handler backfilled.
 	ErrNotPaused = errors.New("not paused")
+	// ErrPaused means that a rejected message of an Inline or Direct channel does not run again while one of its
+	// handlers is paused.
+	ErrPaused = errors.New("paused")
 	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that
 	// skipping a record would not help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
-	// ErrProcessing means that a message cannot be deleted, and a status neither retried nor discarded,
-	// while its handler runs.
+	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected
+	// message not run again, while its handler runs.
 	ErrProcessing = errors.New("being processed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")
@@ -321,7 +324,10 @@ type Live interface {
 	// AcceptRejected accepts the content of a rejected message, deletes its row and adds the audit
 	// row, all in one transaction. If the record is still bad, it stores the new reason with the
 	// audit row.
-	AcceptRejected(ctx context.Context, id string, audit models.Audit) ([]Accepted, error)
+	// A record of an Inline or Direct channel is not stored: its handlers run while the caller waits, after begun has
+	// returned nil.
+	AcceptRejected(ctx context.Context, id string, begun func(context.Context) error, audit models.Audit) (
+		[]Accepted, error)
 	// Cleanup is Inbox.Cleanup.
 	Cleanup(ctx context.Context) (handler.Deleted, error)
 	// Subscription returns the handler that has this key, as its current or a legacy one, and what it
@@ -362,6 +368,12 @@ type Ended struct {
 type Accepted struct {
 	MessageID string
 	Outcome   handler.AcceptOutcome
-	// Handlers is the number of statuses added.
+	// Handlers is the number of statuses added or, of a rejected message that ran again, of the handlers that ran:
+	// others had processed it before.
 	Handlers int
+}
+
+// known reports whether there was nothing left to do.
+func (a Accepted) known() bool {
+	return a.Outcome == handler.OutcomeDuplicate || a.Outcome == handler.OutcomeProcessed && a.Handlers == 0
 }

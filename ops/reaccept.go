@@ -151,17 +151,12 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 // one accepts a message again. Its error ends the action: the database failed, or the audit.
 func (r *reAccepting) one(ctx context.Context, id string) error {
 	target := "rejected message " + id
-	entry, err := r.entry(r.actor, ActionReAccept, target, map[string]any{"filter": r.filter})
-	if err != nil {
-		return err
-	}
-	accepted, err := r.opts.Live.AcceptRejected(ctx, id, entry)
-	err = r.redactStillBad(err)
+	accepted, err := r.acceptRejected(ctx, r.actor, id, &r.filter)
 	still, stays := err.(*handler.StillBadError) // and nothing else failed
 	switch {
 	case err == nil:
 		r.result.Done++
-		if !slices.ContainsFunc(accepted, func(a Accepted) bool { return a.Outcome != handler.OutcomeDuplicate }) {
+		if !slices.ContainsFunc(accepted, func(a Accepted) bool { return !a.known() }) {
 			r.result.Duplicates++
 		}
 	case stays:
@@ -169,7 +164,7 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 		r.stays(still.Err)
 	case errors.Is(err, ErrNotFound):
 		r.result.Skipped++
-	case errors.Is(err, ErrBadInput): // its channel takes no messages here
+	case errors.Is(err, ErrBadInput), errors.Is(err, ErrPaused), errors.Is(err, ErrProcessing): // not here, or not now
 		r.result.Skipped++
 		r.stays(err)
 	case timedOut(err) && ctx.Err() == nil && !errors.Is(err, ErrNotAudited):

@@ -249,6 +249,10 @@ func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
 // ErrNotFound for an unknown ID. If the record is still bad, its row stays with the new reason, and
 // the error is a *handler.StillBadError, whose reason is redacted. It needs a Live (contract 7.4,
 // 11.1).
+//
+// Handlers of an Inline or Direct channel run now, once each, before ReAccept returns: give ctx a deadline, of which
+// they have three quarters. An audit row tells of the begin, another one of the end. What a handler says is wrong keeps
+// the row, as above. ErrPaused and ErrProcessing mean that none has run.
 func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
 	if err := o.Can(ActionReAccept); err != nil {
 		return nil, err
@@ -261,15 +265,36 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 		return nil, fmt.Errorf("%s: %w", ActionReAccept, err)
 	}
 	target := "rejected message " + id
-	entry, err := o.entry(actor, ActionReAccept, target, nil)
+	accepted, err := o.acceptRejected(ctx, actor, id, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
-	accepted, err := o.opts.Live.AcceptRejected(ctx, id, entry)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, o.redactStillBad(err))
-	}
 	return accepted, nil
+}
+
+// acceptRejected has the application accept a rejected message again, with its audit rows. filter is nil unless all
+// that match it are accepted.
+func (o *Ops) acceptRejected(ctx context.Context, actor Actor, id string, filter *RejectedFilter) ([]Accepted, error) {
+	target := "rejected message " + id
+	begin, err := o.entry(actor, ActionReAccept, target, reAcceptDetail{"begun", filter})
+	if err != nil {
+		return nil, err
+	}
+	end, err := o.entry(actor, ActionReAccept, target, reAcceptDetail{"", filter})
+	if err != nil {
+		return nil, err
+	}
+	begun := func(ctx context.Context) error {
+		return o.act(ctx, func(ctx context.Context, tx *gorm.DB) error { return o.store.AddAuditTx(ctx, tx, begin) })
+	}
+	accepted, err := o.opts.Live.AcceptRejected(ctx, id, begun, end)
+	return accepted, o.redactStillBad(err)
+}
+
+// reAcceptDetail is the audit's detail of a rejected message that is accepted again.
+type reAcceptDetail struct {
+	Event  string          `json:"event,omitempty"`
+	Filter *RejectedFilter `json:"filter,omitempty"`
 }
 
 // redactStillBad redacts why a record is still bad. If the audit row could not be written either,

@@ -14,10 +14,12 @@ import (
 
 func newRejected(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rejected", Short: "Records that could not become messages",
+		Use: "rejected", Short: "Records that could not become messages, or were given up",
 		Long: `A record that cannot become a message, because it cannot be decoded or its ID is
-invalid, is stored unchanged as a rejected message. It stays until the application
-accepts it again, see "inboxctl help application", or until it is deleted.`,
+invalid, is stored unchanged as a rejected message. So is one that a handler of an
+Inline or Direct channel gave up; its other handlers may have processed it. It stays
+until the application accepts it again or runs it again, see "inboxctl help
+application", or until it is deleted.`,
 		Example: `  inboxctl rejected list
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: unknownCommand, RunE: showHelp,

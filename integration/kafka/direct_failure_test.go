@@ -66,11 +66,6 @@ func TestDirectRecordThatAHandlerGaveUpIsKeptAsRejected(t *testing.T) {
 			require.Equal(t, int64(i), rows[i].Offset)
 			require.Equal(t, []byte("x"), rows[i].Value, "the raw record is there")
 		}
-		_, err := ib.AcceptRejected(t.Context(), rows[0].ID)
-		var invalid *acceptor.InvalidError
-		require.ErrorAs(t, err, &invalid)
-		require.Equal(t, "not_stored", invalid.Reason)
-		require.Equal(t, rows, r.rejected(t, ib), "and keeps its reason")
 		require.Len(t, events, 4)
 		require.Equal(t, []any{"fails", "bad", 3, handler.AttemptPoisoned},
 			[]any{events[0].MessageID, events[0].HandlerKey, events[0].Attempt, events[0].Outcome})

@@ -31,6 +31,15 @@ var operatingMutants = []mutant{
 		Test:    test{Package: "./ops", Run: "^TestDiscardedPendingStatusesMoveTheirLaneOn$"},
 	},
 	{
+		Name:    "a rejected record whose handler fails again is deleted",
+		Why:     "it would be lost (contract 7.6)",
+		Package: "acceptor",
+		In:      "Acceptor.rerun",
+		Old:     "bad != nil:",
+		New:     "bad != nil && a == nil:",
+		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestRejectedInlineRecordRunsAgain$/own_table/sqlite"},
+	},
+	{
 		Name:    "an operator's action goes without its audit row",
 		Why:     "it could not be told who did it (contract 11.3)",
 		Package: "ops",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -134,6 +135,9 @@ const (
 // error counts as a consequence of that, and the transport delivers the record again.
 func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 	v := a.Verdict()
+	if a.again && v.Outcome == handler.AttemptSnoozed {
+		v.Outcome, v.Err = handler.AttemptPoisoned, fmt.Errorf("it is not ready, and asks to run again in %s", v.Delay)
+	}
 	if ctx.Err() != nil && v.Outcome != handler.AttemptCompleted {
 		a.ended(ctx, handler.AttemptReleased, v.Err, took)
 		return envelope.ErrInterrupted
@@ -156,6 +160,7 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 	case handler.AttemptCompleted:
 		a.done = true
 		if a.skipped {
+			a.known = true
 			a.Came(skipped, nil)
 			return nil
 		}

@@ -112,7 +112,7 @@ func unusableID(err error) error {
 // duplicate ends the attempt of a message that was processed before.
 func (a *run) duplicate(m *Memory, asked idempotent.Run) error {
 	a.cfg.Counters.OfChannel(telemetry.DuplicateSkipped, a.cfg.Channel, 1)
-	if err := m.id.Duplicate(asked); err != nil {
+	if err := m.id.Duplicate(asked); err != nil && !a.again {
 		return handler.Poison(err)
 	}
 	a.skipped = true

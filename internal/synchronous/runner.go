@@ -247,6 +247,9 @@ type task struct {
 	due      time.Time
 	done     bool
 	failure  error // the error with which the message was given up
+	message  int   // index in the record
+	again    bool  // runs again for an operator, see RunAgain
+	known    bool  // the handler has processed the message before
 }
 
 // tasks returns the tasks of a record, in the order of its messages and of the handlers'
@@ -254,7 +257,7 @@ type task struct {
 func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 	var tasks []*task
 	now := r.cfg.Clock.Now()
-	for _, m := range received.Messages {
+	for i, m := range received.Messages {
 		handlers := r.cfg.Registry.Route(r.cfg.Channel, m.Type)
 		if len(handlers) > 0 { // routing comes before ID checks
 			if err := r.unusable(m); err != nil {
@@ -268,7 +271,7 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now,
 				OccurredAt: properties.OccurredAt(m.Properties), HandlerKey: h.Key(),
 			}}
-			t := &task{received: received, Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout}}
+			t := &task{received: received, message: i, Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout}}
 			t.SetDelivery(received)
 			tasks = append(tasks, t)
 		}
