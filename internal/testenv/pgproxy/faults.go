@@ -21,11 +21,19 @@ const (
 	// ConnectionLost forwards the statement and ends the client's connection at once. The database
 	// may still be executing it when the client checks. Cancel requests for it are dropped.
 	ConnectionLost
+	// Silence swallows the statement and everything after it in both directions, as a firewall does
+	// that has forgotten a connection. The server's side stays open even after the client has closed
+	// its own. Cancel requests for the connection are dropped.
+	Silence
+	// SilenceMidway is Silence after the server has received the beginning of the statement, which
+	// has to be one of the extended protocol: everything but what executes it.
+	SilenceMidway
 )
 
 // String returns the fault's name.
 func (f Fault) String() string {
-	return [...]string{"no fault", "answer lost", "request lost", "answer silent", "connection lost"}[f]
+	return [...]string{"no fault", "answer lost", "request lost", "answer silent", "connection lost",
+		"silence", "silence midway"}[f]
 }
 
 // lossyEvery is how many answers there are for each one that is lost at random.
@@ -98,12 +106,13 @@ func (p *Proxy) AnswersLost() int {
 	return p.lost
 }
 
-// fault returns the fault of a statement that is executed now.
-func (p *Proxy) fault(sql string) Fault {
+// fault returns the fault of a statement whose message is about to be forwarded. Before the message
+// that executes a statement, that is Silence or none.
+func (p *Proxy) fault(sql string, executes bool) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.rules {
-		if r.left > 0 && r.matches(sql) {
+		if r.left > 0 && (executes || r.fault == Silence) && r.matches(sql) {
 			r.left--
 			return r.fault
 		}

@@ -23,19 +23,25 @@ type link struct {
 	prepared map[string]string // statements by name
 	portals  map[string]string // statements by portal
 
+	silence sync.Once
+	silent  chan struct{} // closed when nothing passes any more
+
 	mu         sync.Mutex
 	exchanges  []Fault // in progress, oldest first
 	backendKey []byte  // the server's name for the connection
 }
 
 func newLink(p *Proxy, client, server net.Conn) *link {
-	return &link{proxy: p, client: client, server: server, prepared: map[string]string{}, portals: map[string]string{}}
+	return &link{proxy: p, client: client, server: server, prepared: map[string]string{}, portals: map[string]string{},
+		silent: make(chan struct{})}
 }
 
 var (
 	errCut = errors.New("cut")
 	// errDetached closes the client's side of a link only. The server's side stays open.
 	errDetached = errors.New("detached")
+	// errSilent closes the server's side of a link only. The client's side stays open.
+	errSilent = errors.New("silent")
 )
 
 // run forwards both directions until one end closes its connection or a fault cuts it. In a
@@ -48,7 +54,9 @@ func (l *link) run() {
 			defer both.Done()
 			err := direction()
 			l.proxy.pass()
-			_ = l.client.Close()
+			if !errors.Is(err, errSilent) {
+				_ = l.client.Close()
+			}
 			if !errors.Is(err, errDetached) {
 				_ = l.server.Close()
 			}
@@ -75,14 +83,21 @@ func (l *link) requests() error {
 	var fault Fault // of the current exchange
 	for {
 		message, err := readMessage(l.client, 1)
+		if l.isSilent() {
+			return l.swallow()
+		}
 		if err != nil {
 			return err
 		}
-		if sql, executed := l.statement(message); executed && fault == 0 {
-			fault = l.proxy.fault(sql)
+		if sql, executes := l.statement(message); (executes || sql != "") && fault == 0 {
+			fault = l.proxy.fault(sql, executes)
 		}
-		if fault == RequestLost {
+		switch fault {
+		case RequestLost:
 			return errCut
+		case Silence, SilenceMidway:
+			l.fallSilent()
+			return l.swallow()
 		}
 		last := message[0] == 'Q' || message[0] == 'S'
 		if last {
@@ -106,6 +121,30 @@ func (l *link) requests() error {
 	}
 }
 
+// fallSilent makes nothing pass any more in either direction.
+func (l *link) fallSilent() {
+	l.silence.Do(func() {
+		l.proxy.lose(l.key())
+		close(l.silent)
+	})
+}
+
+// swallow reads what the client still sends until it closes its connection. The server's connection
+// stays open until the server or the proxy closes it.
+func (l *link) swallow() error {
+	_, _ = io.Copy(io.Discard, l.client)
+	return errDetached
+}
+
+func (l *link) isSilent() bool {
+	select {
+	case <-l.silent:
+		return true
+	default:
+		return false
+	}
+}
+
 func (l *link) send(message []byte) error {
 	l.proxy.pass()
 	_, err := l.server.Write(message)
@@ -118,9 +157,9 @@ func (l *link) begin(fault Fault) {
 	l.exchanges = append(l.exchanges, fault)
 }
 
-// statement records the statements that a message prepares. If the message executes a statement,
-// statement returns the SQL text.
-func (l *link) statement(message []byte) (sql string, executed bool) {
+// statement records the statements that a message prepares. It returns the text of the statement
+// that the message is about, and whether the message executes it.
+func (l *link) statement(message []byte) (sql string, executes bool) {
 	body := message[5:]
 	switch message[0] {
 	case 'Q':
@@ -129,10 +168,12 @@ func (l *link) statement(message []byte) (sql string, executed bool) {
 	case 'P': // Parse: name, text
 		name, rest := text(body)
 		l.prepared[name], _ = text(rest)
+		return l.prepared[name], false
 	case 'B': // Bind: portal, name
 		portal, rest := text(body)
 		name, _ := text(rest)
 		l.portals[portal] = l.prepared[name]
+		return l.portals[portal], false
 	case 'E': // Execute: portal
 		portal, _ := text(body)
 		return l.portals[portal], true
@@ -150,6 +191,10 @@ func text(body []byte) (string, []byte) {
 func (l *link) answers() error {
 	for {
 		message, err := readMessage(l.server, 1)
+		if l.isSilent() {
+			_, _ = io.Copy(io.Discard, l.server) // until the server closes the connection
+			return errSilent
+		}
 		if err != nil {
 			return err
 		}

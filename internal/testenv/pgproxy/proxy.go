@@ -1,13 +1,15 @@
 // Package pgproxy is a proxy between a test and PostgreSQL that loses answers, requests or whole
-// connections on demand. It parses the protocol only as far as needed to know which statement each
+// connections on demand, or lets connections fall silent. It parses the protocol only as far as needed to know which statement each
 // exchange runs. Only tests and the soak test import it.
 package pgproxy
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -27,12 +29,13 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	conns  map[net.Conn]bool
+	links  map[*link]bool
 	closed bool
 	rules  []*rule
 	lossy  *rand.Rand // if not nil, one answer in lossyEvery is lost
 	lost   int
 	dead   chan struct{}   // not nil during a partition; closed when it ends
-	gone   map[string]bool // keys of connections that ConnectionLost cut
+	gone   map[string]bool // keys of connections whose cancel requests are dropped
 	delay  time.Duration   // of each answer
 	done   chan struct{}   // closed by Close
 }
@@ -57,7 +60,7 @@ func Start(dsn string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy to %s: %w", dsn, err)
 	}
-	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, gone: map[string]bool{},
+	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, links: map[*link]bool{}, gone: map[string]bool{},
 		done: make(chan struct{})}
 	target.Host = listener.Addr().String()
 	p.dsn = target.String()
@@ -109,6 +112,16 @@ func (p *Proxy) Heal() {
 	if p.dead != nil {
 		close(p.dead)
 		p.dead = nil
+	}
+}
+
+// FallSilent is Silence for all connections that are open now. New connections work.
+func (p *Proxy) FallSilent() {
+	p.mu.Lock()
+	links := slices.Collect(maps.Keys(p.links))
+	p.mu.Unlock()
+	for _, l := range links {
+		l.fallSilent()
 	}
 }
 
@@ -189,5 +202,12 @@ func (p *Proxy) connect(client net.Conn) {
 		return
 	}
 	defer p.forget(server)
-	newLink(p, client, server).run()
+	l := newLink(p, client, server)
+	p.mu.Lock()
+	p.links[l] = true
+	p.mu.Unlock()
+	l.run()
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
 }

@@ -139,6 +139,55 @@ func TestPartitionHidesEvenTheEndOfAConnection(t *testing.T) {
 	require.NoError(t, r.note(t.Context()))
 }
 
+// sessions returns how many sessions of the table's database are in a transaction and wait for their
+// client: between two statements, or in the middle of one.
+func (r *rig) sessions() (idle, midway int) {
+	r.t.Helper()
+	require.NoError(r.t, r.direct.QueryRowContext(r.t.Context(), `
+		SELECT count(*) FILTER (WHERE state = 'idle in transaction'),
+			count(*) FILTER (WHERE state = 'active' AND wait_event = 'ClientRead')
+		FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&idle, &midway))
+	return idle, midway
+}
+
+func TestSilentConnectionStaysOpenOnTheServer(t *testing.T) {
+	insert := pgproxy.Containing("INSERT", "notes")
+	for name, c := range map[string]struct {
+		fail                 func(r *rig, tx *sql.Tx)
+		wantIdle, wantMidway int
+	}{
+		"statement": {func(r *rig, _ *sql.Tx) { r.proxy.Lose(pgproxy.Silence, 1, insert) }, 1, 0},
+		"half of a statement": {func(r *rig, tx *sql.Tx) {
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO notes VALUES ($1)", 0)
+			require.NoError(r.t, err, "prepared")
+			r.proxy.Lose(pgproxy.SilenceMidway, 1, insert)
+		}, 0, 1},
+		"between statements": {func(r *rig, _ *sql.Tx) { r.proxy.FallSilent() }, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			tx, err := r.proxied.BeginTx(context.Background(), nil)
+			require.NoError(t, err)
+			c.fail(r, tx)
+			short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			_, err = tx.ExecContext(short, "INSERT INTO notes VALUES ($1)", 1)
+			require.ErrorIs(t, err, context.DeadlineExceeded, "the client is not told")
+			require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+			require.Error(t, tx.Commit(), "the driver has given the connection up")
+			require.Never(t, func() bool { idle, midway := r.sessions(); return idle != c.wantIdle || midway != c.wantMidway },
+				200*time.Millisecond, 20*time.Millisecond, "the server does not know")
+			require.NoError(t, r.note(t.Context()), "other connections work")
+			require.Equal(t, 1, r.notes())
+			r.proxy.Close()
+			require.Eventually(t, func() bool { idle, midway := r.sessions(); return idle+midway == 0 }, patience,
+				5*time.Millisecond)
+			require.Equal(t, 1, r.notes())
+		})
+	}
+}
+
 func TestEachAnswerIsLateByTheDelay(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, r.note(t.Context()), "connected")
