@@ -3,6 +3,7 @@ package kafkatest
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // network is the broker's network. It can be cut and frozen while the broker itself keeps running.
@@ -92,6 +93,23 @@ func (n *network) freeze() {
 	n.frozen = !n.stopped && !n.closed
 }
 
+func (n *network) fallSilent() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		c.silent.Store(true)
+	}
+}
+
+// over waits until the network is stopped or closed.
+func (n *network) over() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for !n.stopped && !n.closed {
+		n.changed.Wait()
+	}
+}
+
 func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,19 +178,32 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return l.addr }
 
-// conn is a connection that passes nothing while the network is frozen.
+// conn is a connection that passes nothing while the network is frozen, or once it is silent.
 type conn struct {
 	net.Conn
 	network *network
+	silent  atomic.Bool
 }
 
+// Read hides even the end of a silent connection until the network is stopped or closed.
 func (c *conn) Read(b []byte) (int, error) {
-	count, err := c.Conn.Read(b)
-	c.network.thawed()
-	return count, err
+	for {
+		count, err := c.Conn.Read(b)
+		if !c.silent.Load() {
+			c.network.thawed()
+			return count, err
+		}
+		if err != nil {
+			c.network.over()
+			return 0, err
+		}
+	}
 }
 
 func (c *conn) Write(b []byte) (int, error) {
+	if c.silent.Load() {
+		return len(b), nil
+	}
 	c.network.thawed()
 	return c.Conn.Write(b)
 }
