@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
 var (
@@ -44,7 +45,7 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	}
 	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be
 	// the sessions' default, it would fail once the other one commits.
-	return db.Transaction(claim, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 }
 
 // CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of

@@ -89,11 +89,14 @@ func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
 }
 
 // beginPostgres begins a transaction and waits for an advisory lock. The lock ends with the
-// transaction, so nothing of it stays on a pooled connection. With READ COMMITTED, the work of the
-// previous holder is visible after the wait.
+// transaction, so nothing of it stays on a pooled connection, and the server ends the transaction if
+// we vanish. With READ COMMITTED, the work of the previous holder is visible after the wait.
 func beginPostgres(ctx context.Context, conn *sql.Conn, naming Naming) error {
 	if _, err := conn.ExecContext(ctx, `BEGIN ISOLATION LEVEL READ COMMITTED`); err != nil {
 		return err
+	}
+	if _, err := conn.ExecContext(ctx, `SET LOCAL idle_in_transaction_session_timeout = '1min'`); err != nil {
+		return errors.Join(err, end(ctx, conn, false))
 	}
 	key := fnv.New64a()
 	key.Write([]byte("inbox migrate " + naming.Meta()))

@@ -10,6 +10,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -125,7 +126,7 @@ func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.D
 		isolation = append(isolation, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	}
 	for attempt := 1; ; attempt++ {
-		err := o.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		err := pgxtx.Session(o.db.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {
 			if o.sqlite {
 				if _, err := o.exec(ctx, tx.Statement.ConnPool, beginWriting); err != nil {
 					return err

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -168,11 +169,8 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			c.mu.Lock()
 			c.queue = slices.Delete(c.queue, 0, len(batch))
 			c.refused += refused
-			healthy := c.refused == 0
 			c.mu.Unlock()
-			if healthy {
-				c.storing.End(nil)
-			}
+			c.noteUnstored()
 			c.drained()
 			if len(batch) >= manyResults && c.mayGather() {
 				c.gather(ctx, c.window-time.Since(began))
@@ -207,6 +205,24 @@ func (c *completer) putAside(left []result) {
 	c.aside = append(c.aside, left...)
 }
 
+// errLocked is why results that were put aside are not stored.
+var errLocked = errors.New("their rows are locked by transactions that do not end: " +
+	"of an application, or of lost connections that the server has not given up")
+
+// noteUnstored ends the condition once no result is aside. Results that the database refuses have
+// said why.
+func (c *completer) noteUnstored() {
+	c.mu.Lock()
+	refused := c.refused
+	c.mu.Unlock()
+	switch {
+	case len(c.aside) == 0:
+		c.storing.End(nil)
+	case refused == 0:
+		c.storing.Begin(nil, errLocked, zap.Int(telemetry.FieldResults, len(c.aside)))
+	}
+}
+
 // flushLast stores everything until hard ends, and returns how many results are left. It skips
 // locked rows from the beginning and tries them again: a try that waits for a lock might leave no
 // time for another one.
@@ -219,9 +235,9 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 		if len(batch) == 0 {
 			return 0
 		}
-		left, refused, err := c.writeGroup(hard, batch, true)
+		left, _, err := c.writeGroup(hard, batch, true)
 		if err == nil {
-			if refused == 0 {
+			if len(left) == 0 {
 				c.storing.End(nil)
 			}
 			c.drained()

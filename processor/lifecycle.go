@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -40,6 +41,8 @@ type activity struct {
 	endServices context.CancelFunc // ends heartbeats and sweeps, at the end of a stop
 	services    sync.WaitGroup
 
+	endWatching func() // of lost connections
+
 	mu      sync.Mutex
 	session *session
 }
@@ -67,9 +70,10 @@ func (p *Processor) Start(context.Context) error {
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
+	watching := p.watchConnections()
 	executor := newExecutor()
 	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), executor: executor,
-		giveUp: make(chan struct{})}
+		giveUp: make(chan struct{}), endWatching: watching}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
 	alive, a.endServices = context.WithCancel(context.Background())
@@ -272,6 +276,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	p.notifier.wait(a.hard) // for what was accepted, and for what this stop has released
 	a.endHard()
 	a.endServices()
+	a.endWatching()
 	// A hook that ignores its context must not delay the stop.
 	waitFor(routine.Go(a.services.Wait), time.Now().Add(max(time.Until(budget.flush), time.Second)))
 	var problems []error
@@ -291,6 +296,31 @@ func (p *Processor) Stop(ctx context.Context) error {
 			fmt.Errorf("stop: claims whose response was lost are recovered by another worker: %w", lost))
 	}
 	return errors.Join(problems...)
+}
+
+// watchConnections reports lost connections whose transactions the server has open, until end is
+// called.
+func (p *Processor) watchConnections() (end func()) {
+	if p.store.SingleWriter() {
+		return func() {}
+	}
+	pool, err := p.runner.attempts.DB.DB()
+	if err != nil {
+		return func() {} // no pool of database/sql, so none of pgx
+	}
+	unwatch := pgxtx.Watch(pool, func(open int, since time.Time) {
+		if open == 0 {
+			p.connecting.End(nil)
+			return
+		}
+		p.connecting.Begin(nil, fmt.Errorf("%d transactions are open whose connections were lost, the oldest since %s: "+
+			"the server is asked to end them", open, since.UTC().Format(time.RFC3339)))
+	})
+	return func() {
+		unwatch()
+		p.connecting.Forget(nil)
+		p.connecting.Clear()
+	}
 }
 
 // markStopped marks the worker as stopped. If that fails, the others notice that it is silent.

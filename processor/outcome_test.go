@@ -72,6 +72,8 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 		{"committed, the answer is lost", pgproxy.AnswerLost, false, 1},
 		{"committed, the answer never comes", pgproxy.AnswerSilent, false, 1},
 		{"not committed, the request is lost", pgproxy.RequestLost, false, 2},
+		{"not committed, the connection falls silent", pgproxy.Silence, false, 2},
+		{"not committed, the connection falls silent midway", pgproxy.SilenceMidway, false, 2},
 		{"committed later, the connection is lost", pgproxy.ConnectionLost, true, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

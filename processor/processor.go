@@ -52,6 +52,7 @@ type Processor struct {
 	looping    *condition.Condition
 	locking    *condition.Condition
 	listening  *condition.Condition
+	connecting *condition.Condition
 	cutting    *condition.Condition
 
 	progress atomic.Int64 // when an attempt last ended, by the injected clock, in nanoseconds; 0 if none has
@@ -133,6 +134,8 @@ func New(cfg Config) (*Processor, error) {
 	p.looping = failing("processing loop", "it starts again")
 	p.locking = failing("lock", "it can be neither taken nor renewed")
 	p.listening = failing("listening", "polling goes on")
+	p.connecting = failing("connections",
+		"some were lost inside transactions, whose locks the server keeps until it has ended them")
 	p.cutting = failing("handlers' transactions", "attempts are repeated uncharged")
 	if p.report == nil {
 		p.report = func() (health, consumers string) { return "", "" }

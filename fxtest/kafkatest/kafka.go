@@ -178,7 +178,7 @@ func (k *Kafka) Restart() error {
 func (k *Kafka) Freeze() { k.network.freeze() }
 
 // FallSilent makes all connections that are open now pass nothing any more, in either direction, as a
-// firewall does that has forgotten them. Neither side is told. New connections work.
+// firewall does that has forgotten them. Neither side notices. New connections work.
 func (k *Kafka) FallSilent() { k.network.fallSilent() }
 
 // Close stops the broker. Its records are lost. Closing twice does nothing.

@@ -177,6 +177,13 @@ func TestCommitWithoutAResponseIsReadBack(t *testing.T) {
 		r.have("answer lost", "answer silent")
 		r.handled(s, "unheard")
 
+		// It never got the commit, and does not know that the connection is gone.
+		proxy.LoseCommits(pgproxy.Silence, 1)
+		_, err = s.Run(t.Context(), run("silent"), effect("silent", nil))
+		require.ErrorIs(t, err, idempotent.ErrLost)
+		require.Zero(t, proxy.Left())
+		r.handled(s, "silent")
+
 		// It has committed, but cannot be asked.
 		proxy.LoseCommits(pgproxy.AnswerLost, 1)
 		proxy.Lose(pgproxy.RequestLost, 1_000_000, pgproxy.Containing("SELECT 1 FROM"))
@@ -185,7 +192,7 @@ func TestCommitWithoutAResponseIsReadBack(t *testing.T) {
 		require.False(t, duplicate)
 		proxy.Mend()
 		r.skipped(s, "unasked")
-		r.have("answer lost", "answer silent", "unasked", "unheard")
+		r.have("answer lost", "answer silent", "silent", "unasked", "unheard")
 	})
 }
 

@@ -19,27 +19,29 @@ import (
 // overPgx makes transactions of db begin as a pipedTx wherever pgx is available. Then the
 // statements of SteerLater are sent together with the statement that follows, which saves a round
 // trip each time. And a commit fails (pgxtx.ErrUnconfirmed) if PostgreSQL's synchronous standby has
-// not confirmed it.
+// not confirmed it. On any driver the server notices if the client vanishes.
 func overPgx(db *gorm.DB) *gorm.DB {
-	if pool, ok := db.Statement.ConnPool.(*sql.DB); ok && db.Dialector.Name() == "postgres" {
-		db.Statement.ConnPool = piping{pool}
+	pool, ok := db.Statement.ConnPool.(*sql.DB)
+	db = pgxtx.Session(db, pgxtx.ByKeepalive)
+	if beginner, bounded := db.Statement.ConnPool.(gorm.ConnPoolBeginner); ok && bounded {
+		db.Statement.ConnPool = piping{pool, beginner}
 	}
 	return db
 }
 
 // piping is a pool that begins a pipedTx where it can.
-type piping struct{ *sql.DB }
+type piping struct {
+	*sql.DB
+	bounded gorm.ConnPoolBeginner
+}
 
 // BeginTx implements gorm.ConnPoolBeginner.
 func (p piping) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
-	tx, err := pgxtx.Begin(ctx, p.DB, options)
-	if errors.Is(err, pgxtx.ErrUnavailable) {
-		return p.DB.BeginTx(ctx, options)
+	begun, err := p.bounded.BeginTx(ctx, options)
+	if tx, ok := begun.(*pgxtx.Tx); ok && err == nil {
+		return &pipedTx{Tx: tx, pool: p.DB}, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &pipedTx{Tx: tx, pool: p.DB}, nil
+	return begun, err
 }
 
 // pipedTx is a transaction that delays steering statements until its next statement.
@@ -173,15 +175,22 @@ func (t *pipedTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, 
 	return t.Tx.PrepareContext(ctx, query)
 }
 
-// StmtContext binds a prepared statement after what is pending, or not at all if that fails, see
-// QueryRowContext.
+// StmtContext binds a prepared statement after what is pending. It prepares the statement again: for
+// database/sql, the transaction is one of another pool. If any of this fails, so does each use of the
+// statement.
 func (t *pipedTx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
-	if t.flushed(ctx) != nil {
-		ended, end := context.WithCancel(ctx)
-		end()
-		ctx = ended
+	text, err := textOf(stmt)
+	var bound *sql.Stmt
+	if err == nil {
+		err = t.flushed(ctx)
 	}
-	return t.Tx.StmtContext(ctx, stmt)
+	if err == nil {
+		bound, err = t.Tx.PrepareAgain(ctx, text)
+	}
+	if err != nil {
+		bound, _ = newRelay(nil).statement(&relayedStmt{err: err}) // preparing it cannot fail
+	}
+	return bound
 }
 
 // GetDBConn lets gorm.DB.DB find the pool.

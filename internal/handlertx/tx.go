@@ -6,6 +6,7 @@ package handlertx
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -45,6 +46,9 @@ func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolati
 	err := t.Within(func() error { t.DB = t.DB.Begin(stated(db, isolation)); return t.DB.Error })
 	if !detach() && err == nil {
 		err = ctx.Err() // it was begun nevertheless; database/sql rolls it back because its own context has ended
+	}
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	if err != nil {
 		t.cancel()

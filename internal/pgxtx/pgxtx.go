@@ -55,60 +55,33 @@ func Query(ctx context.Context, db *sql.DB, statement string, args []any, each f
 // returns the connection to the pool.
 type Tx struct {
 	*sql.Tx
-	ctx      context.Context
-	conn     *sql.Conn
-	detach   func() bool // from the context, which may live for long
-	prepares bool
+	ctx    context.Context
+	conn   *sql.Conn
+	detach func() bool // from the context, which may live for long
+	lent   *lent
 }
 
-// Begin begins a transaction. Its errors include ErrUnavailable.
-func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (*Tx, error) {
-	conn, err := db.Conn(ctx)
+// Begin begins a transaction. bound is how the server notices that we have vanished; further settings
+// are SET LOCAL statements. They take no round trip. Its errors include ErrUnavailable.
+func Begin(
+	ctx context.Context, db *sql.DB, options *sql.TxOptions, bound Bound, settings ...string,
+) (*Tx, error) {
+	conn, lent, err := lend(ctx, db, settingsSQL(ctx, bound, settings))
 	if err != nil {
 		return nil, err
-	}
-	traits := traitsOf(conn)
-	if !traits.bare {
-		return nil, errors.Join(ErrUnavailable, conn.Close())
 	}
 	tx, err := conn.BeginTx(ctx, options)
 	if err != nil {
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
 	// Close waits for the end of the transaction, which the end of its context causes.
-	return &Tx{Tx: tx, ctx: ctx, conn: conn, prepares: traits.prepares,
+	return &Tx{Tx: tx, ctx: ctx, conn: conn, lent: lent,
 		detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
 // Prepares reports whether statements may be prepared on the connection. Behind some poolers they
 // must not be. Do not prepare any in Do if it is false.
-func (t *Tx) Prepares() bool { return t.prepares }
-
-// traits are what Begin has to know of a connection. They never change, so they are stored with the
-// connection: reading its configuration copies that each time.
-type traits struct {
-	bare     bool // pgx's own, without a tracer
-	prepares bool
-}
-
-const traitsKey = "github.com/gorm-inbox/inbox/internal/pgxtx.traits"
-
-func traitsOf(conn *sql.Conn) (of traits) {
-	_ = conn.Raw(func(driverConn any) error {
-		c, ok := driverConn.(*stdlib.Conn)
-		if !ok {
-			return nil
-		}
-		data := c.Conn().PgConn().CustomData()
-		if of, ok = data[traitsKey].(traits); !ok {
-			config := c.Conn().Config()
-			of = traits{bare: config.Tracer == nil, prepares: config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement}
-			data[traitsKey] = of
-		}
-		return nil
-	})
-	return of
-}
+func (t *Tx) Prepares() bool { return t.lent.traits.prepares }
 
 // Commit commits the transaction and returns the connection to the pool. Its errors include
 // ErrUnconfirmed.
@@ -117,7 +90,9 @@ func (t *Tx) Commit() error {
 		return t.end(t.Tx.Commit()) // the context has ended, and the connection is being returned
 	}
 	var own *commit
-	withDriverConn(t.conn, func(driverConn any) { own = startCommit(t.ctx, driverConn.(*stdlib.Conn).Conn()) })
+	if t.lent.traits.bare {
+		withDriverConn(t.conn, func(any) { own = startCommit(t.ctx, t.lent.Conn.Conn()) })
+	}
 	err := t.Tx.Commit()
 	if own != nil {
 		// This commit has sent nothing, because pgx refuses a busy connection. But it has ended the
@@ -151,6 +126,20 @@ func withDriverConn(conn *sql.Conn, work func(driverConn any)) {
 		work(driverConn)
 		return nil
 	})
+}
+
+// PrepareContext prepares a statement that may be passed to other transactions of the pool.
+func (t *Tx) PrepareContext(ctx context.Context, text string) (stmt *sql.Stmt, err error) {
+	err = t.Do(ctx, func(*pgx.Conn) (err error) {
+		stmt, err = t.lent.prepare(ctx, text)
+		return err
+	})
+	return stmt, err
+}
+
+// PrepareAgain prepares a statement for this transaction alone.
+func (t *Tx) PrepareAgain(ctx context.Context, text string) (*sql.Stmt, error) {
+	return t.Tx.PrepareContext(ctx, text)
 }
 
 // Rollback undoes the transaction and returns the connection to the pool.

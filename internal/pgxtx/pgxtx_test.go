@@ -60,7 +60,7 @@ func count(t *testing.T, db *sql.DB) (n int) {
 
 func begin(t *testing.T, ctx context.Context, pool *sql.DB) *pgxtx.Tx {
 	t.Helper()
-	tx, err := pgxtx.Begin(ctx, pool, nil)
+	tx, err := pgxtx.Begin(ctx, pool, nil, pgxtx.ByDeadline)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() }) // if the test has not ended it
 	return tx
@@ -81,7 +81,7 @@ func requireGivenBack(t *testing.T, pool *sql.DB) {
 	require.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, testenv.Patience, time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
-	tx, err := pgxtx.Begin(ctx, pool, nil)
+	tx, err := pgxtx.Begin(ctx, pool, nil, pgxtx.ByDeadline)
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback())
 }
@@ -203,9 +203,9 @@ func TestConnectionIsReturnedToThePool(t *testing.T) {
 	cancel()
 	requireGivenBack(t, pool)
 
-	_, err := pgxtx.Begin(ctx, pool, nil)
+	_, err := pgxtx.Begin(ctx, pool, nil, pgxtx.ByDeadline)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = pgxtx.Begin(t.Context(), pool, &sql.TxOptions{Isolation: sql.LevelLinearizable})
+	_, err = pgxtx.Begin(t.Context(), pool, &sql.TxOptions{Isolation: sql.LevelLinearizable}, pgxtx.ByDeadline)
 	require.ErrorIs(t, err, pgxtx.ErrUnavailable)
 	requireGivenBack(t, pool)
 }
@@ -248,10 +248,6 @@ func TestWrappedDriverHasNoPgxConnection(t *testing.T) {
 	for name, configure := range testenv.PgxReserved() {
 		t.Run(name, func(t *testing.T) {
 			pool, _ := onePool(t, configure)
-			if name == "a tracer" {
-				requireUnavailable(t, pool)
-				return
-			}
 			tx := begin(t, t.Context(), pool)
 			require.False(t, tx.Prepares(), "nothing is to be prepared")
 			require.NoError(t, tx.Commit())
@@ -284,7 +280,7 @@ func TestWrappedDriverHasNoPgxConnection(t *testing.T) {
 
 func requireUnavailable(t *testing.T, pool *sql.DB) {
 	t.Helper()
-	_, err := pgxtx.Begin(t.Context(), pool, nil)
+	_, err := pgxtx.Begin(t.Context(), pool, nil, pgxtx.ByDeadline)
 	require.ErrorIs(t, err, pgxtx.ErrUnavailable)
 	require.Zero(t, pool.Stats().InUse)
 	tx, err := pool.BeginTx(t.Context(), nil) // the usual way

@@ -172,7 +172,7 @@ func TestPreparedStatementsAreFewAndPrivate(t *testing.T) {
 	_, err = prepared.ExecContext(t.Context(), 1)
 	require.NoError(t, err)
 	require.NoError(t, prepared.Close(), "closing theirs")
-	tx, err := pgxtx.Begin(context.Background(), pool, &sql.TxOptions{})
+	tx, err := pgxtx.Begin(context.Background(), pool, &sql.TxOptions{}, pgxtx.ByDeadline)
 	require.NoError(t, err)
 	_, _, err = execAfter(t, tx, []string{"SAVEPOINT a"}, statement, 1)
 	require.NoError(t, err, "leaves ours")

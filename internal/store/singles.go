@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
 // ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have
@@ -16,7 +18,7 @@ var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // Singles runs statements outside of transactions, for Query and Exec. The server runs such a
 // statement as a transaction with the session's default isolation. If that is known not to be READ
-// COMMITTED, each statement gets a transaction that states it, which costs three more round trips.
+// COMMITTED, each statement gets a transaction that states it, which costs two more round trips.
 // It is known from StateIsolation, or from a serialization failure. The failed statement has done
 // nothing and runs again at once, so no caller ever gets such a failure.
 //
@@ -37,7 +39,7 @@ func (s Singles) StateIsolation() { s.state.Store(true) }
 // read thousands of rows. If such a limit is a parameter, the planner expects a tenth of all rows
 // instead. The larger a table is, the more it is mistaken, until compiling seems worth it (jit,
 // which is on by default): half a second for a statement of 10 ms. Each statement gets a
-// transaction, which costs three more round trips.
+// transaction, which costs two more round trips.
 func (s Singles) WithoutJIT() Singles {
 	s.noJIT = true
 	return s
@@ -51,15 +53,6 @@ func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	}
 	return single{ConnPool: pool, of: s}
 }
-
-// boundSingle makes the server end the transaction of a single statement if its client vanished
-// before the COMMIT. The transaction holds locks that others wait for (a lease), and otherwise
-// lasts until TCP gives the connection up. singleWithoutJIT is the same for WithoutJIT. Both read no
-// table.
-const (
-	boundSingle      = `SET LOCAL idle_in_transaction_session_timeout = '10s'`
-	singleWithoutJIT = `VALUES (set_config('idle_in_transaction_session_timeout', '10s', true), set_config('jit', 'off', true))`
-)
 
 // single is a pool that runs each statement by itself.
 type single struct {
@@ -75,14 +68,11 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 		}
 		s.of.state.Store(true)
 	}
-	settings := boundSingle
+	var settings []string
 	if s.of.noJIT {
-		settings = singleWithoutJIT
+		settings = append(settings, `set local jit = off`)
 	}
-	err := s.of.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		if _, err := tx.Statement.ConnPool.ExecContext(ctx, settings); err != nil {
-			return err
-		}
+	err := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, settings...).Transaction(func(tx *gorm.DB) error {
 		return statement(tx.Statement.ConnPool)
 	}, ReadCommitted)
 	return WithContextError(ctx, err)

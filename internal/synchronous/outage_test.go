@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
@@ -31,6 +32,7 @@ func TestLostCommitIsRepeatedUncharged(t *testing.T) {
 		{"committed, with markers", pgproxy.AnswerLost, true, 1, 1},
 		{"not committed, without markers", pgproxy.RequestLost, false, 2, 1},
 		{"not committed, with markers", pgproxy.RequestLost, true, 2, 1},
+		{"not committed and silent, with markers", pgproxy.Silence, true, 2, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -44,6 +46,7 @@ func TestLostCommitIsRepeatedUncharged(t *testing.T) {
 			})
 			tables(t, db)
 			r, counters := newRunner(t, testenv.OpenPostgres(t, proxy.DSN()), func(c *synchronous.Config) {
+				c.StatementTimeout = 5 * time.Second
 				if c.MaxRetries = 1; tc.marked {
 					remember(t, c, tables(t, c.DB))
 				}

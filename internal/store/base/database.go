@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -77,7 +78,7 @@ func (d Database) Pool(ctx context.Context) gorm.ConnPool {
 // errors.
 func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	worked := false
-	err := d.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+	err := pgxtx.Session(d.DB.WithContext(ctx), pgxtx.ByDeadline).Transaction(func(tx *gorm.DB) error {
 		err := work(tx.Statement.ConnPool)
 		worked = err == nil
 		return err

@@ -42,7 +42,7 @@ func (p *Store) transact(ctx context.Context, large bool, work func(gorm.ConnPoo
 	if !ok {
 		return p.Database.Transaction(ctx, work)
 	}
-	tx, err := pgxtx.Begin(ctx, db, p.Isolation)
+	tx, err := pgxtx.Begin(ctx, db, p.Isolation, pgxtx.ByDeadline)
 	if errors.Is(err, pgxtx.ErrUnavailable) {
 		return p.Database.Transaction(ctx, work)
 	}

@@ -1,6 +1,6 @@
 // Package pgproxy is a proxy between a test and PostgreSQL that loses answers, requests or whole
-// connections on demand, or lets connections fall silent. It parses the protocol only as far as needed to know which statement each
-// exchange runs. Only tests and the soak test import it.
+// connections on demand, or lets connections fall silent. It parses the protocol only as far as
+// needed to know which statement each exchange runs. Only tests and the soak test import it.
 package pgproxy
 
 import (
@@ -60,8 +60,8 @@ func Start(dsn string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy to %s: %w", dsn, err)
 	}
-	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, links: map[*link]bool{}, gone: map[string]bool{},
-		done: make(chan struct{})}
+	p := &Proxy{listener: listener, server: target.Host, conns: map[net.Conn]bool{}, links: map[*link]bool{},
+		gone: map[string]bool{}, done: make(chan struct{})}
 	target.Host = listener.Addr().String()
 	p.dsn = target.String()
 	p.own(p.serve)

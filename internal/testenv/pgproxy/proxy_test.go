@@ -173,7 +173,7 @@ func TestSilentConnectionStaysOpenOnTheServer(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			_, err = tx.ExecContext(short, "INSERT INTO notes VALUES ($1)", 1)
-			require.ErrorIs(t, err, context.DeadlineExceeded, "the client is not told")
+			require.ErrorIs(t, err, context.DeadlineExceeded, "the client does not know either")
 			require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
 			require.Error(t, tx.Commit(), "the driver has given the connection up")
 			require.Never(t, func() bool { idle, midway := r.sessions(); return idle != c.wantIdle || midway != c.wantMidway },

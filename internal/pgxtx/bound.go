@@ -1,0 +1,53 @@
+package pgxtx
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Bound is how PostgreSQL notices that the client of a transaction has vanished without closing its
+// connection: the client's host is gone, or a firewall has forgotten the connection. Otherwise the
+// transaction keeps its locks until TCP gives the connection up, by default after more than two
+// hours.
+type Bound int
+
+const (
+	// ByDeadline ends the session when the client sends nothing for as long as its context has left
+	// at the begin. It is for transactions that do nothing but run statements.
+	ByDeadline Bound = iota
+	// ByKeepalive has the server's TCP probe the client's host, so that a session ends within 40
+	// seconds after the host has vanished. It is for transactions in which application code runs,
+	// which may be idle for any time.
+	ByKeepalive
+)
+
+// idleWithoutDeadline bounds a transaction whose context has no deadline.
+const idleWithoutDeadline = time.Minute
+
+// The first statements have TCP send a probe after 20 seconds of silence, four of them five seconds
+// apart. The second has it wait for 40 seconds until what was sent is acknowledged: it does not probe
+// meanwhile. They do nothing on a Unix socket, whose client cannot vanish silently.
+const (
+	probeSQL = `set local tcp_keepalives_idle = 20; set local tcp_keepalives_interval = 5; ` +
+		`set local tcp_keepalives_count = 4`
+	acknowledgeSQL = `set local tcp_user_timeout = 40000`
+)
+
+// sql returns the statements that set the bound for the transaction they run in.
+func (b Bound) sql(ctx context.Context) string {
+	if b == ByKeepalive {
+		return probeSQL + "; " + acknowledgeSQL
+	}
+	idle := idleWithoutDeadline
+	if deadline, ok := ctx.Deadline(); ok {
+		idle = time.Until(deadline)
+	}
+	return fmt.Sprintf("set local idle_in_transaction_session_timeout = %d", max(idle.Milliseconds(), 1))
+}
+
+// settingsSQL returns the statements that follow BEGIN.
+func settingsSQL(ctx context.Context, bound Bound, settings []string) string {
+	return strings.Join(append([]string{bound.sql(ctx)}, settings...), "; ")
+}
