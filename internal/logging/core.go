@@ -87,7 +87,8 @@ func (c *core) safe(of kind, fields []zapcore.Field) []zapcore.Field {
 			changed = safe.String != f.String
 		case zapcore.ErrorType:
 			text, details := texts(f.Interface)
-			of := redactedError{bounded(c.redactor.Error(about, text), maxText), bounded(c.redactor.Error(about, details), maxText)}
+			of := redactedError{bounded(c.redactor.Error(about, text), maxText),
+				bounded(c.redactor.Error(about, details), maxText)}
 			safe, changed = zap.NamedError(f.Key, of), of.text != text || of.details != details
 		case zapcore.ArrayMarshalerType:
 			if list, ok := listed(f.Interface); ok {

@@ -123,7 +123,9 @@ func skipFirst(ib *inbox.Inbox, topic string) error {
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	often := time.NewTicker(50 * time.Millisecond)
+	defer often.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-often.C {
 		err := operators.SkipRecord(context.Background(), "ada", ops.PartitionRef{Channel: "c", Topic: topic})
 		if err == nil || time.Now().After(deadline) {
 			return err
