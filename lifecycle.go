@@ -166,6 +166,9 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.prepareInline(ctx); err != nil {
 		return err
 	}
+	if err := ib.warnJIT(ctx); err != nil {
+		return err
+	}
 	if err := ib.warnForeignKeys(ctx); err != nil {
 		return err
 	}
@@ -230,6 +233,21 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 		zap.String(telemetry.FieldIsolation, d.Level),
 		zap.String(telemetry.FieldSettingOf, d.Source),
 		zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(level.String())))
+	return nil
+}
+
+// warnJIT logs that PostgreSQL compiles statements that cost less than by default. Ours stay below the default.
+func (ib *Inbox) warnJIT(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+	defer cancel()
+	found, early, err := ib.store.EarlyJIT(ctx)
+	if err != nil || !early {
+		return err
+	}
+	ib.log.Warn("inbox: PostgreSQL compiles statements (jit) from a lower cost than by default, which slows them down: "+
+		"set jit = off for the role, or raise jit_above_cost to 100000",
+		zap.String(telemetry.FieldRole, found.Role), zap.String(telemetry.FieldDatabase, found.Database),
+		zap.Float64(telemetry.FieldJITAboveCost, found.Cost), zap.String(telemetry.FieldSettingOf, found.Source))
 	return nil
 }
 

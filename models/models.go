@@ -93,7 +93,7 @@ type HandlerStatus struct {
 	PublishedAt         *time.Time `gorm:"column:published_at"`
 	PoisonedAt          *time.Time `gorm:"column:poisoned_at"`
 	WorkerID            *string    `gorm:"column:worker_id;type:uuid"`
-	LaneHandler         *int64     `gorm:"column:lane_handler;index:inbox_handler_statuses_lane,priority:1,where:completed_at IS NULL AND lane_key IS NOT NULL;uniqueIndex:inbox_handler_statuses_lane_holder,priority:1,where:holds_lane;index:inbox_handler_statuses_waiting_lane,priority:1,where:is_waiting"`
+	LaneHandler         *int64     `gorm:"column:lane_handler;index:inbox_handler_statuses_lane,priority:1,where:completed_at IS NULL AND lane_key IS NOT NULL;uniqueIndex:inbox_handler_statuses_lane_holder,priority:1,where:holds_lane;index:inbox_handler_statuses_waiting_lane,priority:1,where:CASE WHEN is_waiting THEN true ELSE false END"`
 	LaneKey             *int64     `gorm:"column:lane_key;index:inbox_handler_statuses_lane,priority:2;uniqueIndex:inbox_handler_statuses_lane_holder,priority:2;index:inbox_handler_statuses_waiting_lane,priority:2"`
 	LastError           *string    `gorm:"column:last_error;type:varchar(2000)"`
 	Fingerprint         *string    `gorm:"column:fingerprint;type:varchar(16);index:inbox_handler_statuses_failures,priority:2"`

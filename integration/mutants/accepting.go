@@ -101,6 +101,15 @@ var acceptingMutants = []mutant{
 		New:     "dispatching := a.beginDispatch(p)\n\tdefer dispatching.end()\n\tstored, err := a.store.AcceptTx(ctx, tx, p.batch)\n\tif err == nil {\n\t\tdispatching.committed(stored)\n\t}",
 		Test:    test{Package: "./processor", Run: "^TestAcceptTxDispatchesNothingLocally$"},
 	},
+	{
+		Name:    "a redelivery looks for rows under the handler's own key alone",
+		Why:     "a message that was stored before a rename would get a second row and run twice (contract 4.2)",
+		Package: "internal/store/base",
+		In:      "judge",
+		Old:     "append(append(keys, handler.HandlerKey), handler.LegacyKeys...)",
+		New:     "append(keys, handler.HandlerKey)",
+		Test:    test{Package: "./internal/store/sqlite", Run: "^TestSQLite$/^Accept$/^a_row_under_a_legacy_key"},
+	},
 }
 
 // orderingMutants break ordering: ordered handlers keep the order of their lanes.
@@ -119,8 +128,8 @@ var orderingMutants = []mutant{
 		Why:     "messages of one ordering key would run out of order (contract 5.12)",
 		Package: "internal/store/postgres",
 		In:      "headSQL",
-		Old:     "p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)",
-		New:     "p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id) AND p.version < 0",
+		Old:     "NOT is_poisoned AND completed_at IS NULL",
+		New:     "NOT is_poisoned AND completed_at IS NULL AND version < 0",
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^the_order_holds"},
 	},
 	{
@@ -132,7 +141,15 @@ var orderingMutants = []mutant{
 		New:     "OR k.skips",
 		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^a_poisoned_row_parks"},
 	},
-
+	{
+		Name:    "postgres: lanes: rows under the handler's other names do not count",
+		Why:     "messages accepted before and after a rename would run out of order (contract 5.12)",
+		Package: "internal/store/postgres",
+		In:      "namesSQL",
+		Old:     "THEN k.names",
+		New:     "THEN ARRAY[w.lane_handler]",
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Lanes$/^a_renamed"},
+	},
 	{
 		Name:    "an ordered handler's messages skip the claim",
 		Why:     "a message would overtake the head of its lane (contract 5.12, 5.17)",

@@ -43,6 +43,9 @@ type Store interface {
 	// statements outside of transactions state READ COMMITTED from now on, as its transactions
 	// always do.
 	DefaultIsolation(ctx context.Context) (found DefaultIsolation, other bool, err error)
+	// EarlyJIT asks PostgreSQL whether it compiles statements (jit) that cost less than by default. Our
+	// statements never cost more than that. early is false otherwise, and on SQLite.
+	EarlyJIT(ctx context.Context) (found EarlyJIT, early bool, err error)
 	// AddAuditTx adds an operator's action to the audit in the transaction of that action (contract
 	// 11.3).
 	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error

@@ -78,6 +78,7 @@ const (
 	FieldDatabase          = "database"
 	FieldHandlersIsolation = "handlers_isolation"
 	FieldIsolation         = "isolation"
+	FieldJITAboveCost      = "jit_above_cost"
 	FieldKey               = "key"
 	FieldHost              = "host"
 	FieldMaxmemory         = "maxmemory"

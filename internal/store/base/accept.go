@@ -72,8 +72,8 @@ type accepting interface {
 	// LockKnown keeps cleanup and other accepts away from these messages until the transaction
 	// ends. Messages that have vanished are missing in the result.
 	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]Known, error)
-	// HandlerKeys returns the statuses that these messages have.
-	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]HandledBy, error)
+	// HandlerKeys returns the statuses that these messages have under these handler keys.
+	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string) ([]HandledBy, error)
 	// InsertStatuses inserts rows in their order and returns the IDs of those that did not exist
 	// yet. It claims rows, as InsertNew does, only in dialects whose InsertNew inserts no statuses.
 	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) (

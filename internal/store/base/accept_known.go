@@ -18,6 +18,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	index map[Identity]int, statuses [][]StatusRow, results []store.Accepted,
 ) (missing []StatusRow, conflicts []models.RejectedMessage, err error) {
 	var numbers []int64
+	var keys []string
 	for _, stored := range found {
 		i := index[stored.Identity]
 		setNumber(statuses[i], stored.Number)
@@ -26,6 +27,9 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 		result.ContentDiffers = alike && stored.ContentDiffers
 		if alike && !(stored.ContentDiffers && message.RejectDiffering) {
 			numbers = append(numbers, stored.Number)
+			for _, handler := range message.Handlers {
+				keys = append(append(keys, handler.HandlerKey), handler.LegacyKeys...)
+			}
 			continue
 		}
 		result.Conflict, result.StoredType, result.StoredSource = true, stored.MessageType, stored.Source
@@ -36,7 +40,7 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	if len(numbers) == 0 {
 		return nil, conflicts, nil
 	}
-	stored, err := dialect.HandlerKeys(ctx, pool, numbers)
+	stored, err := dialect.HandlerKeys(ctx, pool, numbers, Distinct(keys))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -24,7 +25,7 @@ type Database struct {
 	names     *strings.Replacer
 	Isolation *sql.TxOptions // of transactions; nil on SQLite
 	Singles   store.Singles
-	texts     *sync.Map // statement with placeholders → with the tables' names
+	texts     *sync.Map // statement with placeholders, alone or with a bound → without them
 }
 
 // NewDatabase checks the arguments of a new store. It does not access the database.
@@ -66,6 +67,21 @@ func (d Database) Text(statement string) string {
 	}
 	text := d.names.Replace(statement)
 	d.texts.Store(statement, text)
+	return text
+}
+
+// TextWithin is Text with a number of rows for {most}.
+func (d Database) TextWithin(statement string, most int) string {
+	type bounded struct {
+		statement string
+		most      int
+	}
+	key := bounded{statement, most}
+	if text, ok := d.texts.Load(key); ok {
+		return text.(string)
+	}
+	text := strings.ReplaceAll(d.names.Replace(statement), "{most}", strconv.Itoa(most))
+	d.texts.Store(key, text)
 	return text
 }
 

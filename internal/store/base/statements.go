@@ -12,6 +12,11 @@ import (
 // statements with this very condition use that index.
 const OpenSQL = `CASE WHEN completed_at IS NULL THEN true ELSE false END`
 
+// waitingSQL is the condition of the index on lanes with waiting statuses. Only statements with this
+// very condition use that index: those that look for a handler's waiting statuses must not, even if
+// the statistics say that there are none.
+const waitingSQL = `CASE WHEN is_waiting THEN true ELSE false END`
+
 // PostgresAttemptsSQL is the column attempts of the row with one more entry, a JSON object. The
 // oldest entry is dropped beyond columns.MaxAttempts.
 func PostgresAttemptsSQL(row, entry string) string {
@@ -31,9 +36,9 @@ func SQLiteAttemptsSQL(row, entry string) string {
 // waiting rows, one step per lane (a loose index scan), however many rows wait in a lane.
 const WaitingLanesSQL = `
 WITH RECURSIVE lanes(lane_key, number) AS (
-	SELECT (SELECT lane_key FROM {statuses} WHERE is_waiting AND lane_handler = $1 AND lane_key > $2 ORDER BY lane_key LIMIT 1), 1
+	SELECT (SELECT lane_key FROM {statuses} WHERE ` + waitingSQL + ` AND lane_handler = $1 AND lane_key > $2 ORDER BY lane_key LIMIT 1), 1
 	UNION ALL
-	SELECT (SELECT s.lane_key FROM {statuses} s WHERE s.is_waiting AND s.lane_handler = $1 AND s.lane_key > l.lane_key
+	SELECT (SELECT s.lane_key FROM {statuses} s WHERE ` + waitingSQL + ` AND s.lane_handler = $1 AND s.lane_key > l.lane_key
 		ORDER BY s.lane_key LIMIT 1), l.number + 1
 	FROM lanes l WHERE l.lane_key IS NOT NULL AND l.number < $3
 )
@@ -43,9 +48,9 @@ SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL`
 // per name.
 const WaitingLaneHandlersSQL = `
 WITH RECURSIVE handlers(lane_handler) AS (
-	SELECT (SELECT lane_handler FROM {statuses} WHERE is_waiting ORDER BY lane_handler LIMIT 1)
+	SELECT (SELECT lane_handler FROM {statuses} WHERE ` + waitingSQL + ` ORDER BY lane_handler LIMIT 1)
 	UNION ALL
-	SELECT (SELECT s.lane_handler FROM {statuses} s WHERE s.is_waiting AND s.lane_handler > h.lane_handler
+	SELECT (SELECT s.lane_handler FROM {statuses} s WHERE ` + waitingSQL + ` AND s.lane_handler > h.lane_handler
 		ORDER BY s.lane_handler LIMIT 1)
 	FROM handlers h WHERE h.lane_handler IS NOT NULL
 )

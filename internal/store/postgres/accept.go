@@ -102,10 +102,12 @@ FOR NO KEY UPDATE OF m`
 // acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a statement of
 // its own after the lock, so that its snapshot shows what the accept that held the lock before has
 // added. LATERAL, kept by OFFSET, forces the index: with a list of numbers the planner might scan a
-// table that has no statistics.
+// table that has no statistics. For the sub-selects, see completionsSQL.
 const acceptKeysSQL = `
-SELECT s.message_number, s.handler_key FROM unnest($1::bigint[]) AS k(number)
-CROSS JOIN LATERAL (SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
+SELECT s.message_number, s.handler_key FROM unnest((SELECT $1::bigint[])) AS k(number)
+CROSS JOIN LATERAL (
+	SELECT message_number, handler_key FROM {statuses} WHERE message_number = k.number AND handler_key = ANY ((SELECT $2::text[])::text[]) OFFSET 0
+) s`
 
 // acceptStatusesSQL inserts the statuses that are missing. It finds conflicts by handler_statuses_pkey.
 var acceptStatusesSQL = `
@@ -222,8 +224,10 @@ func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}, ids, hashes, namespaces)
 }
 
-func (p *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]base.HandledBy, error) {
-	return store.Query(ctx, pool, p.Text(acceptKeysSQL), base.ScanHandledBy, numbers)
+func (p *Store) HandlerKeys(
+	ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string,
+) ([]base.HandledBy, error) {
+	return store.Query(ctx, pool, p.Text(acceptKeysSQL), base.ScanHandledBy, numbers, keys)
 }
 
 func (p *Store) InsertStatuses(

@@ -45,16 +45,17 @@ DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 func (p *Store) LoadExpired(
 	ctx context.Context, req store.CleanupRequest, numbers []int64, maxBytes int64,
 ) ([]store.ExpiredMessage, int, error) {
-	sizes, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSizesSQL), base.ScanSized, numbers)
+	pool := p.Singles.WithoutJIT().Pool(ctx)
+	sizes, err := store.Query(ctx, pool, p.Text(expiredSizesSQL), base.ScanSized, numbers)
 	if err != nil {
 		return nil, 0, base.Doing("size expired messages", err)
 	}
 	numbers = base.FitBytes(numbers, sizes, maxBytes)
-	messages, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredMessagesSQL), base.ScanMessage, numbers)
+	messages, err := store.Query(ctx, pool, p.Text(expiredMessagesSQL), base.ScanMessage, numbers)
 	if err != nil {
 		return nil, 0, base.Doing("load expired messages", err)
 	}
-	statuses, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredStatusesSQL), base.ScanStatus, numbers)
+	statuses, err := store.Query(ctx, pool, p.Text(expiredStatusesSQL), base.ScanStatus, numbers)
 	if err != nil {
 		return nil, 0, base.Doing("load expired statuses", err)
 	}
@@ -65,7 +66,7 @@ func (p *Store) LoadExpired(
 // added before them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	var result store.CleanupResult
-	err := p.Transaction(ctx, func(pool gorm.ConnPool) error {
+	err := p.withoutJIT(ctx, func(pool gorm.ConnPool) error {
 		numbers := make([]int64, len(expired))
 		for i, e := range expired {
 			numbers[i] = int64(e.Message.Number)

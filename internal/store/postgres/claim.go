@@ -32,7 +32,7 @@ const claimSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
 ), due AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[], $2::bigint[], $5::timestamptz[], $6::text[]) AS k(handler_key, quota, after_due, after_id)
+	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[])) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
 	WHERE EXISTS (SELECT FROM worker)
 )` + claimDueSQL
@@ -40,7 +40,7 @@ WITH worker AS MATERIALIZED (
 // claimManualSQL is claimSQL without a worker, for ProcessPending.
 const claimManualSQL = `
 WITH due AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[], $2::bigint[], $5::timestamptz[], $6::text[]) AS k(handler_key, quota, after_due, after_id)
+	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[])) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
 	WHERE $4::text IS NULL
 )` + claimDueSQL
@@ -58,15 +58,20 @@ WITH due AS MATERIALIZED (
 // last one ended, and takes only rows whose xmax is zero: these were not locked or changed since
 // they were written. A row whose lock has ended keeps its xmax, so that claims without after_due,
 // which take any row, must come in between.
+//
+// For the two limits, see bounded. Rows are locked one by one, until the outer limit has its rows.
 const dueOfKeySQL = `
-		SELECT ctid AS place FROM {statuses}
-		WHERE ` + isDueSQL + `
-			AND (COALESCE(next_attempt_at, created_at), id) >
-				(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))
-			AND CASE WHEN k.after_due IS NOT NULL AND xmax <> 0 THEN false ELSE true END
-		ORDER BY COALESCE(next_attempt_at, created_at), id
-		LIMIT k.quota
-		FOR NO KEY UPDATE SKIP LOCKED`
+		SELECT place FROM (
+			SELECT ctid AS place FROM {statuses}
+			WHERE ` + isDueSQL + `
+				AND (COALESCE(next_attempt_at, created_at), id) >
+					(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))
+				AND CASE WHEN k.after_due IS NOT NULL AND xmax <> 0 THEN false ELSE true END
+			ORDER BY COALESCE(next_attempt_at, created_at), id
+			LIMIT {most}
+			FOR NO KEY UPDATE SKIP LOCKED
+		) most
+		LIMIT k.quota`
 
 // isDueSQL is the condition of a due row. unclaimedSQL says why part of it is in a CASE.
 const isDueSQL = `handler_key = k.handler_key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
@@ -106,14 +111,14 @@ CROSS JOIN LATERAL (
 	LIMIT 1
 ) s`
 
-// siblingsSQL uses handler_statuses_pkey. For LATERAL and OFFSET, see
-// acceptKeysSQL.
+// siblingsSQL uses handler_statuses_pkey. For LATERAL and OFFSET, see acceptKeysSQL, for the sub-selects
+// completionsSQL.
 const siblingsSQL = `
-SELECT s.* FROM unnest($1::bigint[]) AS k(number)
+SELECT s.* FROM unnest((SELECT $1::bigint[])) AS k(number)
 CROSS JOIN LATERAL (
 	SELECT message_number, id, message_id, handler_key, version, error_count, abandoned_count, interrupted_count,
 		lane_handler, lane_key, processing_started_at IS NOT NULL, is_poisoned, completed_at IS NOT NULL, outcome
-	FROM {statuses} WHERE message_number = k.number AND handler_key = ANY ($2::text[]) OFFSET 0
+	FROM {statuses} WHERE message_number = k.number AND handler_key = ANY ((SELECT $2::text[])::text[]) OFFSET 0
 ) s
 ORDER BY s.message_number, s.handler_key`
 
@@ -133,7 +138,7 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	if req.WorkerID == "" {
 		statement, worker = claimManualSQL, nil
 	}
-	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.Text(statement),
+	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.bounded(statement, limits.largest),
 		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids)
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)
@@ -147,6 +152,8 @@ type plainLimits struct {
 	keys   []string
 	quotas []int64
 	most   int // all quotas together
+	// largest is the largest quota.
+	largest int
 	// dues and ids are the places after which the claim begins, NULL for none.
 	dues []*time.Time
 	ids  []*string
@@ -157,7 +164,7 @@ func (l *plainLimits) add(limit store.KeyLimit) {
 		return
 	}
 	l.keys, l.quotas = append(l.keys, limit.HandlerKey), append(l.quotas, int64(limit.Limit))
-	l.most += limit.Limit
+	l.most, l.largest = l.most+limit.Limit, max(l.largest, limit.Limit)
 	var due *time.Time
 	var id *string
 	if limit.After != nil {

@@ -40,12 +40,12 @@ const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
 ), plain AS MATERIALIZED (
-	SELECT s.place FROM unnest($1::text[], $2::bigint[], $10::timestamptz[], $11::text[]) AS k(handler_key, quota, after_due, after_id)
+	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::text[])) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), keys AS MATERIALIZED (
 	SELECT handler_key, quota, names::bigint[] AS names, skips, true AS poisoned, 2 * quota + $9::bigint AS reach
-	FROM unnest($5::text[], $6::bigint[], $7::text[], $8::boolean[]) AS k(handler_key, quota, names, skips)
+	FROM unnest((SELECT $5::text[]), (SELECT $6::bigint[]), (SELECT $7::text[]), (SELECT $8::boolean[])) AS k(handler_key, quota, names, skips)
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), heads AS MATERIALIZED (
 	SELECT k.handler_key, h.place, h.position FROM keys k
@@ -87,17 +87,21 @@ FROM (
 
 // windowSQL reads the due index as far as part.reach. Which row leads its lane within the window is
 // known without another read of the table: the other rows of the lane in the window come after it,
-// whatever else is in the lane. All names of the handler count as one lane.
+// whatever else is in the lane. All names of the handler count as one lane. For the two limits, see
+// bounded.
 const windowSQL = `
 			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
 				PARTITION BY lane_key, CASE WHEN lane_handler = ANY (k.names) THEN NULL ELSE lane_handler END ORDER BY sequence, id
 			) AS leads
 			FROM (
-				SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
-					row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
-				FROM {statuses}
-				WHERE ` + isDueSQL + `
-				ORDER BY COALESCE(next_attempt_at, created_at), id
+				SELECT * FROM (
+					SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
+						row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
+					FROM {statuses}
+					WHERE ` + isDueSQL + `
+					ORDER BY COALESCE(next_attempt_at, created_at), id
+					LIMIT {most}
+				) most
 				LIMIT part.reach
 			) d
 			ORDER BY position`
@@ -109,25 +113,43 @@ const lockSeenSQL = `
 // headSQL is true if row w is first in its lane, under any of the handler's names, and no row of
 // the lane is claimed. It uses the index on lanes and the index on claimed lanes. k.poisoned is
 // always true. With a literal instead, the planner would choose the index on poisoned rows while
-// they are few, and they need not stay few. Each lookup is one range of the index on lanes that
-// ends at w: rows after it are not read.
+// they are few, and they need not stay few.
+//
+// The form of each lookup forces its index, whatever the statistics say. For EXISTS in a table of
+// which nearly all is one lane, the planner expects to meet a row of the lane at once, and would
+// read the table from its beginning. To find a lane's first row, or to count its claimed rows, all
+// of the table would have to be read.
 const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 			EXISTS (
-				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
-					AND NOT p.is_poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
+				SELECT FROM unnest(` + namesSQL + `) AS n(lane_handler)
+				CROSS JOIN LATERAL (
+					SELECT sequence, id FROM {statuses}
+					WHERE lane_handler = n.lane_handler AND lane_key = w.lane_key AND NOT is_poisoned AND completed_at IS NULL
+					ORDER BY sequence, id LIMIT 1
+				) p
+				WHERE (p.sequence, p.id) < (w.sequence, w.id)
 			) OR NOT k.skips AND EXISTS (
-				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key
-					AND p.is_poisoned = k.poisoned AND p.completed_at IS NULL AND (p.sequence, p.id) < (w.sequence, w.id)
-			) OR EXISTS (
-				SELECT FROM {statuses} p WHERE p.lane_handler = ANY (k.names || w.lane_handler) AND p.lane_key = w.lane_key AND p.holds_lane
+				SELECT FROM unnest(` + namesSQL + `) AS n(lane_handler)
+				CROSS JOIN LATERAL (
+					SELECT sequence, id FROM {statuses}
+					WHERE lane_handler = n.lane_handler AND lane_key = w.lane_key AND is_poisoned = k.poisoned AND completed_at IS NULL
+					ORDER BY sequence, id LIMIT 1
+				) p
+				WHERE (p.sequence, p.id) < (w.sequence, w.id)
+			) OR 0 < (
+				SELECT count(*) FROM {statuses} p
+				WHERE p.lane_handler = ANY (` + namesSQL + `) AND p.lane_key = w.lane_key AND p.holds_lane
 			)
 		))`
+
+// namesSQL are the names under which row w's lane may have rows: the handler's, and the row's own.
+const namesSQL = `CASE WHEN w.lane_handler = ANY (k.names) THEN k.names ELSE k.names || w.lane_handler END`
 
 func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
 	var plain plainLimits
 	var orderedKeys, names []string
 	var orderedQuotas []int64
-	most := 0
+	most, largest := 0, 0
 	var skips []bool
 	rules := map[string]store.LaneRule{}
 	for _, limit := range req.Limits {
@@ -136,7 +158,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		case limit.Lanes == nil:
 			plain.add(limit)
 		default:
-			most += limit.Limit
+			most, largest = most+limit.Limit, max(largest, limit.Limit)
 			rules[limit.HandlerKey] = *limit.Lanes
 			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
 			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
@@ -146,10 +168,11 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	if req.WorkerID != "" {
 		worker = &req.WorkerID
 	}
+	statement := p.bounded(claimLanesSQL, max(plain.largest, 2*largest+base.LaneWindow))
 	var rows []store.Claim
 	for attempt := 1; ; attempt++ {
 		var err error
-		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, p.Text(claimLanesSQL),
+		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, statement,
 			plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
 			plain.dues, plain.ids)
 		if err == nil {

@@ -51,10 +51,10 @@ WITH finished AS MATERIALIZED (
 )
 SELECT count(*), COALESCE(sum(f.statuses), 0)::bigint FROM deleted d JOIN finished f ON f.number = d.number`
 
-// cleanupStatusesSQL uses handler_statuses_pkey.
+// cleanupStatusesSQL uses handler_statuses_pkey. For the sub-select, see completeUnlockedSQL.
 const cleanupStatusesSQL = `
 DELETE FROM {statuses} s
-WHERE s.message_number = ANY ($1::bigint[])
+WHERE s.message_number = ANY ((SELECT $1::bigint[])::bigint[])
 	AND s.completed_at < COALESCE((
 		SELECT own.cutoff FROM unnest($3::text[], $4::timestamptz[]) AS own(handler_key, cutoff) WHERE own.handler_key = s.handler_key
 	), $2::timestamptz)`
@@ -72,7 +72,8 @@ func (p *Store) Clock(ctx context.Context, now time.Time) (time.Time, error) {
 
 func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.ExpiredBatch, error) {
 	keys, cutoffs := ownCutoffs(req)
-	candidates, err := store.Query(ctx, p.Pool(ctx), p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
+	pool := p.Singles.WithoutJIT().Pool(ctx)
+	candidates, err := store.Query(ctx, pool, p.Text(expiredSQL), func(rows *sql.Rows, c *base.Candidate) error {
 		return rows.Scan(&c.MessageNumber, &c.ReceivedAt, &c.Expired)
 	}, base.WalkEnd(req).UTC(), req.After.ReceivedAt.UTC(), req.After.MessageNumber, req.Limit, req.Cutoff.UTC(), keys,
 		cutoffs)
@@ -80,6 +81,16 @@ func (p *Store) Expired(ctx context.Context, req store.CleanupRequest) (store.Ex
 		return store.ExpiredBatch{Next: req.After}, base.Doing("find expired messages", err)
 	}
 	return base.Walked(req, candidates), nil
+}
+
+// withoutJIT is Transaction for statements about thousands of rows (see store.Singles.WithoutJIT).
+func (p *Store) withoutJIT(ctx context.Context, work func(gorm.ConnPool) error) error {
+	return p.Transaction(ctx, func(pool gorm.ConnPool) error {
+		if _, err := store.Exec(ctx, pool, `SET LOCAL jit = off`); err != nil {
+			return err
+		}
+		return work(pool)
+	})
 }
 
 func ownCutoffs(r store.CleanupRequest) ([]string, []time.Time) {
@@ -112,7 +123,7 @@ func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cl
 		return result, nil
 	}
 	keys, cutoffs := ownCutoffs(req)
-	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
+	err = p.withoutJIT(ctx, func(pool gorm.ConnPool) error {
 		numbers, err := store.Query(ctx, pool, p.Text(cleanupLockSQL), store.Value[int64], found.MessageNumbers)
 		result.Passed = int64(len(found.MessageNumbers) - len(numbers))
 		if err != nil || len(numbers) == 0 {

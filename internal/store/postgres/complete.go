@@ -40,7 +40,7 @@ RETURNING c.position - 1`
 // completionsSQL is the batch of a completion. Its arrays are sub-selects, which hide their lengths
 // from the planner. A prepared statement is planned for its arguments the first five times on each
 // connection, and a thousand index scans seem more expensive than to scan a table of a hundred
-// thousand rows.
+// thousand rows, or expensive enough for PostgreSQL to compile the statement (jit).
 const completionsSQL = `
 FROM unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text[])) WITH ORDINALITY AS c(id, version, outcome, position)`
 

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -57,7 +57,7 @@ func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (e
 	require.ErrorIs(t, x.literal.Transaction(func(tx *gorm.DB) error {
 		connection := tx.Statement.ConnPool
 		for _, statement := range []string{`DEALLOCATE ALL`, `SET LOCAL plan_cache_mode = ` + mode, `PREPARE planned AS ` +
-			x.store.Text(statement)} {
+			x.store.bounded(statement, 2*500+base.LaneWindow)} {
 			_, err := connection.ExecContext(t.Context(), statement)
 			require.NoError(t, err)
 		}
@@ -71,9 +71,7 @@ func (x explainer) explain(t *testing.T, mode, statement string, args ...any) (e
 		}
 		text, err := store.Query(t.Context(), connection, execute, store.Value[string], args...)
 		require.NoError(t, err)
-		var plans []struct{ Plan sqltest.Plan }
-		require.NoError(t, json.Unmarshal([]byte(strings.Join(text, "\n")), &plans))
-		explained = plans[0].Plan
+		explained = sqltest.ParsePlan(t, strings.Join(text, "\n"))
 		return errRollBack
 	}), errRollBack)
 	return explained

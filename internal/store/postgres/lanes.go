@@ -47,13 +47,17 @@ WITH turns AS (
 	))
 ), freed AS (
 	UPDATE {statuses} SET is_waiting = false, version = version + 1
-	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting)) AND is_waiting AND ` + base.OpenSQL + `
+	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting)) AND ` + stillWaitingSQL + ` AND ` + base.OpenSQL + `
 	RETURNING handler_key
 )
 SELECT handler_key FROM freed
 UNION
 SELECT handler_key FROM free WHERE NOT is_waiting AND is_due
 ORDER BY handler_key`
+
+// stillWaitingSQL hides the condition from the planner. If the statistics say that no row waits, an
+// index on waiting rows would seem the best way to find one, and it may have a hundred thousand.
+const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 
 // releaseWaitingSQL uses the index on waiting rows. It skips rows that another transaction has
 // locked, since they are changing anyway.

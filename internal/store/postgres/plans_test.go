@@ -15,22 +15,23 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// TestPostgresPlans checks which index serves each statement among a million rows. A statement that
-// is not listed here fails the test. It checks the plans of a generic prepared statement, which
-// never sees its arguments, and those made for the arguments. Both are checked right after the rows
-// came and after they are analyzed. No plan scans a table that grows. Without statistics, nothing
-// more can be required.
-func TestPostgresPlans(t *testing.T) {
-	t.Parallel() // much of it waits for disks
-	x := openExplainer(t)
-	p, db := x.store, x.db
-	now := million
-	loadMillion(t, db)
+// planned is a statement whose plan is checked.
+type planned struct {
+	name, statement string
+	args            []any
+	expected        []string // each must serve some scan
+	most            float64  // rows read
+}
 
+// plansOf returns all statements with arguments for the rows of loadMillion, or of another
+// distribution that has so many due rows of "hot". It claims these.
+func plansOf(t *testing.T, x explainer, rows int) []planned {
+	t.Helper()
+	p, now := x.store, million
 	claims, err := p.Claim(t.Context(), store.ClaimRequest{Now: now,
-		Limits: []store.KeyLimit{{HandlerKey: "hot", Limit: 100}}})
+		Limits: []store.KeyLimit{{HandlerKey: "hot", Limit: rows}}})
 	require.NoError(t, err)
-	require.Len(t, claims.Claims, 100)
+	require.Len(t, claims.Claims, rows)
 	var ids, outcomes, messageIDs, newIDs, keys []string
 	var versions, messages []int64
 	for _, c := range claims.Claims {
@@ -57,6 +58,11 @@ func TestPostgresPlans(t *testing.T) {
 	names := []string{numbers([]int64{lanes})}
 	whole, wholeIDs := make([]*time.Time, 2), make([]*string, 2)
 	last := claims.Claims[n-1]
+	manyKeys := []string{"hot"}
+	for len(manyKeys) < 200 {
+		manyKeys = append(manyKeys, fmt.Sprint("key", len(manyKeys)))
+	}
+	manyQuotas, manyDues, manyIDs := slices.Repeat([]int64{20}, 200), make([]*time.Time, 200), make([]*string, 200)
 	resumed, resumedIDs := []*time.Time{&last.Due, nil}, []*string{&last.StatusID, nil}
 
 	const (
@@ -73,12 +79,7 @@ func TestPostgresPlans(t *testing.T) {
 
 		rejectedID = "inbox_rejected_messages_pkey"
 	)
-	plans := []struct {
-		name, statement string
-		args            []any
-		expected        []string // each must serve some scan
-		most            float64  // rows read
-	}{
+	return []planned{
 		{"acceptNewSQL", acceptNewSQL, []any{newIDs, texts, texts, texts, texts, texts, contents, now, newUUIDs(n), newIDs,
 			keys, numbersOf, numbersOf, counts, counts, texts, texts, contents[0]}, nil, 500},
 		{"acceptNewSQL", acceptNewSQL, []any{messageIDs, texts, texts, texts, texts, texts, contents, now, newIDs, messageIDs,
@@ -86,7 +87,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"acceptClaimedSQL", acceptClaimedSQL, []any{newIDs, texts, texts, texts, texts, texts, contents, now, newUUIDs(n),
 			newIDs, keys, numbersOf, numbersOf, counts, counts, texts, texts, worker, claimed, contents[0]}, nil, 600},
 		{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, texts}, []string{messageID}, 300},
-		{"acceptKeysSQL", acceptKeysSQL, []any{messages}, []string{byMessage}, 300},
+		{"acceptKeysSQL", acceptKeysSQL, []any{messages, []string{"hot", "new"}}, []string{byMessage}, 300},
 		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, messages},
 			nil, 300},
 		{"acceptDeleteSQL", acceptDeleteSQL, []any{ids}, []string{statusID}, 300},
@@ -119,6 +120,8 @@ func TestPostgresPlans(t *testing.T) {
 		// It passes the rows that the claims of these tests have locked: their transactions were rolled back.
 		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, resumed, resumedIDs},
 			[]string{due, place, number}, 1000},
+		{"claimSQL", claimSQL, []any{manyKeys, manyQuotas, now, worker, manyDues, manyIDs},
+			[]string{due, place, number}, 600},
 		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, whole[:1], wholeIDs[:1]},
 			[]string{due, place, number}, 600},
 		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
@@ -139,7 +142,7 @@ func TestPostgresPlans(t *testing.T) {
 
 		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now}, []string{lane}, 20},
 		{"WaitingLanesSQL", base.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100},
-			[]string{"inbox_handler_statuses_waiting_lane"}, 10},
+			[]string{"inbox_handler_statuses_waiting_lane"}, 100},
 		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, []string{"inbox_handler_statuses_waiting_lane"}, 10},
 		{"LaneHandlersSQL", base.LaneHandlersSQL, nil, []string{lane}, 10},
 		{"LaneHandlerKeysSQL", base.LaneHandlerKeysSQL, []any{lanes, base.StrayWindow},
@@ -162,6 +165,7 @@ func TestPostgresPlans(t *testing.T) {
 		{"stopWorkerSQL", stopWorkerSQL, []any{worker}, nil, 2},
 		{"workersSQL", workersSQL, nil, nil, 200}, // and the roles of the server
 		{"markReleasedSQL", markReleasedSQL, []any{worker}, nil, 2},
+		{"earlyJITSQL", earlyJITSQL, nil, nil, 1},
 		{"defaultIsolationSQL", defaultIsolationSQL, nil, nil, 1},
 		{"pausedSQL", pausedSQL, nil, nil, 1},
 		{"setPausedSQL", setPausedSQL, []any{"hot", true, now}, nil, 1},
@@ -192,6 +196,33 @@ func TestPostgresPlans(t *testing.T) {
 		{"deleteRejectedSQL", deleteRejectedSQL, []any{now, 100},
 			[]string{"inbox_rejected_messages_rejected_at", "Tid Scan inbox_rejected_messages"}, 300},
 	}
+}
+
+// withoutJIT are the statements that run with jit off, whatever they seem to cost.
+var withoutJIT = []string{"backlogSQL", "expiredSQL", "expiredSizesSQL", "expiredMessagesSQL", "expiredStatusesSQL",
+	"cleanupLockSQL", "cleanupMessagesSQL", "cleanupStatusesSQL", "deleteStatusesSQL", "deleteMessagesSQL"}
+
+// requireNotCompiled fails if PostgreSQL compiles the statement. That takes from a tenth of a second
+// to seconds, at each execution.
+func requireNotCompiled(t *testing.T, each planned, plan sqltest.Plan) {
+	t.Helper()
+	if !slices.Contains(withoutJIT, each.name) {
+		require.LessOrEqual(t, plan.Cost, sqltest.JITCost)
+		require.False(t, plan.Compiled)
+	}
+}
+
+// TestPostgresPlans checks which index serves each statement among a million rows. A statement that
+// is not listed here fails the test. It checks the plans of a generic prepared statement, which
+// never sees its arguments, and those made for the arguments. Both are checked right after the rows
+// came and after they are analyzed. No plan scans a table that grows. Without statistics, nothing
+// more can be required.
+func TestPostgresPlans(t *testing.T) {
+	t.Parallel() // much of it waits for disks
+	x := openExplainer(t)
+	db := x.db
+	loadMillion(t, db)
+	plans := plansOf(t, x, 100)
 	var listed []string
 	for _, each := range plans {
 		listed = append(listed, each.name)
@@ -220,6 +251,7 @@ func TestPostgresPlans(t *testing.T) {
 					require.Contains(t, scans, expected)
 				}
 				require.LessOrEqual(t, explained.RowsRead(), each.most, scans)
+				requireNotCompiled(t, each, explained)
 			})
 		}
 	}

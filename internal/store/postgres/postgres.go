@@ -34,6 +34,19 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	return &Store{Database: tables, large: largeContents, origin: uuid.NewString()}, nil
 }
 
+// bounded returns a statement with {most} filled in, a number of rows that is at least most. The
+// planner expects a tenth of all rows from a limit that is a parameter. Among enough rows the
+// statement would then seem so expensive that PostgreSQL compiles it (jit), which takes a hundred
+// times longer than to run it. Inside of a limit that is stated as a constant, a parameter limits
+// no more than a tenth of that. There are few such constants, so that few statements are prepared.
+func (p *Store) bounded(statement string, most int) string {
+	bound := 512
+	for bound < most {
+		bound *= 2
+	}
+	return p.TextWithin(statement, bound)
+}
+
 func (p *Store) SingleWriter() bool { return false }
 
 // confirmed locks rows and commits. Rows that a statement without a lock reads may exist on this
@@ -67,5 +80,21 @@ func (p *Store) DefaultIsolation(ctx context.Context) (found store.DefaultIsolat
 		return store.DefaultIsolation{}, false, base.Doing("read the default isolation", err)
 	}
 	p.Singles.StateIsolation()
+	return all[0], true, nil
+}
+
+// earlyJITSQL reads no table and changes nothing. 100,000 is the default, which the plan tests hold.
+const earlyJITSQL = `
+SELECT current_user, current_database(), setting::float8, source FROM pg_settings
+WHERE name = 'jit_above_cost' AND setting::float8 >= 0 AND setting::float8 < 100000
+	AND current_setting('jit')::boolean AND pg_jit_available()`
+
+func (p *Store) EarlyJIT(ctx context.Context) (found store.EarlyJIT, early bool, err error) {
+	all, err := store.Query(ctx, p.Pool(ctx), earlyJITSQL, func(rows *sql.Rows, j *store.EarlyJIT) error {
+		return rows.Scan(&j.Role, &j.Database, &j.Cost, &j.Source)
+	})
+	if err != nil || len(all) == 0 {
+		return store.EarlyJIT{}, false, base.Doing("read the settings of jit", err)
+	}
 	return all[0], true, nil
 }

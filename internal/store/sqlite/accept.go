@@ -42,7 +42,8 @@ JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json
 
 // acceptKeysSQL uses the statuses' primary key.
 const acceptKeysSQL = `
-SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value`
+SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value
+WHERE s.handler_key IN (SELECT value FROM json_each(?2))`
 
 // takeNumbersSQL advances the counter of message numbers, a row found by its primary key. If rows
 // were inserted by hand, it continues after the highest stored number, which is read by its index.
@@ -170,12 +171,18 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	}, list)
 }
 
-func (s *Store) HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]base.HandledBy, error) {
-	list, err := jsonList(numbers)
+func (s *Store) HandlerKeys(
+	ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string,
+) ([]base.HandledBy, error) {
+	numberList, err := jsonList(numbers)
 	if err != nil {
 		return nil, err
 	}
-	return store.Query(ctx, pool, s.Text(acceptKeysSQL), base.ScanHandledBy, list)
+	keyList, err := jsonList(keys)
+	if err != nil {
+		return nil, err
+	}
+	return store.Query(ctx, pool, s.Text(acceptKeysSQL), base.ScanHandledBy, numberList, keyList)
 }
 
 func (s *Store) InsertStatuses(

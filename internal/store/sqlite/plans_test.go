@@ -95,7 +95,7 @@ func TestSQLitePlans(t *testing.T) {
 			"inbox_handler_statuses_poisoned (handler_key=?)"},
 		{"pendingOfSQL", pendingOfSQL, []any{"mail", 10}, "USING INDEX inbox_handler_statuses_due (handler_key=?)"},
 		{"acceptKnownSQL", acceptKnownSQL, []any{"[]"}, messageID},
-		{"acceptKeysSQL", acceptKeysSQL, []any{"[]"}, byMessage},
+		{"acceptKeysSQL", acceptKeysSQL, []any{"[]", "[]"}, byMessage},
 		{"candidatesSQL", candidatesSQL, []any{now, now, 0, 10}, "INDEX inbox_messages_received_at ("},
 		{"expiredSQL", expiredSQL, []any{now, now, 0, 10, now, "[]"}, "INDEX inbox_messages_received_at ("},
 		{"expiredSQL", expiredSQL, []any{now, now, 0, 10, now, "[]"}, byMessage},

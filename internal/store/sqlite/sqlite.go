@@ -38,6 +38,11 @@ func (s *Store) DefaultIsolation(context.Context) (store.DefaultIsolation, bool,
 	return store.DefaultIsolation{}, false, nil
 }
 
+// EarlyJIT returns nothing: SQLite compiles no statement to machine code.
+func (s *Store) EarlyJIT(context.Context) (store.EarlyJIT, bool, error) {
+	return store.EarlyJIT{}, false, nil
+}
+
 // jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would
 // replace invalid UTF-8.
 func jsonList(list any) (string, error) {

@@ -88,9 +88,10 @@ CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_lane" ON "${prefix}handler
 CREATE UNIQUE INDEX IF NOT EXISTS "${prefix}handler_statuses_lane_holder" ON "${prefix}handler_statuses" ("lane_handler", "lane_key") WHERE "holds_lane";
 
 -- Waiting rows: by handler key where they are to be found for their own sake,
--- by lane where a lost wake-up is looked for.
+-- by lane where a lost wake-up is looked for. CASE reserves the latter for that: it
+-- must not serve a search by handler key where statistics say that no row waits.
 CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_waiting" ON "${prefix}handler_statuses" ("handler_key", "id") WHERE "is_waiting";
-CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_waiting_lane" ON "${prefix}handler_statuses" ("lane_handler", "lane_key") WHERE "is_waiting";
+CREATE INDEX IF NOT EXISTS "${prefix}handler_statuses_waiting_lane" ON "${prefix}handler_statuses" ("lane_handler", "lane_key") WHERE CASE WHEN "is_waiting" THEN true ELSE false END;
 
 CREATE TABLE IF NOT EXISTS "${prefix}rejected_messages" (
     "id" uuid NOT NULL PRIMARY KEY,
