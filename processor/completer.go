@@ -18,7 +18,8 @@ import (
 // completer stores results. The first result is stored at once. While a write is running, and until
 // groupWindow has passed since the last write or a batch is full, further results gather and are
 // stored together. Results that arrived during a write follow it at once or, if it stored
-// manyResults, when groupWindow has passed since it began. The completer retries for as long as the
+// manyResults, when groupWindow has passed since it began. A result with a lane ends the gathering:
+// the lane's next message waits until it is stored. The completer retries for as long as the
 // database fails: results are given up only at the end of a stop.
 type completer struct {
 	store            store.Completer
@@ -38,7 +39,7 @@ type completer struct {
 	queue   []result
 	refused int            // how many results in aside the database refuses
 	arrived routine.Signal // set while the queue may have new results
-	full    routine.Signal // set when the queue has reached a full batch
+	urgent  routine.Signal // set when the queue has reached a full batch or got a result with a lane
 	hurried routine.Signal // set to end the pause before a retry
 
 	// The goroutine that flushes owns the fields below. batch is the buffer of the running batch.
@@ -54,17 +55,17 @@ func newCompleter(st store.Completer, opts Options, now func() time.Time, storin
 ) *completer {
 	return &completer{store: st, window: groupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
 		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: routine.NewSignal(),
-		full: routine.NewSignal(), hurried: routine.NewSignal()}
+		urgent: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
 // add queues a result. It never blocks.
 func (c *completer) add(r result) {
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
-	full := len(c.queue) == c.batchSize
+	urgent := len(c.queue) == c.batchSize || r.claim.Lane != nil
 	c.mu.Unlock()
-	if full {
-		c.full.Notify()
+	if urgent {
+		c.urgent.Notify()
 	}
 	c.arrived.Notify()
 }
@@ -79,29 +80,31 @@ func (c *completer) hurry() {
 // then, and a large write costs little more than a small one.
 const manyResults = 100
 
-// mayGather reports whether results are queued and none of them has a lane: a lane's next message
-// waits until the last one's result is stored.
-func (c *completer) mayGather() bool {
+// mustWrite reports whether the queue waits for no more results: it is a full batch, or has a result
+// with a lane.
+func (c *completer) mustWrite() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue) > 0 && !slices.ContainsFunc(c.queue, func(r result) bool { return r.claim.Lane != nil })
+	return len(c.queue)+c.refused >= c.batchSize ||
+		slices.ContainsFunc(c.queue, func(r result) bool { return r.claim.Lane != nil })
 }
 
 // gather waits up to window for more results to store together. It stops waiting at a full batch:
-// waiting longer would only leave the database idle.
+// waiting longer would only leave the database idle. It does not wait at all with a result that has
+// a lane.
 func (c *completer) gather(ctx context.Context, window time.Duration) {
 	select {
-	case <-c.full: // drop a signal for results that may be stored by now
+	case <-c.urgent: // drop a signal for results that may be stored by now
 	default:
 	}
-	if window <= 0 || c.backlog() >= c.batchSize {
+	if window <= 0 || c.mustWrite() {
 		return
 	}
 	end := time.NewTimer(window)
 	defer end.Stop()
 	select {
 	case <-ctx.Done():
-	case <-c.full:
+	case <-c.urgent:
 	case <-end.C:
 	}
 }
@@ -172,7 +175,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			c.mu.Unlock()
 			c.noteUnstored()
 			c.drained()
-			if len(batch) >= manyResults && c.mayGather() {
+			if len(batch) >= manyResults && c.backlog() > 0 {
 				c.gather(ctx, c.window-time.Since(began))
 			}
 			continue

@@ -8,18 +8,41 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 func TestFullBatchOfResultsWaitsForNoOthers(t *testing.T) {
-	c := &completer{batchSize: 4, arrived: routine.NewSignal(), full: routine.NewSignal()}
+	c := &completer{batchSize: 4, arrived: routine.NewSignal(), urgent: routine.NewSignal()}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() {
 		for range 4 {
-			c.add(result{})
+			c.add(result{task: &task{}})
 		}
 	}()
 	c.gather(ctx, time.Hour)
 	require.NoError(t, ctx.Err())
 	require.Equal(t, 4, c.backlog())
+}
+
+// TestResultWithALaneWaitsForNoOthers proves part of contract 5.12: the lane's next message waits for
+// the result.
+func TestResultWithALaneWaitsForNoOthers(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		c := &completer{batchSize: 4, arrived: routine.NewSignal(), urgent: routine.NewSignal()}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		add := func() {
+			c.add(result{task: &task{}})
+			c.add(result{task: &task{claim: store.Claim{Ref: store.Ref{Lane: &store.Lane{}}}}})
+		}
+		if before {
+			add()
+		} else {
+			go add()
+		}
+		c.gather(ctx, time.Hour)
+		require.NoError(t, ctx.Err())
+		require.Equal(t, 2, c.backlog())
+	}
 }
