@@ -252,7 +252,8 @@ func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
 			return receiveBy(t, d, func(cfg *acceptor.Config) {
 				cfg.NotStored, cfg.Decoders = []string{"c"}, map[string]*envelope.Decoder{"c": decoder}
 				cfg.Options.Unrouted = unrouted
-				cfg.RunAgain = func(_ context.Context, channel string, received envelope.Received) ([]acceptor.Result, error, error) {
+				cfg.RunAgain = func(_ context.Context, channel string, received envelope.Received) (
+					[]acceptor.Result, error, error) {
 					require.Equal(t, []string{"c", "1"}, []string{channel, received.Messages[0].ID})
 					ran++
 					return []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeProcessed, Handlers: 1}}, bad, failure

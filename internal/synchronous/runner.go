@@ -271,7 +271,8 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now,
 				OccurredAt: properties.OccurredAt(m.Properties), HandlerKey: h.Key(),
 			}}
-			t := &task{received: received, message: i, Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout}}
+			t := &task{received: received, message: i,
+				Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout}}
 			t.SetDelivery(received)
 			tasks = append(tasks, t)
 		}
