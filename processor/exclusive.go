@@ -248,8 +248,9 @@ func (t *permit) lost() error {
 // longestTry is the longest pause between two tries for the lock.
 const longestTry = time.Second
 
-// acquirePermit waits for the lock in Exclusive mode, for at most lockPatience. If this very processor
-// is started and holds the lock, the permit shares it.
+// acquirePermit waits for the lock in Exclusive mode, for at most lockPatience. A statement that runs out
+// of its own time does not end the wait. If this very processor is started and holds the lock, the
+// permit shares it.
 func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 	if p.opts.Mode != ModeExclusive {
 		return &permit{term: context.Background(), leave: func() {}}, nil
@@ -268,13 +269,17 @@ func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 			return p.ownPermit(ctx, own), nil
 		}
 		refused = refused || err == nil
-		if err == nil || p.awaits(err) {
+		if err == nil || store.IsWaiting(err) { // a statement for the lease has little time, and the wait has more
 			select {
 			case <-time.After(pause):
 				continue
 			case <-deadline.C:
-				err = fmt.Errorf("waited for %s", p.opts.lockPatience())
-				refused = true // if nothing else refused it, a busy file did
+				refused = refused || p.awaits(err) // if nothing else refused it, a busy file did
+				waited := fmt.Errorf("waited for %s", p.opts.lockPatience())
+				if !refused {
+					waited = fmt.Errorf("%w: %w", waited, err)
+				}
+				err = waited
 			case <-ctx.Done():
 				err = ctx.Err()
 			}

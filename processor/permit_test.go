@@ -44,7 +44,7 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 
 func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 150 * time.Millisecond }),
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 900 * time.Millisecond }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.True(t, takeLock(t, d, time.Hour))
@@ -52,23 +52,42 @@ func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
 		drained, err := ib.ProcessPending(context.Background())
 		require.ErrorIs(t, err, processor.ErrLockHeld)
 		require.EqualError(t, err,
-			`inbox "test": process pending: lock "processor": another worker holds the lock of the inbox: waited for 300ms`)
-		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
+			`inbox "test": process pending: lock "processor": another worker holds the lock of the inbox: waited for 1.8s`)
+		require.GreaterOrEqual(t, time.Since(began), 1800*time.Millisecond)
 		require.Zero(t, drained)
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "1", "h").Version, "nothing is touched")
 
-		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 1200*time.Millisecond)
 		defer cancel()
 		_, err = ib.ProcessPending(ctx)
 		require.ErrorIs(t, err, processor.ErrLockHeld)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		releaseLock(t, d)
-		// A lease of 150 ms may run out on a busy machine, so another worker drains.
+		// So short a lease may run out on a busy machine, so another worker drains.
 		other := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, inboxtest.Process(t, other))
 		require.Empty(t, lockOwner(t, d), "the lock is given up")
 		require.Zero(t, other.Counters().LockLost)
+	})
+}
+
+// TestSlowStatementDoesNotEndTheWaitForTheLock proves contract 5.14: only the time for waiting ends it.
+func TestSlowStatementDoesNotEndTheWaitForTheLock(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
+			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		slow := d.Another(t).Begin()
+		defer slow.Rollback()
+		require.NoError(t, slow.Exec("LOCK TABLE inbox_locks IN ACCESS EXCLUSIVE MODE").Error)
+		ended := drain(ib)
+		pause(t, 1500*time.Millisecond) // a statement for the lease has a third of WorkerTimeout
+		require.Empty(t, ended)
+		require.NoError(t, slow.Rollback().Error)
+		end := inboxtest.Receive(t, ended, "the drain")
+		require.NoError(t, end.err)
+		require.Equal(t, processor.Drained{Picked: 1, Completed: 1}, end.drained)
 	})
 }
 
