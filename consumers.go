@@ -100,7 +100,7 @@ func (ib *Inbox) newConsumers() ([]*kafkaconsumer.Consumer, error) {
 				continue
 			}
 			consumer.PublishCopies(kafkaconsumer.Copies{Store: ib.store, HandlerKeys: c.handlerKeys(),
-				StatementTimeout: ib.cfg.options.Processor.StatementTimeout})
+				StatementTimeout: ib.cfg.options.Processor.StatementTimeout, Lease: ib.cfg.options.Processor.WorkerTimeout})
 			consumers = append(consumers, consumer)
 		}
 	}

@@ -38,8 +38,6 @@ const (
 	// copyFailures is how many failures end a round. The next round continues after them, so that rows that
 	// keep failing do not hold up the others.
 	copyFailures = 3
-	// copyLease is how long other processes wait after a crash. It is renewed after a quarter of it.
-	copyLease = 2 * time.Minute
 )
 
 // Copies says what a channel publishes copies of (Config.PublishPoisoned).
@@ -53,6 +51,9 @@ type Copies struct {
 	HandlerKeys []string
 	// StatementTimeout bounds each database call.
 	StatementTimeout time.Duration
+	// Lease is how long other processes wait after a crash. It is renewed before a copy once a quarter
+	// of it is over. If a copy takes longer than the rest, another process may publish it, too.
+	Lease time.Duration
 }
 
 // PublishCopies makes the consumer publish copies of what the inbox gave up from its Start on, if its
@@ -145,7 +146,7 @@ func (c *copier) round(ctx, hard context.Context) error {
 	if !found {
 		return nil
 	}
-	held := lease.New(c.Store, copyLeaseName(c.letters.channel), uuid.NewString(), copyLease, c.StatementTimeout,
+	held := lease.New(c.Store, copyLeaseName(c.letters.channel), uuid.NewString(), c.Lease, c.StatementTimeout,
 		c.clock.Now)
 	// The lease is given up after each round: another process may reach what this one does not.
 	defer c.release(hard, held)
@@ -192,7 +193,7 @@ func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *cop
 				if !ours {
 					return append(problems, errElsewhere)
 				}
-				renew = time.Now().Add(copyLease / 4)
+				renew = time.Now().Add(c.Lease / 4)
 			}
 			source.after = ref.ID
 			if err := c.publish(hard, source, ref); err != nil {

@@ -53,7 +53,7 @@ func onGated(
 }
 
 // begin starts an inbox whose handler always fails.
-func (c *copying) begin(db *gorm.DB) *inbox.Inbox {
+func (c *copying) begin(db *gorm.DB, opts ...inbox.Option) *inbox.Inbox {
 	c.t.Helper()
 	cfg := config(c.kafka.Brokers(), topic)
 	cfg.PublishPoisoned, cfg.DeadLetterTopic, cfg.Decoder.TypeHeader = true, letters, "MessageType"
@@ -64,10 +64,11 @@ func (c *copying) begin(db *gorm.DB) *inbox.Inbox {
 		}
 		return errors.New("no stock")
 	}
-	ib := inboxtest.New(c.t, db, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+	opts = append([]inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 		o.Processor.MaxRetries, o.Acceptor.Unrouted, o.Logger = 1, acceptor.UnroutedReject, logger(c.t)
 	}), inbox.Channel("orders.events", inbox.Kafka(cfg),
-		inbox.On("order.placed", inbox.Func("fulfil", fail, handler.LegacyKeys("fill")))))
+		inbox.On("order.placed", inbox.Func("fulfil", fail, handler.LegacyKeys("fill"))))}, opts...)
+	ib := inboxtest.New(c.t, db, opts...)
 	inboxtest.Start(c.t, ib)
 	return ib
 }
@@ -273,5 +274,34 @@ func TestOnlyOneProcessPublishesCopies(t *testing.T) {
 		c.begin(d.Another(t))
 		c.produce(30, 0, 1)
 		require.Len(t, c.await(60), 60)
+	})
+}
+
+// TestCopiesOfACrashedProcessAreLeftToOthersAfterWorkerTimeout proves contract 7.9: the lease of a
+// process that publishes is no longer than the silence after which a worker is dead.
+func TestCopiesOfACrashedProcessAreLeftToOthersAfterWorkerTimeout(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		c := &copying{rig: &rig{t: t, kafka: kafkatest.Start(t, kafkatest.Topic(topic, 1), kafkatest.Topic(letters, 1)),
+			next: map[place]int{}}, db: d.DB, gate: shut()}
+		timeout := time.Minute
+		ib := c.begin(d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = timeout }))
+		left := make(chan float64, 1)
+		c.refuse(func(int32) bool { // it is asked while the lease is held
+			var seconds float64
+			require.NoError(t, d.DB.Raw(`SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM inbox_locks
+				WHERE name = 'copies:orders.events'`).Scan(&seconds).Error)
+			select {
+			case left <- seconds:
+			default:
+			}
+			return false
+		})
+		c.produce(1, 0)
+		close(c.gate)
+		c.await(1)
+		seconds := inboxtest.Receive(t, left, "a copy")
+		require.Greater(t, seconds, 0.0)
+		require.LessOrEqual(t, seconds, timeout.Seconds())
+		require.NoError(t, ib.Stop(t.Context()))
 	})
 }
