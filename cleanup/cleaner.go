@@ -24,7 +24,6 @@ var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 type Store interface {
 	lease.Store
 	store.Cleaner
-	ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error)
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error

@@ -61,12 +61,12 @@ func (r *run) pruneRows(ctx context.Context, sum *int64, before time.Time,
 }
 
 // pruneWorkers deletes the rows of workers that have been silent for long. Running processors prune
-// dead workers themselves, after they have released their claims. What is left here belongs to an
-// inbox that no processor runs for any more, such as one that is now processed by hand.
+// dead workers themselves. What is left here belongs to an inbox that no processor runs for any more,
+// such as one that is now processed by hand.
 //
-// A worker with claims keeps its row, because a sweep finds the claims by it. A worker that neither
-// stopped nor was released is first marked as released: if it were still alive, it could otherwise
-// claim between the two statements. It would come back under a new ID.
+// A worker that neither stopped nor was released is first marked as released. If it were still alive,
+// it would come back under a new ID. Its claims need no row: the sweeps of a processor that starts
+// later release claims whose worker has none.
 func (r *run) pruneWorkers(ctx context.Context) error {
 	workers, err := r.store.Workers(ctx, r.now)
 	if err != nil {
@@ -78,16 +78,9 @@ func (r *run) pruneWorkers(ctx context.Context) error {
 			continue
 		}
 		if !w.Stopped && !w.Released {
-			claims, err := r.store.ClaimsOf(ctx, w.ID, 1)
-			if err != nil {
-				return err
-			}
-			if len(claims) > 0 {
-				continue
-			}
-			err = r.store.MarkReleased(ctx, w.ID, r.now)
+			err := r.store.MarkReleased(ctx, w.ID, r.now)
 			if errors.Is(err, store.ErrWorkerBusy) {
-				continue // one of its statements is running
+				continue // one of its statements is open
 			}
 			if err != nil {
 				return err

@@ -35,6 +35,8 @@ type claimer struct {
 	// reconcile for how long reconciling goes on.
 	reconcileAt time.Time
 	lostAt      time.Time
+	// rest is what is left of the walk over all claims that reconciles after a lost response.
+	rest []store.ClaimWalk
 	// routine is when to reconcile although no response was lost.
 	routine time.Time
 }
@@ -42,9 +44,8 @@ type claimer struct {
 const (
 	// routineSweeps is the number of sweep intervals between two routine reconciliations.
 	routineSweeps = 12
-	// routineWindow is how many statuses of each handler key a routine reconciliation reads. It
-	// reads those due longest: a status that is claimed and never run becomes one of them in time.
-	routineWindow = 1000
+	// reconcilePart is how long a worker reads claims before it claims again.
+	reconcilePart = 50 * time.Millisecond
 )
 
 // nextReconcile returns when to reconcile next.
@@ -126,10 +127,12 @@ func split(n int, keys []string) []int {
 }
 
 // reconcile releases claims that this worker holds in the database but does not run: the response
-// of the claim, or of the accept, was lost. It reads all pending statuses, so it runs only after
-// such a loss, once the lost statement's timeout is over. It never runs during a claim of this
-// worker or while an accept may still bring claims: a claim whose response is on its way would look
-// like a lost one.
+// of the claim, or of the accept, was lost. It runs only after such a loss, once the lost statement's
+// timeout is over. It never runs during a claim of this worker or while an accept may still bring
+// claims: a claim whose response is on its way would look like a lost one.
+//
+// It begins with the front of each handler key and goes on to the end of all keys. Between parts of
+// that walk the worker claims: a claim that it makes meanwhile is one that it holds.
 //
 // The database may carry out a statement long after the client gave it up, for instance because the
 // server was suspended or cut off. A single reconciliation could come too early, so we repeat it,
@@ -138,74 +141,71 @@ func split(n int, keys []string) []int {
 // ID then. One case stays uncovered: a single statement that arrives even later while heartbeats
 // succeed.
 //
-// Without a lost response a routine reconciliation runs now and then. It reads little, and finds
-// claims that were left by causes that the code does not foresee.
+// Without a lost response a routine reconciliation reads the front of each key now and then. It reads
+// little, and finds claims that were left by causes that the code does not foresee. A status that is
+// claimed and never run becomes one of those due longest in time.
 func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
 	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
-	if c.reconcileAt.IsZero() || began.Before(c.reconcileAt) {
-		return c.releaseOldest(ctx, workerID)
+	w := walker{store: c.store, timeout: c.opts.StatementTimeout}
+	each := func(claims []store.OpenClaim) error {
+		n, err := c.releaseUnheld(ctx, workerID, claims)
+		released += n
+		return err
 	}
-	for more := true; more; {
-		var n int
-		n, more, err = c.releaseLost(ctx, workerID)
-		if released += n; err != nil {
-			c.reconcileLater()
-			return released, err
+	rest := c.rest
+	if len(rest) == 0 {
+		rest, err = w.front(ctx, c.registry.Keys(), each)
+	} else {
+		rest, err = w.onward(ctx, rest, reconcilePart, each)
+	}
+	switch {
+	case c.reconcileAt.IsZero() || began.Before(c.reconcileAt): // a routine one
+	case err != nil:
+		c.rest = rest
+		c.reconcileLater()
+	case len(rest) > 0:
+		c.rest = rest // reconcileAt stays due
+	default:
+		c.rest, c.reconcileAt = nil, time.Time{}
+		if since := began.Sub(c.lostAt); since < 2*c.opts.WorkerTimeout {
+			c.reconcileAt = c.lostAt.Add(max(2*since, c.opts.StatementTimeout))
 		}
 	}
-	c.reconcileAt = time.Time{}
-	if since := began.Sub(c.lostAt); since < 2*c.opts.WorkerTimeout {
-		c.reconcileAt = c.lostAt.Add(max(2*since, c.opts.StatementTimeout))
+	if err != nil {
+		return released, fmt.Errorf("reconcile claims: %w", err)
 	}
 	return released, nil
 }
 
-// releaseLost releases one page of lost claims, and reports whether there may be more. The page is
-// larger than the number of claims we hold, so a full page contains lost claims. Lost claims that
-// cannot be released were completed meanwhile, so the next page does not contain them again.
-func (c *claimer) releaseLost(ctx context.Context, workerID string) (released int, more bool, err error) {
-	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
-	defer cancel()
-	limit := sweepBatch + c.held.count()
-	refs, err := c.store.ClaimsOf(stmt, workerID, limit)
-	if err != nil {
-		return 0, false, fmt.Errorf("find claims whose response was lost: %w", err)
-	}
-	released, err = c.releaseUnheld(stmt, refs)
-	return released, len(refs) == limit, err
-}
-
-// releaseOldest releases the lost claims among the statuses that are due longest.
-func (c *claimer) releaseOldest(ctx context.Context, workerID string) (released int, err error) {
-	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
-	defer cancel()
-	refs, err := c.store.OldestClaimsOf(stmt, workerID, c.registry.Keys(), routineWindow)
-	if err != nil {
-		return 0, fmt.Errorf("find claims that nothing runs: %w", err)
-	}
-	return c.releaseUnheld(stmt, refs)
-}
-
-// releaseUnheld releases, uncharged, those claims that this worker does not hold in memory.
-func (c *claimer) releaseUnheld(stmt context.Context, refs []store.Ref) (released int, err error) {
-	var lost []store.Settlement
-	var ended []store.Ref
-	for _, r := range refs {
-		if !c.held.has(r) {
-			ended = append(ended, r)
-			lost = append(lost, store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
-				ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount})
+// releaseUnheld releases, uncharged, those claims of this worker that it does not hold in memory.
+func (c *claimer) releaseUnheld(
+	ctx context.Context, workerID string, claims []store.OpenClaim,
+) (released int, err error) {
+	var refs []store.Ref
+	for _, claim := range claims {
+		if claim.WorkerID == workerID && !c.held.has(claim.Ref) {
+			refs = append(refs, claim.Ref)
 		}
 	}
-	if len(lost) == 0 {
-		return 0, nil
+	for lost := range slices.Chunk(refs, sweepBatch) {
+		settlements := make([]store.Settlement, len(lost))
+		for i, r := range lost {
+			settlements[i] = store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
+				ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, InterruptedCount: r.InterruptedCount}
+		}
+		stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+		_, err := c.store.Settle(stmt, settlements, store.AwaitLocked)
+		if err == nil {
+			released += len(lost)
+			c.lanes.advance(stmt, lost)
+		}
+		cancel()
+		if err != nil {
+			return released, fmt.Errorf("release claims that nothing runs: %w", err)
+		}
 	}
-	if _, err := c.store.Settle(stmt, lost, store.AwaitLocked); err != nil {
-		return 0, fmt.Errorf("release claims that nothing runs: %w", err)
-	}
-	c.lanes.advance(stmt, ended)
-	return len(lost), nil
+	return released, nil
 }
 
 // noteLostResponse records that a response was lost, and schedules reconcile for when the lost
@@ -241,13 +241,16 @@ func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 	if err := c.store.MarkReleased(stmt, workerID, c.now()); err != nil {
 		return err
 	}
-	for more := true; more; {
-		var err error
-		if _, more, err = c.releaseLost(ctx, workerID); err != nil {
-			return err
-		}
+	each := func(claims []store.OpenClaim) error {
+		_, err := c.releaseUnheld(ctx, workerID, claims)
+		return err
 	}
-	return nil
+	w := walker{store: c.store, timeout: c.opts.StatementTimeout}
+	rest, err := w.front(ctx, c.registry.Keys(), each)
+	for len(rest) > 0 && err == nil {
+		rest, err = w.onward(ctx, rest, time.Second, each)
+	}
+	return err
 }
 
 func (c *claimer) reconcileLater() { c.reconcileAt = time.Now().Add(c.opts.StatementTimeout) }

@@ -110,8 +110,8 @@ func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 		ib := startDispatching(t, db, exclusiveMode(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		over, open := heldAccept(t, ib, gate, "1")
 		// Another worker holds the lock, and keeps it.
-		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00'",
-			vanishing)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = ?, expires_at = '2999-01-01 00:00:00.000000+00:00' WHERE name = ?",
+			vanishing, lockName)
 		inboxtest.Eventually(t, func() bool { return !ib.Health().Processor.HoldsLock }, "it has lost the lock")
 		inboxtest.Accept(t, ib, "2")
 		require.EqualValues(t, 1, inboxtest.Status(t, ib, "2", "h").Version)

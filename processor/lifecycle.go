@@ -190,6 +190,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		func(ctx context.Context, r result) {
 			p.reports.CallHooks(ctx, r.event())
 		})
+	defer sw.leave(ctx, s.id)
 	ticker := time.NewTicker(p.opts.SweepInterval)
 	defer ticker.Stop()
 	for {

@@ -14,6 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
@@ -22,7 +23,7 @@ var noRoutineReconcile = inbox.Configure(func(o *inbox.Options) { o.Processor.Sw
 
 func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		const lost = 600 // more than one page of a reconciliation
+		const lost = 600 // more than one statement releases
 		db, gate := gated(t, d)
 		// The reconciliation comes when the response has been lost for two WorkerTimeouts, so no
 		// other follows.
@@ -45,6 +46,30 @@ func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
 		require.Greater(t, claimed, int64(500))
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "all are found, and completed")
 		require.Zero(t, ib.Counters().Fenced)
+	})
+}
+
+// TestLostClaimBehindManyPendingStatusesIsFound proves contract 5.9: reconciling goes on to the end.
+func TestLostClaimBehindManyPendingStatusesIsFound(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		db, gate := gated(t, d)
+		ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
+			o.Processor.StatementTimeout = 3 * time.Second
+		}), inboxtest.Handlers(inboxtest.Do("paused", inboxtest.Nothing)),
+			inbox.Channel("d", inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
+		inboxtest.Start(t, ib)
+		settleDown(t, ib)
+		probe(t, ib, "d")
+		require.NoError(t, ib.Pause(t.Context(), "paused"))
+		deep := acceptBehind(t, ib, 2*store.ClaimPage)
+		claimAs(t, d, deep, workers(t, d)[0].ID)
+		gate.lose()
+		_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "d", Type: "t", ID: "1", Content: []byte("1")})
+		require.ErrorIs(t, err, errLost)
+		inboxtest.Eventually(t, func() bool {
+			return inboxtest.Status(t, ib, deep, "paused").ProcessingStartedAt == nil
+		}, "it is released")
+		require.Zero(t, inboxtest.Status(t, ib, deep, "paused").AbandonedCount, "uncharged")
 	})
 }
 
@@ -141,7 +166,7 @@ func TestClaimCommittedLongAfterItsTimeoutIsFound(t *testing.T) {
 	defer release()
 	inboxtest.Accept(t, ib, "1")
 	var reads atomic.Int32
-	isRead := pgproxy.Containing("worker_id = $1", "ORDER BY handler_key")
+	isRead := pgproxy.Containing("WHERE s.is_last OR s.processing_started_at IS NOT NULL")
 	proxy.Lose(pgproxy.RequestLost, 1, func(sql string) bool {
 		if isRead(sql) {
 			reads.Add(1)

@@ -3,6 +3,7 @@ package processor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
 
 // hasty makes sweeps frequent. It declares only those workers dead that a test makes silent (see
@@ -259,7 +261,7 @@ func TestRowsOfDeadWorkersArePruned(t *testing.T) {
 	})
 }
 
-// markReleased declares a worker dead, at a moment when none of its heartbeats is running.
+// markReleased declares a worker dead.
 func markReleased(t *testing.T, d *inboxtest.Database, workerID string) {
 	t.Helper()
 	inboxtest.Eventually(t, func() bool {
@@ -268,5 +270,99 @@ func markReleased(t *testing.T, d *inboxtest.Database, workerID string) {
 			require.NoError(t, err)
 		}
 		return err == nil
-	}, "no heartbeat of the worker is under way")
+	}, "no claim of the worker is under way")
+}
+
+// TestClaimsBehindManyPendingStatusesAreRecovered proves contract 5.9: claims are found wherever they
+// are, also behind more pending statuses than one statement reads.
+func TestClaimsBehindManyPendingStatusesAreRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, ib.Pause(t.Context(), "h"))
+		deep := acceptBehind(t, ib, 2*store.ClaimPage)
+		inboxtest.Accept(t, ib, "stuck")
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		claimAs(t, d, deep, vanishing)
+		silentFor(t, d, vanishing, time.Hour)
+		inboxtest.Exec(t, d.DB, "UPDATE inbox_handler_statuses SET processing_started_at = ? WHERE message_id = 'stuck'",
+			time.Now().UTC().Add(-time.Hour))
+		inboxtest.Start(t, ib)
+		for _, id := range []string{deep, "stuck"} {
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "h").AbandonedCount == 1 }, id+" was recovered")
+		}
+		require.EqualValues(t, 2, ib.Counters().Recovered)
+	})
+}
+
+// TestClaimsOfWorkersWithoutARowAreRecovered proves contract 5.9: the claim was committed after its
+// worker's row was pruned.
+func TestClaimsOfWorkersWithoutARowAreRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		inboxtest.Accept(t, ib, "1")
+		claimAs(t, d, "1", vanishing)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "it was recovered")
+		require.EqualValues(t, 1, ib.Counters().Recovered)
+	})
+}
+
+// acceptBehind accepts more than n messages and returns the last one, which is due last.
+func acceptBehind(t *testing.T, ib *inbox.Inbox, n int) (last string) {
+	t.Helper()
+	for from := 0; from <= n; from += 1000 {
+		ids := make([]string, 1000)
+		for i := range ids {
+			ids[i] = fmt.Sprint("pending ", from+i)
+		}
+		inboxtest.Accept(t, ib, ids...)
+	}
+	inboxtest.Accept(t, ib, "last")
+	return "last"
+}
+
+// claimAs claims a message's status for a worker as local dispatch does, whatever is due before it.
+func claimAs(t *testing.T, d *inboxtest.Database, messageID, workerID string) {
+	t.Helper()
+	inboxtest.Exec(t, d.DB, `UPDATE inbox_handler_statuses SET worker_id = ?, processing_started_at = created_at, version = version + 1
+		WHERE message_id = ?`, workerID, messageID)
+}
+
+// TestOneWorkerAtATimeRecovers proves contract 5.9: while one worker reads claims, others do not, and
+// the next one takes over when it stops.
+func TestOneWorkerAtATimeRecovers(t *testing.T) {
+	d, proxy, db := behindProxy(t)
+	var reads atomic.Int64
+	isRead := pgproxy.Containing("WHERE s.is_last OR s.processing_started_at IS NOT NULL")
+	proxy.Lose(pgproxy.RequestLost, 1, func(sql string) bool {
+		if isRead(sql) {
+			reads.Add(1)
+		}
+		return false
+	})
+	handlers := inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing))
+	// Sweeps come often, and the worker itself does not reconcile in the time of the test.
+	often := inbox.Configure(func(o *inbox.Options) { o.Processor.StuckMessageThreshold = 100 * time.Millisecond })
+	first := inboxtest.New(t, d.DB, hasty(), often, handlers)
+	require.NoError(t, first.Pause(t.Context(), "h"))
+	inboxtest.Accept(t, first, "1")
+	stop := inboxtest.Start(t, first)
+	owner := func() (id string) {
+		require.NoError(t, d.DB.Raw("SELECT owner_id FROM inbox_locks WHERE name = 'recovery'").Scan(&id).Error)
+		return id
+	}
+	inboxtest.Eventually(t, func() bool { return owner() != "" }, "the first one holds the lease")
+	held := owner()
+	second := inboxtest.New(t, db, hasty(), often, handlers)
+	inboxtest.Start(t, second)
+	inboxtest.Eventually(t, func() bool { return len(workers(t, d)) == 2 }, "the second one has begun")
+	pause(t, time.Second)
+	require.Equal(t, held, owner())
+	require.LessOrEqual(t, reads.Load(), int64(2), "only what it reconciles by routine")
+	require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+	claim(t, d, system, vanishing, 1, "h")
+	stop()
+	silentFor(t, d, vanishing, time.Hour)
+	inboxtest.Eventually(t, func() bool { return second.Counters().Recovered == 1 }, "the second one recovers")
+	require.NotEqual(t, held, owner())
 }

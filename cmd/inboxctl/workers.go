@@ -65,10 +65,11 @@ func workerTable(workers []ops.Worker, now time.Time) *table {
 
 func newLocks(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "locks", Short: "Leases of cleanup, exclusive processing and publishing",
-		Long: `Lists the leases: the lease of cleanup, which one worker at a time holds, in
-exclusive mode the lease of processing, and for each channel that publishes
-copies to its dead-letter topic a lease "copies:CHANNEL". An expired lease is free.
+		Use: "locks", Short: "Leases of cleanup, recovery, exclusive processing and publishing",
+		Long: `Lists the leases: those of cleanup and of recovering claims, each of which one
+worker at a time holds, in exclusive mode the lease of processing, and for each
+channel that publishes copies to its dead-letter topic a lease "copies:CHANNEL".
+An expired lease is free.
 
 JSON: a list of ops.Lease.`,
 		Example: `  inboxctl locks`,

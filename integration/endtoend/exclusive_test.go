@@ -17,7 +17,7 @@ func TestKilledHolderOfTheLockIsReplacedWithinTheBound(t *testing.T) {
 	r := newRig(t)
 	exclusive := func(s *workload.Settings) { s.Mode, s.WorkerTimeout = processor.ModeExclusive, 6*time.Second }
 	holder := r.worker(exclusive)
-	r.await("the first worker holds the lock", func() bool { return r.number(`SELECT count(*) FROM inbox_locks`) == 1 })
+	r.await("the first worker holds the lock", func() bool { return r.number(`SELECT count(*) FROM inbox_locks WHERE name = 'processor'`) == 1 })
 	standby := []*workload.Worker{r.worker(exclusive), r.worker(exclusive)}
 	r.await("the others stand by", func() bool { return r.number(`SELECT count(*) FROM inbox_workers`) == 3 })
 	producer := r.newInbox(r.settings.DSN)

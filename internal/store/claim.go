@@ -33,6 +33,35 @@ type Place struct {
 	StatusID string
 }
 
+// ClaimPage is how many statuses OpenClaims reads of each walk, and ClaimWalks how many walks one call
+// may have. PostgreSQL's planner expects to read a page of a table for each row. Its estimate then
+// stays below half of what it compiles a statement for (jit_above_cost).
+const (
+	ClaimPage  = 1000
+	ClaimWalks = 10
+)
+
+// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, those
+// due longest first. All claims are among them.
+type ClaimWalk struct {
+	HandlerKey string
+	After      *Place // nil at the beginning
+}
+
+// OpenClaims is what is claimed on one page of a walk.
+type OpenClaims struct {
+	Claims []OpenClaim
+	// Next is the place after which the walk continues, nil at its end.
+	Next *Place
+}
+
+// OpenClaim is a claimed status.
+type OpenClaim struct {
+	Ref
+	WorkerID  string // empty without a worker (contract 5.14)
+	StartedAt time.Time
+}
+
 // Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim

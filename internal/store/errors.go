@@ -17,9 +17,9 @@ import (
 // ErrWorkerReleased means that the worker was declared dead and its claims were released.
 var ErrWorkerReleased = errors.New("worker was declared dead and its claims were released")
 
-// ErrWorkerBusy means that a worker cannot be marked as released at the moment: a claim, an accept
-// or a heartbeat of that worker is running, or was left open.
-var ErrWorkerBusy = errors.New("the worker's row is locked by another transaction")
+// ErrWorkerBusy means that a worker cannot be marked as released at the moment: a claim, or an accept
+// that claims, of that worker is running or was left open.
+var ErrWorkerBusy = errors.New("a statement of the worker that claims is open")
 
 // ErrNoTransaction means that a method that works in the caller's transaction got a session without
 // one.

@@ -216,27 +216,20 @@ type Workers interface {
 
 // Recoverer finds what dead workers have left, and statuses without a handler.
 type Recoverer interface {
-	// MarkReleased marks a worker as dead with its claims released. The worker can neither claim
-	// nor send heartbeats under this ID again. It returns ErrWorkerBusy at once while another
-	// transaction holds a lock on the row.
+	// MarkReleased marks a worker as dead. The worker can neither claim nor send heartbeats under
+	// this ID again. It returns ErrWorkerBusy at once while a claim, or an accept that claims, is open.
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
-	// DeleteWorkers removes worker rows that are stopped or released and have no claims left.
+	// DeleteWorkers removes worker rows that are stopped or released.
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
-	// ClaimsOf returns up to limit statuses that workerID has claimed. It reads every pending
-	// status: use it in sweeps, not in loops.
-	ClaimsOf(ctx context.Context, workerID string, limit int) ([]Ref, error)
-	// OldestClaimsOf returns what workerID has claimed among the window longest due statuses of
-	// each handler key. It reads no others.
-	OldestClaimsOf(ctx context.Context, workerID string, handlerKeys []string, window int) ([]Ref, error)
-	// EvictWorker ends the transactions that hold locks on statuses that workerID has claimed, or
-	// on its own row: those of transactional handlers and of accepts whose worker is gone while the
+	// OpenClaims reads the next ClaimPage statuses of up to ClaimWalks walks and returns one page for each, with
+	// what is claimed among them. It reads no others.
+	OpenClaims(ctx context.Context, walks []ClaimWalk) ([]OpenClaims, error)
+	// EvictHolders ends the transactions that hold locks on these statuses, and the open accepts of
+	// these workers: those of transactional handlers and of accepts whose worker is gone while the
 	// server still waits for its connection. It ends only those that wait for a client, and returns
 	// how many. The database's user may lack the right to do so. It does nothing on SQLite, where a
 	// transaction dies with its process.
-	EvictWorker(ctx context.Context, workerID string) (int, error)
-	// StuckClaims returns up to limit claims without a worker whose processing started at or before
-	// the given time (contract 5.14).
-	StuckClaims(ctx context.Context, before time.Time, limit int) ([]Ref, error)
+	EvictHolders(ctx context.Context, refs []Ref, workerIDs []string) (int, error)
 	// PendingKeys returns the distinct handler keys of pending statuses.
 	PendingKeys(ctx context.Context) ([]string, error)
 	// PendingOf returns up to limit unclaimed pending statuses of one key, waiting ones last.

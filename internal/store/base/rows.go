@@ -3,6 +3,7 @@ package base
 import (
 	"database/sql"
 	"sort"
+	"time"
 
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -121,6 +122,41 @@ func ScanRef(rows *sql.Rows, r *store.Ref) error {
 		&r.AbandonedCount, &r.InterruptedCount, &lane.Handler, &lane.Key)
 	r.Lane = lane.Lane()
 	return err
+}
+
+// OpenClaimRow is a row of the query for open claims.
+type OpenClaimRow struct {
+	store.OpenClaim
+	walk int
+	due  time.Time
+	last bool // of a full page
+}
+
+// ScanOpenClaim scans the index of a walk, when the row is due, whether it is the last one of a full
+// page, its worker, when its processing started, and RefColumns.
+func ScanOpenClaim(rows *sql.Rows, r *OpenClaimRow) error {
+	var lane LaneColumns
+	var due, started store.Stamp
+	var worker sql.NullString
+	err := rows.Scan(&r.walk, &due, &r.last, &worker, &started, &r.StatusID, &r.MessageNumber, &r.MessageID, &r.HandlerKey,
+		&r.Version, &r.ErrorCount, &r.AbandonedCount, &r.InterruptedCount, &lane.Handler, &lane.Key)
+	r.Lane, r.WorkerID, r.StartedAt, r.due = lane.Lane(), worker.String, started.Time, due.Time
+	return err
+}
+
+// OpenClaims arranges the rows of so many walks, which are in the order of their walks.
+func OpenClaims(walks int, rows []OpenClaimRow) []store.OpenClaims {
+	pages := make([]store.OpenClaims, walks)
+	for _, row := range rows {
+		page := &pages[row.walk]
+		if !row.StartedAt.IsZero() {
+			page.Claims = append(page.Claims, row.OpenClaim)
+		}
+		if row.last {
+			page.Next = &store.Place{Due: row.due, StatusID: row.StatusID}
+		}
+	}
+	return pages
 }
 
 // BacklogRow is one row of the backlog query.

@@ -38,11 +38,7 @@ var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 // {latest} is NULL, because the database's clock does not bound that. "moment" reads that clock once,
 // so that all statuses and the result have the same time.
 //
-// A claim locks the worker's row, by workers_pkey, for the same reason as claimSQL: MarkReleased
-// must not run at the same time. Heartbeats do not wait for this lock. They must not, because it
-// lasts until the transaction has ended, and accepts may follow each other without a gap as long as
-// a worker lives. If MarkReleased comes first, this statement waits for it, reads the worker's row
-// again, and claims nothing.
+// A claim reads the worker's row by workers_pkey: see claimsSharedSQL.
 //
 // Only one row of the result has numbers: those of all new messages, in the order of the parameters,
 // which is that of UTF-8. It also has how many they are and, if statuses were claimed, when they were
@@ -51,7 +47,7 @@ func acceptSQL(claims bool) string {
 	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$18"
 	if claims {
 		worker = `worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL FOR KEY SHARE
+	SELECT id FROM {workers} WHERE id = $18::text::uuid AND released_at IS NULL AND stopped_at IS NULL AND ` + claimsSharedSQL + `
 ), `
 		columns = `, processing_started_at, worker_id`
 		values = `, CASE WHEN worker.id IS NOT NULL THEN $8::timestamptz END, worker.id`

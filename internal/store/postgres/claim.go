@@ -19,18 +19,10 @@ import (
 // place, which the snapshot does not show. It stays unclaimed until the next claim. Messages are
 // read by the unique index on their numbers, which ascend as the rows do.
 //
-// The worker's row is locked and not just read. Without the lock this could happen:
-//
-//  1. This statement reads that the worker lives.
-//  2. A sweeper marks the worker as released, looks for its claims and finds none, because these
-//     claims are not committed yet.
-//  3. These claims are committed. They belong to a worker that is never swept again.
-//
-// With the lock, MarkReleased does nothing while this statement runs and finds the claims the next
-// time. A heartbeat changes no key, so it does not wait for the lock.
+// See claimsSharedSQL for why it is not enough to read the worker's row.
 const claimSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
 ), due AS MATERIALIZED (
 	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[])) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s

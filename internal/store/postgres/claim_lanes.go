@@ -38,7 +38,7 @@ import (
 // any more until AdvanceLanes releases them.
 const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL FOR KEY SHARE
+	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
 ), plain AS MATERIALIZED (
 	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::text[])) AS k(handler_key, quota, after_due, after_id)
 	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s

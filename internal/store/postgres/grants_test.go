@@ -44,16 +44,19 @@ func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
 
 	dead, now := uuid.NewString(), time.Now()
 	require.NoError(t, theirStore.Heartbeat(t.Context(), store.Worker{ID: dead, Host: "host", PID: 7}, now))
+	accepted, err := theirStore.Accept(t.Context(), store.AcceptBatch{Now: now, Claimer: dead, Messages: []store.NewMessage{
+		{Message: models.Message{ID: "1"}, Handlers: []store.NewStatus{{HandlerKey: "mail", Claim: true}}}}})
+	require.NoError(t, err)
+	ref := accepted[0].Claims[0].Ref
 	left := their.Begin()
 	require.NoError(t, left.Error)
-	// as an accept does
-	require.NoError(t, left.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR KEY SHARE`, dead).Error)
+	require.NoError(t, left.Exec(`UPDATE inbox_handler_statuses SET version = version`).Error) // as a handler's transaction does
 	evict := func() (ended int, evictable bool) {
 		workers, err := ourStore.Workers(t.Context(), now)
 		require.NoError(t, err)
 		require.Len(t, workers, 1)
 		require.Equal(t, theirs, workers[0].DatabaseRole)
-		ended, err = ourStore.EvictWorker(t.Context(), dead)
+		ended, err = ourStore.EvictHolders(t.Context(), []store.Ref{ref}, nil)
 		require.NoError(t, err)
 		return ended, workers[0].Evictable
 	}

@@ -154,11 +154,11 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 			[]string{due, waiting, "inbox_handler_statuses_poisoned", lane}, 1500},
 		{"pendingOfSQL", pendingOfSQL, []any{"paused", 10}, []string{due, waiting}, 30},
 
-		{"claimsOfSQL", claimsOfSQL, []any{worker, 100}, []string{pending}, 90000},
-		{"oldestClaimsOfSQL", oldestClaimsOfSQL, []any{worker, []string{"hot", "paused", "idle"}, 100}, []string{due}, 300},
-		{"stuckClaimsSQL", stuckClaimsSQL, []any{now, 100}, []string{pending}, 90000},
-		{"evictSQL", evictSQL, []any{worker}, []string{pending}, 90000},
-		{"deleteWorkersSQL", deleteWorkersSQL, []any{[]string{worker}}, nil, 90000},
+		{"openClaimsSQL", openClaimsSQL, []any{[]string{"hot", "paused", "idle"}, make([]*time.Time, 3), make([]*string, 3)},
+			[]string{due}, 3 * store.ClaimPage},
+		{"openClaimsSQL", openClaimsSQL, []any{[]string{"hot"}, resumed[:1], resumedIDs[:1]}, []string{due}, store.ClaimPage},
+		{"evictSQL", evictSQL, []any{messages, keys, []string{worker}}, []string{byMessage}, 1000}, // and the locks and sessions of the server
+		{"deleteWorkersSQL", deleteWorkersSQL, []any{[]string{worker}}, nil, 2},
 		{"heartbeatSQL", heartbeatSQL, []any{worker, "h", 1, "[]", "[]", "[]"}, nil, 1},
 		{"recordDrainSQL", recordDrainSQL, []any{worker, "h", 1, "[]", "[]"}, nil, 1},
 		{"workerLivesSQL", workerLivesSQL, []any{worker}, nil, 1},

@@ -60,6 +60,8 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 				names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
 			{"pending of a key", pendingOfSQL, []any{"hot", 10}},
+			{"open claims", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{nil}, []*string{nil}}},
+			{"open claims, on", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{&hourAgo}, []*string{&none}}},
 		} {
 			for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 				t.Run(each.name+" when "+moment.name+" by "+mode, func(t *testing.T) {

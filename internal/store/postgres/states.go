@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -15,8 +16,9 @@ const statesSQL = `
 SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
 FROM ` + statesOfSQL
 
-// lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it.
-const lockStateSQL = `SELECT 1 FROM ` + statesOfSQL + ` LIMIT 1 FOR KEY SHARE OF s SKIP LOCKED`
+// lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it. A weaker one
+// could be shared: see claimsSharedSQL.
+const lockStateSQL = `SELECT 1 FROM ` + statesOfSQL + ` LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 const statesOfSQL = `unnest((SELECT $1::bigint[]), (SELECT $2::text[])) AS k(number, handler_key)
 JOIN {statuses} s ON s.message_number = k.number AND s.handler_key = k.handler_key`
@@ -49,35 +51,26 @@ func (p *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.
 	return states, nil
 }
 
-// claimsOfSQL reads pending rows by the due index, which holds no others. There is no index on
-// worker_id, so every pending row is read. Each claim would have to maintain such an index, and
-// claims are a thousand times as frequent. The order is that of the index: without it, a plan made
-// before the arguments are known may read the table, because the planner expects many matching
-// rows.
-const claimsOfSQL = `
-SELECT ` + base.RefColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = $1::text::uuid
-ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
-LIMIT $2`
-
-// oldestClaimsOfSQL uses the due index and reads a window of each key: bounded, however much is
-// pending.
-const oldestClaimsOfSQL = `
-SELECT ` + base.RefColumns + ` FROM unnest($2::text[]) AS k(key)
+// openClaimsSQL walks the due index from a place on, like dueOfKeySQL. There is no index on worker_id:
+// each claim would have to maintain it, and claims are a thousand times as frequent. Claimed rows are
+// those due longest, so they are at the front of their key, whatever number is pending behind them.
+// The limit is part of the text: if it was a parameter, a plan made before it is known would expect a
+// tenth of the table. Besides the claims, the statement returns the last row of a full page.
+var openClaimsSQL = fmt.Sprintf(`
+SELECT k.position - 1, s.due, s.is_last, s.worker_id::text, s.processing_started_at, `+base.RefColumns+`
+FROM unnest($1::text[], $2::timestamptz[], $3::text[]) WITH ORDINALITY AS k(key, after_due, after_id, position)
 CROSS JOIN LATERAL (
-	SELECT * FROM {statuses}
-	WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
-	ORDER BY COALESCE(next_attempt_at, created_at), id
-	LIMIT $3
+	SELECT *, row_number() OVER (ORDER BY due, id) = %[1]d AS is_last FROM (
+		SELECT COALESCE(next_attempt_at, created_at) AS due, * FROM {statuses}
+		WHERE handler_key = k.key AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+			AND (COALESCE(next_attempt_at, created_at), id) >
+				(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))
+		ORDER BY COALESCE(next_attempt_at, created_at), id
+		LIMIT %[1]d
+	) page
 ) s
-WHERE processing_started_at IS NOT NULL AND worker_id = $1::text::uuid`
-
-// stuckClaimsSQL reads the due index as claimsOfSQL does.
-const stuckClaimsSQL = `
-SELECT ` + base.RefColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= $1::timestamptz AND worker_id IS NULL
-ORDER BY handler_key, COALESCE(next_attempt_at, created_at), id
-LIMIT $2`
+WHERE s.is_last OR s.processing_started_at IS NOT NULL
+ORDER BY k.position, s.due, s.id`, store.ClaimPage)
 
 // pendingOfSQL uses the due index, longest due first, then the index on waiting rows for what waits
 // in lanes.
@@ -93,21 +86,17 @@ SELECT ` + base.RefColumns + ` FROM (
 ORDER BY part, due, id
 LIMIT $2`
 
-func (p *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(claimsOfSQL), base.ScanRef, workerID, limit)
-	return refs, base.Doing("find the claims of a worker", err)
-}
-
-func (p *Store) OldestClaimsOf(
-	ctx context.Context, workerID string, handlerKeys []string, window int,
-) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(oldestClaimsOfSQL), base.ScanRef, workerID, handlerKeys, window)
-	return refs, base.Doing("find the oldest claims of a worker", err)
-}
-
-func (p *Store) StuckClaims(ctx context.Context, before time.Time, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(stuckClaimsSQL), base.ScanRef, before.UTC(), limit)
-	return refs, base.Doing("find stuck claims", err)
+func (p *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]store.OpenClaims, error) {
+	keys, dues, ids := make([]string, len(walks)), make([]*time.Time, len(walks)), make([]*string, len(walks))
+	for i, walk := range walks {
+		keys[i] = walk.HandlerKey
+		if walk.After != nil {
+			dues[i], ids[i] = inUTC(&walk.After.Due), &walk.After.StatusID
+		}
+	}
+	rows, err := store.Query(ctx, p.Pool(ctx), p.Text(openClaimsSQL), base.ScanOpenClaim, keys, dues,
+		ids)
+	return base.OpenClaims(len(walks), rows), base.Doing("find open claims", err)
 }
 
 func (p *Store) PendingKeys(ctx context.Context) ([]string, error) {

@@ -31,7 +31,7 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 
 	stopWorkerSQL = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
-	// workersSQL has as its last column whether EvictWorker can see and end the sessions of the
+	// workersSQL has as its last column whether EvictHolders can see and end the sessions of the
 	// worker's role. It can if our role is a member of that role, or was granted both predefined
 	// roles. Only superusers can end the sessions of superusers.
 	workersSQL = `
@@ -41,27 +41,40 @@ SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(
 		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))
 FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
-	// markReleasedSQL takes the lock that accepts wait for. It cannot get it while an accept is
-	// running: see acceptSQL. The update alone would take a weaker lock. It does not wait
-	// for the lock: an accept whose process is gone may stay open for hours.
+	// markReleasedSQL takes the lock that claims share (see claimsSharedSQL) for itself. It cannot get
+	// it while a claim or an accept is open. It does not wait: an accept whose process is gone may stay
+	// open for long.
 	markReleasedSQL = `
 WITH worker AS MATERIALIZED (
-	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL FOR UPDATE SKIP LOCKED
+	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL
+		AND pg_try_advisory_xact_lock(` + claimsLockSQL + `)
 ), marked AS (
 	UPDATE {workers} w SET released_at = clock_timestamp() FROM worker WHERE w.id = worker.id RETURNING w.id
 )
 SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL)`
+
+	deleteWorkersSQL = `
+DELETE FROM {workers} WHERE id = ANY ($1::text[]::uuid[]) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)`
 )
 
-// deleteWorkersSQL reads the claims once, by the due index. A worker that has claims keeps its row:
-// without it no sweep would find them.
-const deleteWorkersSQL = `
-DELETE FROM {workers} w
-WHERE w.id = ANY ($1::text[]::uuid[]) AND (w.stopped_at IS NOT NULL OR w.released_at IS NOT NULL)
-	AND NOT EXISTS (
-		SELECT FROM {statuses} s WHERE s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
-			AND s.processing_started_at IS NOT NULL AND s.worker_id = w.id
-	)`
+// claimsSharedSQL is true for a worker's row unless the worker is just being marked as released. It
+// takes a lock until the transaction ends. Without it this could happen:
+//
+//  1. A claim reads that its worker lives.
+//  2. The worker is marked as released, and its claims are looked for. There are none, because these
+//     claims are not committed yet.
+//  3. These claims are committed.
+//
+// With the lock, MarkReleased does nothing while a claim or an accept is open. If such a statement has
+// begun and not yet come to the lock, its claims are found by later sweeps, which release every claim
+// whose worker is gone. A lock of the row itself would be shared, too, and PostgreSQL gives each set of
+// transactions that share a row's lock a number of its own, a multixact. A worker that accepts 3,000
+// messages a second would use up these numbers in 38 hours, and force a vacuum of the whole database,
+// the application's tables included.
+const claimsSharedSQL = `pg_try_advisory_xact_lock_shared(` + claimsLockSQL + `)`
+
+// claimsLockSQL names the advisory lock of a worker.
+const claimsLockSQL = `hashtextextended(id::text, 0)`
 
 func (p *Store) Heartbeat(ctx context.Context, w store.Worker, _ time.Time) error {
 	keys, err := base.HandlerKeysJSON(w)
@@ -109,43 +122,35 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 	return workers, base.Doing("list workers", err)
 }
 
-// evictSQL ends sessions that hold locks of a worker. It reads the worker's claims once, by the due
-// index. A row that an open transaction has changed carries the transaction's ID in xmax, and the
-// transaction holds a lock on its own ID. A session to end waits for its client: between two
-// statements or, if the network failed during one, for the rest of that one. Another sweeper's
-// statement is not ended, because it is running.
-//
-// The worker's row, found by workers_pkey, is locked by the worker's accepts. If there are several,
-// xmax is the number of a group of transactions (a multixact), and the value does not show whether
-// it is one. So where such a group exists, xmax is taken for both. The statement checks its
-// existence first, because asking for the members of a group that does not exist is an error. Only
-// transactions that use this table count.
+// evictSQL ends sessions that hold locks on statuses, which it finds by handler_statuses_pkey, or the
+// lock of workers' claims. A row that an open transaction has changed carries the transaction's ID in
+// xmax, and the transaction holds a lock on its own ID. A session to end waits for its client: between two statements or, if the
+// network failed during one, for the rest of that one. Another sweeper's statement is not ended,
+// because it is running. For LATERAL and OFFSET, see acceptKeysSQL.
 const evictSQL = `
-WITH locked AS MATERIALIZED (
-	SELECT w.xmax AS number, CASE WHEN mxid_age(w.xmax) BETWEEN 1 AND (SELECT max(mxid_age(datminmxid)) FROM pg_database) THEN w.xmax END AS several
-	FROM {workers} w WHERE w.id = $1::text::uuid
-), accepts AS (
-	SELECT number AS xid FROM locked
-	UNION ALL
-	SELECT m.xid FROM locked, pg_get_multixact_members(locked.several) m
-)
 SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
 	AND (current_setting('is_superuser') = 'on' OR NOT (SELECT rolsuper FROM pg_roles WHERE oid = usesysid)) THEN pg_terminate_backend(pid) END) FROM (
-	SELECT l.pid, a.usesysid FROM {statuses} s
-	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
-	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
-	WHERE s.worker_id = $1::text::uuid AND s.processing_started_at IS NOT NULL AND s.completed_at IS NULL AND NOT s.is_poisoned AND NOT s.is_waiting
-	UNION
-	SELECT l.pid, a.usesysid FROM accepts
-	JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = accepts.xid AND l.mode = 'ExclusiveLock' AND l.granted
-	JOIN pg_locks r ON r.pid = l.pid AND r.locktype = 'relation' AND r.relation = '{workers}'::regclass
+	SELECT DISTINCT l.pid, a.usesysid FROM (
+		SELECT l.pid FROM unnest($1::bigint[], $2::text[]) AS k(number, key)
+		CROSS JOIN LATERAL (SELECT xmax FROM {statuses} WHERE message_number = k.number AND handler_key = k.key OFFSET 0) s
+		JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+		UNION ALL
+		SELECT l.pid FROM unnest($3::text[]) AS w(id)
+		JOIN pg_locks l ON l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND (l.classid::bigint << 32 | l.objid::bigint) = ` + claimsLockSQL + `
+	) l
 	JOIN pg_stat_activity a ON a.pid = l.pid AND (a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client')
 ) holders`
 
-func (p *Store) EvictWorker(ctx context.Context, workerID string) (int, error) {
-	ended, err := store.Query(ctx, p.Pool(ctx), p.Text(evictSQL), store.Value[int], workerID)
+func (p *Store) EvictHolders(ctx context.Context, refs []store.Ref, workerIDs []string) (int, error) {
+	numbers, keys := make([]int64, len(refs)), make([]string, len(refs))
+	for i, ref := range refs {
+		numbers[i], keys[i] = ref.MessageNumber, ref.HandlerKey
+	}
+	ended, err := store.Query(ctx, p.Pool(ctx), p.Text(evictSQL), store.Value[int], numbers, keys, workerIDs)
 	if err != nil {
-		return 0, base.Doing("evict worker", err)
+		return 0, base.Doing("end open transactions", err)
 	}
 	return ended[0], nil
 }

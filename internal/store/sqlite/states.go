@@ -2,7 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"time"
+	"fmt"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -13,28 +13,20 @@ const statesSQL = `
 SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
 FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = json_extract(k.value, '$[0]') AND s.handler_key = json_extract(k.value, '$[1]')`
 
-// claimsOfSQL reads pending rows by the due index, which holds no others.
-const claimsOfSQL = `
-SELECT ` + base.RefColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NOT NULL AND worker_id = ?1
-LIMIT ?2`
-
-// oldestClaimsOfSQL uses the due index and reads a window of one key: bounded, however much is
-// pending.
-const oldestClaimsOfSQL = `
-SELECT ` + base.RefColumns + ` FROM (
-	SELECT * FROM {statuses}
-	WHERE handler_key = ?2 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
-	ORDER BY COALESCE(next_attempt_at, created_at), id
-	LIMIT ?3
+// openClaimsSQL walks the due index from a place on. Besides the claims it returns the last row of a
+// full page.
+var openClaimsSQL = fmt.Sprintf(`
+SELECT ?1, due, is_last, worker_id, processing_started_at, `+base.RefColumns+`
+FROM (
+	SELECT *, row_number() OVER (ORDER BY due, id) = %[1]d AS is_last FROM (
+		SELECT COALESCE(next_attempt_at, created_at) AS due, * FROM {statuses}
+		WHERE handler_key = ?2 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
+			AND COALESCE(next_attempt_at, created_at) >= ?3 AND (COALESCE(next_attempt_at, created_at) > ?3 OR id > ?4)
+		ORDER BY COALESCE(next_attempt_at, created_at), id
+		LIMIT %[1]d
+	)
 )
-WHERE processing_started_at IS NOT NULL AND worker_id = ?1`
-
-// stuckClaimsSQL reads the due index as claimsOfSQL does.
-const stuckClaimsSQL = `
-SELECT ` + base.RefColumns + ` FROM {statuses}
-WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at <= ?1 AND worker_id IS NULL
-LIMIT ?2`
+WHERE is_last OR processing_started_at IS NOT NULL`, store.ClaimPage)
 
 // pendingOfSQL uses the due index, longest due first.
 const pendingOfSQL = `
@@ -60,28 +52,20 @@ func (s *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.
 	return base.ByID(rows), base.Doing("read statuses back", err)
 }
 
-func (s *Store) ClaimsOf(ctx context.Context, workerID string, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(claimsOfSQL), base.ScanRef, workerID, limit)
-	return refs, base.Doing("find the claims of a worker", err)
-}
-
-func (s *Store) OldestClaimsOf(
-	ctx context.Context, workerID string, handlerKeys []string, window int,
-) ([]store.Ref, error) {
-	var found []store.Ref
-	for _, key := range handlerKeys {
-		refs, err := store.Query(ctx, s.Pool(ctx), s.Text(oldestClaimsOfSQL), base.ScanRef, workerID, key, window)
-		if err != nil {
-			return nil, base.Doing("find the oldest claims of a worker", err)
+func (s *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]store.OpenClaims, error) {
+	var found []base.OpenClaimRow
+	for i, walk := range walks {
+		due, id := "", ""
+		if walk.After != nil {
+			due, id = store.SQLiteTime(walk.After.Due), walk.After.StatusID
 		}
-		found = append(found, refs...)
+		rows, err := store.Query(ctx, s.Pool(ctx), s.Text(openClaimsSQL), base.ScanOpenClaim, i, walk.HandlerKey, due, id)
+		if err != nil {
+			return nil, base.Doing("find open claims", err)
+		}
+		found = append(found, rows...)
 	}
-	return found, nil
-}
-
-func (s *Store) StuckClaims(ctx context.Context, before time.Time, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, s.Pool(ctx), s.Text(stuckClaimsSQL), base.ScanRef, store.SQLiteTime(before), limit)
-	return refs, base.Doing("find stuck claims", err)
+	return base.OpenClaims(len(walks), found), nil
 }
 
 func (s *Store) PendingKeys(ctx context.Context) ([]string, error) {

@@ -35,17 +35,10 @@ SELECT id, host, pid, handler_keys, health, started_at, heartbeat_at, stopped_at
 FROM {workers} ORDER BY started_at, id`
 
 	markReleasedSQL = `UPDATE {workers} SET released_at = ?2 WHERE id = ?1 AND released_at IS NULL`
-)
 
-// deleteWorkersSQL reads the claims by the due index. A worker that has claims keeps its row:
-// without it no sweep would find them.
-const deleteWorkersSQL = `
-DELETE FROM {workers}
-WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)
-	AND id NOT IN (
-		SELECT worker_id FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting
-			AND processing_started_at IS NOT NULL AND worker_id IS NOT NULL
-	)`
+	deleteWorkersSQL = `
+DELETE FROM {workers} WHERE id IN (SELECT value FROM json_each(?1)) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)`
+)
 
 func (s *Store) Heartbeat(ctx context.Context, w store.Worker, now time.Time) error {
 	keys, err := base.HandlerKeysJSON(w)
@@ -94,8 +87,8 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 	return workers, base.Doing("list workers", err)
 }
 
-// EvictWorker does nothing: a SQLite transaction dies with its process.
-func (s *Store) EvictWorker(context.Context, string) (int, error) { return 0, nil }
+// EvictHolders does nothing: a SQLite transaction dies with its process.
+func (s *Store) EvictHolders(context.Context, []store.Ref, []string) (int, error) { return 0, nil }
 
 func (s *Store) MarkReleased(ctx context.Context, workerID string, now time.Time) error {
 	_, err := store.Exec(ctx, s.Pool(ctx), s.Text(markReleasedSQL), workerID, store.SQLiteTime(now))

@@ -66,7 +66,7 @@ var dispatchTests = []test{
 			require.Equal(s, row.CreatedAt.UTC(), got.CreatedAt)
 		}
 		require.Empty(s, s.claimAs(worker, noon.Add(time.Second), 10, "handed"), "they are claimed")
-		found := s.claimsOf(worker, 10)
+		found := s.claimsOf(worker)
 		require.Len(s, found, 6)
 		s.complete(noon, dispatched["plain"], dispatched["empty"], dispatched["keyed"])
 	}},
@@ -160,7 +160,7 @@ var dispatchTests = []test{
 		require.Equal(s, 1, accepted[1].StatusesAdded)
 		require.Empty(s, accepted[1].Claims)
 		require.Equal(s, 2, accepted[2].StatusesAdded)
-		refs := s.claimsOf(worker, 10)
+		refs := s.claimsOf(worker)
 		require.Len(s, refs, 1+len(accepted[2].Claims), "what is claimed is returned")
 		require.Equal(s, []string{"m2/mail", "m1/mail", "m2/stock", "m3/mail", "m3/stock"}, pairs(s.statuses()),
 			"in the order of acceptance")
@@ -189,23 +189,11 @@ var dispatchTests = []test{
 		}
 		worker := s.worker("mail")
 		marking := s.begin()
-		st := s.store
-		require.NoError(s, marking.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR UPDATE`, worker).Error)
-		require.NoError(s, marking.Exec(`UPDATE inbox_workers SET released_at = clock_timestamp() WHERE id = ?`,
-			worker).Error)
-		done := make(chan int, 1)
-		go func() {
-			accepted, err := st.Accept(s.ctx, store.AcceptBatch{Messages: []store.NewMessage{dispatched(message("m1", "mail"))},
-				Now: noon, Claimer: worker})
-			if err != nil {
-				done <- -1
-				return
-			}
-			done <- len(accepted[0].Claims)
-		}()
-		s.waitForLock()
-		require.NoError(s, marking.Commit().Error)
-		require.Zero(s, <-done)
+		require.NoError(s, marking.Exec(`SELECT pg_advisory_xact_lock(hashtextextended(?, 0))`, worker).Error)
+		require.Empty(s, s.acceptFor(worker, dispatched(message("m1", "mail")))[0].Claims)
 		require.Nil(s, s.status("m1", "mail").ProcessingStartedAt)
+		require.Empty(s, s.claimAs(worker, noon, 1, "mail"))
+		require.NoError(s, marking.Commit().Error)
+		require.Len(s, s.claimAs(worker, noon, 1, "mail"), 1)
 	}},
 }

@@ -167,14 +167,11 @@ func (f *failure) FailNow() {}
 func (s *suite) drain(l *ledger) {
 	s.Helper()
 	later := noon.Add(time.Hour)
-	workers, err := s.store.Workers(s.ctx, noon)
+	claims, err := openClaims(s.ctx, s.store)
 	require.NoError(s, err)
-	refs, err := s.store.StuckClaims(s.ctx, later, 10_000)
-	require.NoError(s, err)
-	for _, worker := range workers {
-		theirs, err := s.store.ClaimsOf(s.ctx, worker.ID, 10_000)
-		require.NoError(s, err)
-		refs = append(refs, theirs...)
+	var refs []store.Ref
+	for _, claim := range claims {
+		refs = append(refs, claim.Ref)
 	}
 	for _, ref := range refs {
 		s.settle(store.Settlement{StatusID: ref.StatusID, Version: ref.Version})

@@ -236,21 +236,25 @@ func (c *caller) recover(ctx context.Context) error {
 	if err != nil || len(workers) == 0 {
 		return err
 	}
-	if c.random.IntN(3) == 0 {
-		refs, err := c.store.StuckClaims(ctx, noon.Add(time.Hour), 3)
-		c.learn(refs...)
-		return errors.Join(err, c.give(ctx, refs))
+	dead := ""
+	if c.random.IntN(3) > 0 {
+		dead = workers[c.random.IntN(len(workers))].ID
+		if err := c.store.MarkReleased(ctx, dead, noon); err != nil && !errors.Is(err, store.ErrWorkerBusy) {
+			return err
+		}
 	}
-	dead := workers[c.random.IntN(len(workers))].ID
-	if err := c.store.MarkReleased(ctx, dead, noon); err != nil && !errors.Is(err, store.ErrWorkerBusy) {
-		return err
-	}
-	refs, err := c.store.ClaimsOf(ctx, dead, 100)
+	claims, err := openClaims(ctx, c.store)
 	if err != nil {
 		return err
 	}
+	var refs []store.Ref
+	for _, claim := range claims {
+		if claim.WorkerID == dead && (dead != "" || len(refs) < 3) {
+			refs = append(refs, claim.Ref)
+		}
+	}
 	c.learn(refs...)
-	if err := c.give(ctx, refs); err != nil {
+	if err := c.give(ctx, refs); err != nil || dead == "" {
 		return err
 	}
 	_, err = c.store.DeleteWorkers(ctx, []string{dead})

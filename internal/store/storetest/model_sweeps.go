@@ -59,7 +59,7 @@ func (w workerStep) run(m *machine) {
 		require.NoError(m, err)
 		expected := 0
 		for id, row := range m.model.workers {
-			if (row.stopped || row.released) && len(m.model.claimsOf(id)) == 0 {
+			if row.stopped || row.released {
 				delete(m.model.workers, id)
 				expected++
 			}
@@ -68,24 +68,13 @@ func (w workerStep) run(m *machine) {
 	}
 }
 
-func (m *model) claimsOf(workerID string) []models.HandlerStatus {
-	return m.sorted(func(row models.HandlerStatus) bool {
-		return claimedRow(row) && row.WorkerID != nil && *row.WorkerID == workerID
-	})
-}
+func (m *model) claimed() []models.HandlerStatus { return m.sorted(claimedRow) }
 
-func (m *model) stuck(before time.Time) []models.HandlerStatus {
-	return m.sorted(func(row models.HandlerStatus) bool {
-		return claimedRow(row) && row.WorkerID == nil && !row.ProcessingStartedAt.After(before)
-	})
-}
-
-// recoverStep gives back claims whose worker crashed, or old claims without a worker (contract 5.9,
+// recoverStep gives back claims whose worker crashed, or claims without a worker (contract 5.9,
 // 5.14). With Dies, it marks the worker as dead first. Without it, the worker gives back its own
 // claims.
 type recoverStep struct {
 	Worker int // 0: claims without a worker; some belonged to earlier workers
-	Age    time.Duration
 	Limit  int
 	Dies   bool
 	Poison bool // at MaxAbandoned
@@ -94,7 +83,6 @@ type recoverStep struct {
 func drawRecover(t *rapid.T) operation {
 	return recoverStep{
 		Worker: rapid.IntRange(0, 4).Draw(t, "worker"),
-		Age:    rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "age"),
 		Limit:  rapid.IntRange(1, 3).Draw(t, "limit"),
 		Dies:   rapid.Bool().Draw(t, "dies"),
 		Poison: rapid.IntRange(0, 4).Draw(t, "poison") == 4,
@@ -106,17 +94,15 @@ func (r recoverStep) run(m *machine) {
 	if r.Worker > 0 && r.Dies {
 		workerStep{Worker: r.Worker, What: "release"}.run(m)
 	}
-	before := m.model.now.Add(-r.Age)
-	find, expected := func() ([]store.Ref, error) {
-		return m.store.StuckClaims(m.ctx, before, r.Limit)
-	}, m.model.stuck(before)
-	if r.Worker > 0 {
-		id := m.workerIDs[r.Worker]
-		find, expected = func() ([]store.Ref, error) { return m.store.ClaimsOf(m.ctx, id, r.Limit) }, m.model.claimsOf(id)
-	}
-	refs, err := find()
+	claims, err := openClaims(m.ctx, m.store)
 	require.NoError(m, err)
-	m.found(expected, refs, r.Limit)
+	m.found(m.model.claimed(), claims)
+	var refs []store.Ref
+	for _, claim := range claims {
+		if claim.WorkerID == m.workerIDs[r.Worker] && len(refs) < r.Limit {
+			refs = append(refs, claim.Ref)
+		}
+	}
 	m.learn(refs...)
 	var settlements []store.Settlement
 	for _, ref := range refs {
@@ -131,20 +117,18 @@ func (r recoverStep) run(m *machine) {
 	m.settle(settlements, true, false)
 }
 
-// found checks that refs has as many of the expected rows as the limit allows, each once.
-func (m *machine) found(expected []models.HandlerStatus, refs []store.Ref, limit int) {
+// found checks that claims has all of the expected rows, each once.
+func (m *machine) found(expected []models.HandlerStatus, claims []store.OpenClaim) {
 	m.Helper()
-	require.Len(m, refs, min(limit, len(expected)))
-	var all []store.Ref
+	var all []store.OpenClaim
 	for _, row := range expected {
-		all = append(all, refOf(row))
+		claim := store.OpenClaim{Ref: refOf(row), StartedAt: row.ProcessingStartedAt.UTC()}
+		if row.WorkerID != nil {
+			claim.WorkerID = *row.WorkerID
+		}
+		all = append(all, claim)
 	}
-	seen := map[string]bool{}
-	for _, ref := range refs {
-		require.False(m, seen[ref.StatusID], "found twice")
-		seen[ref.StatusID] = true
-		require.Contains(m, all, ref)
-	}
+	require.ElementsMatch(m, all, claims)
 }
 
 // operatorStep retries or discards a poisoned status (contract 11.1).

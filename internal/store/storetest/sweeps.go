@@ -16,36 +16,61 @@ import (
 )
 
 var sweepTests = []test{
-	{"ClaimsOf lists a worker's claims and no others", func(s *suite) {
-		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "mail"),
-			message("m5", "mail"))
-		mine, other := s.worker("mail"), s.worker("mail")
-		claims := s.claimAs(mine, noon, 2, "mail")
-		s.claimAs(other, noon, 1, "mail")
-		s.claim(noon, 1, "mail")
-		require.ElementsMatch(s, []store.Ref{claims[0].Ref, claims[1].Ref}, s.claimsOf(mine, 10))
-		require.Len(s, s.claimsOf(mine, 1), 1)
-		s.complete(noon, claims...)
-		require.Empty(s, s.claimsOf(mine, 10))
-	}},
-	{"OldestClaimsOf reads a window of each key's statuses", func(s *suite) {
-		s.accept(message("m1", "mail", "stock"), message("m2", "mail", "stock"), message("m3", "mail", "stock"))
-		mine, other := s.worker("mail", "stock"), s.worker("mail")
-		s.claimAs(other, noon, 1, "mail")
-		mails, stocks := s.claimAs(mine, noon, 1, "mail"), s.claimAs(mine, noon, 1, "stock")
-		find := func(window int, keys ...string) []store.Ref {
-			refs, err := s.store.OldestClaimsOf(s.ctx, mine, keys, window)
+	{"OpenClaims lists what is claimed, with its worker, and no others", func(s *suite) {
+		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"), message("m4", "stock"))
+		worker := s.worker("mail", "stock")
+		mails, stocks := s.claimAs(worker, noon, 1, "mail"), s.claimAs(worker, noon.Add(time.Second), 1, "stock")
+		drained := s.claim(noon.Add(time.Minute), 1, "mail")
+		find := func(keys ...string) []store.OpenClaims {
+			var walks []store.ClaimWalk
+			for _, key := range keys {
+				walks = append(walks, store.ClaimWalk{HandlerKey: key})
+			}
+			pages, err := s.store.OpenClaims(s.ctx, walks)
 			require.NoError(s, err)
-			return refs
+			return pages
 		}
-		require.ElementsMatch(s, []store.Ref{mails[0].Ref, stocks[0].Ref}, find(10, "mail", "stock"))
-		require.Equal(s, []store.Ref{stocks[0].Ref}, find(1, "mail", "stock"), "the first mail is another's")
-		require.Equal(s, []store.Ref{mails[0].Ref}, find(2, "mail"))
-		require.Empty(s, find(10))
+		require.Equal(s, []store.OpenClaims{
+			{},
+			{Claims: []store.OpenClaim{{Ref: stocks[0].Ref, WorkerID: worker, StartedAt: noon.Add(time.Second)}}},
+			{Claims: []store.OpenClaim{{Ref: mails[0].Ref, WorkerID: worker, StartedAt: noon},
+				{Ref: drained[0].Ref, StartedAt: noon.Add(time.Minute)}}},
+		}, find("idle", "stock", "mail"))
+		require.Empty(s, find())
+		s.complete(noon, stocks...)
+		require.Equal(s, []store.OpenClaims{{}}, find("stock"))
+	}},
+	{"OpenClaims reads a page and continues after it", func(s *suite) {
+		s.accept(messages(2*store.ClaimPage+1, "mail")...)
+		s.accept(message("due later", "mail"))
+		all := s.claim(noon, 2*store.ClaimPage+2, "mail")
+		claimedAt := []int{0, store.ClaimPage - 1, store.ClaimPage, 2*store.ClaimPage - 1, 2 * store.ClaimPage}
+		var given []store.Settlement
+		for i, claim := range all {
+			if !slices.Contains(claimedAt, i) {
+				given = append(given, settlement(claim))
+			}
+		}
+		s.settle(given...)
+		walk := store.ClaimWalk{HandlerKey: "mail"}
+		for _, expected := range [][]int{claimedAt[:2], claimedAt[2:4], claimedAt[4:]} {
+			pages, err := s.store.OpenClaims(s.ctx, []store.ClaimWalk{walk})
+			require.NoError(s, err)
+			var found, claims []store.Ref
+			for _, claim := range pages[0].Claims {
+				found = append(found, claim.Ref)
+			}
+			for _, i := range expected {
+				claims = append(claims, all[i].Ref)
+			}
+			require.Equal(s, claims, found)
+			walk.After = pages[0].Next
+		}
+		require.Nil(s, walk.After)
 	}},
 	{"a dead worker's open transaction is ended, others are not", func(s *suite) {
 		if !s.postgres() {
-			ended, err := s.store.EvictWorker(s.ctx, s.worker("mail"))
+			ended, err := s.store.EvictHolders(s.ctx, []store.Ref{{}}, []string{s.worker("mail")})
 			require.NoError(s, err)
 			require.Zero(s, ended, "a SQLite transaction dies with its process")
 			return
@@ -57,7 +82,7 @@ var sweepTests = []test{
 		for tx, claim := range map[*gorm.DB]store.Claim{left: theirs, kept: ours} {
 			require.True(s, s.completeTx(tx, claim))
 		}
-		ended, err := s.store.EvictWorker(s.ctx, dead)
+		ended, err := s.store.EvictHolders(s.ctx, []store.Ref{theirs.Ref}, nil)
 		require.NoError(s, err)
 		require.Equal(s, 1, ended)
 		require.Error(s, left.Commit().Error)
@@ -102,7 +127,7 @@ var sweepTests = []test{
 			}
 		}))
 		require.Eventually(s, func() bool { // the server waits for the rest
-			ended, err := s.store.EvictWorker(s.ctx, dead)
+			ended, err := s.store.EvictHolders(s.ctx, []store.Ref{theirs.Ref}, nil)
 			require.NoError(s, err)
 			return ended == 1
 		}, testenv.Patience, 10*time.Millisecond)
@@ -116,42 +141,30 @@ var sweepTests = []test{
 		dead, alive := s.worker("mail"), s.worker("mail")
 		accept := func(worker string) *gorm.DB { // as its statement does
 			tx := s.begin()
-			require.NoError(s, tx.Exec(`SELECT 1 FROM inbox_workers WHERE id = ? FOR KEY SHARE`, worker).Error)
+			require.NoError(s, tx.Exec(`SELECT pg_try_advisory_xact_lock_shared(hashtextextended(?, 0))`, worker).Error)
 			return tx
 		}
-		beat := func(worker string) {
-			require.NoError(s, s.store.Heartbeat(s.ctx, store.Worker{ID: worker, Host: "host", PID: 7,
-				HandlerKeys: []string{"mail"}}, noon))
+		evict := func() int {
+			ended, err := s.store.EvictHolders(s.ctx, nil, []string{dead})
+			require.NoError(s, err)
+			return ended
 		}
-		for name, c := range map[string]struct {
-			accepts int
-			beats   bool
-		}{"one": {1, false}, "several": {3, false}, "one, before a heartbeat": {1, true},
-			"several, before a heartbeat": {3, true}} {
+		for _, accepts := range []int{1, 3} {
 			var left []*gorm.DB
-			for range c.accepts {
+			for range accepts {
 				left = append(left, accept(dead))
 			}
 			kept := []*gorm.DB{accept(alive), accept(alive)}
-			if c.beats {
-				beat(dead)
-				beat(alive)
-			}
-			require.ErrorIs(s, s.store.MarkReleased(s.ctx, dead, noon), store.ErrWorkerBusy, name)
-			ended, err := s.store.EvictWorker(s.ctx, dead)
-			require.NoError(s, err, name)
-			require.Equal(s, c.accepts, ended, name)
+			require.ErrorIs(s, s.store.MarkReleased(s.ctx, dead, noon), store.ErrWorkerBusy)
+			require.Equal(s, accepts, evict())
 			for _, tx := range left {
-				require.Error(s, tx.Commit().Error, name)
+				require.Error(s, tx.Commit().Error)
 			}
 			for _, tx := range kept {
-				require.NoError(s, tx.Commit().Error, name)
+				require.NoError(s, tx.Commit().Error)
 			}
-			require.Eventually(s, func() bool { // sessions release their locks after they have answered
-				ended, err = s.store.EvictWorker(s.ctx, dead)
-				require.NoError(s, err, name)
-				return ended == 0
-			}, testenv.Patience, 10*time.Millisecond, name)
+			// sessions release their locks after they have answered
+			require.Eventually(s, func() bool { return evict() == 0 }, testenv.Patience, 10*time.Millisecond)
 		}
 		require.Eventually(s, func() bool {
 			err := s.store.MarkReleased(s.ctx, dead, noon)
@@ -174,18 +187,6 @@ var sweepTests = []test{
 		require.NoError(s, tx.Rollback().Error)
 		applied = s.tryComplete(store.SkipLocked, completion(claims[0]))
 		require.Equal(s, []bool{true}, applied)
-	}},
-	{"StuckClaims lists old claims without a worker", func(s *suite) {
-		s.accept(message("m1", "mail"), message("m2", "mail"), message("m3", "mail"))
-		old := s.claim(noon, 1, "mail")
-		s.claimAs(s.worker("mail"), noon, 1, "mail")
-		s.claim(noon.Add(time.Minute), 1, "mail")
-		refs, err := s.store.StuckClaims(s.ctx, noon, 10)
-		require.NoError(s, err)
-		require.Equal(s, []store.Ref{old[0].Ref}, refs)
-		refs, err = s.store.StuckClaims(s.ctx, noon.Add(-time.Microsecond), 10)
-		require.NoError(s, err)
-		require.Empty(s, refs)
 	}},
 	{"PendingKeys lists each pending key once", func(s *suite) {
 		keys, err := s.store.PendingKeys(s.ctx)
