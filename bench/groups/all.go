@@ -14,6 +14,7 @@ func All() []trial.Group {
 		Kafka(),
 		Big(),
 		Waiting(),
+		Recovery(),
 		Xmin(),
 		Cleanup(),
 		Operations(),
