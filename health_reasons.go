@@ -133,6 +133,10 @@ func (h *Health) judgeProcessor() {
 	if len(h.Processor.BarredRoles) > 0 {
 		h.because(ops.HealthReason{Code: health.BarredRole, State: HealthDegraded, Detail: barred(h.Processor)})
 	}
+	for _, key := range h.Processor.UnknownKeys {
+		h.because(ops.HealthReason{Code: health.UnknownHandler, State: HealthDegraded, HandlerKey: key,
+			Detail: "statuses are pending, and no program lists the handler: deploy it again, give the key to handler.LegacyKeys, or discard them"})
+	}
 	h.judgePool()
 	for _, what := range slices.Sorted(maps.Keys(h.Processor.Conditions)) {
 		h.because(ops.HealthReason{Code: health.Database, State: HealthDegraded,

@@ -45,8 +45,8 @@ type HealthState string
 // this package those that workers have stored (contract 11.5).
 type HealthReason struct {
 	// Code is for programs: no_progress, oldest_due_age, poison_rate, halted_partition, consumer, database,
-	// stuck_handler, long_running, open_circuit, outage, failing_handler, clock_skew, barred_role, closed_pool or
-	// cleanup. Each is explained in docs/observability.md.
+	// stuck_handler, long_running, open_circuit, outage, failing_handler, clock_skew, barred_role, unknown_handler,
+	// closed_pool or cleanup. Each is explained in docs/observability.md.
 	Code string `json:"code"`
 	// State is what the process is for this reason alone, degraded or unhealthy.
 	State HealthState `json:"state"`

@@ -161,7 +161,7 @@ func (d *drain) meet(statusID string) bool {
 // lanes, records the handler keys and reads the paused handlers.
 func (d *drain) prepare(ctx context.Context) error {
 	p := d.p
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {},
+	sw := newSweeper(p.store, p.opts, p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {},
 		func(ctx context.Context, r result) {
 			d.counts.count(handler.AttemptPoisoned, true)
 			p.reports.CallHooks(ctx, r.event())

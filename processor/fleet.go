@@ -20,8 +20,8 @@ import (
 const maxSkew = time.Minute
 
 // fleet reads from the rows of all workers which handlers are new, and detects set-up mistakes: a
-// wrong clock, workers with other handlers, and workers whose open transactions this one could not
-// end.
+// wrong clock, workers with other handlers, pending statuses of handlers that no program has, and
+// workers whose open transactions this one could not end.
 type fleet struct {
 	opts     Options
 	registry *registry.Registry
@@ -35,6 +35,10 @@ type fleet struct {
 	// foreign are the sets of handler keys, other than ours, of living workers. The value is when
 	// we first saw the set, by the machine's clock; zero once we have warned.
 	foreign map[string]time.Time
+	// unknown are the keys of pending statuses that no program lists, and when we first saw them, by
+	// the machine's clock. warned are those that were logged.
+	unknown map[string]time.Time
+	warned  map[string]bool
 	// barred are the database roles of workers whose transactions we could not end if they died. me
 	// is our own role.
 	barred []string
@@ -42,7 +46,8 @@ type fleet struct {
 }
 
 func newFleet(opts Options, r *registry.Registry, c clock.Clock, log *zap.Logger) *fleet {
-	return &fleet{opts: opts, registry: r, keys: r.Keys(), clock: c, log: log, foreign: map[string]time.Time{}}
+	return &fleet{opts: opts, registry: r, keys: r.Keys(), clock: c, log: log, foreign: map[string]time.Time{},
+		unknown: map[string]time.Time{}, warned: map[string]bool{}}
 }
 
 // check checks the workers' rows. asked is our clock's time right before they were read; self is our
@@ -146,6 +151,50 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 		}
 	}
 	maps.DeleteFunc(f.foreign, func(set string, _ time.Time) bool { return !met[set] })
+}
+
+// compareKeys finds the keys of pending statuses that no program lists. It logs them, and health
+// reports them, once they have been unknown for UnknownKeyGrace: in a rolling deploy a message can be
+// accepted just before the worker that knows its handler registers (contract 5.7).
+func (f *fleet) compareKeys(pending []string, workers []store.WorkerState) {
+	unknown := f.opts.unknownKeys(pending, f.keys, workers)
+	f.mu.Lock()
+	maps.DeleteFunc(f.unknown, func(key string, _ time.Time) bool { return !slices.Contains(unknown, key) })
+	for _, key := range unknown {
+		if _, seen := f.unknown[key]; !seen {
+			f.unknown[key] = time.Now()
+		}
+	}
+	f.mu.Unlock()
+	f.warnUnknown(f.unknownKeys())
+}
+
+// unknownKeys returns the keys that have been unknown for UnknownKeyGrace, sorted.
+func (f *fleet) unknownKeys() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var keys []string
+	for key, first := range f.unknown {
+		if time.Since(first) >= f.opts.UnknownKeyGrace {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// warnUnknown warns of unknown keys, once of each.
+func (f *fleet) warnUnknown(keys []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, key := range keys {
+		if !f.warned[key] {
+			f.warned[key] = true
+			f.log.Warn("inbox: pending statuses of a handler key that no program lists, they wait: deploy the handler again, "+
+				"give the key to handler.LegacyKeys of the handler that has replaced it, or discard them",
+				zap.String(telemetry.FieldHandlerKey, key))
+		}
+	}
 }
 
 // compareRoles warns of workers whose PostgreSQL role has sessions that our role may neither see

@@ -53,6 +53,9 @@ type Health struct {
 	// ClockSkew is how far this worker's clock is ahead of the database's, if the difference is
 	// more than a minute; negative if it is behind. It is always 0 on SQLite.
 	ClockSkew time.Duration
+	// UnknownKeys are the handler keys of pending statuses that no program has listed for
+	// UnknownKeyGrace, sorted. The statuses wait.
+	UnknownKeys []string
 	// BarredRoles are the PostgreSQL roles of other workers whose sessions this worker's role,
 	// DatabaseRole, can neither see nor end.
 	BarredRoles  []string
@@ -62,7 +65,7 @@ type Health struct {
 // Degraded reports whether anything is wrong.
 func (h Health) Degraded() bool {
 	return len(h.Conditions) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 ||
-		len(h.BarredRoles) > 0
+		len(h.BarredRoles) > 0 || len(h.UnknownKeys) > 0
 }
 
 // Health returns the processor's present state (contract 5.15).
@@ -75,6 +78,7 @@ func (p *Processor) Health() Health {
 	if now != nil {
 		h.ClockSkew = p.fleet.clockSkew()
 		h.BarredRoles, h.DatabaseRole = p.fleet.barredRoles()
+		h.UnknownKeys = p.fleet.unknownKeys()
 		if s := now.current(); s != nil {
 			h.WorkerID = s.id
 		}

@@ -186,7 +186,7 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 
 // sweep runs the sweeper until ctx ends.
 func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
-	sw := newSweeper(p.store, p.opts, p.registry.Keys(), p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at,
+	sw := newSweeper(p.store, p.opts, p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at,
 		func(ctx context.Context, r result) {
 			p.reports.CallHooks(ctx, r.event())
 		})
@@ -204,7 +204,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		err := h.beat(ctx, s)
 		if err == nil {
-			err = sw.sweep(ctx, s.id, func(workers []store.WorkerState, asked time.Time) { p.fleet.check(s.id, workers, asked) })
+			err = sw.sweep(ctx, s.id, p.fleet)
 		}
 		switch {
 		case err == nil:

@@ -89,9 +89,10 @@ type Options struct {
 	// Default 10.
 	MaxAbandoned int `yaml:"max_abandoned" env:"MAX_ABANDONED"`
 	// UnknownKeyGrace is how long the handler keys of stopped and dead workers count
-	// as known, so that a deploy poisons nothing. Those of a program that only calls
-	// ProcessPending count for 25 h after its last call, or for this if it is longer.
-	// Do not set it below the length of a deploy. Default 10 m (contract 5.7).
+	// as known, so that a deploy is not reported as missing handlers. Those of a
+	// program that only calls ProcessPending count for 8 days after its last call, or
+	// for this if it is longer. Do not set it below the length of a deploy. Default
+	// 10 m (contract 5.7).
 	UnknownKeyGrace time.Duration `yaml:"unknown_key_grace" env:"UNKNOWN_KEY_GRACE"`
 	// StatementTimeout bounds each database call of the inbox. Do not set it below
 	// what a claim of BatchSize needs; accepts from Kafka that exceed it are tried

@@ -1,15 +1,19 @@
 package processor_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -53,29 +57,50 @@ func TestStatusThatCanNeverSucceedIsPoisonedAtOnceUncharged(t *testing.T) {
 	})
 }
 
-func TestUnknownKeyWaitsForItsGrace(t *testing.T) {
+// Contract 5.7: nothing is lost by a program that is down, or drains rarely.
+func TestStatusesOfAnUnknownKeyWaitAndAreReported(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		old := inboxtest.New(t, d.DB, inboxtest.Brisk(),
-			inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing), inboxtest.Do("kept", inboxtest.Nothing)))
-		inboxtest.Accept(t, old, "1")
+		with := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Do("old", inboxtest.Nothing),
+			inboxtest.Do("lanes", inboxtest.Nothing, handler.Ordered()), inboxtest.Do("kept", inboxtest.Nothing)))
+		inboxtest.Accept(t, with, "1")
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.UnknownKeyGrace = 1500 * time.Millisecond
 		}),
 			inboxtest.Handlers(inboxtest.Do("kept", inboxtest.Nothing)))
+		reported := func() (keys []string) {
+			for _, r := range ib.Health().Reasons {
+				if r.Code == "unknown_handler" {
+					require.Equal(t, inbox.HealthDegraded, r.State)
+					keys = append(keys, r.HandlerKey)
+				}
+			}
+			return keys
+		}
 		began := time.Now()
-		inboxtest.Start(t, ib)
-		inboxtest.Eventually(t, func() bool {
-			return logs.FilterMessageSnippet("no worker knows").Len() == 1
-		}, "the unknown key was noticed")
-		inboxtest.Eventually(t, func() bool {
-			return inboxtest.Status(t, ib, "1", "old").IsPoisoned
-		}, "the unknown key was poisoned")
-		require.Equal(t, `unknown handler key "old": no worker registers it`, *inboxtest.Status(t, ib, "1", "old").LastError)
-		require.Zero(t, inboxtest.Status(t, ib, "1", "old").ErrorCount)
-		require.NotNil(t, inboxtest.Status(t, ib, "1", "old").PoisonedAt)
+		end := inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return len(reported()) > 0 }, "health reports them")
+		require.Equal(t, []string{"lanes", "old"}, reported())
 		require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
-		require.Equal(t, 1, logs.FilterMessageSnippet("does not register").Len(), "the start said so, too")
+		operator, err := ib.Ops()
+		require.NoError(t, err)
+		inboxtest.Eventually(t, func() bool {
+			seen, err := operator.Overview(t.Context())
+			require.NoError(t, err)
+			return slices.ContainsFunc(seen.Reasons, func(r ops.HealthReason) bool {
+				return r.Code == "unknown_handler" && r.HandlerKey == "old"
+			})
+		}, "operators see it")
+		inboxtest.Eventually(t, func() bool { return logs.FilterMessageSnippet("no program lists").Len() >= 2 }, "it is logged")
+		end()
+		for _, key := range []string{"old", "lanes"} {
+			s := inboxtest.Status(t, ib, "1", key)
+			require.False(t, s.IsPoisoned, key)
+			require.EqualValues(t, 1, s.Version, key)
+			require.Equal(t, 1, logs.FilterMessageSnippet("no program lists").FilterField(zap.String("handler_key", key)).Len(),
+				key)
+		}
+		require.Equal(t, processor.Drained{Picked: 2, Completed: 2}, inboxtest.Process(t, with), "its program is back")
 	})
 }
 

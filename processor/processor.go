@@ -69,9 +69,8 @@ type Processor struct {
 
 	lifecycle sync.Mutex // held by Start and Stop from begin to end
 	mu        sync.Mutex
-	now       *activity       // nil unless started
-	drained   time.Time       // when a drain last wrote its row
-	warned    map[string]bool // unknown handler keys that drains have warned of
+	now       *activity // nil unless started
+	drained   time.Time // when a drain last wrote its row
 }
 
 // Config is what a Processor works with. Running, Report, Hooks, Instruments, Middleware, Backoff
@@ -119,7 +118,7 @@ func New(cfg Config) (*Processor, error) {
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger,
 		counters: cfg.Counters, report: cfg.Report,
-		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{}, warned: map[string]bool{},
+		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
 		lockFreed: routine.NewSignal(), health: &health{},
 	}
 	failing := func(name, meaning string) *condition.Condition {

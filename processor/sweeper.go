@@ -27,23 +27,20 @@ type sweeperStore interface {
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
-// sweeper recovers claims of dead workers, stuck claims without a worker (see recover), and statuses
-// of handlers that no longer exist. Any number of workers may sweep concurrently; the versions make
-// that harmless.
+// sweeper recovers claims of dead workers and stuck claims without a worker (see recover), and finds
+// statuses of handlers that no program has. Any number of workers may sweep concurrently; the
+// versions make that harmless.
 type sweeper struct {
 	store    sweeperStore
 	opts     Options
 	now      func() time.Time
 	log      *zap.Logger
 	counters *telemetry.Counters
-	known    []string
 	lanes    *lanes
 	// recovered is called when a released claim comes due, to wake the loop.
 	recovered func(next time.Time)
 	// poisoned is called for each status that the sweep poisons.
 	poisoned func(ctx context.Context, r result)
-
-	unknown map[string]time.Time // unknown keys, and when they were first seen, monotonic
 
 	silent  map[string]int    // silent workers, and for how many sweeps in a row
 	leads   bool              // whether this worker holds the lease
@@ -53,31 +50,29 @@ type sweeper struct {
 	deaths  int               // how many such walks have to end because a worker died
 }
 
-func newSweeper(st sweeperStore, opts Options, known []string, now func() time.Time, log *zap.Logger,
+func newSweeper(st sweeperStore, opts Options, now func() time.Time, log *zap.Logger,
 	counters *telemetry.Counters,
 	lanes *lanes, recovered func(time.Time), poisoned func(context.Context, result),
 ) *sweeper {
-	return &sweeper{store: st, opts: opts, known: known, now: now, log: log, counters: counters, lanes: lanes,
-		recovered: recovered, poisoned: poisoned, unknown: map[string]time.Time{}}
+	return &sweeper{store: st, opts: opts, now: now, log: log, counters: counters, lanes: lanes,
+		recovered: recovered, poisoned: poisoned}
 }
 
 // sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
 // off from the database must not judge others by what it cannot see.
-func (s *sweeper) sweep(
-	ctx context.Context, self string, check func(workers []store.WorkerState, asked time.Time),
-) error {
+func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 	asked := s.now()
 	workers, err := s.workers(ctx)
 	if err != nil {
 		return err
 	}
-	check(workers, asked)
+	fleet.check(self, workers, asked)
 	pending, err := s.pendingKeys(ctx)
 	if err != nil {
 		return err
 	}
-	problems := []error{s.recover(ctx, self, workers, pending), s.prune(ctx, workers),
-		s.poisonUnknown(ctx, workers, pending)}
+	fleet.compareKeys(pending, workers)
+	problems := []error{s.recover(ctx, self, workers, pending), s.prune(ctx, workers)}
 	if s.lanes.checkDue() {
 		problems = append(problems, s.lanes.check(ctx))
 	}
@@ -168,7 +163,7 @@ func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error 
 }
 
 // listsKeys reports whether the handler keys of a worker's row count as known. Keys of stopped and
-// dead workers count for UnknownKeyGrace; keys of drains for at least store.DrainKept.
+// dead workers count for UnknownKeyGrace; those of drains for at least store.DrainKept.
 func (o Options) listsKeys(w store.WorkerState) bool {
 	grace := o.UnknownKeyGrace
 	if w.Drains {
@@ -186,78 +181,8 @@ func (o Options) unknownKeys(pending, known []string, workers []store.WorkerStat
 	})
 }
 
-// poisonUnknown poisons pending statuses whose handler key no worker lists. A key must have been
-// unknown for UnknownKeyGrace before this worker poisons: in a rolling deploy a message can be
-// accepted just before the worker that knows its handler registers.
-func (s *sweeper) poisonUnknown(ctx context.Context, workers []store.WorkerState, pending []string) error {
-	grace := s.opts.UnknownKeyGrace
-	unknown := s.opts.unknownKeys(pending, s.known, workers)
-	for key := range s.unknown {
-		if !slices.Contains(unknown, key) {
-			delete(s.unknown, key)
-		}
-	}
-	for _, key := range unknown {
-		first, noticed := s.unknown[key]
-		if !noticed {
-			first = time.Now()
-			s.unknown[key] = first
-			if grace > 0 {
-				s.log.Warn("inbox: pending statuses of a handler key that no worker knows",
-					zap.String(telemetry.FieldHandlerKey, key), zap.Duration(telemetry.FieldPoisonedAfter, grace))
-			}
-		}
-		if time.Since(first) < grace {
-			continue
-		}
-		if err := s.poisonKey(ctx, key); err != nil {
-			return fmt.Errorf("sweep: poison unknown handler key %q: %w", key, err)
-		}
-	}
-	return nil
-}
-
-func (s *sweeper) poisonKey(ctx context.Context, key string) error {
-	reason := store.SanitizeError(fmt.Sprintf("unknown handler key %q: no worker registers it", key))
-	poison := func(r store.Ref) store.Settlement {
-		return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
-			ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, LastError: &reason, Poisoned: true,
-			FailedAt: s.now()}
-	}
-	for {
-		refs, err := s.pendingOf(ctx, key)
-		if err != nil || len(refs) == 0 {
-			return err
-		}
-		applied, err := s.settleRefs(ctx, refs, poison)
-		if err != nil {
-			return err
-		}
-		poisoned := 0
-		for _, ok := range applied {
-			if ok {
-				poisoned++
-			}
-		}
-		if poisoned > 0 {
-			s.log.Error("inbox: poisoned statuses of an unknown handler key", zap.String(telemetry.FieldHandlerKey, key),
-				zap.Int(telemetry.FieldStatuses, poisoned))
-		}
-		if len(refs) < sweepBatch || poisoned == 0 {
-			return nil
-		}
-	}
-}
-
-func (s *sweeper) pendingOf(ctx context.Context, key string) ([]store.Ref, error) {
-	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
-	defer cancel()
-	return s.store.PendingOf(stmt, key, sweepBatch)
-}
-
 // notePrograms records which handler keys this program drains, for the workers of other programs.
-// It also warns of pending keys that no program lists. A drain does not poison those: the program
-// that knows them may drain as rarely as this one. While the processor is started its heartbeats
+// It also warns of pending keys that no program lists. While the processor is started its heartbeats
 // and sweeps do both, so notePrograms does nothing.
 func (p *Processor) notePrograms(ctx context.Context) error {
 	p.mu.Lock()
@@ -286,18 +211,12 @@ func (p *Processor) notePrograms(ctx context.Context) error {
 		}
 		unknown = p.opts.unknownKeys(unknown, nil, workers)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if due {
+		p.mu.Lock()
 		p.drained = time.Now()
+		p.mu.Unlock()
 	}
-	for _, key := range unknown {
-		if !p.warned[key] {
-			p.warned[key] = true
-			p.log.Warn("inbox: pending statuses of a handler key that no program lists, ProcessPending leaves them; a renamed handler needs handler.LegacyKeys",
-				zap.String(telemetry.FieldHandlerKey, key))
-		}
-	}
+	p.fleet.warnUnknown(unknown)
 	return nil
 }
 

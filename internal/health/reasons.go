@@ -33,6 +33,8 @@ const (
 	// BarredRole means that another worker's database role is one whose sessions this worker's can neither see
 	// nor end.
 	BarredRole = "barred_role"
+	// UnknownHandler means that statuses are pending of a handler key that no program lists.
+	UnknownHandler = "unknown_handler"
 	// ClosedPool means that the application has closed the database's pool.
 	ClosedPool = "closed_pool"
 	// Cleanup means that cleanup fails, or has waited for consumers for too long.

@@ -214,7 +214,7 @@ type Workers interface {
 	Workers(ctx context.Context, now time.Time) ([]WorkerState, error)
 }
 
-// Recoverer finds what dead workers have left, and statuses without a handler.
+// Recoverer finds what dead workers have left, and the handler keys of what is pending.
 type Recoverer interface {
 	// MarkReleased marks a worker as dead. The worker can neither claim nor send heartbeats under
 	// this ID again. It returns ErrWorkerBusy at once while a claim, or an accept that claims, is open.
@@ -232,8 +232,6 @@ type Recoverer interface {
 	EvictHolders(ctx context.Context, refs []Ref, workerIDs []string) (int, error)
 	// PendingKeys returns the distinct handler keys of pending statuses.
 	PendingKeys(ctx context.Context) ([]string, error)
-	// PendingOf returns up to limit unclaimed pending statuses of one key, waiting ones last.
-	PendingOf(ctx context.Context, handlerKey string, limit int) ([]Ref, error)
 }
 
 // Leases are named locks that expire.

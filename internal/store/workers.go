@@ -17,8 +17,8 @@ type Worker struct {
 }
 
 // DrainKept is the minimum time for which a drain's row counts: long enough for a program that
-// drains once a day.
-const DrainKept = 25 * time.Hour
+// drains once a week.
+const DrainKept = 8 * 24 * time.Hour
 
 // WorkerState is a worker row as its inbox's other workers see it.
 type WorkerState struct {

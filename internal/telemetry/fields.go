@@ -86,7 +86,6 @@ const (
 	FieldMissing           = "missing"
 	FieldMode              = "mode"
 	FieldPanic             = "panic"
-	FieldPoisonedAfter     = "poisoned_after"
 	FieldReason            = "reason"
 	FieldRefused           = "refused"
 	FieldRejected          = "rejected"

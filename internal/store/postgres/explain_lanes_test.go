@@ -121,7 +121,6 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 		"inbox_handler_statuses_waiting")
 	check("pending keys", base.PendingKeysSQL, nil, 20, 300, "inbox_handler_statuses_due",
 		"inbox_handler_statuses_waiting")
-	check("pending of a key", pendingOfSQL, []any{"mail", 10}, 60, 100, due, "inbox_handler_statuses_waiting")
 
 	// Nor do they slow their own lane once it moves on: neither the rows after the first nor, where
 	// they are skipped, poisoned ones before it.

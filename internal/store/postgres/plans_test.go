@@ -152,7 +152,6 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"backlogSQL", backlogSQL, []any{[]string{"hot", "lanes", "idle"}, []int64{100, 100, 100}, now,
 			[]*string{nil, &names[0], nil}, []bool{false, false, false}},
 			[]string{due, waiting, "inbox_handler_statuses_poisoned", lane}, 1500},
-		{"pendingOfSQL", pendingOfSQL, []any{"paused", 10}, []string{due, waiting}, 30},
 
 		{"openClaimsSQL", openClaimsSQL, []any{[]string{"hot", "paused", "idle"}, make([]*time.Time, 3), make([]*string, 3)},
 			[]string{due}, 3 * store.ClaimPage},

@@ -59,7 +59,6 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10},
 				names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
-			{"pending of a key", pendingOfSQL, []any{"hot", 10}},
 			{"open claims", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{nil}, []*string{nil}}},
 			{"open claims, on", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{&hourAgo}, []*string{&none}}},
 		} {

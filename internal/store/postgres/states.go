@@ -72,20 +72,6 @@ CROSS JOIN LATERAL (
 WHERE s.is_last OR s.processing_started_at IS NOT NULL
 ORDER BY k.position, s.due, s.id`, store.ClaimPage)
 
-// pendingOfSQL uses the due index, longest due first, then the index on waiting rows for what waits
-// in lanes.
-const pendingOfSQL = `
-SELECT ` + base.RefColumns + ` FROM (
-	(SELECT 1 AS part, COALESCE(next_attempt_at, created_at) AS due, * FROM {statuses}
-	WHERE handler_key = $1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND ` + unclaimedSQL + `
-	ORDER BY COALESCE(next_attempt_at, created_at), id
-	LIMIT $2)
-	UNION ALL
-	(SELECT 2, NULL, * FROM {statuses} WHERE handler_key = $1 AND is_waiting ORDER BY id LIMIT $2)
-) s
-ORDER BY part, due, id
-LIMIT $2`
-
 func (p *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]store.OpenClaims, error) {
 	keys, dues, ids := make([]string, len(walks)), make([]*time.Time, len(walks)), make([]*string, len(walks))
 	for i, walk := range walks {
@@ -102,9 +88,4 @@ func (p *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]stor
 func (p *Store) PendingKeys(ctx context.Context) ([]string, error) {
 	keys, err := store.Query(ctx, p.Pool(ctx), p.Text(base.PendingKeysSQL), store.Value[string])
 	return keys, base.Doing("find pending handler keys", err)
-}
-
-func (p *Store) PendingOf(ctx context.Context, handlerKey string, limit int) ([]store.Ref, error) {
-	refs, err := store.Query(ctx, p.Pool(ctx), p.Text(pendingOfSQL), base.ScanRef, handlerKey, limit)
-	return refs, base.Doing("find pending statuses", err)
 }

@@ -28,17 +28,6 @@ FROM (
 )
 WHERE is_last OR processing_started_at IS NOT NULL`, store.ClaimPage)
 
-// pendingOfSQL uses the due index, longest due first.
-const pendingOfSQL = `
-SELECT ` + base.RefColumns + ` FROM {statuses}
-WHERE handler_key = ?1 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL
-ORDER BY COALESCE(next_attempt_at, created_at), id
-LIMIT ?2`
-
-// waitingOfSQL uses the index on waiting rows.
-const waitingOfSQL = `
-SELECT ` + base.RefColumns + ` FROM {statuses} WHERE handler_key = ?1 AND is_waiting ORDER BY id LIMIT ?2`
-
 func (s *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.State, error) {
 	keys := make([][2]any, len(refs))
 	for i, ref := range refs {
@@ -71,16 +60,4 @@ func (s *Store) OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]stor
 func (s *Store) PendingKeys(ctx context.Context) ([]string, error) {
 	keys, err := store.Query(ctx, s.Pool(ctx), s.Text(base.PendingKeysSQL), store.Value[string])
 	return keys, base.Doing("find pending handler keys", err)
-}
-
-func (s *Store) PendingOf(ctx context.Context, handlerKey string, limit int) ([]store.Ref, error) {
-	var refs []store.Ref
-	for _, statement := range []string{pendingOfSQL, waitingOfSQL} {
-		found, err := store.Query(ctx, s.Pool(ctx), s.Text(statement), base.ScanRef, handlerKey, limit-len(refs))
-		if err != nil {
-			return nil, base.Doing("find pending statuses", err)
-		}
-		refs = append(refs, found...)
-	}
-	return refs, nil
 }

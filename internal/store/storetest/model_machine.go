@@ -356,28 +356,6 @@ func (l readStep) readPending(m *machine) {
 		require.True(m, distinct[key], key)
 	}
 
-	refs, err := m.store.PendingOf(m.ctx, l.Key, l.Limit)
-	require.NoError(m, err)
-	expected := m.model.unclaimed(l.Key)
-	// Rows that wait in a lane come last.
-	slices.SortStableFunc(expected, func(a, b models.HandlerStatus) int {
-		switch {
-		case a.IsWaiting && b.IsWaiting:
-			return cmp.Compare(a.ID, b.ID)
-		case a.IsWaiting:
-			return 1
-		case b.IsWaiting:
-			return -1
-		}
-		return 0
-	})
-	expected = expected[:min(l.Limit, len(expected))]
-	require.Len(m, refs, len(expected))
-	for i, ref := range refs {
-		require.Equal(m, refOf(expected[i]), ref, "oldest due first")
-	}
-	m.learn(refs...)
-
 	next, ok, err := m.store.NextDue(m.ctx, l.Keys, m.model.now)
 	require.NoError(m, err)
 	later := m.model.sorted(func(row models.HandlerStatus) bool {

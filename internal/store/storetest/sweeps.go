@@ -203,20 +203,6 @@ var sweepTests = []test{
 		slices.Sort(keys)
 		require.Equal(s, []string{"a", "b", "c", "claimed"}, keys)
 	}},
-	{"PendingOf lists one key's unclaimed rows, due or not", func(s *suite) {
-		s.accept(message("m1", "mail", "other"), message("m2", "mail"), message("m3", "mail"))
-		next := noon.Add(time.Hour)
-		s.retryAt(s.claim(noon, 1, "mail")[0], next)
-		s.claim(noon, 1, "mail")
-		refs, err := s.store.PendingOf(s.ctx, "mail", 10)
-		require.NoError(s, err)
-		require.Len(s, refs, 2)
-		require.Equal(s, []string{"m3", "m1"}, []string{refs[0].MessageID, refs[1].MessageID})
-		require.EqualValues(s, 3, refs[1].Version)
-		refs, err = s.store.PendingOf(s.ctx, "mail", 1)
-		require.NoError(s, err)
-		require.Len(s, refs, 1)
-	}},
 	{"a paused handler key is listed until it is resumed", func(s *suite) {
 		paused := func() []string {
 			keys, err := s.store.Paused(s.ctx)
