@@ -130,7 +130,7 @@ func TestNewHandlersAreLoggedByTheDeployThatAddsThem(t *testing.T) {
 		}
 		require.Zero(t, renamed.FilterMessageSnippet(said).Len(), "a renamed handler is known by its old key")
 		require.NoError(t, d.DB.Exec(`UPDATE inbox_workers SET started_at = ?`, time.Now().UTC().Add(-time.Hour)).Error)
-		require.NoError(t, d.DB.Exec(`UPDATE inbox_workers SET started_at = ? WHERE handler_keys = '["mail"]'`,
+		require.NoError(t, d.DB.Exec(`UPDATE inbox_workers SET started_at = ? WHERE handler_keys = '{"mail":"c"}'`,
 			time.Now().UTC().Add(-2*time.Hour)).Error)
 		later := start(do("mail"), do("bill"), do("letter", handler.LegacyKeys("mailing")))
 		swept()

@@ -98,7 +98,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.running = attempt.NewRunning(cfg.clock.Now)
 	ib.processor, err = processor.New(processor.Config{Running: ib.running, DB: db, Store: ib.store, Registry: registry,
-		Options: cfg.options.Processor, MaxRetries: maxRetries(cfg.channels),
+		Options: cfg.options.Processor, MaxRetries: maxRetries(cfg.channels), Namespaces: sharedNamespaces(cfg.channels),
 		Clock: cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
 		Middleware: cfg.options.Middleware, Backoff: cfg.options.Backoff,
 		Report: ib.report, Redactor: cfg.redactor})

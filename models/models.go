@@ -165,7 +165,7 @@ type Worker struct {
 	ID          string     `gorm:"column:id;primaryKey;not null;type:uuid"`
 	Host        string     `gorm:"column:host;type:varchar(255);not null"`
 	PID         int        `gorm:"column:pid;type:integer;not null"`
-	HandlerKeys string     `gorm:"column:handler_keys;type:text;not null"` // JSON array of strings
+	HandlerKeys string     `gorm:"column:handler_keys;type:text;not null"` // JSON object: the namespace of IDs of each key
 	StartedAt   time.Time  `gorm:"column:started_at;not null"`
 	HeartbeatAt time.Time  `gorm:"column:heartbeat_at;not null"`
 	StoppedAt   *time.Time `gorm:"column:stopped_at"`

@@ -50,7 +50,7 @@ func TestConsumersOfLivingWorkersAreListed(t *testing.T) {
 		inboxtest.Exec(t, d.DB, `UPDATE inbox_workers SET heartbeat_at = ? WHERE id = ?`, r.clock.Now().AddDate(-1, 0, 0),
 			silent)
 		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_workers (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
-			SELECT ?, 'older', 1, '[]', '', '', '', started_at, heartbeat_at FROM inbox_workers WHERE id = ?`, uuid.NewString(),
+			SELECT ?, 'older', 1, '{}', '', '', '', started_at, heartbeat_at FROM inbox_workers WHERE id = ?`, uuid.NewString(),
 			beta)
 
 		found, err := r.ops.Consumers(t.Context())

@@ -77,7 +77,7 @@ func TestOverviewCountsByHandler(t *testing.T) {
 		require.Len(t, workers, 2)
 		alive := slices.IndexFunc(workers, func(w ops.Worker) bool { return w.ID == worker })
 		require.True(t, workers[alive].Alive)
-		require.Equal(t, []any{"h", 7, []string{"mail", "idle"}},
+		require.Equal(t, []any{"h", 7, []string{"idle", "mail"}},
 			[]any{workers[alive].Host, workers[alive].PID, workers[alive].HandlerKeys})
 		require.True(t, workers[1-alive].Stopped)
 		require.False(t, workers[1-alive].Alive)

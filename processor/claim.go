@@ -20,6 +20,7 @@ type claimer struct {
 		store.Claimer
 		store.Completer
 		store.Recoverer
+		Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 	}
 	registry  *registry.Registry
 	policies  map[*handler.Handler]*policy
@@ -29,6 +30,10 @@ type claimer struct {
 	lanes     *lanes
 	addResult func(r result) // stores the result of a claim that ends without an attempt
 	cursors   cursors
+
+	namespaces map[string]string // of the IDs, by the handler keys that we declare
+	yields     map[string]yield  // by handler key
+	wakeAt     func(at time.Time)
 
 	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that
 	// claims, was lost; zero if no response was lost. lostAt is when that happened last. See
@@ -69,6 +74,9 @@ func (c *claimer) claim(
 		if n := quotas[h.Key()].Messages; n > 0 {
 			asked[h] = split(n, h.Keys())
 			for i, key := range h.Keys() {
+				if at.Before(c.yields[key].until) {
+					continue
+				}
 				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes}
 				if workerID != "" && limit.Lanes == nil {
 					limit.After = c.cursors.after(key, at)
@@ -111,7 +119,9 @@ func (c *claimer) claim(
 			}
 		}
 	}
-	attempts, err = c.resolveSiblings(stmt, attempts)
+	if attempts, err = c.leaveForeign(stmt, attempts, at); err == nil {
+		attempts, err = c.resolveSiblings(stmt, attempts)
+	}
 	return attempts, short, err
 }
 

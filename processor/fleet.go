@@ -20,14 +20,16 @@ import (
 const maxSkew = time.Minute
 
 // fleet reads from the rows of all workers which handlers are new, and detects set-up mistakes: a
-// wrong clock, workers with other handlers, pending statuses of handlers that no program has, and
+// wrong clock, workers with other handlers, or with ours on other channels, pending statuses of handlers that no program has, and
 // workers whose open transactions this one could not end.
 type fleet struct {
 	opts     Options
 	registry *registry.Registry
 	keys     []string
-	clock    clock.Clock
-	log      *zap.Logger
+	// namespaces are those of the message IDs, by our handler keys.
+	namespaces map[string]string
+	clock      clock.Clock
+	log        *zap.Logger
 
 	mu        sync.Mutex
 	soughtNew bool          // findNew has run
@@ -39,15 +41,19 @@ type fleet struct {
 	// the machine's clock. warned are those that were logged.
 	unknown map[string]time.Time
 	warned  map[string]bool
+	// split are handler keys with another program's namespace that were logged.
+	split map[[2]string]bool
 	// barred are the database roles of workers whose transactions we could not end if they died. me
 	// is our own role.
 	barred []string
 	me     string
 }
 
-func newFleet(opts Options, r *registry.Registry, c clock.Clock, log *zap.Logger) *fleet {
-	return &fleet{opts: opts, registry: r, keys: r.Keys(), clock: c, log: log, foreign: map[string]time.Time{},
-		unknown: map[string]time.Time{}, warned: map[string]bool{}}
+func newFleet(
+	opts Options, r *registry.Registry, namespaces map[string]string, c clock.Clock, log *zap.Logger,
+) *fleet {
+	return &fleet{opts: opts, registry: r, keys: r.Keys(), namespaces: namespaces, clock: c, log: log, foreign: map[string]time.Time{},
+		unknown: map[string]time.Time{}, warned: map[string]bool{}, split: map[[2]string]bool{}}
 }
 
 // check checks the workers' rows. asked is our clock's time right before they were read; self is our
@@ -60,6 +66,7 @@ func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time)
 	}
 	f.findNew(self, workers)
 	f.compareHandlers(workers)
+	f.compareNamespaces(workers)
 	f.compareRoles(self, workers)
 }
 

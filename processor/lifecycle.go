@@ -114,7 +114,7 @@ func (p *Processor) newSession(alive context.Context) *session {
 // was fenced or its loop crashed.
 func (p *Processor) supervise(work, alive context.Context, a *activity, s *session) {
 	for ; work.Err() == nil; s = p.newSession(alive) {
-		h := newHeart(p.store, p.opts, p.registry.Keys(), p.report, p.clock.Now, p.beating, p.setPaused,
+		h := newHeart(p.store, p.opts, p.row(), p.report, p.clock.Now, p.beating, p.setPaused,
 			func() { p.wakeup.wake() })
 		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although
 		// it gets stored, and must be able to mark the worker as stopped then.

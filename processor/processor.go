@@ -6,6 +6,7 @@
 package processor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type Processor struct {
 	report   func() (health, consumers string) // Config.Report; never nil
 
 	policies   map[*handler.Handler]*policy
+	namespaces map[string]string // of the channels' IDs, by handler key
 	runner     *runner
 	lanes      *lanes
 	wakeup     *wakeup
@@ -81,6 +83,8 @@ type Config struct {
 	Store    store.Store
 	Registry *registry.Registry
 	Options  Options
+	// Namespaces are where message IDs are unique, by channel: a channel that is missing is one of its own.
+	Namespaces map[string]string
 	// MaxRetries replaces Options.MaxRetries for handlers without a limit of their own, by handler key.
 	// A handler that is missing keeps that of Options.
 	MaxRetries map[string]int
@@ -118,7 +122,7 @@ func New(cfg Config) (*Processor, error) {
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger,
 		counters: cfg.Counters, report: cfg.Report,
-		policies: map[*handler.Handler]*policy{}, wakeup: newWakeup(), paused: map[string]bool{},
+		policies: map[*handler.Handler]*policy{}, namespaces: map[string]string{}, wakeup: newWakeup(), paused: map[string]bool{},
 		lockFreed: routine.NewSignal(), health: &health{},
 	}
 	failing := func(name, meaning string) *condition.Condition {
@@ -150,9 +154,14 @@ func New(cfg Config) (*Processor, error) {
 		p.policies[h] = newPolicy(h, opts, cfg.Backoff, p.wakeup.wake)
 		p.policies[h].redactor = cfg.Redactor
 	}
+	for s := range cfg.Registry.Subscriptions() {
+		for _, key := range s.Handler.Keys() {
+			p.namespaces[key] = cmp.Or(cfg.Namespaces[s.Channel], s.Channel)
+		}
+	}
 	p.notifier = notifier{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
 		keys: map[string]bool{}}
-	p.fleet = newFleet(p.opts, cfg.Registry, cfg.Clock, cfg.Logger)
+	p.fleet = newFleet(p.opts, cfg.Registry, p.namespaces, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
 		now: cfg.Clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
@@ -190,6 +199,7 @@ func (p *Processor) newCompleter(h *held) *completer {
 func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
 	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
 		lanes: p.lanes, addResult: addResult, cursors: cursors{},
+		namespaces: p.namespaces, yields: map[string]yield{}, wakeAt: p.wakeup.at,
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 

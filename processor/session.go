@@ -115,19 +115,18 @@ type heartbeatStore interface {
 type heart struct {
 	store   heartbeatStore
 	opts    Options
-	keys    []string
+	row     store.Worker // what is the same in each heartbeat
 	report  func() (health, consumers string)
 	now     func() time.Time
 	beating *condition.Condition
-	host    string
 	onPause func(keys []string)
 	onBack  func() // called when the worker may claim again
 }
 
-func newHeart(st heartbeatStore, opts Options, keys []string, report func() (health, consumers string),
+func newHeart(st heartbeatStore, opts Options, row store.Worker, report func() (health, consumers string),
 	now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func(),
 ) *heart {
-	return &heart{store: st, opts: opts, keys: keys, report: report, now: now, beating: beating, host: hostname(),
+	return &heart{store: st, opts: opts, row: row, report: report, now: now, beating: beating,
 		onPause: onPause, onBack: onBack}
 }
 
@@ -146,9 +145,10 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
 	at := time.Now()
-	health, consumers := h.report()
-	err := h.store.Heartbeat(stmt, store.Worker{ID: s.id, Host: h.host, PID: os.Getpid(), HandlerKeys: h.keys,
-		Health: health, Consumers: consumers}, h.now())
+	row := h.row
+	row.ID = s.id
+	row.Health, row.Consumers = h.report()
+	err := h.store.Heartbeat(stmt, row, h.now())
 	if err != nil {
 		return err
 	}

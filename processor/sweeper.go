@@ -220,10 +220,19 @@ func (p *Processor) notePrograms(ctx context.Context) error {
 	return nil
 }
 
-// drainRow returns the row that all programs share that drain the same handler keys. One row per
+// drainRow returns the row that all programs share that drain the same handlers. One row per
 // process would fill the table, because each run of a cron job is a new process.
 func (p *Processor) drainRow() store.Worker {
-	keys := p.registry.Keys()
-	id := uuid.NewSHA1(uuid.Nil, []byte(strings.Join(slices.Sorted(slices.Values(keys)), "\x00")))
-	return store.Worker{ID: id.String(), Host: hostname(), PID: os.Getpid(), HandlerKeys: keys}
+	row := p.row()
+	var listed strings.Builder
+	for _, key := range row.HandlerKeys {
+		fmt.Fprintf(&listed, "%s\x00%s\x00", key, row.Namespaces[key])
+	}
+	row.ID = uuid.NewSHA1(uuid.Nil, []byte(listed.String())).String()
+	return row
+}
+
+// row returns what each of this program's rows says of it.
+func (p *Processor) row() store.Worker {
+	return store.Worker{Host: hostname(), PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
 }

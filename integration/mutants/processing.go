@@ -219,6 +219,16 @@ var processingMutants = []mutant{
 			Timeout: 45 * time.Second},
 	},
 	{
+		Name:    "a worker runs what came on another program's channel",
+		Why:     "a handler would get messages that its channel never had (contract 2, 4.4)",
+		Package: "processor",
+		In:      "claimer.elsewhere",
+		Old:     "a.claim.Message != nil",
+		New:     "a.claim.Message == nil",
+		Test: test{Package: "./processor",
+			Run: "^TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel$"},
+	},
+	{
 		Name:    "a commit of unknown outcome has succeeded",
 		Why:     "effects that were rolled back would be lost (contract 5.10)",
 		Package: "processor",

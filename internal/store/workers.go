@@ -9,7 +9,10 @@ type Worker struct {
 	ID          string
 	Host        string
 	PID         int
+	// HandlerKeys are all keys that the program declares, with legacy keys. Namespaces has the
+	// namespace of message IDs in which it declares each.
 	HandlerKeys []string
+	Namespaces  map[string]string
 	// Health is a JSON array of what keeps the process from being healthy.
 	Health string
 	// Consumers is a JSON array of the state of the process's consumers. Workers does not return it.

@@ -14,7 +14,8 @@ import (
 
 var workerTests = []test{
 	{"a heartbeat inserts and updates the worker's row", func(s *suite) {
-		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`}, Health: "[]"}
+		worker := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail", `quo"te`},
+			Namespaces: map[string]string{"mail": "orders", `quo"te`: `quo"ted`}, Health: "[]"}
 		require.NoError(s, s.store.Heartbeat(s.ctx, worker, noon))
 		first := s.workers(noon)
 		require.Len(s, first, 1)
@@ -71,7 +72,8 @@ var workerTests = []test{
 		require.True(s, s.workers(noon)[0].Stopped)
 	}},
 	{"a drain's row differs from a worker's, and comes back", func(s *suite) {
-		drain := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail"}, Health: "[]"}
+		drain := store.Worker{ID: uuid.NewString(), Host: "a", PID: 1, HandlerKeys: []string{"mail"},
+			Namespaces: map[string]string{"mail": "orders"}, Health: "[]"}
 		require.NoError(s, s.store.RecordDrain(s.ctx, drain, noon))
 		first := s.workers(noon)
 		require.Len(s, first, 1)
