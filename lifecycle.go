@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -191,25 +192,25 @@ func (ib *Inbox) checkFile(ctx context.Context) error {
 	return err
 }
 
-// spareConnections is how many connections an inbox needs beside its handlers': for accepting, claiming, storing
-// results and heartbeats.
-const spareConnections = 4
-
-// warnPool logs that handlers would wait for connections.
+// warnPool logs that handlers' transactions would wait for connections. Every handler may have a slot, so that they may
+// be more than Concurrency.
 func (ib *Inbox) warnPool() {
 	pool, err := ib.db.DB()
 	if err != nil {
 		return // not a *sql.DB, so its limit is unknown
 	}
 	limit := pool.Stats().MaxOpenConnections
-	want := ib.cfg.options.Processor.Concurrency + spareConnections
+	handlers, want := 0, handlertx.Reserved
 	for _, c := range ib.cfg.channels {
-		if c.mode != modeInbox {
+		if c.mode == modeInbox {
+			handlers += len(c.subscriptions)
+		} else {
 			want += c.options.PartitionConcurrency
 		}
 	}
+	want += max(ib.cfg.options.Processor.Concurrency, handlers)
 	if limit > 0 && limit < want {
-		ib.log.Warn("inbox: the database pool is smaller than Concurrency needs: handlers will wait for connections, and heartbeats that wait too long cancel them; raise SetMaxOpenConns to wanted",
+		ib.log.Warn("inbox: the database pool is smaller than Concurrency and the number of handlers need: handlers' transactions will wait for connections; raise SetMaxOpenConns to wanted",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
 }

@@ -217,7 +217,7 @@ func TestModuleLogsWithTheGraphsLogger(t *testing.T) {
 		o.Migrate = true
 	}),
 		inboxtest.Handlers(nothing("a"))), fxtest.Manual())
-	found := logs.FilterMessageSnippet("pool is smaller than Concurrency needs").All()
+	found := logs.FilterMessageSnippet("pool is smaller than Concurrency").All()
 	require.Len(t, found, 1)
 	require.Equal(t, map[string]any{"inbox": "orders", "max_open_connections": int64(2), "wanted": int64(14)},
 		found[0].ContextMap())

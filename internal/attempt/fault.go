@@ -1,6 +1,7 @@
 package attempt
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -57,10 +58,15 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 	}
 }
 
-// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin.
-func interruptBegin(group []*Attempt, reason error) {
+// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin. That
+// no connection was free in time is no failure of the database.
+func interruptBegin(ctx context.Context, group []*Attempt, reason error) {
 	for _, a := range group {
-		a.Err = &Cut{Reason: reason, Database: true}
+		if errors.Is(reason, handlertx.ErrInterrupted) {
+			a.Err, a.Cause = &Cut{Reason: reason}, context.Cause(ctx)
+		} else {
+			a.Err = &Cut{Reason: reason, Database: true}
+		}
 	}
 }
 

@@ -137,7 +137,7 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
-		interruptBegin(group, err)
+		interruptBegin(ctx, group, err)
 		return
 	}
 	defer t.RollbackUntil(c.until())
@@ -197,7 +197,7 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 
 func (r *Runner) begin(ctx context.Context, c Call) (*handlertx.Tx, error) {
 	if c.Until == nil {
-		ctx = context.WithoutCancel(ctx)
+		return handlertx.Begin(ctx, r.DB, r.StatementTimeout, r.TxIsolation)
 	}
 	return handlertx.BeginUntil(ctx, r.DB, r.StatementTimeout, r.TxIsolation)
 }

@@ -27,19 +27,48 @@ type Tx struct {
 	DB *gorm.DB
 
 	cancel  context.CancelFunc
+	release func() // gives the connection back to the pool's quota
 	timeout time.Duration
 	ended   bool
 }
 
-// Begin begins a transaction. Each of the inbox's own steps in it may take as long as timeout.
+// Begin begins a transaction. It waits until handlers' transactions may hold one more connection of the
+// pool, and returns ErrInterrupted if ctx ends before that. Each of the inbox's own steps in the
+// transaction, its begin too, may take as long as timeout.
 func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
-	return BeginUntil(context.WithoutCancel(ctx), db, timeout, isolation)
+	release, err := quotaOf(db).take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return begin(context.WithoutCancel(ctx), db, release, timeout, isolation)
 }
 
 // BeginUntil is Begin for callers that cannot wait any longer once ctx has ended. Once begun, the
 // transaction does not end with ctx.
 func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
-	t := &Tx{timeout: timeout}
+	release, err := quotaOf(db).take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return begin(ctx, db, release, timeout, isolation)
+}
+
+func begin(
+	ctx context.Context, db *gorm.DB, release func(), timeout time.Duration, isolation sql.IsolationLevel,
+) (t *Tx, err error) {
+	defer func() {
+		if t == nil { // also after a panic of the driver
+			release()
+		}
+	}()
+	begun := &Tx{release: release, timeout: timeout}
+	if err := begun.begin(ctx, db, isolation); err != nil {
+		return nil, err
+	}
+	return begun, nil
+}
+
+func (t *Tx) begin(ctx context.Context, db *gorm.DB, isolation sql.IsolationLevel) error {
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	t.DB = overPgx(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}))
 	detach := context.AfterFunc(ctx, t.cancel)
@@ -52,9 +81,9 @@ func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolati
 	}
 	if err != nil {
 		t.cancel()
-		return nil, fmt.Errorf("begin handler transaction: %w", err)
+		return fmt.Errorf("begin handler transaction: %w", err)
 	}
-	return t, nil
+	return nil
 }
 
 // stated returns options that state the isolation, because the role or the database may have any
@@ -110,7 +139,10 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 		return
 	}
 	t.ended = true
-	done := routine.Go(func() { _ = t.DB.Rollback().Error })
+	done := routine.Go(func() {
+		defer t.release()
+		_ = t.DB.Rollback().Error
+	})
 	patience := time.NewTimer(t.timeout)
 	defer patience.Stop()
 	select {
@@ -131,6 +163,7 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 // store.OutcomeUnknown.
 func (t *Tx) Commit() error {
 	t.ended = true
+	defer t.release()
 	return t.Within(func() error { return commit(t.Ctx, t.DB) })
 }
 
