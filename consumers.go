@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/acceptor"
-	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/problems"
@@ -186,50 +185,6 @@ func (ib *Inbox) endApplication(channel, topic string, partition int, reason err
 			ib.log.Error("inbox: shutting the application down failed", zap.Error(err))
 		}
 	})
-}
-
-// waiting returns an error for the consumer that cleanup has to wait for, nil if there is none. Before Start and after
-// Stop there are no consumers.
-func (ib *Inbox) waiting() error {
-	ib.mu.Lock()
-	consumers := ib.consumers
-	ib.mu.Unlock()
-	for _, c := range consumers {
-		h := c.Health()
-		if c.Direct() && !ib.sweeps(h.Channel) {
-			continue // its redeliveries need nothing that cleanup deletes
-		}
-		if !h.CaughtUp() {
-			return waitingError(h)
-		}
-	}
-	return nil
-}
-
-// waitingError describes what keeps a consumer from having caught up.
-func waitingError(h kafkaconsumer.Health) *cleanup.WaitingError {
-	waiting := &cleanup.WaitingError{Channel: h.Channel, Err: h.GroupErr}
-	if waiting.Err == nil {
-		waiting.Err = h.AcceptErr
-	}
-	if waiting.Err == nil {
-		waiting.Err = h.DeadLetterErr
-	}
-	for _, p := range h.Partitions {
-		if p.CaughtUp {
-			continue
-		}
-		waiting.Topic, waiting.Partition = p.Topic, p.Partition
-		if p.Halted != nil {
-			waiting.Err = p.Halted
-		} else if p.Err != nil {
-			waiting.Err = p.Err
-		} else if waiting.Err == nil {
-			waiting.Err = p.WatermarkErr
-		}
-		break
-	}
-	return waiting
 }
 
 // storedConsumers returns the consumers as workers store them for operators. Of all partitions it has the first

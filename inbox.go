@@ -55,6 +55,7 @@ type Inbox struct {
 	tables       *tables
 	log          *zap.Logger
 	logLimit     *logging.Limiter
+	progress     routine.Loop // records what consumers have caught up to, while started
 	logSummaries routine.Loop // writes what the log's limiter has suppressed, while started
 
 	again        again
@@ -129,7 +130,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.cleaner, err = cleanup.New(cleanup.Config{Store: ib.store, Options: cfg.options.Cleanup,
 		Handlers: slices.Collect(registry.Handlers()), Archive: cfg.options.Archive,
-		Waiting: ib.waiting, StatementTimeout: cfg.options.Processor.StatementTimeout,
+		Record: ib.recordProgress, StatementTimeout: cfg.options.Processor.StatementTimeout,
 		WorkerAge: 2*cfg.options.Processor.WorkerTimeout + cfg.options.Processor.UnknownKeyGrace, Clock: cfg.clock,
 		Logger: ib.log, Instruments: ib.instruments})
 	if err != nil {
@@ -262,9 +263,8 @@ func (ib *Inbox) ProcessPending(ctx context.Context) (processor.Drained, error) 
 
 // Cleanup deletes now what the retentions allow, and returns how much of what. It needs no Start; without it, the first
 // call checks the inbox's tables. It fails with cleanup.ErrLeaseHeld while another worker cleans up, and with a
-// *cleanup.WaitingError while a consumer of this inbox in this process has not caught up: a call by hand deletes
-// nothing before that either. Call it from a process that consumes nothing, or try again. See cleanup.Cleaner.Clean
-// (contract 6.5, 6.7).
+// *cleanup.WaitingError while a partition has never been read to its end: messages are then kept, in whatever process.
+// See cleanup.Cleaner.Clean (contract 6.5, 6.7).
 func (ib *Inbox) Cleanup(ctx context.Context) (handler.Deleted, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return handler.Deleted{}, ib.name(err)

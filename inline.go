@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
@@ -273,17 +274,10 @@ func checkStore(ctx context.Context, store idempotent.Store) error {
 	return nil
 }
 
-// sweeps reports whether cleanup deletes the markers by which a channel recognises redeliveries. If so, cleanup has to
-// wait for the channel's consumer.
-func (ib *Inbox) sweeps(channel string) bool {
-	for _, c := range ib.cfg.channels {
-		if c.name != channel || c.mode != modeInline || !ib.cfg.options.Cleanup.SweepMarkers {
-			continue
-		}
-		return !c.inline.ownStore || slices.ContainsFunc(c.inline.stores(), func(store idempotent.Store) bool {
-			tables, ok := store.(*gormstore.Store)
-			return ok && tables.Joins(ib.db)
-		})
-	}
-	return false
+// keepsMarkers reports whether an Inline channel keeps markers in the tables of the inbox on db.
+func (c *channel) keepsMarkers(db *gorm.DB) bool {
+	return !c.inline.ownStore || slices.ContainsFunc(c.inline.stores(), func(store idempotent.Store) bool {
+		tables, ok := store.(*gormstore.Store)
+		return ok && tables.Joins(db)
+	})
 }

@@ -78,10 +78,14 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Set the consumers before cleanup starts: without them it would delete what their redeliveries need.
 	ib.mu.Lock()
 	ib.consumers = consumers
 	ib.mu.Unlock()
+	// Declare the topics before any cleanup: what the consumers have not read yet may need what it would delete.
+	if err := ib.recordProgress(ctx); err != nil {
+		return err
+	}
+	ib.progress.Start(ib.recordProgressUntilStopped)
 	ib.cleaner.Start()
 	if err := ib.sampler.start(); err != nil {
 		return err
@@ -133,7 +137,8 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 		stopping.Go(func() { problems[i] = c.Stop(short) })
 	}
 	stopping.Wait()
-	// Clear the consumers only after cleanup has ended: without them it would delete what their redeliveries need.
+	problems = append(problems, ib.progress.Stop(context.WithoutCancel(ctx))) // it ends at once
+	ib.recordLastProgress(ctx)
 	ib.mu.Lock()
 	ib.consumers = nil
 	ib.mu.Unlock()

@@ -44,42 +44,55 @@ const (
 )
 
 // Clean runs one cleanup now (contract 6.7). It returns what was deleted, even together with an
-// error. ErrLeaseHeld means that another worker is cleaning. A *WaitingError means that consumers
-// of this process have not caught up: like the runs in the background, Clean deletes nothing until
-// they have (contract 6.5).
+// error. ErrLeaseHeld means that another worker is cleaning. A *WaitingError means that a partition
+// has never been read to its end: nothing is deleted then that its records may need (contract 6.5).
 func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
+	r, err := c.runOnce(ctx)
+	return r.deleted, err
+}
+
+func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
 	r := &run{Cleaner: c, limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
-	if err := c.waiting(); err != nil {
-		return r.deleted, fmt.Errorf("cleanup: %w", err)
-	}
 	if err := c.lease(ctx, r.owner); err != nil {
-		return r.deleted, err
+		if !errors.Is(err, ErrLeaseHeld) {
+			c.release(ctx, r.owner) // the database may have given it to us: a stop may cut its response off
+		}
+		return r, err
 	}
 	defer c.release(ctx, r.owner)
 	began, failed := time.Now(), true // true if it panics
 	defer func() { c.measure.Cleaned(ctx, time.Since(began), failed, byTable(r.deleted)...) }()
-	err := r.bounded(ctx, func(ctx context.Context) (err error) {
-		r.now, err = c.store.Clock(ctx, c.clock.Now())
-		return err
-	})
-	if err != nil {
-		return r.deleted, fmt.Errorf("cleanup: %w", err)
+	if err := r.begin(ctx); err != nil {
+		return r, fmt.Errorf("cleanup: %w", err)
 	}
-	err = r.walk(ctx)
-	if err == nil || errors.Is(err, ErrArchiveFailed) { // which does not affect pruning
+	err := r.walk(ctx)
+	r.waiting = isWaiting(err)
+	if err == nil || errors.Is(err, ErrArchiveFailed) || r.waiting { // which do not affect pruning
 		err = errors.Join(err, r.prune(ctx))
 	}
 	failed = err != nil
-	return r.deleted, err
+	return r, err
+}
+
+func isWaiting(err error) bool {
+	var waiting *WaitingError
+	return errors.As(err, &waiting)
 }
 
 // run is one Clean.
 type run struct {
 	*Cleaner
-	owner   *lease.Lease
-	now     time.Time // by the database's clock
-	limit   int       // size of a batch; halved after a timeout
+	owner *lease.Lease
+	now   time.Time // by the database's clock
+	// until replaces now where redeliveries may need what is deleted. held returns a *WaitingError if
+	// until is too late by now; it is nil where they need nothing. behind is what until goes back to, nil
+	// if to now.
+	until   time.Time
+	held    func(ctx context.Context) error
+	behind  *WaitingError
+	waiting bool // for a partition that messages are kept for, and so markers, too
+	limit   int  // size of a batch; halved after a timeout
 	deleted handler.Deleted
 
 	passed   int64 // messages skipped because they were locked or had changed
@@ -88,28 +101,32 @@ type run struct {
 	givenUp  bool  // too many batches failed entirely
 }
 
-// patience is how long a run waits for consumers that were assigned other partitions meanwhile.
-// After that the run ends.
-const patience = time.Minute
-
-// ready renews the lease and waits for consumers. It must precede every deletion. A lost lease ends
-// the run.
-func (r *run) ready(ctx context.Context) error {
-	for began := time.Now(); ; {
-		if err := r.lease(ctx, r.owner); err != nil {
-			return err
-		}
-		err := r.waiting()
-		if err == nil {
-			return nil
-		}
-		if time.Since(began) > patience {
-			return fmt.Errorf("cleanup: %w", err)
-		}
-		if !routine.Sleep(ctx, pauseBetweenBatches) {
-			return fmt.Errorf("cleanup: %w", ctx.Err())
-		}
+// begin stores what this process's consumers have caught up to, forgets partitions that were removed
+// for long, and reads the database's clock.
+func (r *run) begin(ctx context.Context) error {
+	err := r.bounded(ctx, r.record)
+	if err == nil {
+		err = r.bounded(ctx, r.forget)
 	}
+	if err == nil {
+		err = r.bounded(ctx, func(ctx context.Context) (err error) {
+			r.now, err = r.store.Clock(ctx, r.clock.Now())
+			return err
+		})
+	}
+	return err
+}
+
+// ready renews the lease. It must precede every deletion. A lost lease ends the run, and so does a
+// partition that was added meanwhile and may need what the run deletes.
+func (r *run) ready(ctx context.Context) error {
+	if err := r.lease(ctx, r.owner); err != nil || r.held == nil {
+		return err
+	}
+	if err := r.held(ctx); err != nil {
+		return fmt.Errorf("cleanup: %w", err)
+	}
+	return nil
 }
 
 // batches repeats work until it is done, with pauses between, and halves the limit after a timeout.

@@ -24,6 +24,7 @@ var ErrLeaseHeld = errors.New("another worker holds the cleanup lease")
 type Store interface {
 	lease.Store
 	store.Cleaner
+	store.Progress
 	DeleteMarkers(ctx context.Context, before time.Time, limit int) (int64, error)
 	DeleteWorkers(ctx context.Context, workerIDs []string) (int64, error)
 	MarkReleased(ctx context.Context, workerID string, now time.Time) error
@@ -42,9 +43,9 @@ type Config struct {
 	EveryHandler bool
 	// Archive, if not nil, receives rows before they are deleted.
 	Archive Archive
-	// Waiting returns why nothing may be deleted yet, as a *WaitingError, or nil. A nil Waiting
-	// never waits (contract 6.5).
-	Waiting func() error
+	// Record, if not nil, stores what the consumers of this process have caught up to. Each run calls
+	// it first, so that it deletes what they no longer need (contract 6.5).
+	Record func(ctx context.Context) error
 	// StatementTimeout bounds each database call.
 	StatementTimeout time.Duration
 	// WorkerAge is how long a worker's row counts after its last heartbeat.
@@ -61,7 +62,7 @@ type Cleaner struct {
 	store            Store
 	opts             Options
 	archive          Archive
-	waiting          func() error
+	record           func(ctx context.Context) error
 	statementTimeout time.Duration
 	workerAge        time.Duration
 	clock            clock.Clock
@@ -77,11 +78,11 @@ func New(cfg Config) (*Cleaner, error) {
 	if problems := cfg.Options.Validate(); len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
-	if cfg.Waiting == nil {
-		cfg.Waiting = func() error { return nil }
+	if cfg.Record == nil {
+		cfg.Record = func(context.Context) error { return nil }
 	}
 	return &Cleaner{
-		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, waiting: cfg.Waiting,
+		store: cfg.Store, opts: cfg.Options, archive: cfg.Archive, record: cfg.Record,
 		statementTimeout: cfg.StatementTimeout,
 		workerAge:        max(store.DrainKept, cfg.WorkerAge), clock: cfg.Clock, log: cfg.Logger, measure: cfg.Instruments,
 		walked: walked{retentions: retentionsOf(cfg.Options, cfg.Handlers), every: cfg.EveryHandler},
@@ -124,34 +125,35 @@ func (c *Cleaner) run(ctx context.Context) {
 
 // once does one run and returns how long to wait until the next.
 func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
-	deleted, err := c.clean(ctx)
+	r, err := c.clean(ctx)
 	var waiting *WaitingError
 	if errors.As(err, &waiting) {
-		c.held(err)
-		if deleted != (handler.Deleted{}) { // partitions were assigned during the run
-			c.log.Info("inbox: cleaned partly", fieldsOf(deleted)...)
+		c.held(waiting)
+		if r.deleted != (handler.Deleted{}) { // other tables, or before the partition was added
+			c.log.Info("inbox: cleaned partly", fieldsOf(r.deleted)...)
 		}
 		return min(c.opts.CleanupInterval, recheck)
 	}
 	switch {
 	case errors.Is(err, ErrLeaseHeld), ctx.Err() != nil:
 	default:
-		c.going(err)
+		c.going(r, err)
 		if err != nil {
 			c.log.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
 		}
-		c.log.Info("inbox: cleaned", fieldsOf(deleted)...)
+		c.log.Info("inbox: cleaned", fieldsOf(r.deleted)...)
 	}
 	return c.opts.CleanupInterval
 }
 
-// clean calls Clean and turns a panic into an error: it must not end the process.
-func (c *Cleaner) clean(ctx context.Context) (deleted handler.Deleted, err error) {
+// clean runs once and turns a panic into an error: it must not end the process.
+func (c *Cleaner) clean(ctx context.Context) (r *run, err error) {
+	r = &run{}
 	err = routine.Protect("cleanup", func() (err error) {
-		deleted, err = c.Clean(ctx)
+		r, err = c.runOnce(ctx)
 		return err
 	})
-	return deleted, err
+	return r, err
 }
 
 // lease acquires or renews the lease, which is longer than a batch and the pause after it.

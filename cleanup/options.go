@@ -19,8 +19,8 @@ type Options struct {
 	// it on a busy database. Default 10,000.
 	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
 	// SweepMarkers deletes the markers of Inline channels, and of a gormstore on the
-	// inbox's tables, once they have expired. Cleanup then waits until the Inline
-	// channels have caught up, as it does for others. Do not use it where the marker
+	// inbox's tables, once they have expired, but for those that records may
+	// need which Inline channels have not read yet. Do not use it where the marker
 	// store is swept by other means, or where redeliveries may come later than the
 	// handlers' retention. Default off (contract 6.5, 6.6, 8.4).
 	SweepMarkers bool `yaml:"sweep_markers" env:"SWEEP_MARKERS"`

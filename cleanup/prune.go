@@ -15,11 +15,26 @@ const vanishedAge = 24 * time.Hour
 
 // prune deletes rows that are not messages or statuses, under the run's lease.
 func (r *run) prune(ctx context.Context) error {
-	if r.opts.SweepMarkers {
-		if err := r.pruneRows(ctx, &r.deleted.Markers, r.now, r.store.DeleteMarkers); err != nil {
-			return err
+	var waiting error
+	if r.opts.SweepMarkers && !r.waiting {
+		if waiting = r.pruneMarkers(ctx); waiting != nil && !isWaiting(waiting) {
+			return waiting
 		}
 	}
+	return errors.Join(waiting, r.pruneOthers(ctx))
+}
+
+// pruneMarkers deletes markers that have expired and that no redelivery needs.
+func (r *run) pruneMarkers(ctx context.Context) error {
+	if err := r.hold(ctx, true); err != nil {
+		return err
+	}
+	defer func() { r.held = nil }()
+	return r.pruneRows(ctx, &r.deleted.Markers, r.until, r.store.DeleteMarkers)
+}
+
+// pruneOthers deletes what no redelivery needs.
+func (r *run) pruneOthers(ctx context.Context) error {
 	if age := r.opts.AuditRetention; age > 0 {
 		if err := r.pruneRows(ctx, &r.deleted.Audit, r.now.Add(-age), r.store.DeleteAudit); err != nil {
 			return err

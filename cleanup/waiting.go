@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -8,37 +9,111 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/models"
 )
 
-// WaitingError says that cleanup deletes nothing, because a consumer of this process has not yet
-// accepted what its partitions held when they were assigned. After a downtime longer than Retention
-// these records may be redeliveries of messages that cleanup would forget (contract 6.5).
+// WaitingError says that cleanup keeps what a partition's redeliveries may need. After a downtime
+// longer than Retention the partition may hold redeliveries of messages that cleanup would forget
+// (contract 6.5).
 type WaitingError struct {
 	Channel string
-	// Topic and Partition are the first partition that is behind. Topic is empty while the consumer
-	// has no partitions assigned.
+	GroupID string
+	// Topic and Partition are the partition that is furthest behind. Partition is -1 while the topic's
+	// partitions are not known.
 	Topic     string
 	Partition int
-	// Err is why the partition is behind, if known: it is halted, or fetching, the group or
-	// accepting failed.
-	Err error
+	// CaughtUpAt is a moment, by the database's clock, up to which the partition is read. It is zero if
+	// the partition has never been read to its end; nothing is deleted then.
+	CaughtUpAt time.Time
 }
 
-// Error names channel, partition and cause.
+// Error names channel, group and partition.
 func (e *WaitingError) Error() string {
-	text := fmt.Sprintf("waiting for channel %q: it has no partitions assigned yet", e.Channel)
-	if e.Topic != "" {
-		text = fmt.Sprintf("waiting for channel %q: %s/%d has not passed the high watermark it had when it was assigned",
-			e.Channel, e.Topic, e.Partition)
+	place := fmt.Sprintf("waiting for channel %q in group %q: ", e.Channel, e.GroupID)
+	switch {
+	case !e.CaughtUpAt.IsZero() && e.Partition < 0:
+		return place + fmt.Sprintf("the partitions of topic %s were last listed at %s", e.Topic,
+			e.CaughtUpAt.Format(time.RFC3339))
+	case !e.CaughtUpAt.IsZero():
+		return place + fmt.Sprintf("%s/%d is read up to what it held at %s", e.Topic, e.Partition,
+			e.CaughtUpAt.Format(time.RFC3339))
+	case e.Partition < 0:
+		return place + fmt.Sprintf("the partitions of topic %s are not known yet", e.Topic)
 	}
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return text
+	return place + fmt.Sprintf("%s/%d has never been read to its end", e.Topic, e.Partition)
 }
 
-// Unwrap returns the cause.
-func (e *WaitingError) Unwrap() error { return e.Err }
+// waitingFor describes the partition that is furthest behind.
+func waitingFor(p models.Partition) *WaitingError {
+	e := &WaitingError{Channel: p.Channel, GroupID: p.GroupID, Topic: p.Topic, Partition: int(p.Partition)}
+	if p.CaughtUpAt != nil {
+		e.CaughtUpAt = *p.CaughtUpAt
+	}
+	return e
+}
+
+// caughtUp returns a moment such that no partition holds an unread record from before it: now or,
+// if it is earlier, what the partition that is furthest behind has caught up to. Redeliveries of all
+// channels may need markers, and those of Inbox channels need messages. It fails with a *WaitingError
+// if a partition has never caught up.
+func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behind *WaitingError, err error) {
+	until = r.now
+	err = r.bounded(ctx, func(ctx context.Context) error {
+		p, found, err := r.store.FurthestBehind(ctx, markers)
+		switch {
+		case err != nil || !found:
+			return err
+		case p.CaughtUpAt == nil:
+			return waitingFor(p)
+		case p.CaughtUpAt.Before(r.now):
+			until, behind = *p.CaughtUpAt, waitingFor(p)
+		}
+		return nil
+	})
+	return until, behind, err
+}
+
+// hold sets the moment that replaces now for what the run deletes next, and has it checked before each
+// deletion.
+func (r *run) hold(ctx context.Context, markers bool) error {
+	until, behind, err := r.caughtUp(ctx, markers)
+	if err != nil {
+		return fmt.Errorf("cleanup: %w", err)
+	}
+	if r.until = until; behind != nil && (r.behind == nil || behind.CaughtUpAt.Before(r.behind.CaughtUpAt)) {
+		r.behind = behind
+	}
+	r.held = func(ctx context.Context) error {
+		now, by, err := r.caughtUp(ctx, markers)
+		if err == nil && now.Before(until) { // a partition was added
+			err = by
+		}
+		return err
+	}
+	return nil
+}
+
+// undeclaredFor is how long partitions count that no worker declares any more. Brokers forget a
+// group's offsets after that time by default, so it would begin anew.
+const undeclaredFor = 7 * 24 * time.Hour
+
+// forget deletes the partitions of channels, groups and topics that were removed.
+func (r *run) forget(ctx context.Context) error {
+	forgotten, err := r.store.ForgetPartitions(ctx, undeclaredFor)
+	type consumer struct{ channel, group, topic string }
+	partitions := map[consumer]int{}
+	for _, p := range forgotten {
+		if p.Partition >= 0 {
+			partitions[consumer{p.Channel, p.GroupID, p.Topic}]++
+		}
+	}
+	for c, n := range partitions {
+		r.log.Warn("inbox: no worker has declared these partitions for seven days, cleanup no longer waits for them",
+			zap.String(telemetry.FieldChannel, c.channel), zap.String(telemetry.FieldGroup, c.group),
+			zap.String(telemetry.FieldTopic, c.topic), zap.Int(telemetry.FieldPartitions, n))
+	}
+	return err
+}
 
 const (
 	// recheck is how soon a run that had to wait is tried again, if CleanupInterval is longer.
@@ -49,11 +124,11 @@ const (
 
 // Health is the state of cleanup in the background.
 type Health struct {
-	// Held is why runs delete nothing at present, a *WaitingError, and HeldSince is since when.
-	// They are nil and zero if runs do not wait.
+	// Held is what runs wait for, a *WaitingError, and HeldSince is since when. They are nil and zero if
+	// runs delete everything that is old enough, or are less than six intervals behind.
 	Held      error
 	HeldSince time.Time
-	// Overdue reports that runs have waited for six intervals.
+	// Overdue reports that runs have waited for six intervals, or are so far behind.
 	Overdue bool
 	// Err is the error of the last run that did not have to wait; nil if it succeeded.
 	Err error
@@ -62,7 +137,7 @@ type Health struct {
 // state is what Health returns.
 type state struct {
 	mu      sync.Mutex
-	held    error
+	held    *WaitingError
 	since   time.Time
 	warned  bool
 	lastErr error
@@ -78,33 +153,55 @@ func (s *state) reset() {
 func (c *Cleaner) Health() Health {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
-	return Health{Held: c.state.held, HeldSince: c.state.since, Overdue: c.overdue(), Err: c.state.lastErr}
+	h := Health{HeldSince: c.state.since, Overdue: c.overdue(), Err: c.state.lastErr}
+	if c.state.held != nil {
+		h.Held = c.state.held
+	}
+	return h
+}
+
+// patience is for how long runs may wait before health degrades. It is a minute at least, because
+// what other processes have caught up to is recorded at intervals.
+func (c *Cleaner) patience() time.Duration {
+	return max(heldIntervals*c.opts.CleanupInterval, time.Minute)
 }
 
 func (c *Cleaner) overdue() bool {
-	return c.state.held != nil && c.clock.Now().Sub(c.state.since) >= heldIntervals*c.opts.CleanupInterval
+	return c.state.held != nil && c.clock.Now().Sub(c.state.since) >= c.patience()
 }
 
 // held records that a run had to wait. It logs when the waiting begins and when it has lasted too
 // long.
-func (c *Cleaner) held(err error) {
+func (c *Cleaner) held(by *WaitingError) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	first := c.state.held == nil
-	c.state.held = err
-	if first {
+	c.state.held = by
+	if !by.CaughtUpAt.IsZero() {
+		c.state.since = by.CaughtUpAt
+	} else if first {
 		c.state.since = c.clock.Now()
-		c.log.Info("inbox: cleanup waits for consumers", zap.Error(err))
+	}
+	if first {
+		c.log.Info("inbox: cleanup waits for consumers", zap.Error(by))
 	}
 	if !c.state.warned && c.overdue() {
 		c.state.warned = true
-		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, nothing is deleted",
-			zap.Time(telemetry.FieldSince, c.state.since), zap.Error(err))
+		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, what their redeliveries may need is kept",
+			zap.Time(telemetry.FieldSince, c.state.since), zap.Error(by))
 	}
 }
 
-// going records that a run did not have to wait, and how it ended.
-func (c *Cleaner) going(err error) {
+// going records how a run ended that did not have to wait. It may still have been held back, by a
+// partition that is behind.
+func (c *Cleaner) going(r *run, err error) {
+	if r.behind != nil && r.now.Sub(r.behind.CaughtUpAt) >= c.patience() {
+		c.held(r.behind)
+		c.state.mu.Lock()
+		defer c.state.mu.Unlock()
+		c.state.lastErr = err
+		return
+	}
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	if c.state.held != nil {

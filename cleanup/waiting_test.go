@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,32 +14,28 @@ import (
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 )
 
-// consumers has a Waiting function whose result a test sets.
-type consumers struct {
-	mu     sync.Mutex
-	behind error
-	asked  int
+// at returns a partition of channel "c" that has caught up to a moment, or never if that is zero.
+func at(partition int32, caughtUp time.Time) models.Partition {
+	p := models.Partition{Channel: "c", GroupID: "g", Topic: "orders", Partition: partition}
+	if !caughtUp.IsZero() {
+		p.CaughtUpAt = &caughtUp
+	}
+	return p
 }
 
-func (c *consumers) say(behind error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.behind = behind
+// record stores what partitions have caught up to, as a process that consumes does.
+func record(t *testing.T, d *inboxtest.Database, now time.Time, rows ...models.Partition) {
+	t.Helper()
+	require.NoError(t, inboxtest.Store(t, d.DB).RecordProgress(t.Context(), rows, nil, now))
 }
 
-func (c *consumers) waiting() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked++
-	return c.behind
-}
-
-var behind = &cleanup.WaitingError{Channel: "c", Topic: "orders", Partition: 7, Err: errors.New("halted")}
-
-// cleaner returns a Cleaner on the same tables as an inbox whose messages are due for cleanup.
+// cleaner returns a Cleaner on the same tables as an inbox whose messages are due for cleanup: they
+// completed two hours ago, and are kept for one.
 func cleaner(
 	t *testing.T, d *inboxtest.Database, n int, change func(cfg *cleanup.Config),
 ) (c *cleanup.Cleaner, clock *fxtest.Clock, stored func() int) {
@@ -55,94 +52,144 @@ func cleaner(
 	return c, clock, func() int { return inboxtest.CountMessages(t, ib) }
 }
 
-func TestManualCleanupDeletesNothingWhileConsumersLag(t *testing.T) {
+// TestCleanupKeepsWhatAnUnreadPartitionMayNeed proves contract 6.5: age is measured to the moment that
+// the partition which is furthest behind has caught up to, whichever process has it.
+func TestCleanupKeepsWhatAnUnreadPartitionMayNeed(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		who := &consumers{behind: behind}
-		c, _, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) { cfg.Waiting = who.waiting })
-		deleted, err := c.Clean(context.Background())
+		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
+			cfg.Options.AuditRetention, cfg.Options.SweepMarkers = time.Hour, true
+		})
+		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_audit (id, actor, action, target, detail, occurred_at, database_role)
+			VALUES ('0192f000-0000-7000-8000-000000000001', 'ann', 'pause', 'a', '{}', ?, '')`, inboxtest.Noon)
+		now := clock.Now()
+		record(t, d, now, at(-1, now), at(0, now), at(1, time.Time{}))
+		deleted, err := c.Clean(t.Context())
 		var waiting *cleanup.WaitingError
 		require.ErrorAs(t, err, &waiting)
-		require.Equal(t, behind, waiting)
-		require.EqualError(t, err,
-			`cleanup: waiting for channel "c": orders/7 has not passed the high watermark it had when it was assigned: halted`)
-		require.Zero(t, deleted)
+		require.Equal(t, &cleanup.WaitingError{Channel: "c", GroupID: "g", Topic: "orders", Partition: 1}, waiting)
+		require.EqualError(t, err, `cleanup: waiting for channel "c" in group "g": orders/1 has never been read to its end`)
+		require.Equal(t, handler.Deleted{Audit: 1}, deleted, "redeliveries need no audit")
 		require.Equal(t, 1, stored())
 		require.Zero(t, c.Health(), "runs by hand say so by themselves")
-		who.say(nil)
-		deleted, err = c.Clean(context.Background())
+
+		record(t, d, now, at(1, inboxtest.Noon.Add(time.Hour)))
+		deleted, err = c.Clean(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, deleted, "a redelivery of the message may have come an hour later")
+		record(t, d, now, at(1, inboxtest.Noon.Add(time.Hour+time.Microsecond)))
+		deleted, err = c.Clean(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, deleted.Messages)
 	})
 }
 
-func TestRunWaitsForPartitionsAssignedMeanwhile(t *testing.T) {
+// TestMessagesDoNotWaitForInlineChannels proves contract 6.5: partitions of Inline channels hold
+// markers back, and nothing else.
+func TestMessagesDoNotWaitForInlineChannels(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		who := &consumers{}
-		handedOver := make(chan struct{}, 10)
-		c, _, stored := cleaner(t, d, 4, func(cfg *cleanup.Config) {
-			cfg.Waiting, cfg.Options.CleanupBatchSize = who.waiting, 2
+		c, clock, _ := cleaner(t, d, 1, func(cfg *cleanup.Config) { cfg.Options.SweepMarkers = true })
+		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_markers (message_id, handler_key, namespace, message_type, processed_at, expires_at)
+			VALUES ('m', 'a', '', '', ?, ?)`, inboxtest.Noon, inboxtest.Noon.Add(time.Hour+time.Second))
+		inline := at(0, inboxtest.Noon.Add(time.Hour))
+		inline.Inline = true
+		record(t, d, clock.Now(), inline)
+		deleted, err := c.Clean(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, handler.Deleted{Messages: 1, Statuses: 1}, deleted)
+		later := inboxtest.Noon.Add(time.Hour + 2*time.Second)
+		inline.CaughtUpAt = &later
+		record(t, d, clock.Now(), inline)
+		deleted, err = c.Clean(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, handler.Deleted{Markers: 1}, deleted)
+	})
+}
+
+// TestRunEndsOnceAPartitionIsAdded proves contract 6.5 for partitions that come during a run.
+func TestRunEndsOnceAPartitionIsAdded(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		c, clock, stored := cleaner(t, d, 4, func(cfg *cleanup.Config) {
+			cfg.Options.CleanupBatchSize = 2
 			cfg.Archive = func(context.Context, []cleanup.Archived) error {
-				who.say(behind) // a rebalance
-				handedOver <- struct{}{}
+				record(t, d, inboxtest.Noon, at(0, time.Time{}))
 				return nil
 			}
 		})
-		ended := make(chan error, 1)
-		go func() {
-			_, err := c.Clean(context.Background())
-			ended <- err
-		}()
-		for left := 4; left > 0; left -= 2 {
-			inboxtest.Receive(t, handedOver, "a hand-over")
-			before := asked(who)
-			inboxtest.Eventually(t, func() bool { return asked(who) > before+1 }, "it asked again")
-			require.Equal(t, left, stored(), "nothing is deleted meanwhile")
-			who.say(nil)
-		}
-		require.NoError(t, inboxtest.Receive(t, ended, "the end of the run"))
+		_, err := c.Clean(t.Context())
+		var waiting *cleanup.WaitingError
+		require.ErrorAs(t, err, &waiting)
+		require.Equal(t, 4, stored())
+		record(t, d, clock.Now(), at(0, clock.Now()))
+		_, err = c.Clean(t.Context())
+		require.NoError(t, err)
 		require.Zero(t, stored())
 	})
 }
 
-func asked(c *consumers) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.asked
+// TestRemovedConsumerIsForgottenAfterSevenDaysOfWork proves contract 6.5: a removed channel, group or
+// topic does not hold cleanup back forever. An application that did not run at all is waited for.
+func TestRemovedConsumerIsForgottenAfterSevenDaysOfWork(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		core, logs := observer.New(zap.WarnLevel)
+		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) { cfg.Logger = zap.New(core) })
+		record(t, d, inboxtest.Noon, at(-1, inboxtest.Noon), at(0, inboxtest.Noon))
+		clock.Set(inboxtest.Noon.Add(1000 * time.Hour)) // nothing runs
+		kept := func() bool {
+			_, err := c.Clean(t.Context())
+			require.NoError(t, err)
+			return stored() == 1
+		}
+		require.True(t, kept())
+		for range 7 * 24 * 3 { // a worker runs that does not declare the channel
+			require.True(t, kept())
+			record(t, d, clock.Now())
+			clock.Advance(20 * time.Minute)
+		}
+		record(t, d, clock.Now())
+		require.False(t, kept())
+		require.Equal(t, 1, logs.FilterMessageSnippet("no worker has declared").Len())
+	})
 }
 
+// TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce proves contract 6.5 for runs in the
+// background, for a partition that has never caught up and for one that is behind.
 func TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.DebugLevel)
-		who := &consumers{behind: behind}
+		var ran atomic.Int64
 		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
-			cfg.Waiting, cfg.Options.CleanupInterval, cfg.Logger = who.waiting, 20*time.Millisecond, zap.New(core)
+			cfg.Options.CleanupInterval, cfg.Logger = 20*time.Millisecond, zap.New(core)
+			cfg.Record = func(context.Context) error { ran.Add(1); return nil }
 		})
-		said := func(part string) int { return logs.FilterMessageSnippet(part).Len() }
-		runs := func(n int) {
-			before := asked(who)
-			inboxtest.Eventually(t, func() bool { return asked(who) >= before+n }, "it ran")
+		count := func(text string) int { return logs.FilterMessageSnippet(text).Len() }
+		runs := func() {
+			before := ran.Load()
+			inboxtest.Eventually(t, func() bool { return ran.Load() >= before+3 }, "it ran")
 		}
+		record(t, d, clock.Now(), at(0, time.Time{}))
 		c.Start()
 		t.Cleanup(func() { require.NoError(t, c.Stop(context.Background())) })
 		inboxtest.Eventually(t, func() bool { return c.Health().Held != nil }, "it is held")
-		runs(5)
+		runs()
 		h := c.Health()
 		require.Equal(t, clock.Now(), h.HeldSince)
-		require.ErrorIs(t, h.Held, behind)
+		require.ErrorContains(t, h.Held, "orders/0 has never been read")
 		require.False(t, h.Overdue)
-		clock.Advance(6*20*time.Millisecond - time.Microsecond)
+		clock.Advance(time.Minute - time.Microsecond)
 		require.False(t, c.Health().Overdue)
 		clock.Advance(time.Microsecond)
 		require.True(t, c.Health().Overdue)
-		runs(5)
-		require.Equal(t, []int{1, 1, 0}, []int{said("cleanup waits"), said("six intervals"), said("no longer waits")})
+		runs()
+		require.Equal(t, []int{1, 1, 0}, []int{count("cleanup waits"), count("six intervals"), count("no longer waits")})
 		require.Equal(t, 1, stored())
-		who.say(nil)
-		inboxtest.Eventually(t, func() bool {
-			return stored() == 0 && c.Health() == cleanup.Health{}
-		}, "it cleaned and is healthy")
-		runs(3)
-		require.Equal(t, []int{1, 1, 1}, []int{said("cleanup waits"), said("six intervals"), said("no longer waits")})
+
+		record(t, d, clock.Now(), at(0, clock.Now().Add(-time.Hour)))
+		inboxtest.Eventually(t, func() bool { return stored() == 0 }, "it deletes what is old enough")
+		inboxtest.Eventually(t, func() bool { return c.Health().HeldSince.Equal(clock.Now().Add(-time.Hour)) }, "it is behind")
+		require.True(t, c.Health().Overdue)
+		record(t, d, clock.Now(), at(0, clock.Now()))
+		inboxtest.Eventually(t, func() bool { return c.Health() == cleanup.Health{} }, "it is healthy")
+		require.Equal(t, []int{1, 1, 1}, []int{count("cleanup waits"), count("six intervals"), count("no longer waits")})
 	})
 }
 
@@ -179,10 +226,10 @@ func TestEveryStopAndStartWaitsForTheCurrentRun(t *testing.T) {
 		entered, release := make(chan struct{}, 100), make(chan struct{})
 		c, _, _ := cleaner(t, d, 0, func(cfg *cleanup.Config) {
 			cfg.Options.CleanupInterval = time.Millisecond
-			cfg.Waiting = func() error { // ignores its context
+			cfg.Record = func(context.Context) error { // ignores its context
 				entered <- struct{}{}
 				<-release
-				return behind
+				return nil
 			}
 		})
 		c.Start()

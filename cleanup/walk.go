@@ -166,11 +166,15 @@ func (r *run) walk(ctx context.Context) error {
 		return nil
 	}
 	foreign, err := r.foreignKeys(ctx)
+	if err == nil {
+		err = r.hold(ctx, false)
+	}
 	if err != nil {
 		return err
 	}
-	req := r.walked.request(r.now, foreign)
-	spans, full := r.walked.plan(r.now, len(foreign) > 0)
+	defer func() { r.held = nil }()
+	req := r.walked.request(r.until, foreign)
+	spans, full := r.walked.plan(r.until, len(foreign) > 0)
 	for _, s := range spans {
 		req.Until, req.After = s.until, store.CleanupCursor{ReceivedAt: s.from}
 		err := r.batches(ctx, func(limit int) (int64, bool, error) {
@@ -192,7 +196,7 @@ func (r *run) walk(ctx context.Context) error {
 			break
 		}
 	}
-	r.walked.done(r.now, full && !r.givenUp, r.passed == 0 && r.refused == nil)
+	r.walked.done(r.until, full && !r.givenUp, r.passed == 0 && r.refused == nil)
 	if r.refused != nil {
 		return fmt.Errorf("cleanup: %w, %d messages stay: %w", ErrArchiveFailed, r.deleted.Unarchived, r.refused)
 	}

@@ -68,6 +68,8 @@ type Consumer struct {
 	missing    []string // topics
 	denied     []string
 	idle       *Idle
+	listings   map[string]listing         // by topic
+	caughtUp   map[partitionKey]time.Time // in earlier sessions
 
 	answered   atomic.Bool // whether any broker has answered
 	groupStart groupStart

@@ -173,6 +173,7 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 			err = fmt.Errorf("%w: reading it panicked: %v", ErrUnreadable, p)
 		}
 	}()
+	asked := time.Now()
 	response, err := f.fetch(offset, held)
 	if err != nil {
 		return next, false, err
@@ -191,7 +192,7 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 		}
 		f.identified, f.unsure = time.Now(), false
 	}
-	d := &responseReader{fetcher: f, held: held, response: response, wanted: offset, next: offset,
+	d := &responseReader{fetcher: f, held: held, response: response, asked: asked, wanted: offset, next: offset,
 		chunk: f.newChunk()}
 	err = d.run()
 	return d.sent, len(response.Records) > 0, err

@@ -84,6 +84,7 @@ func (c *Consumer) awaitTopics() []string {
 func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
+	asked := time.Now()
 	response, err := c.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: c.cfg.Topics})
 	if err != nil {
 		return nil, fmt.Errorf("ask brokers %q for topics: %w", c.cfg.Brokers, err)
@@ -108,6 +109,7 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 		}
 	}
 	c.setMissing(missing, denied)
+	c.listed(existing, missing, asked)
 	c.groupStart.missed(missing)
 	return existing, nil
 }

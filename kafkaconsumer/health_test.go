@@ -63,16 +63,16 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	p.begin(5, false)
 	require.True(t, p.assigned(10))
 	require.False(t, now(p).CaughtUp, "nothing was fetched")
-	p.fetched(8, 9, 9, 0)
+	p.fetched(time.Now(), 8, 9, 9, 0)
 	p.accept(9, time.Time{})
 	require.False(t, now(p).CaughtUp, "the first answer to a fetch may come from a leader that is behind")
-	p.fetched(20, 20, 20, 0)
+	p.fetched(time.Now(), 20, 20, 20, 0)
 	p.accept(10, time.Time{})
 	require.True(t, now(p).CaughtUp, "what came after the assignment does not count")
 
 	unasked := newPartition(t.Context(), "orders", 4, 5)
 	unasked.begin(5, false)
-	unasked.fetched(5, 5, 5, 0)
+	unasked.fetched(time.Now(), 5, 5, 5, 0)
 	require.False(t, now(unasked).CaughtUp, "the watermark is not known yet")
 	require.False(t, unasked.assigned(4), "a leader that knows less than is committed is not believed")
 	require.False(t, now(unasked).CaughtUp)
@@ -80,7 +80,7 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	empty := newPartition(t.Context(), "orders", 1, -1)
 	empty.begin(0, false)
 	require.True(t, empty.assigned(0))
-	empty.fetched(0, 0, 0, 0)
+	empty.fetched(time.Now(), 0, 0, 0, 0)
 	require.True(t, now(empty).CaughtUp, "there was nothing")
 
 	failing := newPartition(t.Context(), "orders", 2, 5)
@@ -92,7 +92,7 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	halted := newPartition(t.Context(), "orders", 3, 5)
 	halted.begin(5, false)
 	require.True(t, halted.assigned(10))
-	halted.fetched(8, 10, 10, 0)
+	halted.fetched(time.Now(), 8, 10, 10, 0)
 	halted.halt(recordHalt(kafka.Unknown, true))
 	require.False(t, now(halted).CaughtUp)
 
@@ -102,7 +102,7 @@ func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *te
 	shorter.restart(0, 10)
 	require.False(t, now(shorter).CaughtUp)
 	require.True(t, shorter.assigned(20), "an answer that is late")
-	shorter.fetched(10, 20, 20, 0)
+	shorter.fetched(time.Now(), 10, 20, 20, 0)
 	shorter.accept(10, time.Time{})
 	require.True(t, now(shorter).CaughtUp, "what the log held when its gap was passed")
 	for _, each := range []*partition{p, unasked, empty, failing, halted, shorter} {
@@ -124,18 +124,21 @@ func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 		full   bool
 		stalls bool
 	}{
-		"fetched and not accepted": {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0) }, stalls: true},
+		"fetched and not accepted": {do: func(p *partition, _ *set) { p.fetched(time.Now(), 8, 10, 10, 0) }, stalls: true},
 		"nothing fetched though there is something": {
-			do: func(p *partition, _ *set) { p.fetched(5, 5, 5, 0); p.stale(); p.refreshed(10, 10) }, stalls: true,
+			do: func(p *partition, _ *set) { p.fetched(time.Now(), 5, 5, 5, 0); p.stale(); p.refreshed(10, 10) }, stalls: true,
 		},
 		"accepted some, then stuck": {
-			do:     func(p *partition, clock *set) { p.fetched(8, 10, 10, 0); p.accept(7, clock.Now()) },
+			do:     func(p *partition, clock *set) { p.fetched(time.Now(), 8, 10, 10, 0); p.accept(7, clock.Now()) },
 			stalls: true,
 		},
-		"nothing to read":        {do: func(p *partition, _ *set) { p.fetched(5, 5, 5, 0) }},
-		"an open transaction":    {do: func(p *partition, _ *set) { p.fetched(5, 10, 5, 0) }},
-		"halted":                 {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.halt(recordHalt(kafka.Unknown, true)) }},
-		"fetching fails":         {do: func(p *partition, _ *set) { p.fetched(8, 10, 10, 0); p.failing(kafka.Unknown) }},
+		"nothing to read":     {do: func(p *partition, _ *set) { p.fetched(time.Now(), 5, 5, 5, 0) }},
+		"an open transaction": {do: func(p *partition, _ *set) { p.fetched(time.Now(), 5, 10, 5, 0) }},
+		"halted": {do: func(p *partition, _ *set) {
+			p.fetched(time.Now(), 8, 10, 10, 0)
+			p.halt(recordHalt(kafka.Unknown, true))
+		}},
+		"fetching fails":         {do: func(p *partition, _ *set) { p.fetched(time.Now(), 8, 10, 10, 0); p.failing(kafka.Unknown) }},
 		"nothing is known of it": {do: func(*partition, *set) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +162,7 @@ func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 				require.Equal(t, begun.Add(timeout), p.health(false, timeout, time.Time{}).StalledSince, "and none since")
 				p.accept(10, clock.now)
 				clock.now = clock.now.Add(time.Hour)
-				p.fetched(11, 12, 12, 0)
+				p.fetched(time.Now(), 11, 12, 12, 0)
 				require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "after an idle hour there is something new")
 			}
 		})
@@ -170,10 +173,10 @@ func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 		defer p.stop()
 		p.clock = clock
 		p.begin(5, false)
-		p.fetched(8, 10, 10, 0)
+		p.fetched(time.Now(), 8, 10, 10, 0)
 		p.failing(kafka.Unknown)
 		clock.now = begun.Add(time.Hour)
-		p.fetched(8, 10, 10, 0)
+		p.fetched(time.Now(), 8, 10, 10, 0)
 		require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "it gets its time")
 	})
 }
@@ -203,7 +206,7 @@ func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	require.Equal(t, kafka.NotLeaderForPartition, h.Err, "the last one")
 
 	reported := tick()
-	p.fetched(4, 10, 10, 0)
+	p.fetched(time.Now(), 4, 10, 10, 0)
 	h = now(p)
 	require.Equal(t, partitionAccepting, h.State)
 	require.NoError(t, h.Err)
@@ -226,7 +229,7 @@ func TestPartitionHealthHasStateAndTime(t *testing.T) {
 	require.EqualValues(t, 16, h.Lag)
 	require.Equal(t, asked, h.ToldAt)
 	tick()
-	p.fetched(20, 21, 21, 0)
+	p.fetched(time.Now(), 20, 21, 21, 0)
 	p.refreshed(20, 20)
 	require.EqualValues(t, 21, now(p).HighWatermark, "a fetch that was answered meanwhile is newer")
 	p.accept(21, tick())
@@ -297,7 +300,7 @@ func FuzzPartitionHealth(f *testing.F) {
 				}
 			case 1:
 				if begun {
-					p.fetched(h.Next+n%8, h.Next+n, h.Next+n/2, 0)
+					p.fetched(time.Now(), h.Next+n%8, h.Next+n, h.Next+n/2, 0)
 				}
 			case 2:
 				p.accept(min(h.Accepted+n, h.Next), clock.now)

@@ -64,6 +64,7 @@ func (c *Consumer) joined(s *session) {
 func (c *Consumer) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.keepProgress()
 	c.session, c.idle, c.downSince = nil, nil, c.clock.Now()
 	if !c.stopped {
 		c.enter(StateJoining)

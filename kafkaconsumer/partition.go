@@ -44,6 +44,10 @@ type partition struct {
 	assignedWatermark int64
 	// answered means that a fetch was answered, so the log has the offset that was asked for.
 	answered bool
+	// mark is the end of the log at a moment that the partition has not caught up to yet. caughtUp is
+	// the last such moment that it has, zero if there is none.
+	mark     mark
+	caughtUp time.Time
 
 	assignedAt, progressAt time.Time
 	// behindSince and readableSince are since when the high watermark, and the end of what may be
@@ -97,16 +101,42 @@ func (p *partition) begin(offset int64, pinned bool) {
 	p.compare()
 }
 
-// fetched stores a response's watermarks and where the next fetch continues.
-func (p *partition) fetched(next, highWatermark, lastStable, logStart int64) {
+// mark is a moment with the end that the log had then, or later. at is zero if there is none.
+type mark struct {
+	at  time.Time
+	end int64
+}
+
+// shorterAfter is after what time a log that ends before a mark has lost its end, by an unclean
+// election. A leader that was just elected knows the true end sooner.
+const shorterAfter = time.Minute
+
+// fetched stores the watermarks of a response, when it was asked for, and where the next fetch
+// continues.
+func (p *partition) fetched(asked time.Time, next, highWatermark, lastStable, logStart int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mark.at.IsZero() || p.mark.end > highWatermark && asked.Sub(p.mark.at) > shorterAfter {
+		// A leader that was just elected may know less than the one before it.
+		p.mark = mark{at: asked, end: max(highWatermark, p.highWatermark)}
+	}
+	defer p.catchUp()
 	p.next, p.highWatermark, p.lastStable, p.logStart = next, highWatermark, lastStable, logStart
 	p.toldAt, p.fresh, p.answered = p.clock.Now(), true, true
 	if p.err != nil {
 		p.err, p.errSince, p.wellSince = nil, time.Time{}, p.toldAt
 	}
 	p.compare()
+}
+
+// catchUp moves caughtUp to the moment of the mark if everything that was in the log then is accepted
+// and committed. The end that was asked for at assignment must be reached, too. The lock is held.
+func (p *partition) catchUp() {
+	if p.mark.at.IsZero() || !p.answered || p.assignedWatermark < 0 || p.toCommit() ||
+		p.accepted < max(p.mark.end, p.assignedWatermark) {
+		return
+	}
+	p.caughtUp, p.mark = p.mark.at, mark{}
 }
 
 func (p *partition) failing(err error) {
@@ -156,11 +186,17 @@ func (p *partition) halt(h halt) bool {
 func (p *partition) due() (int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.accepted, p.accepted > p.committed && (p.accepted > p.start || p.pinned)
+	return p.accepted, p.toCommit()
+}
+
+// toCommit reports whether the coordinator does not have accepted yet. The lock is held.
+func (p *partition) toCommit() bool {
+	return p.accepted > p.committed && (p.accepted > p.start || p.pinned)
 }
 
 func (p *partition) commit(offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.committed = max(p.committed, offset)
+	p.catchUp()
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
@@ -18,6 +19,7 @@ type responseReader struct {
 	fetcher  *fetcher
 	held     *kafkawire.Hold
 	response *kafkawire.Response
+	asked    time.Time // when the response was asked for
 	// wanted is the offset that was asked for. A response begins with the batch that holds it, so
 	// it may begin with earlier records.
 	wanted  int64
@@ -218,7 +220,7 @@ func (f *fetcher) newChunk() *chunk { return &chunk{partition: f.partition, run:
 
 // note records the offset and the response's watermarks for the partition's health.
 func (d *responseReader) note(next int64) {
-	d.fetcher.partition.fetched(next, d.response.HighWatermark, d.response.LastStable, d.response.LogStart)
+	d.fetcher.partition.fetched(d.asked, next, d.response.HighWatermark, d.response.LastStable, d.response.LogStart)
 }
 
 // RecordOf converts a message that an application has read with kafka-go itself into the record

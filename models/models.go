@@ -153,6 +153,26 @@ type PartitionRequest struct {
 	RequestedAt time.Time `gorm:"column:requested_at;not null"`
 }
 
+// Partition is what a partition has caught up to, in one channel and consumer group (contract 6.5).
+type Partition struct {
+	Channel string `gorm:"column:channel;primaryKey;not null;type:varchar(200)"`
+	GroupID string `gorm:"column:group_id;primaryKey;not null;type:varchar(255)"`
+	Topic   string `gorm:"column:topic;primaryKey;not null;type:varchar(255)"`
+	// Partition is -1 in the topic's own row. That row is caught up to when the topic's partitions
+	// were last listed: those that existed then have rows.
+	Partition int32 `gorm:"column:partition;primaryKey;autoIncrement:false;not null"`
+	// Inline means that only markers are kept of what the partition holds.
+	Inline bool `gorm:"column:inline;not null"`
+	// CaughtUpAt is a moment such that everything that was in the partition then is accepted and its
+	// offset committed. It is nil until there is one, and never goes back.
+	CaughtUpAt *time.Time `gorm:"column:caught_up_at"`
+	// DeclaredAt is when a worker last declared the topic and saw that it has the partition. After
+	// that, UndeclaredFor counts the seconds in which workers of the inbox ran, up to CountedAt.
+	DeclaredAt    time.Time `gorm:"column:declared_at;not null"`
+	UndeclaredFor int64     `gorm:"column:undeclared_for;not null;default:0"`
+	CountedAt     time.Time `gorm:"column:counted_at;not null"`
+}
+
 // Lock is one lease (contract 5.3, 6.1).
 type Lock struct {
 	Name      string    `gorm:"column:name;primaryKey;not null;type:varchar(200)"`

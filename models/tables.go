@@ -7,7 +7,7 @@ package models
 // not use it for tables with another schema or prefix: use Migrate.
 func All() []any {
 	return []any{
-		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &PartitionRequest{}, &Lock{},
+		&Message{}, &HandlerStatus{}, &RejectedMessage{}, &Gap{}, &PartitionRequest{}, &Partition{}, &Lock{},
 		&Worker{}, &Handler{}, &Marker{}, &Audit{}, &Meta{},
 	}
 }
@@ -26,6 +26,9 @@ func (Gap) TableName() string { return "inbox_gaps" }
 
 // TableName returns the default name. Naming gives others.
 func (PartitionRequest) TableName() string { return "inbox_partition_requests" }
+
+// TableName returns the default name. Naming gives others.
+func (Partition) TableName() string { return "inbox_partitions" }
 
 // TableName returns the default name. Naming gives others.
 func (Lock) TableName() string { return "inbox_locks" }

@@ -268,7 +268,10 @@ func actions(t *testing.T, r *rig, actor ops.Actor, ref ops.Ref) map[string]func
 		"resume":           func() error { return o.Resume(ctx, actor, "mail") },
 		"resume_partition": func() error { return o.ResumePartition(ctx, actor, halt) },
 		"skip_record":      func() error { return o.SkipRecord(ctx, actor, halt) },
-		"cleanup":          func() error { _, err := o.Cleanup(ctx, actor); return err },
+		"forget_topic": func() error {
+			return o.ForgetTopic(ctx, actor, ops.TopicRef{Channel: "c", GroupID: "g", Topic: "removed"})
+		},
+		"cleanup": func() error { _, err := o.Cleanup(ctx, actor); return err },
 	}
 }
 
@@ -284,6 +287,7 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 		r.clock.Advance(2 * time.Hour) // message 2 is due to be cleaned
 		require.NoError(t, r.d.DB.Create(&models.Handler{HandlerKey: "mail", Paused: true}).Error)
 		r.consumes("c", haltedAtBad)
+		r.removed()
 		before := r.rows()
 		inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
 		for name, act := range actions(t, r, ada, r.ref("mail", "1")) {
@@ -301,8 +305,9 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 func TestEveryActionLeavesItsAuditRow(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		ids := []string{"view", "retry", "discard", "retry all", "discard all", "pause", "resume", "replay", "view rejected",
-			"re-accept", "resume_partition", "skip_record", "cleanup", "delete", "delete rejected"}
+			"re-accept", "resume_partition", "skip_record", "forget_topic", "cleanup", "delete", "delete rejected"}
 		r.consumes("c", haltedAtBad)
+		r.removed()
 		for i, name := range ids {
 			if i > 0 {
 				require.NoError(t, r.ops.Delete(t.Context(), "janitor", ops.MessageRef{ID: "1"}, "1"))

@@ -41,6 +41,7 @@ const (
 	// These record the request. Whether it was carried out shows the partition.
 	actionResumePartition Action = "resume_partition"
 	actionSkipRecord      Action = "skip_record"
+	actionForgetTopic     Action = "forget_topic"
 	actionDenied          Action = "denied" // what was asked for is the target
 )
 
@@ -48,7 +49,7 @@ const (
 func Actions() []Action {
 	return []Action{ActionView, actionViewRejected, ActionRetry, ActionDiscard, actionDelete, ActionReplay, ActionBackfill,
 		ActionReAccept, actionDeleteRejected, ActionPause, actionResume,
-		actionResumePartition, actionSkipRecord, ActionCleanup, actionDenied}
+		actionResumePartition, actionSkipRecord, actionForgetTopic, ActionCleanup, actionDenied}
 }
 
 // AuditEntry is one row of the audit.

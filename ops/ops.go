@@ -64,16 +64,16 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	dialect := db.Dialector.Name()
-	st, err := dialects.New(db, opts.Naming, store.Options{})
+	if opts.Clock == nil {
+		opts.Clock = clock.System{}
+	}
+	st, err := dialects.New(db, opts.Naming, store.Options{TestClock: clock.IsTest(opts.Clock)})
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	db = db.Session(&gorm.Session{NewDB: true})
 	if opts.Connections == 0 {
 		opts.Connections = fewConnections(db)
-	}
-	if opts.Clock == nil {
-		opts.Clock = clock.System{}
 	}
 	if opts.Cleanup == nil && opts.Live != nil {
 		opts.Cleanup = opts.Live.Cleanup
@@ -136,6 +136,7 @@ func tables(naming models.Naming) []string {
 		"{gaps}", columns.Quote(naming.Gaps()),
 		"{markers}", columns.Quote(naming.Markers()),
 		"{requests}", columns.Quote(naming.PartitionRequests()),
+		"{partitions}", columns.Quote(naming.Partitions()),
 		"{workers}", columns.Quote(naming.Workers()),
 		"{locks}", columns.Quote(naming.Locks()),
 		"{handlers}", columns.Quote(naming.Handlers()),
@@ -275,6 +276,8 @@ var (
 	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that
 	// skipping a record would not help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
+	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
+	ErrStillDeclared = errors.New("workers declare it")
 	// ErrProcessing means that a message cannot be deleted, a status neither retried nor discarded, and a rejected
 	// message not run again, while its handler runs.
 	ErrProcessing = errors.New("being processed")

@@ -234,6 +234,9 @@ func plansOf(o *Ops) []planned {
 		{"pendingRequests", pendingRequests, []any{now, mostListed}, "", 10, ""},
 		{"requestPartition", requestPartition, []any{"c", "t", 0, id(1), 7, "skip", "ada", now}, "", 10, ""},
 		{"expiredRequests", expiredRequests, []any{now}, "", 10, ""},
+		{"topicProgress", topicProgress, []any{mostListed}, "", 10, ""},
+		{"forgetTopic", forgetTopic, []any{"c", "g", "t", now}, "", 10, ""},
+		{"countPartitions", countPartitions, []any{"c", "g", "t"}, "", 10, ""},
 		{"pause", pause, []any{"hot", now}, "", 10, ""},
 		{"resume", resume, []any{"hot", now}, "", 10, ""},
 	}

@@ -36,8 +36,10 @@ the application's options, so use it for inboxes without Retention:
   - it ignores retentions of single handlers, and it calls no archive function
     before it deletes rows;
   - a message that is delivered again after it was deleted is new, and all of its
-    handlers run again: choose an age longer than any redelivery takes;
-  - it does not wait for consumers to catch up after a downtime.
+    handlers run again: choose an age longer than any redelivery takes.
+
+It keeps what redeliveries may need that consumers have not read yet: "inboxctl
+progress" shows which topics are behind.
 
 Ctrl-C stops it between batches. It then prints what was deleted.
 

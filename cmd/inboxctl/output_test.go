@@ -26,6 +26,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poisoned("boom", "1", "2", "3", "4", "5")
 		r.halted()
+		r.removed()
 		first, second := r.reject(1, nil, nil), r.reject(2, nil, nil)
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
@@ -34,12 +35,13 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 			{"migrate", "print", "--dialect", "postgres"}, {"grants", "--reader", "r"}, {"migrate", "status"},
 			{"migrate", "up", "--inbox", "test"},
 			{"status"}, {"list"}, {"list", "--count"}, {"list", "--message", "none"}, {"show", "1"}, {"failures"}, {"handlers"},
-			{"consumers"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
+			{"consumers"}, {"progress"}, {"workers"}, {"locks"}, {"gaps"}, {"markers", "1"}, {"audit"},
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
 			{"delete", "4", "--confirm", "4"},
 			{"rejected", "delete", second, "--confirm", second},
 			{"resume-partition", "c", "orders/1@7"}, {"skip-record", "c", "orders/1@7", "--yes"},
+			{"forget-topic", "c", "g", "removed", "--yes"},
 			{"pause", failing}, {"resume", failing}, {"cleanup", "--retention", "1h", "--yes"},
 			{"dashboard", "--listen", "127.0.0.1:0"},
 		}
@@ -77,7 +79,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 // changes reports whether a command can be run only once.
 func changes(args []string) bool {
 	line := strings.Join(args, " ")
-	for _, once := range []string{"retry", "discard", "delete", "rejected delete"} {
+	for _, once := range []string{"retry", "discard", "delete", "rejected delete", "forget-topic"} {
 		if strings.HasPrefix(line, once+" ") {
 			return true
 		}

@@ -95,11 +95,11 @@ var receivingMutants = []mutant{
 	{
 		Name:    "inline markers are swept while the channel is behind",
 		Why:     "a downtime longer than retention would let old redeliveries through (contract 6.5)",
-		Package: ".",
-		In:      "Inbox.waiting",
-		Old:     "&& !ib.sweeps(h.Channel) ",
-		New:     "",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestInlineMarkersAreDeletedOnceTheChannelHasCaughtUp$"},
+		Package: "cleanup",
+		In:      "run.pruneMarkers",
+		Old:     "r.hold(ctx, true)",
+		New:     "r.hold(ctx, false)",
+		Test:    test{Package: "./cleanup", Run: "^TestMessagesDoNotWaitForInlineChannels$"},
 	},
 	{
 		Name:    "memstore: a failure is remembered as success",

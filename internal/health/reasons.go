@@ -37,7 +37,7 @@ const (
 	UnknownHandler = "unknown_handler"
 	// ClosedPool means that the application has closed the database's pool.
 	ClosedPool = "closed_pool"
-	// Cleanup means that cleanup fails, or has waited for consumers for too long.
+	// Cleanup means that cleanup fails, or is far behind because a partition is.
 	Cleanup = "cleanup"
 )
 

@@ -31,6 +31,7 @@ type Store interface {
 	Recoverer
 	Leases
 	Cleaner
+	Progress
 	Markers
 	Publisher
 

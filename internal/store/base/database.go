@@ -48,6 +48,7 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 			"{rejected}", columns.Quote(naming.RejectedMessages()),
 			"{gaps}", columns.Quote(naming.Gaps()),
 			"{requests}", columns.Quote(naming.PartitionRequests()),
+			"{partitions}", columns.Quote(naming.Partitions()),
 			"{locks}", columns.Quote(naming.Locks()),
 			"{workers}", columns.Quote(naming.Workers()),
 			"{handlers}", columns.Quote(naming.Handlers()),

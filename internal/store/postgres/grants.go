@@ -40,6 +40,7 @@ func privilegesOn(n models.Naming) []privileges {
 			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at", "published_at")`},
 		{n.Gaps(), `SELECT, INSERT, UPDATE ("reason")`, `SELECT`, `SELECT`},
 		{n.PartitionRequests(), everything, everything, `SELECT`}, // an operator's replaces an earlier one
+		{n.Partitions(), everything, `SELECT, DELETE`, `SELECT`},  // an operator's cleanup forgets removed ones
 		{n.Locks(), everything, everything, `SELECT`},             // cleanup by hand takes its lease
 		{n.Workers(), everything, `SELECT, DELETE`, `SELECT`},
 		{n.Handlers(), `SELECT, INSERT, UPDATE`, `SELECT, INSERT, UPDATE`, `SELECT`},

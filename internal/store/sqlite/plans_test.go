@@ -124,6 +124,7 @@ func TestSQLitePlans(t *testing.T) {
 		"acquireLeaseSQL", "leaseOwnerSQL", "releaseLeaseSQL", "deleteLeasesSQL", "pausedSQL", "setPausedSQL",
 		"heartbeatSQL", "recordDrainSQL", "workerLivesSQL", "stopWorkerSQL", "workersSQL", "markReleasedSQL",
 		"deleteWorkersSQL",
+		"recordProgressSQL", "declareTopicsSQL", "countUndeclaredSQL", "furthestBehindSQL", "forgetPartitionsSQL",
 	}
 	for _, each := range plans {
 		listed = append(listed, each.name)

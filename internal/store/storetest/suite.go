@@ -60,6 +60,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Archive", archiveTests},
 		{"Markers", markerTests},
 		{"Prune", pruneTests},
+		{"Progress", progressTests},
 		{"Publish", publishTests},
 		{"Gaps", gapTests},
 		{"Requests", requestTests},

@@ -144,6 +144,21 @@ CREATE TABLE IF NOT EXISTS "${prefix}partition_requests" (
     PRIMARY KEY ("channel", "topic", "partition")
 );
 
+-- What each partition of each channel has caught up to, which cleanup obeys. A topic
+-- has a row of its own, with partition -1: when its partitions were last listed.
+CREATE TABLE IF NOT EXISTS "${prefix}partitions" (
+    "channel" varchar(200) NOT NULL,
+    "group_id" varchar(255) NOT NULL,
+    "topic" varchar(255) NOT NULL,
+    "partition" integer NOT NULL,
+    "inline" numeric NOT NULL,
+    "caught_up_at" datetime,
+    "declared_at" datetime NOT NULL,
+    "undeclared_for" integer NOT NULL DEFAULT 0,
+    "counted_at" datetime NOT NULL,
+    PRIMARY KEY ("channel", "group_id", "topic", "partition")
+);
+
 CREATE TABLE IF NOT EXISTS "${prefix}locks" (
     "name" varchar(200) NOT NULL PRIMARY KEY,
     "owner_id" uuid NOT NULL,

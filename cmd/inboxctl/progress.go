@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gorm-inbox/inbox/ops"
+)
+
+func newProgress(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "progress", Short: "What consumed topics have caught up to, and so what cleanup waits for",
+		Long: `Lists the topics of all channels and groups, the one furthest behind first. CAUGHT UP
+is a moment: everything that was in the topic then is accepted. Cleanup keeps what
+redeliveries may need that came later, and everything while a partition has never
+been read to its end (UNREAD).
+
+A topic that workers no longer declare holds cleanup back for seven days in which
+other workers run. "inboxctl forget-topic" ends that at once.
+
+JSON: a list of ops.TopicProgress.`,
+		Example: `  inboxctl progress`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				topics, err := o.Progress(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(topics, func() {
+					if len(topics) == 0 {
+						fmt.Fprintln(a.out, "No topics: no worker has had an Inbox or Inline channel with Kafka.")
+						return
+					}
+					progressTable(topics).write(a.out)
+				})
+			})
+		},
+	}
+}
+
+func progressTable(topics []ops.TopicProgress) *table {
+	t := newTable(column{name: "CHANNEL"}, column{name: "GROUP"}, column{name: "TOPIC"},
+		column{name: "PARTITIONS", right: true}, column{name: "UNREAD", right: true}, column{name: "CAUGHT UP"},
+		column{name: "NOTE"})
+	for _, p := range topics {
+		caughtUp, note := "never", ""
+		if !p.CaughtUpAt.IsZero() {
+			caughtUp = p.CaughtUpAt.Format(time.RFC3339)
+		}
+		if p.Removed {
+			note = "not declared by a worker since " + p.DeclaredAt.Format(time.RFC3339)
+		}
+		t.add(p.Channel, p.GroupID, p.Topic, number(p.Partitions), number(p.Unread), caughtUp, note)
+	}
+	return t
+}
+
+func newForgetTopic(a *app) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "forget-topic CHANNEL GROUP TOPIC", Short: "Let cleanup no longer wait for a topic that was removed",
+		Long: `Forgets what the partitions of a topic have caught up to that no worker declares any
+more: the channel, its group or the topic was removed. Cleanup then no longer waits
+for them. If the topic is consumed by that group after all, redeliveries in it may
+run again whose messages were cleaned up meanwhile.
+
+A topic that workers declare, or declared within the last ten minutes, is refused:
+it is to be consumed. inboxctl asks for confirmation, unless --yes is given.
+
+JSON: {"channel", "group_id", "topic", "outcome"}.`,
+		Example: `  inboxctl forget-topic orders shop orders.v1`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 3 {
+				return misuse("the channel, the group and the topic are required, \"inboxctl progress\" shows them")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			topic := ops.TopicRef{Channel: args[0], GroupID: args[1], Topic: args[2]}
+			return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+				if !yes {
+					const question = "Redeliveries in the topic may then run again. Forget it as %s? Type yes: "
+					if err := a.confirm(ctx, fmt.Sprintf(question, oneLine(a.actor)), "yes"); err != nil {
+						return err
+					}
+				}
+				if err := o.ForgetTopic(ctx, a.who(), topic); err != nil {
+					return err
+				}
+				result := struct {
+					ops.TopicRef
+					Outcome string
+				}{topic, "forgotten"}
+				return a.print(result, func() { fmt.Fprintf(a.out, "forgot topic %s\n", oneLine(topic.Topic)) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
