@@ -343,7 +343,8 @@ func TestSQLitePlans(t *testing.T) {
 					require.NotRegexp(t, `SCAN s($|\n)`, plan)
 				}
 			}
-			if !strings.HasPrefix(each.name, "list") { // these sort what they have looked at
+			// Lists sort what they have looked at; a table of few rows needs no order of an index.
+			if !strings.HasPrefix(each.name, "list") && each.sqlite != "" {
 				require.NotContains(t, plan, "TEMP B-TREE FOR ORDER BY")
 			}
 		})
