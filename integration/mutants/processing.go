@@ -252,9 +252,9 @@ var processingMutants = []mutant{
 		Name:    "one sweep declares a worker dead",
 		Why:     "a pause of one heartbeat would run its messages twice (contract 5.9)",
 		Package: "processor",
-		In:      "sweeper.sweep",
-		Old:     "s.suspects[w.ID] < 2 {",
-		New:     "s.suspects[w.ID] < 1 {",
+		In:      "sweeper.recover",
+		Old:     "s.silent[w.ID] < deadAfter",
+		New:     "s.silent[w.ID] < 1",
 		Test:    test{Package: "./processor", Run: "^TestWorkerIsNotDeclaredDeadByOneSweep$", Timeout: 45 * time.Second},
 	},
 	{
