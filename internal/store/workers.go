@@ -6,9 +6,9 @@ import (
 
 // Worker is what a worker reports of itself with each heartbeat.
 type Worker struct {
-	ID          string
-	Host        string
-	PID         int
+	ID   string
+	Host string
+	PID  int
 	// HandlerKeys are all keys that the program declares, with legacy keys. Namespaces has the
 	// namespace of message IDs in which it declares each.
 	HandlerKeys []string
