@@ -119,8 +119,8 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 		Clock:    cfg.clock, Logger: ib.log, Counters: ib.counters, Instruments: ib.instruments, Hooks: cfg.options.Hooks,
 		Wake:     func(keys []string) { ib.processor.Wake(keys...) },
 		NotifyTx: notifyTx,
-		Reserve: func(wanted map[string]int) acceptor.Reservation {
-			if r := ib.processor.Reserve(wanted); r != nil {
+		Reserve: func(wanted map[string]int, bytes int) acceptor.Reservation {
+			if r := ib.processor.Reserve(wanted, bytes); r != nil {
 				return r
 			}
 			return nil

@@ -41,7 +41,7 @@ type Acceptor struct {
 	hooks                       handler.Hooks
 	wake                        func(handlerKeys []string)
 	notifyTx                    func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
-	reserve                     func(wanted map[string]int) Reservation
+	reserve                     func(wanted map[string]int, bytes int) Reservation
 	runAgain                    func(context.Context, string, envelope.Received) (results []Result, bad, err error)
 	decoders                    map[string]*envelope.Decoder
 	redactor                    redaction.Redactor
@@ -94,9 +94,10 @@ type Config struct {
 	// is nil, none are.
 	NotifyTx func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
 	// Reserve asks the processor for slots for so many new statuses, by handler key, to run them
-	// without a claim (contract 5.17). It is quick. A nil result means that this process runs
+	// without a claim (contract 5.17), and for memory for the bytes of their messages, counted once
+	// for each status. It is quick. A nil result means that this process runs
 	// nothing. If Reserve is nil, all statuses are left to claims.
-	Reserve func(wanted map[string]int) Reservation
+	Reserve func(wanted map[string]int, bytes int) Reservation
 }
 
 // New returns an Acceptor. It fails only on invalid options.

@@ -10,6 +10,9 @@ type Reservation interface {
 	Worker() string
 	// Granted is how many statuses of a handler may be claimed.
 	Granted(handlerKey string) int
+	// Bytes is how many bytes the messages of these statuses may have together, counted once for each
+	// status. The last of them may exceed it.
+	Bytes() int
 	// Deliver dispatches what was claimed and committed. unclaimed counts by handler key the
 	// inserted statuses that any worker may claim. It never waits for handlers.
 	Deliver(claims []store.Claim, unclaimed map[string]int)
@@ -31,13 +34,14 @@ func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	if a.reserve == nil || len(p.batch.Messages) == 0 {
 		return nil
 	}
-	wanted := make(map[string]int, len(p.keys))
+	wanted, bytes := make(map[string]int, len(p.keys)), 0
 	for _, m := range p.batch.Messages {
 		for _, s := range m.Handlers {
 			wanted[s.HandlerKey]++
 		}
+		bytes += len(m.Handlers) * m.Size()
 	}
-	r := a.reserve(wanted)
+	r := a.reserve(wanted, bytes)
 	if r == nil {
 		return nil
 	}
@@ -45,10 +49,12 @@ func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	for key := range wanted {
 		granted[key] = r.Granted(key)
 	}
+	left := r.Bytes()
 	for _, m := range p.batch.Messages {
 		for i := range m.Handlers {
-			if s := &m.Handlers[i]; granted[s.HandlerKey] > 0 {
+			if s := &m.Handlers[i]; granted[s.HandlerKey] > 0 && (left > 0 || bytes == 0) {
 				granted[s.HandlerKey]--
+				left -= m.Size()
 				s.Claim, p.batch.Claimer = true, r.Worker()
 			}
 		}

@@ -162,6 +162,8 @@ type granting struct {
 }
 
 func (g *granting) Worker() string { return uuid.NewString() } // a worker without a row
+func (g *granting) Bytes() int     { return 1 << 20 }
+
 func (g *granting) Granted(string) int {
 	if g.refuses {
 		return 0
@@ -182,7 +184,7 @@ func TestEachPartOfARecordIsDispatched(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		g := &granting{unclaimed: map[string]int{}}
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
-			cfg.Reserve = func(map[string]int) acceptor.Reservation { return g }
+			cfg.Reserve = func(map[string]int, int) acceptor.Reservation { return g }
 		})
 		require.Equal(t, 6000, r.accept(at(0, eventIDs(6000)...))[0].Accepted)
 		require.Equal(t, 3, g.delivered)
@@ -211,7 +213,7 @@ func TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt(t *testing.T) {
 				r := receiveBy(t, d, func(cfg *acceptor.Config) {
 					cfg.Store = losing{cfg.Store}
 					if c.by != nil {
-						cfg.Reserve = func(map[string]int) acceptor.Reservation { return c.by }
+						cfg.Reserve = func(map[string]int, int) acceptor.Reservation { return c.by }
 					}
 				})
 				_, err := r.Accept(t.Context(), inboxtest.Message("1"))

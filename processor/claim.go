@@ -71,13 +71,15 @@ func (c *claimer) claim(
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
 	asked := map[*handler.Handler][]int{} // the limit of each key
 	for h := range c.registry.Handlers() {
-		if n := quotas[h.Key()].Messages; n > 0 {
-			asked[h] = split(n, h.Keys())
+		if q := quotas[h.Key()]; q.Messages > 0 {
+			asked[h] = split(q.Messages, h.Keys())
+			atLeast, bytes := split(q.AtLeast, h.Keys()), split(q.Bytes, h.Keys())
 			for i, key := range h.Keys() {
 				if at.Before(c.yields[key].until) {
 					continue
 				}
-				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes}
+				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes,
+					AtLeast: atLeast[i], Bytes: bytes[i]}
 				if workerID != "" && limit.Lanes == nil {
 					limit.After = c.cursors.after(key, at)
 				}
@@ -125,7 +127,7 @@ func (c *claimer) claim(
 	return attempts, short, err
 }
 
-// split divides a handler's limit over its keys. Each key gets at least one: rows of a legacy key
+// split divides one of a handler's limits over its keys. Each key gets at least one: rows of a legacy key
 // are claimed for as long as the key is registered.
 func split(n int, keys []string) []int {
 	quotas := make([]int, len(keys))

@@ -58,8 +58,10 @@ func newCompleter(st store.Completer, opts Options, now func() time.Time, storin
 		urgent: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
-// add queues a result. It never blocks.
+// add queues a result. It never blocks. The message's content is not kept: the results may be many, and
+// wait for as long as the database fails.
 func (c *completer) add(r result) {
+	r.forgetContent()
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
 	urgent := len(c.queue) == c.batchSize || r.claim.Lane != nil

@@ -17,7 +17,7 @@ func TestNothingIsDispatchedOnceReconcilingIsDue(t *testing.T) {
 	l, _ := idleLoop(t, func(context.Context, handler.Message[[]byte]) error { return nil })
 
 	granted := func() int {
-		r := l.reserve(map[string]int{"h": 1})
+		r := l.reserve(map[string]int{"h": 1}, 0)
 		defer r.Abandon(false)
 		return r.Granted("h")
 	}

@@ -45,16 +45,16 @@ type Options struct {
 	// they are prepared for a two-phase commit, which PostgreSQL refuses. Default on
 	// (contract 4.7).
 	Listen bool `yaml:"listen" env:"LISTEN"`
-	// BatchSize bounds one claim, and how many results are stored together. Do not leave
-	// it so high for messages of a megabyte: a claim reads so many into memory.
-	// Default 500 (contract 5.2).
+	// BatchSize bounds one claim, and how many results are stored together. Do not lower
+	// it for large messages: claims are bounded by their bytes, too. Default 500
+	// (contract 5.2).
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 	// Concurrency is how many handlers run at once; a handler below its fair share may
 	// start beyond it. Do not set it above what the database pool can serve.
 	// Default 10 (contract 5.2).
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
 	// Prefetch bounds how many slots' worth of claims may wait in memory. How many do
-	// depends on the handlers: as much as they run in 100 ms, and about 32 MB for each.
+	// depends on the handlers: as much as they run in 100 ms, and about 32 MB in all.
 	// What has waited for a second is released for other workers. What this process
 	// accepts is dispatched into the same slots without a claim. Do not set it to 0 for
 	// less memory: claims then wait for free slots, and slots for claims. Default 2,000

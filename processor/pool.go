@@ -79,14 +79,14 @@ func (w *pool) next() *group {
 		g := newGroup(tasks)
 		if w.owner.late(g) {
 			w.giveBack(g.tasks, errLate)
-			h.NotStarted()
+			h.NotStarted(g.bytes)
 			continue
 		}
 		// Since the last check the circuit may have opened, or another group's probe may have
 		// started.
 		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
 		if len(g.tasks) == 0 {
-			h.NotStarted()
+			h.NotStarted(g.bytes)
 			continue
 		}
 		g.ctx, g.end, g.mayStart = w.owner.within(g)
@@ -114,7 +114,7 @@ func (w *pool) attempt(g *group) {
 			w.p.reportOverdue(g)
 			w.update(func() { w.noteOverdue(g); w.changed.Notify() }, nil)
 		},
-		Returned: func() { w.update(func() { w.slotsOf(g.handler).Returned(); w.changed.Notify() }, nil) },
+		Returned: func() { w.update(func() { w.slotsOf(g.handler).Returned(g.bytes); w.changed.Notify() }, nil) },
 		MayStart: g.mayStart,
 	})
 	for _, r := range w.p.resultsOf(g) {
@@ -166,9 +166,9 @@ func (w *pool) noteFinished(g *group) bool {
 	delete(w.running, g)
 	h := w.slotsOf(g.handler)
 	if !g.overdue {
-		h.Ended(time.Since(g.started))
+		h.Ended(time.Since(g.started), g.bytes)
 	} else if !g.stuck() {
-		h.Returned()
+		h.Returned(g.bytes)
 	}
 	again := g.again()
 	w.enqueue(again, true)

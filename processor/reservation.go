@@ -27,9 +27,10 @@ type Reservation struct {
 // could run due messages.
 const reservationLife = 100 * time.Millisecond
 
-// Reserve reserves slots for new statuses, whose number is given by handler key (contract 5.17). It
-// returns nil unless the processor is started and has a session. It never waits for handlers or for
-// the database, and is safe for concurrent use.
+// Reserve reserves slots for new statuses, whose number is given by handler key, and memory for the
+// bytes of their messages, counted once for each status (contract 5.17). It returns nil unless the
+// processor is started and has a session. It never waits for handlers or for the database, and is safe
+// for concurrent use.
 //
 // It grants slots that nothing else is going to take; a handler below its fair share gets more than
 // those. It grants none to handlers that are paused, that are ordered (a claim has to judge the
@@ -37,14 +38,14 @@ const reservationLife = 100 * time.Millisecond
 // closed or that have too many calls that do not return. It grants none to handlers that may have
 // older due statuses in the database either, unless their number is known; then slots are kept free
 // for these. It grants nothing at all while the worker must not claim.
-func (p *Processor) Reserve(wanted map[string]int) *Reservation {
+func (p *Processor) Reserve(wanted map[string]int, bytes int) *Reservation {
 	if l := p.loop.Load(); l != nil {
-		return l.reserve(wanted)
+		return l.reserve(wanted, bytes)
 	}
 	return nil
 }
 
-func (l *loop) reserve(wanted map[string]int) *Reservation {
+func (l *loop) reserve(wanted map[string]int, bytes int) *Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.stopping.Err() != nil || l.session.attempts.Err() != nil {
@@ -60,7 +61,7 @@ func (l *loop) reserve(wanted map[string]int) *Reservation {
 			byHandler[h.Key()] = n
 		}
 	}
-	r.grant = l.sched.Reserve(byHandler)
+	r.grant = l.sched.Reserve(byHandler, bytes)
 	if !r.grant.Empty() {
 		r.until = time.Now().Add(reservationLife)
 		l.reservations = append(l.reservations, r)
@@ -89,6 +90,10 @@ func (r *Reservation) Granted(handlerKey string) int {
 	}
 	return r.grant.Messages(h.Key())
 }
+
+// Bytes returns how many bytes the messages of these statuses may have together; the last of them may
+// exceed it.
+func (r *Reservation) Bytes() int { return r.grant.Bytes() }
 
 // Deliver queues claims that are committed, to be run. unclaimed is the number of statuses, by
 // handler key, that were stored for any worker to claim. If the worker has ended since Reserve,

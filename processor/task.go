@@ -24,9 +24,10 @@ type task struct {
 
 	claim  store.Claim
 	policy *policy
-	queued time.Time   // when it was queued in this process
-	report func(error) // reports to the circuit breaker that admitted it
-	waited bool        // whether its wait since it became due was measured
+	queued time.Time      // when it was queued in this process
+	report func(error)    // reports to the circuit breaker that admitted it
+	waited bool           // whether its wait since it became due was measured
+	kept   models.Message // what is left of the message after forgetContent
 	// until is when a drain's claim counts as stuck; zero for a worker's claim.
 	until time.Time
 }
@@ -203,6 +204,7 @@ func (i *interruptions) note(t *task) {
 type group struct {
 	handler *handler.Handler
 	tasks   []*task
+	bytes   int // of its messages, when it was formed
 	started time.Time
 	overdue bool // it no longer holds a slot; guarded by the pool's lock
 
@@ -214,7 +216,6 @@ type group struct {
 
 	// one holds what a group of one needs, the usual case, without further allocations.
 	one struct {
-		task    [1]*task
 		attempt [1]*attempt.Attempt
 		result  [1]result
 	}
@@ -222,9 +223,8 @@ type group struct {
 
 func newGroup(tasks []*task) *group {
 	g := &group{handler: tasks[0].Handler, tasks: tasks}
-	if len(tasks) == 1 { // copy it, so that the queue's array is not kept
-		g.one.task[0] = tasks[0]
-		g.tasks = g.one.task[:]
+	for _, t := range tasks {
+		g.bytes += t.Size()
 	}
 	return g
 }
@@ -240,12 +240,16 @@ func (t *task) MayGroup() bool {
 // QueuedAt returns when the task was queued.
 func (t *task) QueuedAt() time.Time { return t.queued }
 
-// Size returns the bytes of its message's content.
-func (t *task) Size() int {
-	if t.claim.Message == nil {
-		return 0
+// Size returns the bytes of its message's content and properties.
+func (t *task) Size() int { return t.claim.Size() }
+
+// forgetContent drops what only an attempt needs.
+func (t *task) forgetContent() {
+	t.Forget()
+	if m := t.claim.Message; m != nil {
+		t.kept = models.Message{Type: m.Type, TransportName: m.TransportName}
+		t.claim.Message = &t.kept
 	}
-	return len(t.claim.Message.Content)
 }
 
 // again returns the tasks that must run once more, reset for it.

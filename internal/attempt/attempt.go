@@ -59,6 +59,9 @@ type Attempt struct {
 // still read it.
 func (a *Attempt) SetDelivery(d handler.Delivery) { a.delivery = []handler.Delivery{d} }
 
+// Forget drops what the handler gets, once no call of it begins any more.
+func (a *Attempt) Forget() { a.delivery = nil }
+
 // Delivery returns what the handler gets. SetDelivery must have been called.
 func (a *Attempt) Delivery() *handler.Delivery { return &a.delivery[0] }
 

@@ -6,8 +6,12 @@ const (
 	// aheadTime is how long a handler's queue should last: long enough for the next claim to come
 	// before it is empty, and short enough that other workers miss little.
 	aheadTime = 100 * time.Millisecond
-	// aheadBytes is how much the messages of one handler's queue should hold together.
-	aheadBytes = 32 << 20
+	// maxBytes is how much all messages in memory may hold together, unless so many as can start at
+	// once hold more.
+	maxBytes = 32 << 20
+	// minSpare is how many bytes must be spare for messages to be claimed that cannot start at once.
+	// With less, a claim would follow each message that ends.
+	minSpare = maxBytes / 4
 	// patience is how long a message may wait in the queue. Then other workers may run it.
 	patience = time.Second
 	// tookWeight and sizeWeight are the weights of what was measured before, beside one measurement.
@@ -47,17 +51,21 @@ func (h *Handler[T]) share() int {
 	return min(h.limit(), max(h.limits.fair, h.running+h.limits.idle))
 }
 
-// ahead returns how many slots' worth of messages may wait in the handler's queue: what its slots
-// run in aheadTime, but no more than Prefetch and aheadBytes. That is nothing if calls take longer
-// than aheadTime for each slot. Before the first call has ended it is one message for each slot.
+// ahead returns how many slots' worth of messages may wait in the handler's queue: what its slots run
+// in aheadTime, but no more than Prefetch and maxBytes. That is nothing if calls take longer than
+// aheadTime for each slot, or if the messages in memory leave too few bytes. Before the first call has
+// ended it is one message for each slot.
 func (h *Handler[T]) ahead() int {
+	if h.limits.spare() < minSpare {
+		return 0
+	}
 	slots := h.share()
 	n := slots
 	if h.pace.took > 0 {
 		n = int(min(int64(slots)*int64(aheadTime)/int64(h.pace.took), int64(h.limits.Prefetch)))
 	}
 	if group := h.pace.size * h.rules.GroupSize; group > 0 {
-		n = min(n, aheadBytes/group+1)
+		n = min(n, maxBytes/group+1)
 	}
 	return min(n, h.limits.Prefetch)
 }
@@ -107,6 +115,7 @@ func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
 			kept = append(kept, t)
 		} else {
 			dropped = append(dropped, t)
+			h.limits.bytes -= t.Size()
 		}
 	}
 	h.queue = kept

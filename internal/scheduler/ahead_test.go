@@ -34,7 +34,7 @@ func TestQueueHoldsWhatTheHandlerRunsInATenthOfASecond(t *testing.T) {
 			for i := 0; tc.took > 0 && i < 200; i++ {
 				h.Enqueue([]message{{size: tc.size}}, false)
 				_, _ = s.Next()
-				h.Ended(tc.took)
+				h.Ended(tc.took, tc.size)
 			}
 			s.Refresh()
 			require.Equal(t, map[string]int{"a": tc.asks}, s.asks())
@@ -74,7 +74,7 @@ func TestHandlersClaimNoMoreThanTheirShareOfTheSlotsRuns(t *testing.T) {
 		for range 200 {
 			h.Enqueue(messages(1), false)
 			_, _ = s.Next()
-			h.Ended(took)
+			h.Ended(took, 0)
 		}
 		h.Enqueue(messages(5), false)
 	}

@@ -3,6 +3,9 @@ package scheduler
 // Quota is what a claim asks for one handler.
 type Quota struct {
 	Messages int
+	// Bytes ends the claim once the handler's messages have so many bytes. AtLeast messages, those
+	// that can start at once, are claimed in any case.
+	Bytes, AtLeast int
 	// AskNextDue says that the claim must also ask when the handler's next message comes due,
 	// if it finds less than the quota.
 	AskNextDue bool
@@ -24,13 +27,16 @@ type Claimed struct {
 // Claim starts a claim and returns its quotas by handler key. It returns none, and starts no
 // claim, if nothing may be due or no slot is free. Each claim must end with EndClaim.
 func (s *Scheduler[T]) Claim() map[string]Quota {
-	messages := s.quotas()
+	messages, atOnce := s.quotas()
 	if len(messages) == 0 {
 		return nil
 	}
+	bytes := s.limits.spare() / 2 // accepts may use the other half during the claim
+	s.limits.claiming = bytes
 	quotas := make(map[string]Quota, len(messages))
 	for h, n := range messages {
-		quotas[h.rules.Key] = Quota{Messages: n, AskNextDue: !h.nextDueKnown}
+		quotas[h.rules.Key] = Quota{Messages: n, Bytes: max(bytes/len(messages), 1), AtLeast: atOnce[h],
+			AskNextDue: !h.nextDueKnown}
 		h.claiming, h.claimsUnknown = n, h.knownDue == 0
 		// A full claim sets it again, and so does a notification during the claim, which the
 		// claim may have missed.
@@ -46,6 +52,7 @@ func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 	for _, h := range s.handlers {
 		h.claiming, h.claimsUnknown = 0, false
 	}
+	s.limits.claiming = 0
 	sooner = s.polling.endClaim(c.New)
 	if c.Failed {
 		s.expectWorkOfAll()
@@ -96,12 +103,14 @@ func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 // quotas returns how many messages to claim for each handler. Together they take at most
 // min(BatchSize, free slots + what may wait ahead) slots, spread evenly over the handlers that may
 // have work. A handler below its fair share gets the difference on top, so that no other handler's
-// backlog or hanging calls can starve it.
-func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
+// backlog or hanging calls can starve it. atOnce is how many of them can start at once.
+func (s *Scheduler[T]) quotas() (messages, atOnce map[*Handler[T]]int) {
 	free, fair, claims := s.room()
 	if !claims {
-		return nil
+		return nil, nil
 	}
+	running, queued := s.totals()
+	idle := max(0, s.limits.Concurrency-running-queued)
 	var wanting []*Handler[T]
 	for i := range s.handlers {
 		if h := s.roundHandler(i); h.claimable() {
@@ -110,13 +119,16 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 	}
 	s.roundStart++
 	slots := make(map[*Handler[T]]int, len(wanting))
+	part := func(of, i int) int {
+		n := of / len(wanting)
+		if i < of%len(wanting) {
+			n++
+		}
+		return n
+	}
 	total := 0
 	for i, h := range wanting {
-		part := free / len(wanting)
-		if i < free%len(wanting) {
-			part++
-		}
-		slots[h] = min(part, h.room())
+		slots[h] = min(part(free, i), h.room())
 		total += slots[h]
 	}
 	for _, h := range wanting {
@@ -126,7 +138,11 @@ func (s *Scheduler[T]) quotas() map[*Handler[T]]int {
 			total += short
 		}
 	}
-	return s.messages(slots)
+	atOnce = make(map[*Handler[T]]int, len(wanting))
+	for i, h := range wanting {
+		atOnce[h] = min(slots[h], max(part(idle, i), min(fair, h.limit())-h.busy(), 1))
+	}
+	return s.messages(slots), atOnce
 }
 
 // messages converts slots to messages. A handler with groups gets as many as fit into its slots,

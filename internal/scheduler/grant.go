@@ -9,15 +9,16 @@ import (
 type Grant[T Task] struct {
 	scheduler *Scheduler[T]
 	messages  map[*Handler[T]]int
+	bytes     int
 	expired   bool
 }
 
-// Reserve grants slots for new messages, wanted by handler key. It grants slots that nothing
-// else will take; a handler below its fair share gets more than those. It grants none to
-// handlers with a circuit breaker that is not closed or with too many overdue calls. It grants
-// none to handlers with older due messages in the database either, unless their number is
-// known: then slots are kept free for these.
-func (s *Scheduler[T]) Reserve(wanted map[string]int) *Grant[T] {
+// Reserve grants slots for new messages, wanted by handler key, and memory for their bytes. It grants
+// slots that nothing else will take; a handler below its fair share gets more than those. It grants
+// none to handlers with a circuit breaker that is not closed or with too many overdue calls. It grants
+// none to handlers with older due messages in the database either, unless their number is known: then
+// slots are kept free for these.
+func (s *Scheduler[T]) Reserve(wanted map[string]int, bytes int) *Grant[T] {
 	takers := make(map[*Handler[T]]int, len(wanted))
 	for key, n := range wanted {
 		if h := s.byKey[key]; h != nil && n > 0 && h.acceptsDispatch() && h.canRun() {
@@ -28,7 +29,19 @@ func (s *Scheduler[T]) Reserve(wanted map[string]int) *Grant[T] {
 	for h, n := range g.messages {
 		h.reserved += n
 	}
+	if len(g.messages) > 0 {
+		g.bytes = min(bytes, s.limits.spare())
+		s.limits.bytes += g.bytes
+	}
 	return g
+}
+
+// Bytes returns how many bytes the granted messages may have together; the last of them may exceed it.
+func (g *Grant[T]) Bytes() int {
+	if g.Empty() {
+		return 0
+	}
+	return g.bytes
 }
 
 // Empty reports whether it grants nothing, or has ended. A nil Grant is empty.
@@ -66,6 +79,9 @@ func (g *Grant[T]) End() {
 		} else {
 			h.reserved -= n
 		}
+	}
+	if g.messages != nil {
+		g.scheduler.limits.bytes -= g.bytes
 	}
 	g.messages = nil
 }

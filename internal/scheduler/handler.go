@@ -82,6 +82,7 @@ func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 			h.alone++
 		}
 		h.pace.queued(t.Size())
+		h.limits.bytes += t.Size()
 	}
 	return nil
 }
@@ -95,12 +96,13 @@ func (h *Handler[T]) take(size int) (group []T) {
 }
 
 // Group splits a queue into the first task, with up to size-1 others that may share its slot,
-// and the rest in order.
+// and the rest in order. The queue's array refers to none of the group afterwards.
 func Group[T Task](queue []T, size int) (group, rest []T) {
-	if size <= 1 || !queue[0].MayGroup() {
-		return queue[:1:1], queue[1:]
-	}
 	group = append(group, queue[0])
+	if size <= 1 || !queue[0].MayGroup() {
+		clear(queue[:1])
+		return group, queue[1:]
+	}
 	rest = make([]T, 0, len(queue))
 	for _, t := range queue[1:] {
 		if len(group) < size && t.MayGroup() {
@@ -116,17 +118,24 @@ func Group[T Task](queue []T, size int) (group, rest []T) {
 func (h *Handler[T]) Drop() []T {
 	dropped := h.queue
 	h.queue, h.alone = nil, 0
+	for _, t := range dropped {
+		h.limits.bytes -= t.Size()
+	}
 	return dropped
 }
 
-// Ended frees the slot of a group that has held it for as long as it took.
-func (h *Handler[T]) Ended(took time.Duration) {
+// Ended frees the slot of a group that has held it for as long as it took, and its bytes.
+func (h *Handler[T]) Ended(took time.Duration, bytes int) {
 	h.running--
+	h.limits.bytes -= bytes
 	h.pace.ended(took)
 }
 
-// NotStarted frees the slot of a group that does not run.
-func (h *Handler[T]) NotStarted() { h.running-- }
+// NotStarted frees the slot and the bytes of a group that does not run.
+func (h *Handler[T]) NotStarted(bytes int) {
+	h.running--
+	h.limits.bytes -= bytes
+}
 
 // Overdue replaces the slot of a group whose call ignores its cancelled context (contract
 // 5.4). At maxStuck such calls no further call starts: the queue is dropped, atLimit is true.
@@ -140,7 +149,10 @@ func (h *Handler[T]) Overdue() (dropped []T, atLimit bool) {
 }
 
 // Returned says that an overdue call has returned.
-func (h *Handler[T]) Returned() { h.stuck-- }
+func (h *Handler[T]) Returned(bytes int) {
+	h.stuck--
+	h.limits.bytes -= bytes
+}
 
 // Stuck returns the number of overdue calls.
 func (h *Handler[T]) Stuck() int { return h.stuck }

@@ -18,7 +18,13 @@ type Limits struct {
 
 	fair int // slots that each handler with work can count on, see Scheduler.fair
 	idle int // slots that no handler holds
+	// bytes are those of all messages that wait, run or are granted to an accept; claiming are those
+	// that the running claim may bring.
+	bytes, claiming int
 }
+
+// spare returns how many bytes of messages more may be in memory.
+func (l *Limits) spare() int { return max(0, maxBytes-l.bytes-l.claiming) }
 
 // maxStuck returns how many calls of one handler may ignore their cancellation. Each of them has
 // its slot replaced; at the limit no further call of the handler starts (contract 5.4).
@@ -28,7 +34,7 @@ func (l *Limits) maxStuck() int { return l.Concurrency }
 type Task interface {
 	// MayGroup reports whether the message may run in one group with others.
 	MayGroup() bool
-	// QueuedAt returns when it was queued, and Size the bytes of its content.
+	// QueuedAt returns when it was queued, and Size the bytes of its content and properties.
 	QueuedAt() time.Time
 	Size() int
 }
@@ -90,7 +96,8 @@ func (s *Scheduler[T]) setShares(accepting map[*Handler[T]]int) int {
 
 // Next removes the group to start now from its queue, and returns nil if no group may start.
 // Handlers take turns for free slots. A handler below its fair share may start a group even
-// if all slots are taken. The group holds its slot until Ended or Overdue.
+// if all slots are taken. The group holds its slot until Ended, NotStarted or Overdue, and its
+// bytes until Ended, NotStarted or Returned.
 func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	running, _ := s.totals()
 	fair := s.setShares(nil)

@@ -32,6 +32,9 @@ type NewMessage struct {
 	Rejection func() models.RejectedMessage
 }
 
+// Size returns the bytes of the message's content and properties.
+func (m *NewMessage) Size() int { return size(&m.Message) }
+
 // NewStatus asks for one handler's status row.
 type NewStatus struct {
 	HandlerKey string

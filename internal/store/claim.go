@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math"
 	"time"
 
 	"github.com/gorm-inbox/inbox/models"
@@ -20,11 +21,24 @@ type KeyLimit struct {
 	Limit      int
 	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
+	// Bytes ends the claim once what it has claimed for the key has so many bytes of content and
+	// properties, so that the last message may exceed it. 0 is no bound. AtLeast messages, and one at
+	// least, are claimed in any case.
+	Bytes   int
+	AtLeast int
 	// After lets the claim begin after this place instead of at the status due longest, and pass rows
 	// that other transactions have locked or changed, even if these have ended. It may walk over any
 	// number of such rows, and leave rows that are free: Claimed.More then has the key. A store may
 	// ignore After, and does for ordered handlers.
 	After *Place
+}
+
+// EndsAt returns Bytes, or what no claim reaches.
+func (l KeyLimit) EndsAt() int64 {
+	if l.Bytes == 0 {
+		return math.MaxInt64
+	}
+	return int64(l.Bytes)
 }
 
 // Place is a place in the order in which the statuses of a handler key become due.
@@ -66,8 +80,8 @@ type OpenClaim struct {
 type Claimed struct {
 	Claims []Claim
 	// More are keys that may have more due rows which this claim did not reach: those of ordered
-	// handlers, and those with After. Claim again for them, without After, however few of their rows
-	// are in Claims. They are sorted and distinct.
+	// handlers, those with After, and those whose claim ended at Bytes. Claim again for them, without
+	// After, however few of their rows are in Claims. They are sorted and distinct.
 	More []string
 	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as
 	// waiting failed afterwards. CheckLanes makes up for that.
@@ -84,6 +98,16 @@ type Claim struct {
 	// Message is nil if the message's row is gone.
 	Message *models.Message
 }
+
+// Size returns the bytes of the message's content and properties.
+func (c *Claim) Size() int {
+	if c.Message == nil {
+		return 0
+	}
+	return size(c.Message)
+}
+
+func size(m *models.Message) int { return len(m.Content) + len(m.SerializedProperties) }
 
 // Backlog is the work that is left under one handler key.
 type Backlog struct {

@@ -62,6 +62,22 @@ func (m StoredMessage) Message(id string) *models.Message {
 // copy every message once more to sort rows that are nearly in order.
 func SortClaims(claims []store.Claim) { sort.Sort(byPlace(claims)) }
 
+// Ended returns the keys of which a claim may have ended at their Bytes: those with fewer claims than
+// their Limit that have reached them.
+func Ended(limits []store.KeyLimit, claims []store.Claim) (keys []string) {
+	got, bytes := map[string]int{}, map[string]int64{}
+	for i := range claims {
+		got[claims[i].HandlerKey]++
+		bytes[claims[i].HandlerKey] += int64(claims[i].Size())
+	}
+	for _, l := range limits {
+		if n := got[l.HandlerKey]; n > 0 && n < l.Limit && bytes[l.HandlerKey] >= l.EndsAt() {
+			keys = append(keys, l.HandlerKey)
+		}
+	}
+	return keys
+}
+
 // byPlace compares claims where they are. slices.SortFunc would pass copies of them, which
 // costs more than to compare them.
 type byPlace []store.Claim

@@ -24,18 +24,34 @@ const claimSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
 ), due AS MATERIALIZED (
-	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[])) AS k(handler_key, quota, after_due, after_id)
-	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
+	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[]),
+		(SELECT $7::bigint[]), (SELECT $8::bigint[])) AS k(handler_key, quota, after_due, after_id, at_least, bytes)
+	CROSS JOIN LATERAL (` + withinBytesSQL + `) s
 	WHERE EXISTS (SELECT FROM worker)
 )` + claimDueSQL
 
 // claimManualSQL is claimSQL without a worker, for ProcessPending.
 const claimManualSQL = `
 WITH due AS MATERIALIZED (
-	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[])) AS k(handler_key, quota, after_due, after_id)
-	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
+	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::text[]),
+		(SELECT $7::bigint[]), (SELECT $8::bigint[])) AS k(handler_key, quota, after_due, after_id, at_least, bytes)
+	CROSS JOIN LATERAL (` + withinBytesSQL + `) s
 	WHERE $4::text IS NULL
 )` + claimDueSQL
+
+// withinBytesSQL ends the claim of one key at its bytes. It reads each message by the unique index on
+// numbers, as the claim does afterwards, and only its row: octet_length takes the size of a long value
+// from the pointer to it. The rows that it leaves stay locked until the statement ends. The windows
+// have no ORDER BY, because the rows come in their order, and a sort would cost more than they do.
+const withinBytesSQL = `
+	SELECT b.place FROM (
+		SELECT d.place, row_number() OVER () AS position,
+			sum(` + messageBytesSQL + `) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+		FROM (` + dueOfKeySQL + `) d
+	) b
+	WHERE b.position <= k.at_least OR COALESCE(b.before, 0) < k.bytes`
+
+const messageBytesSQL = `(SELECT octet_length(m.content) + octet_length(m.serialized_properties) FROM {messages} m WHERE m.number = d.message_number)`
 
 // dueOfKeySQL finds and locks the due rows of one key. A new status is due whatever the time, while
 // a retry is due by the injected clock. To make both one range of the index, the range reaches up
@@ -53,8 +69,8 @@ WITH due AS MATERIALIZED (
 //
 // For the two limits, see bounded. Rows are locked one by one, until the outer limit has its rows.
 const dueOfKeySQL = `
-		SELECT place FROM (
-			SELECT ctid AS place FROM {statuses}
+		SELECT place, message_number FROM (
+			SELECT ctid AS place, message_number FROM {statuses}
 			WHERE ` + isDueSQL + `
 				AND (COALESCE(next_attempt_at, created_at), id) >
 					(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))
@@ -131,12 +147,13 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 		statement, worker = claimManualSQL, nil
 	}
 	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.bounded(statement, limits.largest),
-		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids)
+		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids, limits.atLeast, limits.bytes)
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)
 	}
 	base.SortClaims(claims)
-	return store.Claimed{Claims: claims, More: limits.short(claims)}, nil
+	more := append(limits.short(claims), base.Ended(req.Limits, claims)...)
+	return store.Claimed{Claims: claims, More: base.Distinct(more)}, nil
 }
 
 // plainLimits are the limits of keys that are not ordered, as claims pass them.
@@ -146,6 +163,8 @@ type plainLimits struct {
 	most   int // all quotas together
 	// largest is the largest quota.
 	largest int
+	atLeast []int64
+	bytes   []int64
 	// dues and ids are the places after which the claim begins, NULL for none.
 	dues []*time.Time
 	ids  []*string
@@ -157,6 +176,7 @@ func (l *plainLimits) add(limit store.KeyLimit) {
 	}
 	l.keys, l.quotas = append(l.keys, limit.HandlerKey), append(l.quotas, int64(limit.Limit))
 	l.most, l.largest = l.most+limit.Limit, max(l.largest, limit.Limit)
+	l.atLeast, l.bytes = append(l.atLeast, int64(limit.AtLeast)), append(l.bytes, limit.EndsAt())
 	var due *time.Time
 	var id *string
 	if limit.After != nil {
@@ -176,7 +196,7 @@ func (l *plainLimits) short(claims []store.Claim) (keys []string) {
 			keys = append(keys, key)
 		}
 	}
-	return base.Distinct(keys)
+	return keys
 }
 
 func scanClaim(rows *sql.Rows, c *store.Claim) error {

@@ -40,22 +40,34 @@ const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
 ), plain AS MATERIALIZED (
-	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::text[])) AS k(handler_key, quota, after_due, after_id)
-	CROSS JOIN LATERAL (` + dueOfKeySQL + `) s
+	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::text[]),
+		(SELECT $12::bigint[]), (SELECT $13::bigint[])) AS k(handler_key, quota, after_due, after_id, at_least, bytes)
+	CROSS JOIN LATERAL (` + withinBytesSQL + `) s
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), keys AS MATERIALIZED (
-	SELECT handler_key, quota, names::bigint[] AS names, skips, true AS poisoned, 2 * quota + $9::bigint AS reach
-	FROM unnest((SELECT $5::text[]), (SELECT $6::bigint[]), (SELECT $7::text[]), (SELECT $8::boolean[])) AS k(handler_key, quota, names, skips)
+	SELECT handler_key, quota, names::bigint[] AS names, skips, at_least, bytes, true AS poisoned, 2 * quota + $9::bigint AS reach
+	FROM unnest((SELECT $5::text[]), (SELECT $6::bigint[]), (SELECT $7::text[]), (SELECT $8::boolean[]), (SELECT $14::bigint[]),
+		(SELECT $15::bigint[])) AS k(handler_key, quota, names, skips, at_least, bytes)
 	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
 ), heads AS MATERIALIZED (
-	SELECT k.handler_key, h.place, h.position FROM keys k
+	SELECT k.handler_key, h.place, h.position, h.message_number FROM keys k
 	CROSS JOIN LATERAL (
-		SELECT l.place, w.position FROM (VALUES (0, 2 * k.quota), (2 * k.quota, k.reach)) AS part(known, reach)
+		SELECT l.place, w.position, w.message_number FROM (VALUES (0, 2 * k.quota), (2 * k.quota, k.reach)) AS part(known, reach)
 		CROSS JOIN LATERAL (` + windowSQL + `) w
 		CROSS JOIN LATERAL (` + lockSeenSQL + `) l
 		WHERE w.position > part.known AND ` + headSQL + `
 		LIMIT k.quota
 	) h
+), within_bytes AS MATERIALIZED (
+	SELECT s.place FROM keys k
+	CROSS JOIN LATERAL (
+		SELECT b.place FROM (
+			SELECT d.place, row_number() OVER () AS position,
+				sum(` + messageBytesSQL + `) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+			FROM (SELECT place, message_number FROM heads WHERE handler_key = k.handler_key ORDER BY position) d
+		) b
+		WHERE b.position <= k.at_least OR COALESCE(b.before, 0) < k.bytes
+	) s
 ), reached AS MATERIALIZED (
 	SELECT k.handler_key, k.quota, k.names, k.skips, k.poisoned,
 		CASE WHEN h.found < k.quota THEN k.reach WHEN h.last - h.found > k.quota THEN h.last ELSE 0 END AS reach
@@ -71,7 +83,7 @@ WITH worker AS MATERIALIZED (
 ), claimed AS (
 	UPDATE {statuses} SET processing_started_at = $3::timestamptz, worker_id = $4::text::uuid, version = version + 1,
 		holds_lane = lane_key IS NOT NULL AND handler_key = ANY ($5::text[])
-	WHERE ctid = ANY (ARRAY(SELECT place FROM plain UNION ALL SELECT place FROM heads))
+	WHERE ctid = ANY (ARRAY(SELECT place FROM plain UNION ALL SELECT place FROM within_bytes))
 	RETURNING ` + claimColumnsSQL + `
 ), marked AS (
 	UPDATE {statuses} SET is_waiting = true, version = version + 1
@@ -95,7 +107,7 @@ const windowSQL = `
 			) AS leads
 			FROM (
 				SELECT * FROM (
-					SELECT ctid AS place, version, id, sequence, lane_handler, lane_key,
+					SELECT ctid AS place, version, id, sequence, lane_handler, lane_key, message_number,
 						row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
 					FROM {statuses}
 					WHERE ` + isDueSQL + `
@@ -148,7 +160,7 @@ const namesSQL = `CASE WHEN w.lane_handler = ANY (k.names) THEN k.names ELSE k.n
 func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.Claimed, error) {
 	var plain plainLimits
 	var orderedKeys, names []string
-	var orderedQuotas []int64
+	var orderedQuotas, atLeast, bytes []int64
 	most, largest := 0, 0
 	var skips []bool
 	rules := map[string]store.LaneRule{}
@@ -161,6 +173,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 			most, largest = most+limit.Limit, max(largest, limit.Limit)
 			rules[limit.HandlerKey] = *limit.Lanes
 			orderedKeys, orderedQuotas = append(orderedKeys, limit.HandlerKey), append(orderedQuotas, int64(limit.Limit))
+			atLeast, bytes = append(atLeast, int64(limit.AtLeast)), append(bytes, limit.EndsAt())
 			names, skips = append(names, numbers(limit.Lanes.Handlers)), append(skips, limit.Lanes.SkipPoisoned)
 		}
 	}
@@ -174,7 +187,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		var err error
 		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, statement,
 			plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
-			plain.dues, plain.ids)
+			plain.dues, plain.ids, plain.atLeast, plain.bytes, atLeast, bytes)
 		if err == nil {
 			break
 		}
@@ -197,6 +210,7 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	// transaction that ended it may have checked the lane before the marks were visible.
 	free, err := p.AdvanceLanes(ctx, requests, req.Now)
 	result.LanesErr = err
+	result.More = append(result.More, base.Ended(req.Limits, result.Claims)...)
 	result.More = base.Distinct(append(result.More, free...))
 	return result, nil
 }

@@ -43,10 +43,11 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 	modes := []string{"force_custom_plan", "force_generic_plan"}
 	claim := func(plain, ordered []string, skips bool) []any {
 		quotas := func(keys []string) []int64 { return slices.Repeat([]int64{10}, len(keys)) }
+		bytes := func(keys []string) []int64 { return slices.Repeat([]int64{32 << 20}, len(keys)) }
 		names := []string{numbers([]int64{mail}), numbers([]int64{stock})}[:len(ordered)]
 		return []any{plain, quotas(plain), now, nil, ordered, quotas(ordered), names,
 			slices.Repeat([]bool{skips}, len(ordered)), base.LaneWindow, make([]*time.Time, len(plain)),
-			make([]*string, len(plain))}
+			make([]*string, len(plain)), quotas(plain), bytes(plain), quotas(ordered), bytes(ordered)}
 	}
 	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {

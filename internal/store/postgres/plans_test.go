@@ -56,6 +56,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 	own, cutoffs := []string{"hot"}, []time.Time{now}
 	lanes := store.LaneHandler("lanes")
 	names := []string{numbers([]int64{lanes})}
+	ones, bytes := []int64{1, 1}, []int64{32 << 20, 32 << 20}
 	whole, wholeIDs := make([]*time.Time, 2), make([]*string, 2)
 	last := claims.Claims[n-1]
 	manyKeys := []string{"hot"}
@@ -63,6 +64,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		manyKeys = append(manyKeys, fmt.Sprint("key", len(manyKeys)))
 	}
 	manyQuotas, manyDues, manyIDs := slices.Repeat([]int64{20}, 200), make([]*time.Time, 200), make([]*string, 200)
+	manyOnes, manyBytes := slices.Repeat(ones[:1], 200), slices.Repeat(bytes[:1], 200)
 	resumed, resumedIDs := []*time.Time{&last.Due, nil}, []*string{&last.StatusID, nil}
 
 	const (
@@ -115,17 +117,18 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"notifyTxSQL", notifyTxSQL, []any{"{}"}, nil, 0},
 		{"probeSQL", probeSQL, []any{"{}"}, nil, 0},
 
-		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, whole, wholeIDs},
+		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, whole, wholeIDs, ones, bytes},
 			[]string{due, place, number}, 600},
 		// It passes the rows that the claims of these tests have locked: their transactions were rolled back.
-		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, resumed, resumedIDs},
+		{"claimSQL", claimSQL, []any{[]string{"hot", "idle"}, []int64{100, 100}, now, worker, resumed, resumedIDs, ones, bytes},
 			[]string{due, place, number}, 1000},
-		{"claimSQL", claimSQL, []any{manyKeys, manyQuotas, now, worker, manyDues, manyIDs},
+		{"claimSQL", claimSQL, []any{manyKeys, manyQuotas, now, worker, manyDues, manyIDs, manyOnes, manyBytes},
 			[]string{due, place, number}, 600},
-		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, whole[:1], wholeIDs[:1]},
+		{"claimManualSQL", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, whole[:1], wholeIDs[:1], ones[:1],
+			bytes[:1]},
 			[]string{due, place, number}, 600},
 		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
-			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1]},
+			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1], ones[:1], bytes[:1], ones[:1], bytes[:1]},
 			[]string{due, place, lane, holder, number}, 5000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},

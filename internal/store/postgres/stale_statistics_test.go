@@ -49,15 +49,17 @@ func TestPostgresClaimsKeepTheirPlanWhateverTheStatisticsSay(t *testing.T) {
 		require.NoError(t, tx.Exec(`UPDATE inbox_handler_statuses SET processing_started_at = NULL,
 			next_attempt_at = CASE WHEN message_number <= ? THEN ?::timestamptz END`, rows, later).Error)
 		require.NoError(t, tx.Commit().Error)
+		ones, bytes := []int64{1}, []int64{32 << 20}
 		for _, each := range []struct {
 			name, statement string
 			args            []any
 		}{
-			{"claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, []*time.Time{nil}, []*string{nil}}},
+			{"claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, []*time.Time{nil}, []*string{nil}, ones,
+				bytes}},
 			{"resumed claim", claimManualSQL, []any{[]string{"hot"}, []int64{100}, now, nil, []*time.Time{&hourAgo},
-				[]*string{&none}}},
+				[]*string{&none}, ones, bytes}},
 			{"claim from lanes", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"hot"}, []int64{10},
-				names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}}},
+				names, []bool{false}, base.LaneWindow, []*time.Time{nil}, []*string{nil}, ones, bytes, ones, bytes}},
 			{"next due", nextDueSQL, []any{[]string{"hot"}, now}},
 			{"open claims", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{nil}, []*string{nil}}},
 			{"open claims, on", openClaimsSQL, []any{[]string{"hot"}, []*time.Time{&hourAgo}, []*string{&none}}},

@@ -19,14 +19,15 @@ import (
 const claimHeadsSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = lane_key IS NOT NULL
 WHERE rowid IN (
-	SELECT w.place FROM (
-		SELECT rowid AS place, id, sequence, lane_handler, lane_key FROM {statuses}
-		WHERE ` + isDueSQL + `
-		ORDER BY COALESCE(next_attempt_at, created_at), id
-		LIMIT ?5
-	) w
-	WHERE (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL)) AND ` + headSQL + `
-	LIMIT ?4
+	` + boundedSQL + `SELECT w.place, w.message_number FROM (
+			SELECT rowid AS place, id, sequence, lane_handler, lane_key, message_number FROM {statuses}
+			WHERE ` + isDueSQL + `
+			ORDER BY COALESCE(next_attempt_at, created_at), id
+			LIMIT ?5
+		) w
+		WHERE (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL)) AND ` + headSQL + `
+		LIMIT ?4
+	` + boundSQL + `
 )
 RETURNING ` + claimColumnsSQL + `, '=' || COALESCE(next_attempt_at, created_at)`
 
@@ -103,7 +104,7 @@ func (s *Store) claimHeads(
 		h.stored = strings.TrimPrefix(h.stored, "=")
 		return err
 	},
-		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned)
+		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned, limit.AtLeast, limit.EndsAt())
 	if err != nil {
 		return nil, false, err
 	}
@@ -111,8 +112,15 @@ func (s *Store) claimHeads(
 		claims = append(claims, h.Claim)
 	}
 	base.SortClaims(claims)
+	ended := false // at its bytes, so that rows of the window were not judged
+	if limit.Bytes > 0 && len(claims) > 0 && len(claims) < limit.Limit {
+		if err := s.attachMessages(ctx, pool, claims); err != nil {
+			return nil, false, err
+		}
+		ended = len(base.Ended([]store.KeyLimit{limit}, claims)) > 0
+	}
 	var changed int64
-	if len(heads) == limit.Limit {
+	if len(heads) == limit.Limit || ended {
 		last := slices.MaxFunc(heads, func(a, b head) int {
 			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
 		})

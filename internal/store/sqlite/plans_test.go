@@ -39,11 +39,12 @@ func TestSQLitePlans(t *testing.T) {
 		args            []any
 		expected        string
 	}{
-		{"claimSQL", claimSQL, []any{now, "w", "mail", 10}, due},
-		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, due},
-		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, lane +
+		{"claimSQL", claimSQL, []any{now, "w", "mail", 10, nil, nil, nil, 1, 32 << 20}, due},
+		{"claimSQL", claimSQL, []any{now, "w", "mail", 10, nil, nil, nil, 1, 32 << 20}, number},
+		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false, 1, 32 << 20}, due},
+		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false, 1, 32 << 20}, lane +
 			" AND is_poisoned=? AND (sequence,id)<(?,?))"},
-		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false}, holder},
+		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false, 1, 32 << 20}, holder},
 		{"markWindowSQL", markWindowSQL, []any{now, "w", "mail", 1020, 10}, due + "<?)"},
 		{"markPassedSQL", markPassedSQL, []any{now, "w", "mail", "id", 10}, due + "<?)"},
 		{"markPassedSQL", markPassedSQL, []any{now, "w", "mail", "id", 10}, due + "=? AND id<?)"},

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"bytes"
+	"fmt"
 	"sync"
 	"time"
 
@@ -99,6 +101,47 @@ var claimTests = []test{
 		require.Equal(s, []string{"m000/busy", "m001/busy", "m002/busy", "z1/calm", "z2/calm"}, claimed(got.Claims))
 		require.Empty(s, s.claim(noon, 0, "busy"))
 		require.Empty(s, s.claim(noon, 5))
+	}},
+	{"a claim ends once it has so many bytes, and has some messages in any case", func(s *suite) {
+		for _, key := range []string{"mail", "lane"} {
+			var due []store.NewMessage
+			for i, kilobytes := range []int{1, 1, 400, 1, 400, 1} {
+				m := message(fmt.Sprint(key, i), key)
+				m.Content = bytes.Repeat([]byte("random enough to be stored out of line:"), kilobytes<<10/39)
+				due = append(due, m)
+			}
+			s.accept(due...)
+		}
+		lanes := &store.LaneRule{Handlers: []int64{store.LaneHandler("lane")}}
+		for _, step := range []struct {
+			bytes, atLeast int
+			claimed        []string
+			more           bool
+		}{
+			{500, 0, []string{"0"}, true},          // the first one in any case
+			{1 << 10, 1, []string{"1", "2"}, true}, // the one that exceeds it, too
+			{1, 2, []string{"3", "4"}, true},       // so many in any case
+			{500 << 10, 0, []string{"5"}, false},   // no more
+			{0, 0, nil, false},
+		} {
+			got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, WorkerID: s.worker("mail", "lane"), Limits: []store.KeyLimit{
+				{HandlerKey: "mail", Limit: 10, Bytes: step.bytes, AtLeast: step.atLeast},
+				{HandlerKey: "lane", Limit: 10, Bytes: step.bytes, AtLeast: step.atLeast, Lanes: lanes},
+			}})
+			require.NoError(s, err)
+			expected := []string{}
+			for _, key := range []string{"lane", "mail"} {
+				for _, i := range step.claimed {
+					expected = append(expected, key+i+"/"+key)
+				}
+			}
+			require.Equal(s, expected, claimed(got.Claims))
+			if step.more {
+				require.Equal(s, []string{"lane", "mail"}, got.More)
+			} else {
+				require.Empty(s, got.More)
+			}
+		}
 	}},
 	{"what is claimed is not claimed again", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"))

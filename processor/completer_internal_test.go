@@ -1,0 +1,23 @@
+package processor
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// TestResultsThatWaitToBeStoredKeepNoContent proves contract 5.2: results may wait for as long as the
+// database fails.
+func TestResultsThatWaitToBeStoredKeepNoContent(t *testing.T) {
+	message := &models.Message{Type: "t", TransportName: "kafka", Content: []byte("large"), SerializedProperties: "{}"}
+	claim := store.Claim{Message: message}
+	c := newCompleter(nil, DefaultOptions(), time.Now, nil, nil, nil, nil)
+	c.add(result{task: &task{claim: claim}})
+	require.Zero(t, c.queue[0].Size())
+	require.Equal(t, &models.Message{Type: "t", TransportName: "kafka"}, c.queue[0].claim.Message, "logs and hooks need them")
+	require.NotEmpty(t, message.Content, "it belongs to the claims of other handlers, too")
+}
