@@ -124,14 +124,15 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 
 // evictSQL ends sessions that hold locks on statuses, which it finds by handler_statuses_pkey, or the
 // lock of workers' claims. A row that an open transaction has changed carries the transaction's ID in
-// xmax, and the transaction holds a lock on its own ID. A session to end waits for its client: between two statements or, if the
-// network failed during one, for the rest of that one. Another sweeper's statement is not ended,
-// because it is running. For LATERAL and OFFSET, see acceptKeysSQL.
+// xmax, and the transaction holds a lock on its own ID. A session to end waits for its client: between
+// two statements or, if the network failed during one, for the rest of that one. Another sweeper's
+// statement is not ended, because it is running. For LATERAL and OFFSET, see acceptKeysSQL, for the
+// sub-selects completionsSQL.
 const evictSQL = `
 SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
 	AND (current_setting('is_superuser') = 'on' OR NOT (SELECT rolsuper FROM pg_roles WHERE oid = usesysid)) THEN pg_terminate_backend(pid) END) FROM (
 	SELECT DISTINCT l.pid, a.usesysid FROM (
-		SELECT l.pid FROM unnest($1::bigint[], $2::text[]) AS k(number, key)
+		SELECT l.pid FROM unnest((SELECT $1::bigint[]), (SELECT $2::text[])) AS k(number, key)
 		CROSS JOIN LATERAL (SELECT xmax FROM {statuses} WHERE message_number = k.number AND handler_key = k.key OFFSET 0) s
 		JOIN pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = s.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 		UNION ALL
