@@ -198,8 +198,8 @@ func (c *channel) setMode(d deliveryMode) {
 // A failed handler is retried while its partition waits, without those that have succeeded. After MaxRetries attempts,
 // or handler.Poison, the record is bad, and BadRecords applies. Middleware, codecs, backoff, HandlerTimeout, OnAttempt
 // and OnPoisoned work as in the inbox. A Tx handler's transaction is committed before the offset: its writes happen as
-// a whole, at least once. HaltAtBadRecords above 1 has no effect, because records come one by one. AcceptRejected runs a
-// rejected record through all of its handlers again (contract 7.1, 7.4).
+// a whole, at least once. HaltAtBadRecords above 1 has no effect, because records come one by one.
+// AcceptRejected runs a rejected record through all of its handlers again (contract 7.1, 7.4).
 //
 // A rebalance or a stop starts no further handler. Those that run get DrainTimeout, at most three quarters of Stop's
 // time for consumers; then they are cancelled, and the record's handlers all run again. The next call for the partition

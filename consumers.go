@@ -115,8 +115,9 @@ func (ib *Inbox) newConsumer(c *channel, cfg kafkaconsumer.Config) (*kafkaconsum
 		c.options.Acceptor.Unrouted == acceptor.UnroutedReject, ib.acceptor, ib.log, ib.cfg.clock)
 }
 
-// decoding returns how the channel decodes records. Direct deduplicates nothing, so coordinates will do as an ID. Inline
-// leaves a missing ID to the receiver: with coordinates it would remember an ID that no resent copy has.
+// decoding returns how the channel decodes records. Direct deduplicates nothing, so coordinates will do as an
+// ID. Inline leaves a missing ID to the receiver: with coordinates it would remember an ID that no resent copy
+// has.
 func (c *channel) decoding(declared envelope.DecoderConfig) envelope.DecoderConfig {
 	if c.mode != modeInbox {
 		declared.AllowMissingID = c.mode == modeDirect

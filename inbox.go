@@ -228,8 +228,9 @@ func (ib *Inbox) Accept(ctx context.Context, messages ...handler.RawMessage) ([]
 // and deletes the rejected row in the same transaction. It needs no Start. For an unknown ID it returns
 // acceptor.ErrRejectedNotFound. If the record is still bad, it returns a *handler.StillBadError, and the row stays with
 // the new reason. If this process does not declare the channel, it returns an *acceptor.InvalidError. A channel without
-// Kafka decodes by the default decoder. Handlers of an Inline or Direct channel run at once, while the caller waits. In a record with several messages (batched CloudEvents), a message that was
-// handled and cleaned up since runs its handlers again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
+// Kafka decodes by the default decoder. Handlers of an Inline or Direct channel run at once, while the caller
+// waits. In a record with several messages (batched CloudEvents), a message that was handled and cleaned up
+// since runs its handlers again. See acceptor.Acceptor.AcceptRejected (contract 7.4).
 func (ib *Inbox) AcceptRejected(ctx context.Context, id string) ([]acceptor.Result, error) {
 	if err := ib.tables.ready(ctx); err != nil {
 		return nil, ib.name(err)

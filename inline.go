@@ -43,9 +43,9 @@ import (
 //
 // Do not use it for handlers that fail for long, or that call slow services: a failing message holds up all that come
 // after it in its partition, and each handler holds a transaction while it runs. Nor where operators must be able to
-// see or replay messages: only the markers are stored, and what handlers give up, which AcceptRejected runs again. Do not set handler.Retention below the longest time after
-// which a record may come again, consumers' downtime and replays included: the handler would run again (contract 1,
-// 7.6, 8).
+// see or replay messages: only the markers are stored, and what handlers give up, which AcceptRejected runs
+// again. Do not set handler.Retention below the longest time after which a record may come again, consumers'
+// downtime and replays included: the handler would run again (contract 1, 7.6, 8).
 func Inline(opts ...InlineOption) ChannelOption {
 	return func(c *channel) {
 		c.inline = &inlineConfig{}

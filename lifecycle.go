@@ -116,8 +116,9 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 	return ib.name(err)
 }
 
-// stopAll ends what startAll started, and what operators have asked for. Consumers, cleanup and sampling stop concurrently and get a third of the time at
-// most, so that running handlers and the last results have time left.
+// stopAll ends what startAll started, and what operators have asked for. Consumers, cleanup and sampling stop
+// concurrently and get a third of the time at most, so that running handlers and the last results have time
+// left.
 func (ib *Inbox) stopAll(ctx context.Context) error {
 	ib.mu.Lock()
 	consumers := ib.consumers

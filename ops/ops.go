@@ -31,7 +31,8 @@ import (
 
 // Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
 // All methods except RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end
-// within a few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the Err values of this package.
+// within a few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors
+// can be distinguished by the Err values of this package.
 type Ops struct {
 	opts     Options // with the defaults filled in
 	redactor redaction.Redactor

@@ -67,7 +67,8 @@ func (o *Ops) Progress(ctx context.Context) ([]TopicProgress, error) {
 		var inline int
 		var undeclared int64
 		var caughtUp, declared store.Stamp
-		err := rows.Scan(&t.Channel, &t.GroupID, &t.Topic, &inline, &t.Partitions, &t.Unread, &caughtUp, &declared, &undeclared)
+		err := rows.Scan(&t.Channel, &t.GroupID, &t.Topic, &inline, &t.Partitions, &t.Unread, &caughtUp, &declared,
+			&undeclared)
 		t.Inline, t.DeclaredAt, t.UndeclaredFor = inline > 0, declared.Time, time.Duration(undeclared)*time.Second
 		t.Removed = now.Sub(t.DeclaredAt) > removedAfter
 		if t.Unread == 0 {
@@ -100,7 +101,8 @@ func (o *Ops) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef) erro
 	}
 	return o.audited(ctx, actor, actionForgetTopic, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		pool := tx.Statement.ConnPool
-		forgotten, err := o.exec(ctx, pool, forgetTopic, topic.Channel, topic.GroupID, topic.Topic, o.stamp(now.Add(-removedAfter)))
+		forgotten, err := o.exec(ctx, pool, forgetTopic, topic.Channel, topic.GroupID, topic.Topic,
+			o.stamp(now.Add(-removedAfter)))
 		if err != nil {
 			return nil, err
 		}

@@ -93,8 +93,8 @@ func (o *Ops) scanColumns(rows *sql.Rows, r *row, others ...any) error {
 		laneHandler, laneKey                                     sql.NullInt64
 	)
 	err := rows.Scan(append(others, &r.ID, &r.MessageID, &r.HandlerKey, &r.Version, &r.ErrorCount, &r.AbandonedCount,
-		&r.InterruptedCount, &r.RequeuedCount, &lastError, &named, &created, &processing, &worker, &next, &poisoned, &complete,
-		&outcome, &r.Waiting, &laneHandler, &laneKey, &parked, &namespace, &messageType, &source, &received)...)
+		&r.InterruptedCount, &r.RequeuedCount, &lastError, &named, &created, &processing, &worker, &next, &poisoned,
+		&complete, &outcome, &r.Waiting, &laneHandler, &laneKey, &parked, &namespace, &messageType, &source, &received)...)
 	if err != nil {
 		return err
 	}

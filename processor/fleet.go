@@ -20,8 +20,8 @@ import (
 const maxSkew = time.Minute
 
 // fleet reads from the rows of all workers which handlers are new, and detects set-up mistakes: a
-// wrong clock, workers with other handlers, or with ours on other channels, pending statuses of handlers that no program has, and
-// workers whose open transactions this one could not end.
+// wrong clock, workers with other handlers, or with ours on other channels, pending statuses of handlers that no
+// program has, and workers whose open transactions this one could not end.
 type fleet struct {
 	opts     Options
 	registry *registry.Registry
@@ -52,8 +52,9 @@ type fleet struct {
 func newFleet(
 	opts Options, r *registry.Registry, namespaces map[string]string, c clock.Clock, log *zap.Logger,
 ) *fleet {
-	return &fleet{opts: opts, registry: r, keys: r.Keys(), namespaces: namespaces, clock: c, log: log, foreign: map[string]time.Time{},
-		unknown: map[string]time.Time{}, warned: map[string]bool{}, split: map[[2]string]bool{}}
+	return &fleet{opts: opts, registry: r, keys: r.Keys(), namespaces: namespaces, clock: c, log: log,
+		foreign: map[string]time.Time{}, unknown: map[string]time.Time{}, warned: map[string]bool{},
+		split: map[[2]string]bool{}}
 }
 
 // check checks the workers' rows. asked is our clock's time right before they were read; self is our

@@ -221,8 +221,8 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 // storing.
 //
 // It returns an error that names the handlers that still run, or says that results could not be
-// stored or claims not be released. Other workers recover these claims. Stopping twice, or before Start, only waits, for a second
-// at most, until other processes are notified of what was accepted.
+// stored or claims not be released. Other workers recover these claims. Stopping twice, or before Start, only
+// waits, for a second at most, until other processes are notified of what was accepted.
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()

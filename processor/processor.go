@@ -122,8 +122,8 @@ func New(cfg Config) (*Processor, error) {
 	p := &Processor{
 		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger,
 		counters: cfg.Counters, report: cfg.Report,
-		policies: map[*handler.Handler]*policy{}, namespaces: map[string]string{}, wakeup: newWakeup(), paused: map[string]bool{},
-		lockFreed: routine.NewSignal(), health: &health{},
+		policies: map[*handler.Handler]*policy{}, namespaces: map[string]string{}, wakeup: newWakeup(),
+		paused: map[string]bool{}, lockFreed: routine.NewSignal(), health: &health{},
 	}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)

@@ -54,7 +54,9 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	if urgent {
 		part = s.opts.SweepInterval / 2
 	}
-	rest, err := s.walker().onward(ctx, s.rest, part, func(claims []store.OpenClaim) error { return r.claims(ctx, claims) })
+	rest, err := s.walker().onward(ctx, s.rest, part, func(claims []store.OpenClaim) error {
+		return r.claims(ctx, claims)
+	})
 	if s.rest = rest; err != nil {
 		return fmt.Errorf("sweep: recover claims: %w", err)
 	}
@@ -258,9 +260,9 @@ func (r *release) settle(
 	return kept, nil
 }
 
-// evict ends the open transactions that lock claims of dead workers, or accept for them. If a worker was cut off, or its
-// machine lost power, the server may keep a transaction open until TCP gives up, hours later. The next
-// sweep finds the rows unlocked.
+// evict ends the open transactions that lock claims of dead workers, or accept for them. If a worker was cut
+// off, or its machine lost power, the server may keep a transaction open until TCP gives up, hours later. The
+// next sweep finds the rows unlocked.
 func (s *sweeper) evict(ctx context.Context, kept []store.Ref, dead []string) (ended int) {
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()

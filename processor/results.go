@@ -313,7 +313,8 @@ func completionOf(c store.Claim, outcome models.Outcome) store.Completion {
 // they began. Each repeat waits twice as long as the one before, up to MaxRetryDelay. While any
 // status is affected, the condition is logged and part of the health.
 //
-// The counts are of this process only; a status's row has those that may be the message's fault. If another worker takes over a status, it is forgotten here some time after its repeat was due.
+// The counts are of this process only; a status's row has those that may be the message's fault. If another
+// worker takes over a status, it is forgotten here some time after its repeat was due.
 type interruptions struct {
 	condition *condition.Condition
 	maxDelay  time.Duration

@@ -230,8 +230,8 @@ func newGroup(tasks []*task) *group {
 }
 
 // MayGroup reports whether the task may run together with others. A task that could harm others
-// runs alone: one with which workers have vanished or which the database has interrupted, one that cut an earlier call with others short
-// and, for a batch handler, one that has failed.
+// runs alone: one with which workers have vanished or which the database has interrupted, one that cut an
+// earlier call with others short and, for a batch handler, one that has failed.
 func (t *task) MayGroup() bool {
 	return t.policy.groupSize > 1 && !t.Alone && t.claim.AbandonedCount+t.claim.InterruptedCount == 0 &&
 		(t.Handler.BatchSize() == 1 || t.claim.ErrorCount == 0)

@@ -90,9 +90,8 @@ func misuse(format string, args ...any) error {
 var errNotConfirmed = errors.New("not confirmed, nothing was done")
 
 var refusals = []error{
-	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotSkippable, ops.ErrStillDeclared, ops.ErrPaused,
-	ops.ErrProcessing,
-	ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
+	errNotConfirmed, ops.ErrStale, ops.ErrAmbiguous, ops.ErrNotPoisoned, ops.ErrNotSkippable, ops.ErrStillDeclared,
+	ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff, cleanup.ErrLeaseHeld,
 }
 
 // exitCode returns the program's exit code for an error.

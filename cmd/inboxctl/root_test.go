@@ -18,8 +18,8 @@ func TestExitCodeOfEachKindOfError(t *testing.T) {
 		exitFailed:   {errors.New("x"), ops.ErrNotAudited},
 		exitMisuse:   {misuse("x"), ops.ErrBadInput},
 		exitNotFound: {ops.ErrNotFound},
-		exitRefused: {ops.ErrStale, ops.ErrNotPoisoned, ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication, ops.ErrReplayOff,
-			errNotConfirmed, cleanup.ErrLeaseHeld},
+		exitRefused: {ops.ErrStale, ops.ErrNotPoisoned, ops.ErrPaused, ops.ErrProcessing, ops.ErrNeedsApplication,
+			ops.ErrReplayOff, errNotConfirmed, cleanup.ErrLeaseHeld},
 		exitPartly: {&codedError{exitPartly, ops.ErrNotFound}},
 	} {
 		for _, err := range errs {

@@ -100,7 +100,8 @@ func (c byPlace) Less(i, j int) bool {
 func ScanSibling(rows *sql.Rows, s *store.Sibling) error {
 	var lane LaneColumns
 	err := rows.Scan(&s.MessageNumber, &s.StatusID, &s.MessageID, &s.HandlerKey, &s.Version, &s.ErrorCount,
-		&s.AbandonedCount, &s.InterruptedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed, &s.Outcome)
+		&s.AbandonedCount, &s.InterruptedCount, &lane.Handler, &lane.Key, &s.Processing, &s.Poisoned, &s.Completed,
+		&s.Outcome)
 	s.Lane = lane.Lane()
 	return err
 }

@@ -44,8 +44,10 @@ func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
 
 	dead, now := uuid.NewString(), time.Now()
 	require.NoError(t, theirStore.Heartbeat(t.Context(), store.Worker{ID: dead, Host: "host", PID: 7}, now))
-	accepted, err := theirStore.Accept(t.Context(), store.AcceptBatch{Now: now, Claimer: dead, Messages: []store.NewMessage{
-		{Message: models.Message{ID: "1"}, Handlers: []store.NewStatus{{HandlerKey: "mail", Claim: true}}}}})
+	claimed := store.NewMessage{Message: models.Message{ID: "1"},
+		Handlers: []store.NewStatus{{HandlerKey: "mail", Claim: true}}}
+	accepted, err := theirStore.Accept(t.Context(),
+		store.AcceptBatch{Now: now, Claimer: dead, Messages: []store.NewMessage{claimed}})
 	require.NoError(t, err)
 	ref := accepted[0].Claims[0].Ref
 	left := their.Begin()

@@ -50,7 +50,9 @@ ORDER BY caught_up_at NULLS FIRST, channel, group_id, topic, "partition" LIMIT 1
 	forgetPartitionsSQL = `DELETE FROM {partitions} WHERE undeclared_for >= $1::bigint RETURNING ` + base.PartitionColumns
 )
 
-func (p *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time) error {
+func (p *Store) RecordProgress(
+	ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time,
+) error {
 	now = now.UTC()
 	declared := now.Add(-store.DeclareEvery)
 	var err error
@@ -61,8 +63,8 @@ func (p *Store) RecordProgress(ctx context.Context, rows []models.Partition, unl
 			channels[i], groups[i], topics[i], partitions[i], inline[i] = r.Channel, r.GroupID, r.Topic, r.Partition, r.Inline
 			caughtUp[i] = inUTC(r.CaughtUpAt)
 		}
-		_, err = store.Exec(ctx, p.Pool(ctx), p.Text(recordProgressSQL), channels, groups, topics, partitions, inline, caughtUp,
-			now, declared)
+		_, err = store.Exec(ctx, p.Pool(ctx), p.Text(recordProgressSQL), channels, groups, topics, partitions, inline,
+			caughtUp, now, declared)
 	}
 	if n := len(unlisted); n > 0 && err == nil {
 		channels, groups, topics := make([]string, n), make([]string, n), make([]string, n)

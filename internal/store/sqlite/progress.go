@@ -40,7 +40,9 @@ ORDER BY caught_up_at NULLS FIRST, channel, group_id, topic, "partition" LIMIT 1
 	forgetPartitionsSQL = `DELETE FROM {partitions} WHERE undeclared_for >= ?1 RETURNING ` + base.PartitionColumns
 )
 
-func (s *Store) RecordProgress(ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time) error {
+func (s *Store) RecordProgress(
+	ctx context.Context, rows []models.Partition, unlisted []store.Topic, now time.Time,
+) error {
 	at, declared := store.SQLiteTime(now), store.SQLiteTime(now.Add(-store.DeclareEvery))
 	var err error
 	if len(rows) > 0 {
