@@ -57,11 +57,12 @@ func TestLostClaimBehindManyPendingStatusesIsFound(t *testing.T) {
 			o.Processor.StatementTimeout = 3 * time.Second
 		}), inboxtest.Handlers(inboxtest.Do("paused", inboxtest.Nothing)),
 			inbox.Channel("d", inbox.On("t", inboxtest.Do("h", inboxtest.Nothing))))
+		producer := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("paused", inboxtest.Nothing)))
 		inboxtest.Start(t, ib)
 		settleDown(t, ib)
 		probe(t, ib, "d")
 		require.NoError(t, ib.Pause(t.Context(), "paused"))
-		deep := acceptBehind(t, ib, 2*store.ClaimPage)
+		deep := acceptBehind(t, producer, 2*store.ClaimPage)
 		claimAs(t, d, deep, workers(t, d)[0].ID)
 		gate.lose()
 		_, err := ib.Accept(t.Context(), handler.RawMessage{Channel: "d", Type: "t", ID: "1", Content: []byte("1")})
