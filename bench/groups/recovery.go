@@ -43,7 +43,7 @@ func recovering(full, quick int) newTrial {
 				SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'm' || n, 'bench-handler-1',
 					now() - interval '3 hours' + n * interval '1 millisecond' FROM generate_series(1, %d) n`, pending),
 			fmt.Sprintf(`INSERT INTO inbox_workers (id, host, pid, handler_keys, started_at, heartbeat_at, health, consumers, database_role)
-				SELECT ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'h', 1, '[]', now() - interval '2 hours',
+				SELECT ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'h', 1, '{}', now() - interval '2 hours',
 					now() - interval '1 hour', '', '', session_user FROM generate_series(1, %d) n`, deadWorkers),
 			fmt.Sprintf(`INSERT INTO inbox_handler_statuses (id, message_number, message_id, handler_key, created_at, processing_started_at, worker_id, version)
 				SELECT gen_random_uuid(), n, 'm' || n, 'bench-handler-2', now(), now(),

@@ -43,7 +43,7 @@ func TestOutputForProgramsIsInSnakeCaseAndTheSameAsYAML(t *testing.T) {
 		first, second := r.reject(1, []byte("k"), []byte{0xff}), r.reject(2, nil, nil)
 		require.NoError(t, r.d.DB.Create(&models.Gap{ID: statusID, Channel: "c", Topic: "orders", FoundAt: inboxtest.Noon}).Error)
 		require.NoError(t, r.d.DB.Create(&models.Lock{Name: "cleanup", OwnerID: statusID, ExpiresAt: inboxtest.Noon}).Error)
-		require.NoError(t, r.d.DB.Create(&models.Worker{ID: workerID, Host: "h", HandlerKeys: `["a"]`, StartedAt: inboxtest.Noon,
+		require.NoError(t, r.d.DB.Create(&models.Worker{ID: workerID, Host: "h", HandlerKeys: `{"a":"c"}`, StartedAt: inboxtest.Noon,
 			HeartbeatAt: time.Now(), Health: `[{"code":"open_circuit","state":"degraded","handler_key":"a","detail":"d"}]`}).Error)
 		status := func(id string) string { return r.status(id).ID }
 		for _, args := range [][]string{

@@ -30,7 +30,7 @@ func TestNoCommandShowsCardNumbersOrCredentials(t *testing.T) {
 		rejected := r.reject(1, []byte(card), m.Content)
 		inboxtest.Exec(t, r.d.DB, "UPDATE inbox_rejected_messages SET reason = ?, headers = ?", "no card "+card,
 			properties.SerializeHeaders(headers))
-		require.NoError(t, r.d.DB.Create(&models.Worker{ID: "0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11", HandlerKeys: "[]",
+		require.NoError(t, r.d.DB.Create(&models.Worker{ID: "0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11", HandlerKeys: "{}",
 			Health:    `[{"code":"consumer","state":"degraded","detail":"handler: card ` + card + `"}]`,
 			StartedAt: inboxtest.Noon, HeartbeatAt: inboxtest.Noon}).Error)
 

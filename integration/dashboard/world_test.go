@@ -189,7 +189,7 @@ func (w *world) furnish() {
 		FromOffset: 10233, ToOffset: 10871,
 		Reason:  "offset out of range: records were removed by retention before they were read",
 		FoundAt: w.clock.Now().Add(-3 * time.Hour)}).Error)
-	keys, err := json.Marshal([]string{mail, ship, invoice, search})
+	keys, err := json.Marshal(map[string]string{mail: "shop", ship: "shop", invoice: "shop", search: "shop"})
 	require.NoError(w.t, err)
 	now := w.clock.Now()
 	past := now.Add(-26 * time.Hour)
