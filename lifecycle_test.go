@@ -46,7 +46,8 @@ func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
 					inboxtest.Eventually(t, func() bool { return newest().ID != before }, "the worker registered")
 				}
 				require.NoError(t, ib.Stop(ctx))
-				require.Zero(t, pool.Stats().InUse, "connections in use after a stop")
+				// database/sql ends a transaction whose context was cancelled in a goroutine of its own.
+				inboxtest.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, "no connection is in use after a stop")
 				if settle {
 					require.NotNil(t, newest().StoppedAt, "the worker stored that it stopped")
 				}
