@@ -14,7 +14,6 @@ func All() []trial.Group {
 		Kafka(),
 		Big(),
 		Waiting(),
-		Recovery(),
 		Xmin(),
 		Cleanup(),
 		Operations(),
