@@ -305,7 +305,7 @@ func TestStoreOfMarkersNeverReadsAReplica(t *testing.T) {
 		require.NoError(t, s.Check(t.Context()))
 		run := func(ctx context.Context, id string) (duplicate bool) {
 			key := idempotent.Key{MessageID: id, HandlerKey: "h"}
-			duplicate, err := s.Run(ctx, idempotent.Run{Key: key, MessageType: "t", Retention: time.Hour},
+			duplicate, err := s.Run(ctx, idempotent.Run{Key: key, MessageType: "t", Retention: time.Millisecond},
 				func(ctx context.Context) error {
 					return write(handler.DB(ctx), inboxtest.Bytes{Metadata: handler.Metadata{ID: id, HandlerKey: "h"}})
 				})
