@@ -141,7 +141,7 @@ func split(n int, keys []string) []int {
 // reconcile releases claims that this worker holds in the database but does not run: the response
 // of the claim, or of the accept, was lost. It runs only after such a loss, once the lost statement's
 // timeout is over. It never runs during a claim of this worker or while an accept may still bring
-// claims: a claim whose response is on its way would look like a lost one.
+// claims: a claim whose response is still to come would look like a lost one.
 //
 // It begins with the front of each handler key and goes on to the end of all keys. Between parts of
 // that walk the worker claims: a claim that it makes meanwhile is one that it holds.
@@ -234,7 +234,7 @@ func (c *claimer) noteLostResponse() {
 func (c *claimer) lostResponse() bool { return !c.reconcileAt.IsZero() }
 
 // releaseAll releases whatever the worker has claimed and does not hold, at the end of a stop. The
-// worker can claim nothing afterwards, so that no statement that is still on its way leaves a claim
+// worker can claim nothing afterwards, so that no statement that is still running leaves a claim
 // behind. It tries until ctx ends.
 func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
 	for {
