@@ -115,5 +115,6 @@ func TestLaneVerdictFindsWhatIsMissingDoubledOrOutOfOrder(t *testing.T) {
 	insert("plain", 1, 2, 3, 2)
 	verdict, err = workload.ReadLanes(t.Context(), r.db, 4)
 	require.NoError(t, err)
-	require.Equal(t, workload.LaneVerdict{Lanes: 1, Steps: 3, Missing: 3, OutOfOrder: 2, Doubled: 1, Reruns: 1}, verdict)
+	require.Equal(t, workload.LaneVerdict{Lanes: 1, Steps: 3, Missing: 3, OutOfOrder: 2, TxOutOfOrder: 1, Doubled: 1,
+		Reruns: 1}, verdict)
 }

@@ -52,6 +52,7 @@ func newRigOn(t *testing.T, postgres *servers.Postgres) *rig {
 	r := &rig{t: t, settings: workload.Quick(server.String()), db: openSQL(t, server.String()), ledger: &workload.Ledger{}}
 	require.NoError(t, workload.CreateTables(t.Context(), r.db))
 	require.NoError(t, r.newInbox(r.settings.DSN).Migrate(t.Context()))
+	require.NoError(t, workload.KeepDeleted(t.Context(), r.db))
 	return r
 }
 

@@ -19,7 +19,7 @@ type server interface {
 
 // tracks returns all disturbances. Workers, database and brokers are disturbed concurrently. Only
 // one broker is disturbed at a time, because the other has to take over.
-func (w *world) tracks(f *fleet) []track {
+func (w *world) tracks(f *fleet, l *load) []track {
 	const down = 3 * time.Second
 	frozen := w.settings.SessionTimeout + 2*time.Second // longer than the workers' session
 	kafka := []cell{{"coordinator_moved", w.moveCoordinator, down}, {"kafka_answers_cut", w.cutKafka, 4 * time.Second},
@@ -36,6 +36,7 @@ func (w *world) tracks(f *fleet) []track {
 	return []track{
 		{name: "workers", pause: 8 * time.Second, cells: []cell{
 			{"worker_killed", f.killOne, 0}, {"worker_frozen", f.freezeOne, frozen}, {"worker_terminated", f.terminateOne, 0},
+			{"replicas_down", func(lasts time.Duration) bool { return f.killAll(lasts, l) }, replicasDown},
 		}},
 		{name: "PostgreSQL", pause: 6 * time.Second, cells: []cell{
 			{"postgres_slow", w.slowPostgres, 8 * time.Second},
@@ -195,10 +196,27 @@ func (f *fleet) freezeOne(lasts time.Duration) bool {
 	return true
 }
 
+// killAll kills all replicas and keeps them down for a time, in which records come again that the inbox has accepted
+// (contract 6.5).
+func (f *fleet) killAll(lasts time.Duration, l *load) bool {
+	f.joining.Lock()
+	defer f.joining.Unlock()
+	killed := 0
+	for range f.replicas {
+		if f.killOne(0) {
+			killed++
+		}
+	}
+	f.world.logf("%d replicas stay down for %.1fs, %d records come again", killed, lasts.Seconds(), l.repeat())
+	pause(context.Background(), lasts)
+	f.world.logf("replicas may start again")
+	return killed > 0
+}
+
 // disturb applies do to the next worker in turn.
 func (f *fleet) disturb(what string, ends bool, do func(*workload.Worker) error) bool {
 	f.turn++
-	s := f.slots[f.turn%len(f.slots)]
+	s := f.slots[f.turn%f.replicas]
 	done, err := s.with(ends, do)
 	if err != nil {
 		f.failures.Add(1)
@@ -219,7 +237,9 @@ func (f *fleet) storm(time.Duration) bool {
 	f.world.logf("a further worker joins and leaves, %d rebalances in a row", changes)
 	made := 0
 	for try := 0; made < changes && try < 2*changes; try++ {
+		f.joining.RLock()
 		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
+		f.joining.RUnlock()
 		if err != nil { // the database is down
 			pause(context.Background(), time.Second)
 			continue

@@ -11,12 +11,14 @@ import (
 	"github.com/gorm-inbox/inbox/integration/endtoend/workload"
 )
 
-// fleet keeps a number of workers running. It replaces a worker that has ended, like a cluster.
+// fleet keeps replicas and a cleaner running. It replaces a worker that has ended, like a cluster.
 type fleet struct {
-	world  *world
-	slots  []*slot
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
+	world    *world
+	slots    []*slot // the replicas, and last the cleaner
+	replicas int
+	cancel   context.CancelFunc
+	ended    sync.WaitGroup
+	joining  sync.RWMutex // locked while no replica may start
 
 	turn     int          // the next worker to disturb; used only by the workers' track
 	failures atomic.Int64 // workers that ended unasked, raced, panicked or did not stop gracefully
@@ -25,7 +27,8 @@ type fleet struct {
 
 // slot holds one worker and later its replacements.
 type slot struct {
-	number int
+	number  int
+	cleaner bool
 
 	mu     sync.Mutex
 	worker *workload.Worker // nil while there is none
@@ -40,9 +43,9 @@ const stopPatience = 40 * time.Second
 
 func newFleet(w *world, workers int) *fleet {
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &fleet{world: w, cancel: cancel}
-	for i := range workers {
-		s := &slot{number: i + 1}
+	f := &fleet{world: w, replicas: workers, cancel: cancel}
+	for i := range workers + 1 {
+		s := &slot{number: i + 1, cleaner: i == workers}
 		f.slots = append(f.slots, s)
 		f.ended.Go(func() { f.keep(ctx, s) })
 	}
@@ -53,14 +56,11 @@ func newFleet(w *world, workers int) *fleet {
 // tries again.
 func (f *fleet) keep(ctx context.Context, s *slot) {
 	for ctx.Err() == nil {
-		worker, err := workload.StartWorker(f.world.settings, f.world.dir)
+		worker, err := f.start(s)
 		if err != nil {
 			pause(ctx, restartPause)
 			continue
 		}
-		s.mu.Lock()
-		s.worker, s.asked = worker, false
-		s.mu.Unlock()
 		for worker.Running() && pause(ctx, 50*time.Millisecond) {
 			f.peak(worker)
 		}
@@ -70,6 +70,25 @@ func (f *fleet) keep(ctx context.Context, s *slot) {
 		f.examine(s)
 		pause(ctx, restartPause)
 	}
+}
+
+// start starts a worker in a slot. A replica waits while all are to be down.
+func (f *fleet) start(s *slot) (*workload.Worker, error) {
+	settings := f.world.settings
+	if settings.CleansOnly = s.cleaner; s.cleaner {
+		settings.Brokers = nil
+	} else {
+		f.joining.RLock()
+		defer f.joining.RUnlock()
+	}
+	worker, err := workload.StartWorker(settings, f.world.dir)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.worker, s.asked = worker, false
+	return worker, nil
 }
 
 // examine checks how a worker ended and takes it out of its slot.

@@ -30,8 +30,9 @@ func (w *world) reportProgress(ctx context.Context) {
 			w.logf("ledger: produced %d, committed %d of %d, the database is away", w.ledger.Count(), committed, length)
 			continue
 		}
-		w.logf("ledger: produced %d, accepted %d, completed %d, poisoned %d, pending %d, processing %d, rejected %d, committed %d of %d",
-			w.ledger.Count(), p.Messages, p.Completed, p.Poisoned, p.Pending, p.Processing, p.Rejected, committed, length)
+		w.logf("ledger: produced %d, accepted %d, completed %d, poisoned %d, pending %d, processing %d, rejected %d, "+
+			"deleted %d, committed %d of %d", w.ledger.Count(), p.Messages, p.Completed, p.Poisoned, p.Pending, p.Processing,
+			p.Rejected, p.Deleted, committed, length)
 	}
 }
 
@@ -44,21 +45,32 @@ func (w *world) settle(l *load) error {
 	flushed := l.feed.Flush(ctx)
 	for {
 		p, err := workload.ReadProgress(ctx, w.db)
+		lanes, laneErr := workload.ReadLanes(ctx, w.db, l.stepped())
+		err = errors.Join(err, laneErr)
 		committed, length := w.offsets.Committed()
-		if err == nil && w.ledger.Settled(p) && committed == length {
+		if err == nil && w.ledger.Settled(p) && lanes.Missing == 0 && committed == length {
 			return flushed
 		}
 		if !pause(ctx, 200*time.Millisecond) {
-			return errors.Join(flushed, fmt.Errorf("%w: %+v, committed %d of %d", errUnsettled, p, committed, length), err)
+			return errors.Join(flushed, err, fmt.Errorf("%w: %+v, %+v, committed %d of %d", errUnsettled, p, lanes, committed,
+				length))
 		}
 	}
 }
 
 // judge prints the final figures and reports whether every promise was kept.
-func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whole bool, err error) {
+func (w *world) judge(began time.Time, f *fleet, l *load, m *matrix, stopped error) (whole bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	v, err := w.ledger.Verdict(ctx, w.db)
+	if err != nil {
+		return false, err
+	}
+	lanes, err := workload.ReadLanes(ctx, w.db, l.stepped())
+	if err != nil {
+		return false, err
+	}
+	p, err := workload.ReadProgress(ctx, w.db)
 	if err != nil {
 		return false, err
 	}
@@ -91,7 +103,9 @@ func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whol
 		{"produced", v.Produced}, {"accepted", v.Accepted}, {"completed", v.Completed}, {"poisoned", v.Poisoned},
 		{"pending", v.Pending},
 		{"reruns", v.Reruns}, {"missing", v.Missing}, {"skipped", skipped}, {"doubled", v.Doubled},
-		{"misjudged", v.Misjudged}, {"unknown", v.Unknown},
+		{"misjudged", v.Misjudged}, {"unknown", v.Unknown}, {"deleted", p.Deleted},
+		{"steps", lanes.Steps}, {"steps_missing", lanes.Missing}, {"steps_misordered", lanes.TxOutOfOrder},
+		{"steps_doubled", lanes.Doubled},
 		{"offset_samples", offsets.Samples}, {"committed_backwards", offsets.Backwards},
 		{"committed_past_unstored", offsets.PastUnstored},
 		{"uncommitted", length - committed}, {"worker_failures", f.failures.Load()},
@@ -104,7 +118,10 @@ func (w *world) judge(began time.Time, f *fleet, m *matrix, stopped error) (whol
 	if len(missed) > 0 {
 		w.logf("never happened: %s", strings.Join(missed, ", "))
 	}
+	if p.Deleted == 0 {
+		w.logf("cleanup deleted nothing")
+	}
 	return !v.Broken() && len(missed) == 0 && skipped == 0 && offsets.Backwards == 0 && offsets.PastUnstored == 0 &&
-		offsets.Samples > 0 &&
+		lanes.Missing+lanes.TxOutOfOrder+lanes.Doubled == 0 && p.Deleted > 0 && offsets.Samples > 0 &&
 		committed == length && f.failures.Load() == 0, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/gorm-inbox/inbox"
@@ -21,8 +22,25 @@ type load struct {
 	inbox  *inbox.Inbox
 	done   func() error
 	number int
+	steps  [lanes]int // how many steps of each lane were produced
 	direct chan []handler.RawMessage
+
+	mu     sync.Mutex
+	recent []produced // the last that went to Kafka
 }
+
+// produced is a job with its message ID.
+type produced struct {
+	id  string
+	job workload.Job
+}
+
+const (
+	// lanes is the number of lanes of the ordered handlers, which get a step in every second burst.
+	lanes = 5
+	// repeated is how many of the last records come again while all replicas are down.
+	repeated = 300
+)
 
 // loadInterval is the time between two bursts.
 const loadInterval = 100 * time.Millisecond
@@ -76,9 +94,13 @@ func (l *load) run(ctx context.Context) {
 				copies = 2
 			}
 			l.feed.Produce(ctx, id, job, copies)
+			l.remember(id, job)
 		}
 		if l.random.IntN(20) == 0 {
 			l.feed.ProduceBad(ctx)
+		}
+		if len(l.direct) < directBacklog && l.random.IntN(2) == 0 {
+			direct = append(direct, l.step())
 		}
 		if len(direct) > 0 {
 			l.direct <- direct
@@ -86,6 +108,43 @@ func (l *load) run(ctx context.Context) {
 	}
 	close(l.direct)
 	<-accepted
+}
+
+// step returns the next message of one of the lanes.
+func (l *load) step() handler.RawMessage {
+	lane := l.random.IntN(lanes)
+	l.steps[lane]++
+	step := workload.Step{Lane: fmt.Sprintf("lane-%d", lane), N: l.steps[lane]}
+	if l.random.IntN(20) == 0 {
+		step.Fails = 1
+	}
+	return step.Message()
+}
+
+// stepped returns how many steps were produced. Call it after run.
+func (l *load) stepped() (n int) {
+	for _, steps := range l.steps {
+		n += steps
+	}
+	return n
+}
+
+func (l *load) remember(id string, job workload.Job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.recent = append(l.recent, produced{id, job}); len(l.recent) > repeated {
+		l.recent = l.recent[1:]
+	}
+}
+
+// repeat produces the last records once more, and returns how many.
+func (l *load) repeat() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.recent {
+		l.feed.Repeat(context.Background(), p.id, p.job)
+	}
+	return len(l.recent)
 }
 
 func (l *load) next() (string, workload.Job) {
@@ -108,7 +167,9 @@ func (l *load) next() (string, workload.Job) {
 // accept retries until the database has accepted the messages.
 func (l *load) accept(messages []handler.RawMessage) {
 	for _, m := range messages {
-		l.world.ledger.Produced(m.ID)
+		if m.Type == workload.JobType { // steps have numbers
+			l.world.ledger.Produced(m.ID)
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()

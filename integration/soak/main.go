@@ -1,8 +1,9 @@
-// Command soak runs workers on a real PostgreSQL and a real Kafka of two brokers under load for
-// some minutes, and disturbs all three. A schedule inflicts every kind of disturbance once, which
-// takes about three minutes. After that they are chosen at random. At the end it checks the ledger:
-// is anything missing or doubled, and did a committed offset move back or pass a record that was
-// not stored?
+// Command soak runs consumer replicas and a process that only cleans, with a short Retention, on a
+// real PostgreSQL and a real Kafka of two brokers under load for some minutes, and disturbs all three.
+// A schedule inflicts every kind of disturbance once, which takes about three minutes. After that they
+// are chosen at random. At the end it checks the ledger, which keeps what cleanup deletes: is anything
+// missing, doubled or out of order, and did a committed offset move back or pass a record that was not
+// stored?
 //
 //	go run ./soak -minutes 5 -seed 7
 //
@@ -31,7 +32,7 @@ func main() {
 	minutes := flag.Float64("minutes", 5, "how long to disturb")
 	seed := flag.Uint64("seed", 1, "decides what happens")
 	rate := flag.Int("rate", 150, "messages per second")
-	workers := flag.Int("workers", 3, "worker processes")
+	workers := flag.Int("workers", 2, "consumer replicas")
 	flag.Parse()
 	if *minutes <= 0 || *rate < 10 || *workers < 1 || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "soak: minutes must be positive, rate 10 or more, workers 1 or more; no further arguments")
@@ -78,7 +79,7 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	var loading, reporting sync.WaitGroup
 	loading.Go(func() { l.run(load) })
 	reporting.Go(func() { w.reportProgress(report) })
-	tracks := w.tracks(fleet)
+	tracks := w.tracks(fleet, l)
 	matrix := newMatrix(tracks)
 	matrix.disturb(timed, schedule, seed, tracks) // returns after all servers are up again
 	endLoad()
@@ -88,6 +89,6 @@ func run(ctx context.Context, lasts time.Duration, seed uint64, rate, workers in
 	endReport()
 	reporting.Wait()
 	stopped := fleet.stop()
-	whole, err = w.judge(began, fleet, matrix, stopped)
+	whole, err = w.judge(began, fleet, l, matrix, stopped)
 	return whole && unsettled == nil, errors.Join(unsettled, err)
 }

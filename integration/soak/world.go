@@ -39,6 +39,12 @@ const (
 	topic      = "jobs"
 	group      = "soak"
 	partitions = 6
+
+	// retention is longer than a producer or an accept may repeat itself across an outage. Such duplicates run again
+	// once the first has been deleted.
+	retention = 25 * time.Second
+	// replicasDown is how long all replicas are down, so that what they have not read is older than Retention.
+	replicasDown = retention + 5*time.Second
 )
 
 func newWorld(ctx context.Context, seed uint64) (*world, error) {
@@ -73,11 +79,15 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.settings = workload.Quick(w.database.DSN())
+	w.settings.Retention, w.settings.Generation = retention, workload.Original
 	ib, closeInbox, err := w.inbox() // without a Kafka channel, so it is never started
 	if err != nil {
 		return err
 	}
 	if err = errors.Join(ib.Migrate(ctx), closeInbox()); err != nil {
+		return err
+	}
+	if err = workload.KeepDeleted(ctx, w.db); err != nil {
 		return err
 	}
 	w.settings.Brokers, w.settings.Topic, w.settings.Group = w.cluster.Brokers(), topic, group

@@ -48,10 +48,17 @@ func NewFeed(brokers []string, topic string, ledger *Ledger) (*Feed, error) {
 func (f *Feed) Produce(ctx context.Context, id string, job Job, copies int) {
 	var once sync.Once
 	for range copies {
-		record := &kgo.Record{Key: []byte(id), Value: job.Content(),
-			Headers: []kgo.RecordHeader{{Key: idHeader, Value: []byte(id)}}}
-		f.client.Produce(context.WithoutCancel(ctx), record, f.note(func() { once.Do(func() { f.ledger.Produced(id) }) }))
+		f.produce(ctx, id, job, func() { once.Do(func() { f.ledger.Produced(id) }) })
 	}
+}
+
+// Repeat produces a job again, which its producer has got an acknowledgement for and the ledger knows.
+func (f *Feed) Repeat(ctx context.Context, id string, job Job) { f.produce(ctx, id, job, func() {}) }
+
+func (f *Feed) produce(ctx context.Context, id string, job Job, acknowledged func()) {
+	record := &kgo.Record{Key: []byte(id), Value: job.Content(),
+		Headers: []kgo.RecordHeader{{Key: idHeader, Value: []byte(id)}}}
+	f.client.Produce(context.WithoutCancel(ctx), record, f.note(acknowledged))
 }
 
 // ProduceBad sends a record without a message ID.

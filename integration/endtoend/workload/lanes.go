@@ -109,6 +109,9 @@ type LaneVerdict struct {
 	// Missing counts steps without a row. OutOfOrder counts rows that come after a later step of
 	// their lane. Doubled counts second rows of the transactional handler.
 	Missing, OutOfOrder, Doubled int
+	// TxOutOfOrder counts those rows that are out of order whose handler is transactional. A plain handler's row can be
+	// when its worker was frozen longer than its timeout.
+	TxOutOfOrder int
 	// Reruns counts second rows of the plain handler, which are allowed directly after the first.
 	Reruns int
 }
@@ -122,6 +125,7 @@ WITH followed AS (
 SELECT count(DISTINCT lane), count(DISTINCT (lane, n)),
 	2 * $1 - count(DISTINCT (handler, lane, n)),
 	count(*) FILTER (WHERE n <> COALESCE(before, 0) + 1 AND n <> COALESCE(before, 0)),
+	count(*) FILTER (WHERE handler = 'tx' AND n <> COALESCE(before, 0) + 1 AND n <> COALESCE(before, 0)),
 	count(*) FILTER (WHERE handler = 'tx') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'tx'),
 	count(*) FILTER (WHERE handler = 'plain') - count(DISTINCT (lane, n)) FILTER (WHERE handler = 'plain')
 FROM followed`
@@ -129,8 +133,8 @@ FROM followed`
 // ReadLanes checks the rows, given how many steps were produced.
 func ReadLanes(ctx context.Context, db *sql.DB, produced int) (LaneVerdict, error) {
 	var v LaneVerdict
-	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder, &v.Doubled,
-		&v.Reruns)
+	err := db.QueryRowContext(ctx, laneQuery, produced).Scan(&v.Lanes, &v.Steps, &v.Missing, &v.OutOfOrder,
+		&v.TxOutOfOrder, &v.Doubled, &v.Reruns)
 	if err != nil {
 		return v, fmt.Errorf("read lanes: %w", err)
 	}

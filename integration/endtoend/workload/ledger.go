@@ -46,22 +46,24 @@ func (l *Ledger) snapshot() (ids []string, bad int) {
 // Progress is how far the inbox has come, as counts of rows.
 type Progress struct {
 	Messages, Completed, Poisoned, Pending, Processing, Rejected int
+	// Deleted counts messages that cleanup has deleted. The other counts include them and their statuses.
+	Deleted int
 }
 
 // Ended returns how many statuses and records are finished.
 func (p Progress) Ended() int { return p.Completed + p.Poisoned + p.Rejected }
 
 const progressQuery = `
-SELECT (SELECT count(*) FROM inbox_messages), count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
+SELECT (SELECT count(*) FROM job_messages), count(*) FILTER (WHERE completed_at IS NOT NULL), count(*) FILTER (WHERE is_poisoned),
 	count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned), count(*) FILTER (WHERE processing_started_at IS NOT NULL),
-	(SELECT count(*) FROM inbox_rejected_messages)
-FROM inbox_handler_statuses`
+	(SELECT count(*) FROM inbox_rejected_messages), (SELECT count(*) FROM deleted_messages)
+FROM job_statuses`
 
 // ReadProgress reads the progress from the database.
 func ReadProgress(ctx context.Context, db *sql.DB) (Progress, error) {
 	var p Progress
 	err := db.QueryRowContext(ctx, progressQuery).Scan(&p.Messages, &p.Completed, &p.Poisoned, &p.Pending, &p.Processing,
-		&p.Rejected)
+		&p.Rejected, &p.Deleted)
 	if err != nil {
 		return p, fmt.Errorf("read progress: %w", err)
 	}
@@ -110,7 +112,7 @@ status AS (
 		count(*) FILTER (WHERE completed_at IS NULL AND NOT is_poisoned) AS pending,
 		bool_or(handler_key = 'record-effect' AND completed_at IS NOT NULL) AS effect_completed,
 		bool_or(handler_key = 'log-run' AND completed_at IS NOT NULL) AS run_completed
-	FROM inbox_handler_statuses GROUP BY message_id
+	FROM job_statuses GROUP BY message_id
 ), effect AS (SELECT message_id, count(*) AS n FROM effects GROUP BY message_id),
 run AS (
 	SELECT message_id, count(*) FILTER (WHERE step = 'began') AS began, count(*) FILTER (WHERE step = 'failed') AS failed,
@@ -121,7 +123,7 @@ run AS (
 		COALESCE(s.n, 0) AS statuses, COALESCE(s.completed, 0) AS completed, COALESCE(s.poisoned, 0) AS poisoned, COALESCE(s.pending, 0) AS pending,
 		COALESCE(s.effect_completed, false) AS effect_completed, COALESCE(s.run_completed, false) AS run_completed,
 		COALESCE(e.n, 0) AS effects, COALESCE(r.done, 0) AS done, COALESCE(r.began, 0) AS began, COALESCE(r.failed, 0) AS failed
-	FROM produced p FULL JOIN inbox_messages m ON m.id = p.id
+	FROM produced p FULL JOIN job_messages m ON m.id = p.id
 	LEFT JOIN status s ON s.message_id = COALESCE(m.id, p.id)
 	LEFT JOIN effect e ON e.message_id = COALESCE(m.id, p.id)
 	LEFT JOIN run r ON r.message_id = COALESCE(m.id, p.id)
@@ -156,13 +158,13 @@ func (l *Ledger) Suspects(ctx context.Context, db *sql.DB) ([]string, error) {
 	rows, err := db.QueryContext(ctx, `
 SELECT concat_ws(' ', p.id, 'stored=' || (m.id IS NOT NULL), (SELECT string_agg(concat_ws(' ', s.handler_key, 'completed=' || (s.completed_at IS NOT NULL),
 		'poisoned=' || s.is_poisoned, 'errors=' || s.error_count, 'abandoned=' || s.abandoned_count, 'version=' || s.version,
-		'processing=' || (s.processing_started_at IS NOT NULL), 'last_error=' || left(s.last_error, 200)), '; ') FROM inbox_handler_statuses s WHERE s.message_id = p.id),
+		'processing=' || (s.processing_started_at IS NOT NULL), 'last_error=' || left(s.last_error, 200)), '; ') FROM job_statuses s WHERE s.message_id = p.id),
 	'effects=' || (SELECT count(*) FROM effects e WHERE e.message_id = p.id),
 	'runs=' || (SELECT string_agg(r.step || '/' || r.pid, ',' ORDER BY r.at) FROM runs r WHERE r.message_id = p.id))
-FROM unnest($1::text[]) AS p(id) LEFT JOIN inbox_messages m ON m.id = p.id
+FROM unnest($1::text[]) AS p(id) LEFT JOIN job_messages m ON m.id = p.id
 WHERE m.id IS NULL OR (SELECT count(*) FROM effects e WHERE e.message_id = p.id) <> 1
 	OR NOT EXISTS (SELECT FROM runs r WHERE r.message_id = p.id AND r.step = 'done')
-	OR EXISTS (SELECT FROM inbox_handler_statuses s WHERE s.message_id = p.id AND s.completed_at IS NULL)
+	OR EXISTS (SELECT FROM job_statuses s WHERE s.message_id = p.id AND s.completed_at IS NULL)
 LIMIT 20`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read suspects: %w", err)

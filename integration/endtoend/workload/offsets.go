@@ -153,7 +153,7 @@ func (o *Offsets) ask(ctx context.Context) (offsets map[int]int64, at time.Time,
 
 const storedQuery = `
 SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
-WHERE u.id <> '' AND NOT EXISTS (SELECT FROM inbox_messages m WHERE m.id = u.id AND m.received_at <= $2)
+WHERE u.id <> '' AND NOT EXISTS (SELECT FROM all_messages m WHERE m.id = u.id AND m.received_at <= $2)
 UNION ALL
 SELECT u.position - 1 FROM unnest($1::text[]) WITH ORDINALITY AS u(id, position)
 WHERE u.id = '' AND NOT EXISTS (SELECT FROM inbox_rejected_messages r

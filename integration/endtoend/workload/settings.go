@@ -27,9 +27,13 @@ type Settings struct {
 	Topic   string
 	Group   string
 
-	// Generation, if not zero, declares the ordered handlers of that version of the program instead
-	// of the jobs' handlers.
+	// Generation, if not zero, declares the ordered handlers of that version of the program beside the
+	// jobs' handlers.
 	Generation Generation
+	// Retention, if not zero, makes every worker delete what is older, each second.
+	Retention time.Duration
+	// CleansOnly makes the worker call Cleanup each second and do nothing else.
+	CleansOnly bool
 	// Mode is the inbox's processing mode. Empty means the database's default.
 	Mode processor.Mode
 	// ClockOffset is how far this worker's own clock is ahead.
@@ -75,13 +79,16 @@ const maxRetryDelay = 200 * time.Millisecond
 // pollingInterval is how soon a worker finds what another process accepted.
 const pollingInterval = 100 * time.Millisecond
 
+// cleanupInterval is the time between cleanups of a worker with Retention.
+const cleanupInterval = time.Second
+
 // Options returns the inbox's options for these settings. MaxRetries is high because handlers fail
 // whenever their database is down.
 func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 	channel := []inbox.ChannelOption{inbox.On(JobType, inbox.Tx(EffectKey, h.RecordEffect, s.retries()...),
 		inbox.Func(RunKey, h.LogRun, s.retries()...))}
 	if s.Generation != 0 {
-		channel = []inbox.ChannelOption{s.laneOptions(h)}
+		channel = append(channel, s.laneOptions(h))
 	}
 	if len(s.Brokers) > 0 {
 		channel = append(channel, inbox.Kafka(s.consumer()))
@@ -99,6 +106,8 @@ func (s Settings) Options(h *Handlers, log *zap.Logger) []inbox.Option {
 			o.Processor.WorkerTimeout = s.WorkerTimeout
 			o.Processor.StatementTimeout = s.StatementTimeout
 			o.Processor.StopBudget = s.StopBudget
+			o.Cleanup.Retention = s.Retention
+			o.Cleanup.CleanupInterval = cleanupInterval
 			o.Clock = clock.Offset(s.ClockOffset)
 		}), inbox.Channel(Channel, channel...),
 	}

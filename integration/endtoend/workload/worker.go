@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver
 	"go.uber.org/fx"
@@ -48,7 +51,11 @@ func MainIfWorker() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(exitOrphaned)
 	}()
-	if err := work(app(s)); err != nil {
+	run := func() error { return work(app(s)) }
+	if s.CleansOnly {
+		run = s.clean
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(exitFailed)
 	}
@@ -69,6 +76,31 @@ func work(app *fx.App) error {
 		return fmt.Errorf("stop: %w", err)
 	}
 	return nil
+}
+
+// clean cleans until the process is asked to end. A cleanup that fails because a server is down is repeated.
+func (s Settings) clean() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	db, err := Open(s.DSN)
+	if err != nil {
+		return err
+	}
+	ib, err := inbox.New(InboxName, db, s.Options(&Handlers{}, zap.NewNop())...)
+	if err != nil {
+		return err
+	}
+	fmt.Println(readyLine)
+	for {
+		if _, err := ib.Cleanup(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "cleanup:", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(cleanupInterval):
+		}
+	}
 }
 
 // app is an application as a user would write it.
