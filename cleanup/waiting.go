@@ -22,6 +22,9 @@ type WaitingError struct {
 	// partitions are not known.
 	Topic     string
 	Partition int
+	// Undeclared is for how long workers have run without declaring the partition. If it was removed, forgetting its
+	// topic ends the waiting at once.
+	Undeclared time.Duration
 	// CaughtUpAt is a moment, by the database's clock, up to which the partition is read. It is zero if
 	// the partition has never been read to its end; nothing is deleted then.
 	CaughtUpAt time.Time
@@ -29,6 +32,14 @@ type WaitingError struct {
 
 // Error names channel, group and partition.
 func (e *WaitingError) Error() string {
+	if e.Undeclared == 0 {
+		return e.position()
+	}
+	return fmt.Sprintf("%s; workers have run for %s without declaring it: \"inboxctl forget-topic\" ends the waiting",
+		e.position(), e.Undeclared)
+}
+
+func (e *WaitingError) position() string {
 	place := fmt.Sprintf("waiting for channel %q in group %q: ", e.Channel, e.GroupID)
 	switch {
 	case !e.CaughtUpAt.IsZero() && e.Partition < 0:
@@ -45,7 +56,8 @@ func (e *WaitingError) Error() string {
 
 // waitingFor describes the partition that is furthest behind.
 func waitingFor(p models.Partition) *WaitingError {
-	e := &WaitingError{Channel: p.Channel, GroupID: p.GroupID, Topic: p.Topic, Partition: int(p.Partition)}
+	e := &WaitingError{Channel: p.Channel, GroupID: p.GroupID, Topic: p.Topic, Partition: int(p.Partition),
+		Undeclared: time.Duration(p.UndeclaredFor) * time.Second}
 	if p.CaughtUpAt != nil {
 		e.CaughtUpAt = *p.CaughtUpAt
 	}

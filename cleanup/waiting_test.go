@@ -145,6 +145,9 @@ func TestRemovedConsumerIsForgottenAfterSevenDaysOfWork(t *testing.T) {
 			record(t, d, clock.Now())
 			clock.Advance(20 * time.Minute)
 		}
+		inboxtest.Exec(t, d.DB, `UPDATE inbox_partitions SET caught_up_at = NULL`)
+		_, err := c.Clean(t.Context())
+		require.ErrorContains(t, err, `without declaring it: "inboxctl forget-topic" ends the waiting`)
 		record(t, d, clock.Now())
 		require.False(t, kept())
 		require.Equal(t, 1, logs.FilterMessageSnippet("no worker has declared").Len())

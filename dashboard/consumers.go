@@ -21,6 +21,8 @@ type consumersBody struct {
 	// Halted are the halted partitions, in the order of the consumers.
 	Halted    []haltedPartition
 	Consumers []consumerView
+	// Topics are what the topics of all channels have caught up to, the one furthest behind first.
+	Topics []ops.TopicProgress
 }
 
 type haltedPartition struct {
@@ -41,7 +43,11 @@ func (q *request) consumers() error {
 	if err != nil {
 		return err
 	}
-	var b consumersBody
+	topics, err := q.d.ops.Progress(q.r.Context())
+	if err != nil {
+		return err
+	}
+	b := consumersBody{Topics: topics}
 	shown := 0
 	for i := range consumers {
 		c := &consumers[i]
@@ -116,6 +122,26 @@ func (q *request) skipRecord() error { return q.requestAt("skip-requested", q.d.
 
 func (q *request) resumePartition() error {
 	return q.requestAt("resume-requested", q.d.ops.ResumePartition)
+}
+
+// confirmForget asks to confirm that cleanup no longer waits for a topic.
+func (q *request) confirmForget() error {
+	return q.render("confirm-forget", "Forget this topic?", "consumers", topicIn(q.query))
+}
+
+func (q *request) forgetTopic() error {
+	topic := topicIn(q.given())
+	if err := q.d.ops.ForgetTopic(q.r.Context(), q.actor(), topic); err != nil {
+		return err
+	}
+	q.log("topic-forgotten", zap.String(telemetry.FieldChannel, topic.Channel),
+		zap.String(telemetry.FieldGroup, topic.GroupID), zap.String(telemetry.FieldTopic, topic.Topic))
+	return q.redirect("./consumers?" + noticeQuery("topic-forgotten").Encode())
+}
+
+// topicIn returns the topic that an address or a form names.
+func topicIn(values url.Values) ops.TopicRef {
+	return ops.TopicRef{Channel: values.Get("channel"), GroupID: values.Get("group"), Topic: values.Get("topic")}
 }
 
 func (q *request) requestAt(done string, act func(context.Context, ops.Actor, ops.PartitionRef) error) error {

@@ -102,3 +102,38 @@ func (r *rig) requests() (all []string) {
 	}
 	return all
 }
+
+// TestTopicThatHoldsCleanupBackIsShownAndForgotten proves contract 6.5: what cleanup waits for is visible, and what was
+// removed is released by an admin.
+func TestTopicThatHoldsCleanupBackIsShownAndForgotten(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		require.NotContains(t, r.page("consumers"), "What cleanup waits for")
+		now := r.clock.Now()
+		record := func(topic string, at time.Time) {
+			require.NoError(t, inboxtest.Store(t, r.d.DB).RecordProgress(t.Context(), []models.Partition{{Channel: "c",
+				GroupID: "g", Topic: topic, CaughtUpAt: &at}}, nil, at))
+		}
+		record("removed", now.Add(-time.Hour))
+		record("orders", now)
+		const forget = "forget-topic?channel=c&amp;group=g&amp;topic="
+		page := r.as(dashboard.Operator).page("consumers")
+		require.Contains(t, page, "it is read up to what it held at 2026-01-01T11:00:00Z, and no worker has declared it")
+		require.NotContains(t, page, forget)
+		at := url.Values{"channel": {"c"}, "group": {"g"}, "topic": {"removed"}}
+		require.Equal(t, http.StatusForbidden, r.post("forget-topic", at).Status)
+
+		page = r.as(dashboard.Admin).page("consumers")
+		require.Contains(t, page, `href="./`+forget+`removed"`)
+		require.NotContains(t, page, forget+"orders")
+		require.Contains(t, r.page("forget-topic?"+at.Encode()), "Forget this topic?")
+		require.Contains(t, r.page("consumers"), forget, "asking does nothing")
+		require.Contains(t, r.follow(r.post("forget-topic", at)), "Forgotten: cleanup no longer waits")
+		require.NotContains(t, r.page("consumers"), forget)
+		require.Equal(t, http.StatusNotFound, r.post("forget-topic", at).Status)
+		at.Set("topic", "orders")
+		require.Contains(t, r.post("forget-topic", at).Body, "The topic is still declared")
+		at.Del("group")
+		require.Equal(t, http.StatusBadRequest, r.post("forget-topic", at).Status)
+		require.Equal(t, "admin@example.org forget_topic topic", actionsOf(r.audit())[len(r.audit())-1])
+	})
+}

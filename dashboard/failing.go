@@ -76,6 +76,9 @@ func problemOf(err error) *problem {
 	case errors.Is(err, ops.ErrNotSkippable):
 		return is(http.StatusConflict, "Cannot be skipped",
 			"The partition is not halted by one record, so skipping would not help or would lose records. Fix the cause, then resume it.")
+	case errors.Is(err, ops.ErrStillDeclared):
+		return is(http.StatusConflict, "The topic is still declared",
+			"Workers declare all of its partitions, or did within the last ten minutes. What holds cleanup back is to be consumed.")
 	case errors.Is(err, ops.ErrNotPaused):
 		return is(http.StatusConflict, "Pause the handler first",
 			"It is ordered. It is backfilled only while it is paused, so that its messages keep their order.")

@@ -57,6 +57,8 @@ func routes() []route {
 		{post, "replay", Admin, (*request).replay},
 		{get, "backfill", Admin, (*request).confirmBackfill},
 		{post, "backfill", Admin, (*request).startBackfill},
+		{get, "forget-topic", Admin, (*request).confirmForget},
+		{post, "forget-topic", Admin, (*request).forgetTopic},
 		{get, "cleanup", Admin, (*request).confirmCleanup},
 		{post, "cleanup", Admin, (*request).startCleanup},
 

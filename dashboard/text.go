@@ -265,6 +265,7 @@ var noticeTexts = map[string]notice{
 	"resumed":          {Text: "Resumed: workers claim again within a heartbeat."},
 	"resume-requested": {Text: "Requested: the consumer resumes the partition within seconds."},
 	"skip-requested":   {Text: "Requested: the consumer keeps the record as rejected and goes on within seconds."},
+	"topic-forgotten":  {Text: "Forgotten: cleanup no longer waits for the topic."},
 	"not-paused":       {Text: "It was not paused: nothing was done."},
 	"accepted":         {Text: "Accepted: the record is now a message and no longer rejected."},
 	"ran-again":        {Text: "Run again: its handlers have processed the record, and it is no longer rejected."},

@@ -32,6 +32,27 @@ type TopicProgress struct {
 	DeclaredAt    time.Time
 	Removed       bool
 	UndeclaredFor time.Duration
+	// Obstacle is why cleanup waits for the topic: it was never read to its end, or is more than ten minutes behind. It
+	// is empty if cleanup does not wait.
+	Obstacle string
+}
+
+// obstacle returns what Obstacle documents.
+func (t *TopicProgress) obstacle(now time.Time) (why string) {
+	switch {
+	case t.Unread > 0 && t.Partitions == 0:
+		why = "its partitions are not known yet"
+	case t.Unread > 0:
+		why = fmt.Sprintf("%d of its partitions have never been read to the end", min(t.Unread, t.Partitions))
+	case now.Sub(t.CaughtUpAt) > removedAfter:
+		why = "it is read up to what it held at " + t.CaughtUpAt.Format(time.RFC3339)
+	default:
+		return ""
+	}
+	if t.Removed {
+		why += ", and no worker has declared it since " + t.DeclaredAt.Format(time.RFC3339)
+	}
+	return why
 }
 
 // TopicRef names a topic that a channel consumes in a group.
@@ -74,6 +95,7 @@ func (o *Ops) Progress(ctx context.Context) ([]TopicProgress, error) {
 		if t.Unread == 0 {
 			t.CaughtUpAt = caughtUp.Time
 		}
+		t.Obstacle = t.obstacle(now)
 		return err
 	}, mostListed)
 	if err != nil {

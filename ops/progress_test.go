@@ -46,9 +46,11 @@ func TestRemovedTopicIsListedAndForgotten(t *testing.T) {
 		topics, err := r.ops.Progress(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []ops.TopicProgress{
-			{Channel: "c", GroupID: "g", Topic: "new", Partitions: 2, Unread: 1, DeclaredAt: now},
+			{Channel: "c", GroupID: "g", Topic: "new", Partitions: 2, Unread: 1, DeclaredAt: now,
+				Obstacle: "1 of its partitions have never been read to the end"},
 			{Channel: "c", GroupID: "g", Topic: "removed", Partitions: 2, CaughtUpAt: noon.Add(-time.Hour), DeclaredAt: noon,
-				Removed: true, UndeclaredFor: 15 * time.Minute},
+				Removed: true, UndeclaredFor: 15 * time.Minute, Obstacle: "it is read up to what it held at " +
+					"2026-01-01T11:00:00Z, and no worker has declared it since 2026-01-01T12:00:00Z"},
 			{Channel: "c", GroupID: "g", Topic: "orders", Partitions: 1, CaughtUpAt: now, DeclaredAt: now},
 		}, topics)
 

@@ -26,6 +26,9 @@ those with a problem, then those with the largest lag.
   accepting  records are being accepted
   fetching   nothing waits to be accepted
 
+After them come the topics that hold cleanup back, if there are any: see "inboxctl
+progress".
+
 JSON: a list of ops.Consumer.`,
 		Example: `  inboxctl consumers
   inboxctl consumers --halted --wide`,
@@ -39,6 +42,10 @@ JSON: a list of ops.Consumer.`,
 				if halted {
 					consumers = onlyHalted(consumers)
 				}
+				topics, err := o.Progress(ctx)
+				if err != nil {
+					return err
+				}
 				return a.print(consumers, func() {
 					switch {
 					case len(consumers) > 0:
@@ -47,6 +54,9 @@ JSON: a list of ops.Consumer.`,
 						fmt.Fprintln(a.out, "No partition is halted.")
 					default:
 						fmt.Fprintln(a.out, "No consumers: no living worker has a channel with a Kafka topic.")
+					}
+					if !halted {
+						writeObstacles(a.out, topics)
 					}
 				})
 			})

@@ -97,6 +97,18 @@ func TestTablesForPeople(t *testing.T) {
 				{Channel: "payments", Host: "app-1", PID: 4711, State: "waiting", Lag: -1, Problem: "topics do not exist"},
 			}, false).write(out)
 		},
+		"progress": func(out *bytes.Buffer) {
+			topics := []ops.TopicProgress{
+				{Channel: "orders", GroupID: "shop", Topic: evil, Partitions: 6, Unread: 2,
+					Obstacle: "2 of its partitions have never been read to the end"},
+				{Channel: "orders", GroupID: "shop", Topic: "orders.v0", Partitions: 6, CaughtUpAt: before(26 * time.Hour),
+					DeclaredAt: before(25 * time.Hour), Removed: true,
+					Obstacle: "it is read up to what it held at 2025-12-31T10:00:00Z, and no worker has declared it"},
+				{Channel: "orders", GroupID: "shop", Topic: "orders.v1", Partitions: 12, CaughtUpAt: before(time.Minute)},
+			}
+			progressTable(topics).write(out)
+			writeObstacles(out, topics)
+		},
 		"locks": func(out *bytes.Buffer) {
 			leaseTable([]ops.Lease{{Name: "cleanup", OwnerID: workerID, ExpiresIn: 21 * time.Second},
 				{Name: "processor", OwnerID: workerID, ExpiresIn: -time.Hour}}).write(out)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,9 +55,33 @@ func progressTable(topics []ops.TopicProgress) *table {
 		if p.Removed {
 			note = "not declared by a worker since " + p.DeclaredAt.Format(time.RFC3339)
 		}
+		if p.Obstacle != "" {
+			note = "cleanup waits: " + p.Obstacle
+		}
 		t.add(p.Channel, p.GroupID, p.Topic, number(p.Partitions), number(p.Unread), caughtUp, note)
 	}
 	return t
+}
+
+// writeObstacles writes what cleanup waits for, and what ends that.
+func writeObstacles(out io.Writer, topics []ops.TopicProgress) {
+	var held []ops.TopicProgress
+	removed := false
+	for _, t := range topics {
+		if t.Obstacle != "" {
+			held = append(held, t)
+			removed = removed || t.Removed
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	fmt.Fprintln(out, "\nCleanup keeps what redeliveries in these topics may need:")
+	progressTable(held).write(out)
+	fmt.Fprintln(out, "It goes on once they are read.")
+	if removed {
+		fmt.Fprintln(out, "\"inboxctl forget-topic CHANNEL GROUP TOPIC\" ends the waiting for what no worker declares.")
+	}
 }
 
 func newForgetTopic(a *app) *cobra.Command {

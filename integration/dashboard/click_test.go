@@ -110,6 +110,14 @@ func (w *world) byClicking(t *testing.T, b *tab, scripts bool) {
 	b.click(`button[aria-label="Resume ` + mail + `"]`)
 	says("Resumed:")
 
+	b.click(`nav a[href="./consumers"]`)
+	says("no worker has declared it since")
+	b.click(`a[aria-label="Forget shop.orders-v1"]`)
+	says("Forget this topic?")
+	b.click(`main button.bad`)
+	says("Forgotten: cleanup no longer waits for the topic.")
+	require.NotContains(t, b.text(), "no worker has declared it since")
+
 	b.click(`nav a[href="./rejected"]`)
 	b.click(`tbody a[href*="5511"]`)
 	says("the value is not JSON")

@@ -189,6 +189,12 @@ func (w *world) furnish() {
 		FromOffset: 10233, ToOffset: 10871,
 		Reason:  "offset out of range: records were removed by retention before they were read",
 		FoundAt: w.clock.Now().Add(-3 * time.Hour)}).Error)
+	removed, current := w.clock.Now().Add(-26*time.Hour), w.clock.Now()
+	require.NoError(w.t, w.db.Create([]models.Partition{
+		{Channel: "shop", GroupID: "fulfilment", Topic: "shop.orders-v1", CaughtUpAt: &removed, DeclaredAt: removed,
+			CountedAt: removed},
+		{Channel: "shop", GroupID: "fulfilment", Topic: "shop.orders", CaughtUpAt: &current, DeclaredAt: current,
+			CountedAt: current}}).Error)
 	keys, err := json.Marshal(map[string]string{mail: "shop", ship: "shop", invoice: "shop", search: "shop"})
 	require.NoError(w.t, err)
 	now := w.clock.Now()
