@@ -107,3 +107,30 @@ func TestStopReleasesWhatWaitsForAConnection(t *testing.T) {
 		}
 	})
 }
+
+// Contract 3.7, 5.14: a drain's claims count as stuck after a while, which includes the wait for the only
+// connection. A message that cannot begin before that, or begins too late to end, is not charged.
+func TestDrainChargesNoWaitForAConnection(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, limited(t, d, 2), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.Concurrency = 3
+			o.Processor.HandlerTimeout = 0
+			o.Processor.StuckMessageThreshold = 3 * time.Second
+		}), inboxtest.Handlers(inboxtest.Tx("h", func(ctx context.Context, _ *gorm.DB, _ inboxtest.Bytes) error {
+			select {
+			case <-time.After(1500 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})))
+		inboxtest.Accept(t, ib, "1", "2", "3")
+		inboxtest.Eventually(t, func() bool {
+			inboxtest.Process(t, ib)
+			return inboxtest.AllCompleted(t, ib)
+		}, "all are completed")
+		for _, s := range inboxtest.Statuses(t, ib) {
+			require.Zero(t, s.ErrorCount+s.AbandonedCount)
+			require.Nil(t, s.LastError)
+		}
+	})
+}

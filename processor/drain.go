@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 )
@@ -326,22 +325,26 @@ func (g *group) until() time.Time {
 // within limits a group to the time before its claims count as stuck. Calls that run one
 // after the other share that time; what a slow one takes from the others is left for them to
 // run again alone.
+//
+// A transaction may wait for a connection, and a call's own time begins after that. So the claims' time
+// ends a little later: a call that had all of its own time has failed, and one that had less because
+// it waited is released, uncharged.
 func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(context.Context) error) {
 	until := g.until()
-	left := time.Until(until)
-	own := left
+	own := time.Until(until)
 	if n := len(g.tasks); n > 1 && g.handler.BatchSize() == 1 {
-		own = left / time.Duration(n+1)
+		own /= time.Duration(n + 1)
 	}
 	for _, t := range g.tasks {
 		if t.Timeout = t.policy.Timeout; t.Timeout == 0 || t.Timeout > own {
 			t.Timeout = own // so that its end is a failure, not an interruption
 		}
 	}
-	ctx, end := context.WithTimeoutCause(d.attempts, left, attempt.ErrTimeout)
-	return ctx, end, func(ctx context.Context) error {
+	end := until.Add(d.p.opts.StuckMessageThreshold / 20)
+	ctx, cancel := context.WithDeadlineCause(d.attempts, end, errLate)
+	return ctx, cancel, func(ctx context.Context) error {
 		switch {
-		case !time.Now().Before(until): // as after a freeze of the whole process
+		case !time.Now().Before(end): // as after a freeze of the whole process
 			return errFenced
 		case d.permit.held != nil && !d.permit.held():
 			return errLockLost

@@ -65,7 +65,7 @@ func (r *Runner) readBack(ctx context.Context, s *Steps, a *Attempt) (bool, erro
 // done commits the transaction in which Steps.Write found that the message was processed before.
 func (r *Runner) done(t *handlertx.Tx, group []*Attempt, err error) {
 	if failed := t.Commit(); failed != nil {
-		interruptBegin(t.Ctx, group, fmt.Errorf("commit handler transaction: %w", failed))
+		interruptBegin(group, fmt.Errorf("commit handler transaction: %w", failed))
 		return
 	}
 	for _, a := range group {

@@ -1,7 +1,6 @@
 package attempt
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -59,14 +58,10 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 }
 
 // interruptBegin ends attempts whose handlers did not run, because the transaction could not begin. That
-// no connection was free in time is no failure of the database.
-func interruptBegin(ctx context.Context, group []*Attempt, reason error) {
+// no connection was free in time is no failure, neither of the handler nor of the database.
+func interruptBegin(group []*Attempt, reason error) {
 	for _, a := range group {
-		if errors.Is(reason, handlertx.ErrInterrupted) {
-			a.Err, a.Cause = &Cut{Reason: reason}, context.Cause(ctx)
-		} else {
-			a.Err = &Cut{Reason: reason, Database: true}
-		}
+		a.Err = &Cut{Reason: reason, Database: !errors.Is(reason, handlertx.ErrInterrupted)}
 	}
 }
 

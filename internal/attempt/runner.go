@@ -137,7 +137,7 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
-		interruptBegin(ctx, group, err)
+		interruptBegin(group, err)
 		return
 	}
 	defer t.RollbackUntil(c.until())

@@ -27,7 +27,7 @@ import (
 func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
-		interruptBegin(ctx, all, err)
+		interruptBegin(all, err)
 		return
 	}
 	defer t.RollbackUntil(c.until())
