@@ -12,7 +12,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
-	"github.com/gorm-inbox/inbox/models"
 )
 
 // claimSQL uses the due index, from the key's oldest due row on, finds the worker by its primary key,
@@ -139,27 +138,28 @@ func (s *Store) withDue(ctx context.Context, now string, limits []store.KeyLimit
 	return with, nil
 }
 
-// scanClaim scans a claim with only the number of its message. attachMessages adds the rest.
+// scanClaim scans a claim without its message, which attachMessages adds.
 func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
 	var lane base.LaneColumns
-	c.Message = new(models.Message)
 	err := rows.Scan(append([]any{&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
 		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &created, &due,
 		&lane.Handler, &lane.Key}, more...)...)
-	c.Message.Number = models.MessageNumber(c.MessageNumber)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
 	return err
 }
 
-// attachMessages reads each message once, however many handlers it has.
+// attachMessages adds the messages that claims have not yet. It reads each message once, however many
+// handlers it has. A claim whose message is gone stays without one.
 func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
-	if len(claims) == 0 {
-		return nil
+	var numbers []int64
+	for _, claim := range claims {
+		if claim.Message == nil {
+			numbers = append(numbers, claim.MessageNumber)
+		}
 	}
-	numbers := make([]models.MessageNumber, len(claims))
-	for i, claim := range claims {
-		numbers[i] = claim.Message.Number
+	if len(numbers) == 0 {
+		return nil
 	}
 	slices.Sort(numbers)
 	list, err := jsonList(slices.Compact(numbers))
@@ -178,12 +178,14 @@ func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims [
 	if err != nil {
 		return err
 	}
-	byNumber := make(map[models.MessageNumber]base.StoredMessage, len(stored))
+	byNumber := make(map[int64]base.StoredMessage, len(stored))
 	for _, message := range stored {
-		byNumber[models.MessageNumber(message.Number.Int64)] = message
+		byNumber[message.Number.Int64] = message
 	}
 	for i := range claims {
-		claims[i].Message = byNumber[claims[i].Message.Number].Message(claims[i].MessageID) // a copy each
+		if claims[i].Message == nil {
+			claims[i].Message = byNumber[claims[i].MessageNumber].Message(claims[i].MessageID) // a copy each
+		}
 	}
 	return nil
 }

@@ -254,7 +254,7 @@ var claimTests = []test{
 		}
 	}},
 	{"a status whose message is gone comes without one", func(s *suite) {
-		s.accept(message("m1", "mail"))
+		s.accept(message("m1", "mail"), ordered("m2", "k", "stock"))
 		if s.postgres() {
 			require.NoError(s,
 				s.db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
@@ -270,9 +270,14 @@ var claimTests = []test{
 				return nil
 			}))
 		}
-		claims := s.claim(noon, 10, "mail")
-		require.Len(s, claims, 1)
-		require.Nil(s, claims[0].Message)
+		rule := ruleOf("stock")
+		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 10, Bytes: 1 << 20},
+			{HandlerKey: "stock", Limit: 10, Bytes: 1 << 20, Lanes: &rule}} {
+			got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{limit}})
+			require.NoError(s, err)
+			require.Len(s, got.Claims, 1)
+			require.Nil(s, got.Claims[0].Message)
+		}
 	}},
 	{"NextDue returns the earliest due time to come", func(s *suite) {
 		none := func() {
