@@ -264,7 +264,8 @@ func (p *Processor) Stop(ctx context.Context) error {
 		}
 	}
 	s.end(errStopping)
-	settled := unstored == 0 && a.left.count() == 0 && !claiming && a.claimer.held.count() == 0
+	held := a.claimer.held.count()
+	settled := unstored == 0 && a.left.count() == 0 && !claiming && held == 0
 	var lost error
 	if settled && (a.unsure || a.claimer.lostResponse()) {
 		lost = a.claimer.releaseAll(a.hard, s.id)
@@ -295,6 +296,10 @@ func (p *Processor) Stop(ctx context.Context) error {
 	if lost != nil {
 		problems = append(problems,
 			fmt.Errorf("stop: claims whose response was lost are recovered by another worker: %w", lost))
+	}
+	if held > 0 && len(problems) == 0 {
+		problems = append(problems,
+			fmt.Errorf("stop: %d claims could not be released, they are recovered by another worker", held))
 	}
 	return errors.Join(problems...)
 }

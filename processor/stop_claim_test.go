@@ -162,3 +162,28 @@ func TestDrainReleasesWhatAClaimUnderWayBringsWhenItsContextEnds(t *testing.T) {
 		require.Zero(t, s.AbandonedCount)
 	})
 }
+
+// Contract 5.8: on PostgreSQL the response of the claim is lost, on SQLite it comes too late.
+func TestStopReportsClaimsThatItCannotRelease(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
+		refuseReleases(t, d, "2")
+		err := stop(t, ib, 5*time.Second)
+		require.ErrorContains(t, err, "recovered by another worker")
+		require.NotNil(t, inboxtest.Status(t, ib, "2", "h").ProcessingStartedAt)
+		require.Nil(t, workers(t, d)[0].StoppedAt, "its silence must tell")
+	})
+}
+
+// refuseReleases has the database refuse to end the claims of a message.
+func refuseReleases(t *testing.T, d *inboxtest.Database, id string) {
+	t.Helper()
+	action := `BEGIN SELECT RAISE(ABORT, 'refused'); END`
+	if d.Dialect == "postgres" {
+		require.NoError(t, d.DB.Exec(
+			`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''refused''; END'`).Error)
+		action = `EXECUTE FUNCTION refuse()`
+	}
+	require.NoError(t, d.DB.Exec(`CREATE TRIGGER refuse BEFORE UPDATE ON inbox_handler_statuses FOR EACH ROW
+		WHEN (NEW.processing_started_at IS NULL AND NEW.message_id = '`+id+`') `+action).Error)
+}

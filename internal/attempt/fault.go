@@ -57,8 +57,9 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 	}
 }
 
-// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin. That
-// no connection was free in time is no failure, neither of the handler nor of the database.
+// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin or
+// its first step failed. That no connection was free in time is no failure, neither of the handler nor
+// of the database.
 func interruptBegin(group []*Attempt, reason error) {
 	for _, a := range group {
 		a.Err = &Cut{Reason: reason, Database: !errors.Is(reason, handlertx.ErrInterrupted)}
@@ -101,14 +102,17 @@ func (r *Runner) blames(a *Attempt, reason error) bool {
 	return r.commits.since(a.Handler, a.LastInterrupted)
 }
 
-// stepFailed ends attempts whose step failed. Failures of the database are not charged to the
-// handler.
+// stepFailed ends attempts whose step failed before the handler ran. Failures of the database are
+// neither charged nor counted as interruptions: the message cannot be their cause.
 func (r *Runner) stepFailed(group []*Attempt, err error) {
-	if !isCut(err) && store.IsTransient(err) {
+	switch {
+	case isCut(err) || !store.IsTransient(err):
+		fail(group, err)
+	case store.IsSerialization(err):
 		r.interrupt(group, Cut{Reason: err})
-		return
+	default:
+		interruptBegin(group, err)
 	}
-	fail(group, err)
 }
 
 // commits remembers when a transaction of each handler was last committed in this process. It is

@@ -3,6 +3,7 @@ package pgxtx
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -15,7 +16,7 @@ type Bound int
 
 const (
 	// ByDeadline ends the session when the client sends nothing for as long as its context has left
-	// at the begin. It is for transactions that do nothing but run statements.
+	// at the begin, rounded up to a second. It is for transactions that do nothing but run statements.
 	ByDeadline Bound = iota
 	// ByKeepalive has the server's TCP probe the client's host, so that a session ends within 40
 	// seconds after the host has vanished. It is for transactions in which application code runs,
@@ -44,7 +45,8 @@ func (b Bound) sql(ctx context.Context) string {
 	if deadline, ok := ctx.Deadline(); ok {
 		idle = time.Until(deadline)
 	}
-	return fmt.Sprintf("set local idle_in_transaction_session_timeout = %d", max(idle.Milliseconds(), 1))
+	// Whole seconds, rounded up: pg_stat_statements keeps an entry for each value of a setting.
+	return fmt.Sprintf("set local idle_in_transaction_session_timeout = %d", int(math.Ceil(max(idle.Seconds(), 1)))*1000)
 }
 
 // settingsSQL returns the statements that follow BEGIN.

@@ -64,5 +64,4 @@ type State struct {
 	Completed  bool
 	Poisoned   bool
 	Processing bool
-	WorkerID   string
 }

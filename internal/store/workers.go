@@ -37,7 +37,7 @@ type WorkerState struct {
 	Released bool
 	// DatabaseRole is the role as which it has logged in to PostgreSQL, empty on SQLite.
 	DatabaseRole string
-	// Evictable means that EvictWorker can end the transactions it leaves open.
+	// Evictable means that EvictHolders can end the transactions it leaves open.
 	Evictable bool
 	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite,
 	// which has no clock of its own.

@@ -114,10 +114,7 @@ type IdentifiedState struct {
 
 // ScanState scans a status ID and the status's current state.
 func ScanState(rows *sql.Rows, s *IdentifiedState) error {
-	var worker sql.NullString
-	err := rows.Scan(&s.ID, &s.Version, &s.Completed, &s.Poisoned, &s.Processing, &worker)
-	s.WorkerID = worker.String
-	return err
+	return rows.Scan(&s.ID, &s.Version, &s.Completed, &s.Poisoned, &s.Processing)
 }
 
 // ByID maps status IDs to states.

@@ -145,7 +145,8 @@ func TestStatementThatStatesItsIsolationIsEndedByTheServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
 		values, err := store.Query(ctx, singles.Pool(ctx),
-			"SELECT current_setting('idle_in_transaction_session_timeout')", store.Value[string])
+			"SELECT extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval)::int || 's'",
+			store.Value[string])
 		require.NoError(t, err)
 		require.Len(t, values, 1)
 		return values[0]

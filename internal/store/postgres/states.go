@@ -13,7 +13,7 @@ import (
 // statesSQL uses handler_statuses_pkey: the index on IDs has no completed rows. For the sub-selects,
 // see completionsSQL.
 const statesSQL = `
-SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id::text
+SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL
 FROM ` + statesOfSQL
 
 // lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it. A weaker one

@@ -10,7 +10,7 @@ import (
 
 // statesSQL uses the primary key: the index on IDs has no completed rows.
 const statesSQL = `
-SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL, worker_id
+SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL
 FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = json_extract(k.value, '$[0]') AND s.handler_key = json_extract(k.value, '$[1]')`
 
 // openClaimsSQL walks the due index from a place on. Besides the claims it returns the last row of a
