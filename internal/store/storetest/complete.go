@@ -159,7 +159,7 @@ var completeTests = []test{
 		require.Equal(s, map[string]store.State{
 			claims[0].StatusID: {Version: 3, Completed: true},
 			claims[1].StatusID: {Version: 3, Poisoned: true},
-			claims[2].StatusID: {Version: 2, Processing: true, WorkerID: worker},
+			claims[2].StatusID: {Version: 2, Processing: true},
 			pending.ID:         {Version: 1},
 		}, states)
 	}},

@@ -395,12 +395,8 @@ func (l readStep) readRows(m *machine) {
 			Processing: row.ProcessingStartedAt != nil, Poisoned: row.IsPoisoned, Completed: row.CompletedAt != nil,
 			Outcome: row.Outcome,
 		}, sibling)
-		state := store.State{Version: int64(row.Version), Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned,
-			Processing: row.ProcessingStartedAt != nil}
-		if row.WorkerID != nil {
-			state.WorkerID = *row.WorkerID
-		}
-		refs, states[row.ID] = append(refs, refOf(row)), state
+		refs, states[row.ID] = append(refs, refOf(row)), store.State{Version: int64(row.Version),
+			Completed: row.CompletedAt != nil, Poisoned: row.IsPoisoned, Processing: row.ProcessingStartedAt != nil}
 	}
 	found, err := m.store.States(m.ctx, refs)
 	require.NoError(m, err)
