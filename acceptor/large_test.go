@@ -57,9 +57,12 @@ func TestBadRecordThatIsTooLargeHaltsItsPartitionAlone(t *testing.T) {
 			_, err = properties.ParseHeaders(row.Headers)
 			require.Equal(t, &properties.CutError{KeyBytes: 2, ValueBytes: len(large.Record.Value), HeadersBytes: 2,
 				SHA256: fmt.Sprintf("%x", sha256.Sum256(large.Record.Value))}, err)
-			_, err = r.AcceptRejected(context.Background(), row.ID)
+			audit := &models.Audit{ID: uuid.NewString(), OccurredAt: time.Now(), Actor: "ada", Action: "re-accept",
+				Target: "rejected message " + row.ID}
+			_, err = r.AcceptRejectedBy(context.Background(), row.ID, nil, audit)
 			require.ErrorContains(t, err, "cannot be accepted again")
-			require.Len(t, r.rejected(), 1, "it stays")
+			require.Equal(t, row.Reason, r.rejected()[0].Reason, "it stays, with the reason for which it was rejected")
+			require.NoError(t, r.db.First(&models.Audit{}, "id = ?", audit.ID).Error)
 			require.NoError(t, r.db.Delete(&row).Error)
 		}
 	})
@@ -75,11 +78,11 @@ func TestLargestBadRecordIsKeptWhole(t *testing.T) {
 	})
 }
 
-// slowly makes the database take too long for rows of more than 256 KiB.
+// slowly makes the database take too long for rows of more than 128 KiB.
 func slowly(t *testing.T, d *inboxtest.Database, table, column string) {
 	t.Helper()
 	inboxtest.Exec(t, d.DB, fmt.Sprintf(`CREATE FUNCTION slow_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		IF octet_length(NEW.%[2]s) > 262144 THEN RAISE EXCEPTION 'too slow' USING ERRCODE = '57014'; END IF; RETURN NEW; END $$`,
+		IF octet_length(NEW.%[2]s) > 131072 THEN RAISE EXCEPTION 'too slow' USING ERRCODE = '57014'; END IF; RETURN NEW; END $$`,
 		table, column))
 	inboxtest.Exec(t, d.DB, fmt.Sprintf(
 		`CREATE TRIGGER slow BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION slow_%[1]s()`, table))
@@ -116,6 +119,11 @@ func TestRecordThatTheDatabaseDoesNotManageHaltsItsPartitionAlone(t *testing.T) 
 		require.Equal(t, []string{"before", "elsewhere"}, r.inOrder())
 
 		request := r.requestSkip(badOne.Record)
+		for range 2 {
+			_, err := r.CarryOut(context.Background(), request, &badOne, nil)
+			require.ErrorContains(t, err, "too slow")
+			require.Empty(t, r.rejected())
+		}
 		disposition, err := r.CarryOut(context.Background(), request, &badOne, nil)
 		require.NoError(t, err)
 		require.Equal(t, envelope.Durable, disposition)
@@ -141,4 +149,67 @@ func TestLargeRecordDoesNotHaltDuringAnOutage(t *testing.T) {
 		require.Equal(t, "durable bad", dispositions(r.accept(large)))
 		require.Len(t, r.rejected()[0].Value, 1<<20)
 	})
+}
+
+// TestSkippedRecordIsKeptWholeUnlessTheDatabaseFailsThreeTimes proves contract 2 and 7.4: a database that was slow for
+// a while costs a skipped record no byte.
+func TestSkippedRecordIsKeptWholeUnlessTheDatabaseFailsThreeTimes(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		bytes, slow int
+	}{
+		{"fewer than 256 KiB, however often", 200 << 10, 6},
+		{"1 MiB, twice", 1 << 20, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordHalt })
+				slowly(t, d, "inbox_rejected_messages", `"value"`)
+				record := bad(1, errMangled)
+				record.Record.Value = bytes.Repeat([]byte{0xff}, c.bytes)
+				request := r.requestSkip(record.Record)
+				for range c.slow {
+					_, err := r.CarryOut(context.Background(), request, &record, nil)
+					require.ErrorContains(t, err, "too slow")
+				}
+				inboxtest.Exec(t, d.DB, `DROP TRIGGER slow ON inbox_rejected_messages`)
+				r.requireKeptWhole(request, record)
+			})
+		})
+	}
+}
+
+// A wait for something else in the database, a lock or a connection, is not a record's fault either.
+func TestSkippedRecordIsKeptWholeAfterWaitsForALock(t *testing.T) {
+	for _, lock := range []string{`LOCK TABLE inbox_partition_requests IN ACCESS EXCLUSIVE MODE`,
+		`SELECT 1 FROM inbox_partition_requests FOR UPDATE`} {
+		t.Run(lock, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.StatementTimeout = time.Second })
+				record := bad(1, errMangled)
+				record.Record.Value = bytes.Repeat([]byte{0xff}, 1<<20)
+				request := r.requestSkip(record.Record)
+				blocking := d.DB.Begin()
+				require.NoError(t, blocking.Error)
+				require.NoError(t, blocking.Exec(lock).Error)
+				for range 4 {
+					_, err := r.CarryOut(context.Background(), request, &record, nil)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				require.NoError(t, blocking.Rollback().Error)
+				r.requireKeptWhole(request, record)
+			})
+		})
+	}
+}
+
+// requireKeptWhole requires that carrying out the request now keeps every byte of the record.
+func (r *receiving) requireKeptWhole(request models.PartitionRequest, record envelope.Received) {
+	r.t.Helper()
+	disposition, err := r.CarryOut(context.Background(), request, &record, nil)
+	require.NoError(r.t, err)
+	require.Equal(r.t, envelope.Durable, disposition)
+	row := r.rejected()[0]
+	require.Equal(r.t, record.Record.Value, row.Value)
+	require.NoError(r.t, properties.Cut(row.Headers))
 }

@@ -103,14 +103,24 @@ func tookTooLong(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || store.SQLState(err) == "57014"
 }
 
-// givesUp reports whether to go on without a record that the database does not manage to store within StatementTimeout,
-// so that only the record's partition halts. It is not given up while nothing else can be done in the database, either.
-func (in *intake) givesUp(ctx context.Context, before *failure, err error) bool {
+// unmanageable returns the error of a large record if the database does not manage to store it within StatementTimeout:
+// it has failed slowTries times in a row. It returns nil while nothing else can be done in the database, either.
+func (a *Acceptor) unmanageable(ctx context.Context, channel string, before failure, err error) *slowError {
 	slow := (*slowError)(nil)
-	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries || in.unstorable[slow.at] != nil {
-		return false
+	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries {
+		return nil
 	}
-	if _, err := in.PartitionRequests(ctx, in.channel); err != nil {
+	if _, err := a.PartitionRequests(ctx, channel); err != nil {
+		return nil
+	}
+	return slow
+}
+
+// givesUp reports whether to go on without a record that the database does not manage to store, so that only the
+// record's partition halts.
+func (in *intake) givesUp(ctx context.Context, before *failure, err error) bool {
+	slow := in.unmanageable(ctx, in.channel, *before, err)
+	if slow == nil || in.unstorable[slow.at] != nil {
 		return false
 	}
 	if before.unstorable == nil {
@@ -129,15 +139,16 @@ func (in *intake) givesUp(ctx context.Context, before *failure, err error) bool 
 // kept in transactions of their own.
 func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row int) envelope.Record) error {
 	var apart []models.RejectedMessage
-	if in.careful || rejectedBytes(p.batch.Rejected) > keptAtOnce {
+	if in.careful || rejectedBytes(p.batch.Rejected...) > keptAtOnce {
 		apart, p.batch.Rejected = p.batch.Rejected, nil
 	}
 	if err := in.persistMessages(ctx, p, records); err != nil {
 		return err
 	}
 	for len(apart) > 0 {
-		n := 1
-		for n < len(apart) && rejectedBytes(apart[:n+1]) <= keptAtOnce {
+		n, bytes := 1, rejectedBytes(apart[0])
+		for n < len(apart) && bytes+rejectedBytes(apart[n]) <= keptAtOnce {
+			bytes += rejectedBytes(apart[n])
 			n++
 		}
 		one := &plan{}
@@ -145,7 +156,7 @@ func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row 
 		if err := in.persist(ctx, one); err != nil {
 			if n == 1 {
 				row := apart[0]
-				err = slowIf(ctx, err, coordinates{partition{row.Topic, int(row.Partition)}, row.Offset}, rejectedBytes(apart[:1]))
+				err = slowIf(ctx, err, coordinates{partition{row.Topic, int(row.Partition)}, row.Offset}, bytes)
 			}
 			return err
 		}
@@ -154,7 +165,7 @@ func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row 
 	return nil
 }
 
-func rejectedBytes(rows []models.RejectedMessage) (bytes int) {
+func rejectedBytes(rows ...models.RejectedMessage) (bytes int) {
 	for _, r := range rows {
 		bytes += len(r.Key) + len(r.Value) + len(r.Headers)
 	}

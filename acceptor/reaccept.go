@@ -49,8 +49,9 @@ func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, err
 
 // AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added
 // in the transaction that stores what the record holds or, if the record is still bad, the new
-// reason (contract 11.3). begun, if not nil, is called before handlers run, which therefore have
-// run without that row if the process ends in between; its error ends the call before they do.
+// reason (contract 11.3). begun, if not nil, is called before handlers run, and its error ends the
+// call before they do. If the process ends while they run, begun has been called, and the audit row
+// is missing.
 func (a *Acceptor) AcceptRejectedBy(
 	ctx context.Context, id string, begun func(context.Context) error, audit *models.Audit,
 ) ([]Result, error) {
@@ -108,7 +109,7 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	if _, err := a.loadRejected(ctx, row.ID); err != nil { // a call that has just ended may have deleted it
 		return nil, err
 	}
-	if err := a.unfit(row.Channel, received); err != nil {
+	if err := a.checkRunnable(row.Channel, received); err != nil {
 		return nil, a.keepRejected(ctx, row, err, audit)
 	}
 	if begun != nil {
@@ -116,27 +117,28 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 			return nil, fmt.Errorf("rejected message %q: %w", row.ID, err)
 		}
 	}
-	limited, cancel := mostOf(ctx)
+	limited, cancel := leavingTime(ctx)
 	defer cancel()
 	results, bad, err := a.runAgain(limited, row.Channel, received)
 	if audit != nil {
 		audit.OccurredAt = a.clock.Now()
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("rejected message %q: run its handlers again: %w", row.ID, err)
-	case bad != nil:
+	}
+	// What has run has run, even if the caller has gone: store the result all the same.
+	ctx = context.WithoutCancel(ctx)
+	if bad != nil {
 		return nil, a.keepRejected(ctx, row, bad, audit)
 	}
-	// What has run has run, even if the caller has gone: the row should not outlast that.
-	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), a.statementTimeout)
+	ctx, end := context.WithTimeout(ctx, a.statementTimeout)
 	defer end()
 	_, err = a.store.AcceptRejected(ctx, row.ID, store.AcceptBatch{Now: a.clock.Now(), Audit: audit})
 	return results, rejectedError(row.ID, err)
 }
 
-// mostOf returns a context that leaves a quarter of ctx's time, if that has an end, for storing what came of a run.
-func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
+// leavingTime returns a context that leaves a quarter of ctx's time, if that has an end, for storing what came of a run.
+func leavingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ends := ctx.Deadline()
 	if !ends {
 		return context.WithCancel(ctx)
@@ -144,9 +146,9 @@ func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)*3/4)
 }
 
-// unfit returns why no handler can run a record that its channel does not store. Unrouted messages keep it, as they do
+// checkRunnable returns why no handler can run a record that its channel does not store. Unrouted messages keep it, as they do
 // when a record is accepted again, unless the policy ignores them and other messages have handlers.
-func (a *Acceptor) unfit(channel string, received envelope.Received) error {
+func (a *Acceptor) checkRunnable(channel string, received envelope.Received) error {
 	if received.Err != nil {
 		return received.Err
 	}
@@ -247,14 +249,19 @@ func (a *Acceptor) persistRejected(ctx context.Context, id string, p *plan) erro
 	return nil
 }
 
-// keepRejected stores why the row stays.
+// keepRejected stores why the row stays. A cut record can never be accepted, so its row keeps the reason for which it
+// was rejected.
 func (a *Acceptor) keepRejected(
 	ctx context.Context, row models.RejectedMessage, reason error, audit *models.Audit,
 ) error {
 	still := &handler.StillBadError{ID: row.ID, Channel: row.Channel, Err: reason}
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
-	err := a.store.SetRejectedReason(ctx, row.ID, a.reason(row.Channel, row.ID, reason), audit)
+	text := row.Reason
+	if !errors.As(reason, new(*properties.CutError)) {
+		text = a.reason(row.Channel, row.ID, reason)
+	}
+	err := a.store.SetRejectedReason(ctx, row.ID, text, audit)
 	switch {
 	case errors.Is(err, store.ErrRejectedGone): // another caller has accepted it
 		return rejectedError(row.ID, err)

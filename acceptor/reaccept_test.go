@@ -292,6 +292,37 @@ func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
 	})
 }
 
+// TestResultOfARunIsKeptAfterItsCallerHasLeft proves contract 7.6: what has run has run.
+func TestResultOfARunIsKeptAfterItsCallerHasLeft(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		m := newRepairable(t, d)
+		id := m.reject(at(1).Record)
+		m.repair("1")
+		for _, bad := range []error{errors.New("bank said no"), nil} {
+			ctx, leave := context.WithCancel(t.Context())
+			direct := receiveBy(t, d, func(cfg *acceptor.Config) {
+				cfg.NotStored = []string{"c"}
+				cfg.RunAgain = func(context.Context, string, envelope.Received) ([]acceptor.Result, error, error) {
+					leave()
+					return nil, bad, nil
+				}
+				decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Mode: envelope.Plain, Type: "t", Source: "s",
+					ID: envelope.Func(func(envelope.IDInput) (string, error) { return "1", nil })}, nil)
+				require.NoError(t, err)
+				cfg.Decoders = map[string]*envelope.Decoder{"c": decoder}
+			})
+			_, err := direct.AcceptRejected(ctx, id)
+			if bad == nil {
+				require.NoError(t, err)
+				require.Empty(t, m.rejected())
+				continue
+			}
+			require.ErrorIs(t, err, bad)
+			require.Equal(t, bad.Error(), m.rejected()[0].Reason)
+		}
+	})
+}
+
 func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)

@@ -33,27 +33,16 @@ func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]mod
 func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequest, record *envelope.Received,
 	gap *envelope.Gap,
 ) (envelope.Disposition, error) {
-	ctx, cancel := context.WithTimeout(parent, a.statementTimeout)
-	defer cancel()
-	var rejected *models.RejectedMessage
-	var passed *models.Gap
-	large := false
-	if record != nil {
-		row := a.rejectedForSkip(request.Channel, *record)
-		rejected, large = &row, len(row.Value)+len(row.Key)+len(row.Headers) > 3*cutTo
-	}
-	if gap != nil {
+	var done bool
+	var err error
+	switch {
+	case record != nil:
+		done, err = a.carryOutSkip(parent, request, *record)
+	case gap != nil:
 		row := a.gapRow(request.Channel, *gap)
-		passed = &row
-	}
-	done, err := a.store.CarryOut(ctx, request, rejected, passed)
-	if large && tookTooLong(err) && parent.Err() == nil {
-		// The database does not manage to store the record. Keep its beginning: waiting would stop the partitions that
-		// share this accept worker.
-		row := a.cutRejection(request.Channel, record.Record, record.Err)
-		again, cancel := context.WithTimeout(parent, a.statementTimeout)
-		defer cancel()
-		done, err = a.store.CarryOut(again, request, &row, nil)
+		done, err = a.carryOutOnce(parent, request, nil, &row)
+	default:
+		done, err = a.carryOutOnce(parent, request, nil, nil)
 	}
 	fields := []zap.Field{zap.String(telemetry.FieldChannel, request.Channel),
 		zap.String(telemetry.FieldTopic, request.Topic), zap.Int32(telemetry.FieldPartition, request.Partition),
@@ -66,9 +55,7 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 		}
 		a.log.Error("inbox: the database refuses what an operator requested, the partition stays halted",
 			append(fields, zap.Error(err))...)
-		deleting, cancel := context.WithTimeout(parent, a.statementTimeout)
-		defer cancel()
-		_, err = a.store.CarryOut(deleting, request, nil, nil)
+		_, err = a.carryOutOnce(parent, request, nil, nil)
 		return envelope.Halt, err
 	}
 	switch {
@@ -83,6 +70,37 @@ func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequ
 			zap.Int64(telemetry.FieldToOffset, gap.To), zap.String(telemetry.FieldReason, gap.Reason))...)
 	}
 	return envelope.Durable, nil
+}
+
+func (a *Acceptor) carryOutOnce(ctx context.Context, request models.PartitionRequest, rejected *models.RejectedMessage,
+	gap *models.Gap,
+) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
+	defer cancel()
+	return a.store.CarryOut(ctx, request, rejected, gap)
+}
+
+// carryOutSkip stores a record that an operator skips. If the database does not manage to store it, it keeps the
+// record's beginning: more tries would stop the partitions that share this accept worker.
+func (a *Acceptor) carryOutSkip(ctx context.Context, request models.PartitionRequest, record envelope.Received) (
+	done bool, err error,
+) {
+	row, at := a.rejectedForSkip(request.Channel, record), place{request.Channel, partitionOf(record.Record)}
+	before := a.failureAt(at)
+	done, err = a.carryOutOnce(ctx, request, &row, nil)
+	if err != nil {
+		err = slowIf(ctx, err, coordinatesOf(record.Record), rejectedBytes(row))
+		a.noteFailure(at, before, before.rows, err)
+		if a.unmanageable(ctx, request.Channel, before, err) == nil {
+			return false, err
+		}
+		row = a.cutRejection(request.Channel, record.Record, record.Err)
+		if done, err = a.carryOutOnce(ctx, request, &row, nil); err != nil {
+			return false, err
+		}
+	}
+	a.failed.Delete(at)
+	return done, nil
 }
 
 // rejectedForSkip returns the row of a record that an operator skips.

@@ -83,7 +83,7 @@ func (c *core) safe(of kind, fields []zapcore.Field) []zapcore.Field {
 		safe, changed := f, false
 		switch f.Type {
 		case zapcore.StringType:
-			safe.String = bounded(f.String, mostOf(f.Key))
+			safe.String = bounded(f.String, limitOf(f.Key))
 			changed = safe.String != f.String
 		case zapcore.ErrorType:
 			text, details := texts(f.Interface)
@@ -115,7 +115,7 @@ const (
 	maxName = 500
 )
 
-func mostOf(field string) int {
+func limitOf(field string) int {
 	switch field {
 	case telemetry.FieldStack, telemetry.FieldLastError, telemetry.FieldText:
 		return maxText
