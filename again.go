@@ -22,6 +22,7 @@ type again struct {
 
 // rerun is one such run.
 type rerun struct {
+	once   sync.Once     // closes stop
 	stop   chan struct{} // closed: begin nothing new
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -54,21 +55,16 @@ func (a *again) end(r *rerun) {
 	delete(a.running, r)
 }
 
-// stop lets the running attempts end, then cancels them, within ctx. Afterwards records may run again.
+// stop lets the running attempts end, then cancels them, within ctx. Nothing begins until reopen is called.
 func (a *again) stop(ctx context.Context) error {
 	a.mu.Lock()
 	a.stopping = true
 	var all []*rerun
 	for r := range a.running {
-		close(r.stop)
+		r.once.Do(func() { close(r.stop) }) // an earlier stop may have timed out
 		all = append(all, r)
 	}
 	a.mu.Unlock()
-	defer func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.stopping = false
-	}()
 	soft, cancel := ctx, context.CancelFunc(func() {})
 	if deadline, ends := ctx.Deadline(); ends {
 		soft, cancel = context.WithTimeout(ctx, time.Until(deadline)*3/4)
@@ -89,6 +85,13 @@ func (a *again) stop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reopen lets records run again after a stop.
+func (a *again) reopen() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stopping = false
 }
 
 // runAgain runs the handlers of a rejected record of an Inline or Direct channel again, see acceptor.Config.

@@ -129,6 +129,7 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 		short, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 	}
 	defer cancel()
+	defer ib.again.reopen() // once all has stopped
 	problems := make([]error, len(consumers)+4)
 	var stopping sync.WaitGroup
 	stopping.Go(func() { problems[len(consumers)+3] = ib.again.stop(short) })
