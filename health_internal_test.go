@@ -4,9 +4,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -21,6 +23,15 @@ func TestHaltsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
 	require.Len(t, h.Reasons, haltReasons+1)
 	require.Contains(t, h.Reasons[0].Detail, "orders/0 is halted")
 	require.Equal(t, "9980 more partitions are halted", h.Reasons[haltReasons].Detail)
+}
+
+// TestReasonOfAFailingHandlerNamesItsChannel proves contract 11.6: a hook that decides by channel sees whose error the
+// reason quotes.
+func TestReasonOfAFailingHandlerNamesItsChannel(t *testing.T) {
+	h := Health{failing: map[string][]synchronous.Failing{"orders": {{HandlerKey: "mail", Err: errors.New("secret")}}}}
+	h.judgeFailing(time.Now())
+	require.Len(t, h.Reasons, 1)
+	require.Equal(t, []string{"orders", "mail"}, []string{h.Reasons[0].Channel, h.Reasons[0].HandlerKey})
 }
 
 // TestHaltedPartitionsAreStoredFirst proves contract 11.1: however many partitions a process has, its row has a bounded

@@ -180,7 +180,8 @@ func (h *Health) judgeFailing(now time.Time) {
 			if n := more[f.HandlerKey] - 1; n > 0 {
 				detail = fmt.Sprintf("fails with %d other messages, too; %s", n, detail)
 			}
-			h.because(ops.HealthReason{Code: health.Failing, State: HealthDegraded, HandlerKey: f.HandlerKey, Detail: detail})
+			h.because(ops.HealthReason{Code: health.Failing, State: HealthDegraded, Channel: channel,
+				HandlerKey: f.HandlerKey, Detail: detail})
 		}
 	}
 }

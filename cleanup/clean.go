@@ -48,9 +48,13 @@ const (
 // has never been read to its end: nothing is deleted then that its records may need (contract 6.5).
 func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 	r, err := c.runOnce(ctx)
+	if r.waitingFor != nil {
+		err = errors.Join(fmt.Errorf("cleanup: %w", r.waitingFor), err)
+	}
 	return r.deleted, err
 }
 
+// runOnce does one run. What it waits for is in the run, and is no error.
 func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
 	r := &run{Cleaner: c, limit: c.opts.CleanupBatchSize, owner: lease.New(c.store, lockName,
 		uuid.Must(uuid.NewV7()).String(), 3*c.statementTimeout+pauseBetweenBatches, c.statementTimeout, c.clock.Now)}
@@ -67,17 +71,19 @@ func (c *Cleaner) runOnce(ctx context.Context) (*run, error) {
 		return r, fmt.Errorf("cleanup: %w", err)
 	}
 	err := r.walk(ctx)
-	r.waiting = isWaiting(err)
-	if err == nil || errors.Is(err, ErrArchiveFailed) || r.waiting { // which do not affect pruning
+	if err == nil || errors.Is(err, ErrArchiveFailed) { // which does not affect pruning
 		err = errors.Join(err, r.prune(ctx))
 	}
 	failed = err != nil
 	return r, err
 }
 
-func isWaiting(err error) bool {
-	var waiting *WaitingError
-	return errors.As(err, &waiting)
+// waits returns err, but stores a *WaitingError in the run and returns nil for it.
+func (r *run) waits(err error) error {
+	if errors.As(err, &r.waitingFor) {
+		return nil
+	}
+	return err
 }
 
 // run is one Clean.
@@ -85,15 +91,17 @@ type run struct {
 	*Cleaner
 	owner *lease.Lease
 	now   time.Time // by the database's clock
+	local time.Time // the same moment by the injected clock
 	// until replaces now where redeliveries may need what is deleted. held returns a *WaitingError if
 	// until is too late by now; it is nil where they need nothing. behind is what until goes back to, nil
 	// if to now.
-	until   time.Time
-	held    func(ctx context.Context) error
-	behind  *WaitingError
-	waiting bool // for a partition that messages are kept for, and so markers, too
-	limit   int  // size of a batch; halved after a timeout
-	deleted handler.Deleted
+	until  time.Time
+	held   func(ctx context.Context) error
+	behind *WaitingError
+	// waitingFor is the partition that the run keeps messages or markers for; nil if there is none.
+	waitingFor *WaitingError
+	limit      int // size of a batch; halved after a timeout
+	deleted    handler.Deleted
 
 	passed   int64 // messages skipped because they were locked or had changed
 	refused  error // the first error of the archive function
@@ -110,7 +118,8 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	if err == nil {
 		err = r.bounded(ctx, func(ctx context.Context) (err error) {
-			r.now, err = r.store.Clock(ctx, r.clock.Now())
+			r.local = r.clock.Now()
+			r.now, err = r.store.Clock(ctx, r.local)
 			return err
 		})
 	}

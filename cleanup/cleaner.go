@@ -126,24 +126,21 @@ func (c *Cleaner) run(ctx context.Context) {
 // once does one run and returns how long to wait until the next.
 func (c *Cleaner) once(ctx context.Context) (wait time.Duration) {
 	r, err := c.clean(ctx)
-	var waiting *WaitingError
-	if errors.As(err, &waiting) {
-		c.held(waiting)
-		if r.deleted != (handler.Deleted{}) { // other tables, or before the partition was added
-			c.log.Info("inbox: cleaned partly", fieldsOf(r.deleted)...)
-		}
-		return min(c.opts.CleanupInterval, recheck)
+	if r.waitingFor == nil && (errors.Is(err, ErrLeaseHeld) || ctx.Err() != nil) {
+		return c.opts.CleanupInterval
 	}
-	switch {
-	case errors.Is(err, ErrLeaseHeld), ctx.Err() != nil:
-	default:
-		c.going(r, err)
-		if err != nil {
-			c.log.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
-		}
+	c.ended(r, err)
+	if err != nil {
+		c.log.Error("inbox: cleanup failed, trying again after its interval", zap.Error(err))
+	}
+	if r.waitingFor == nil {
 		c.log.Info("inbox: cleaned", fieldsOf(r.deleted)...)
+		return c.opts.CleanupInterval
 	}
-	return c.opts.CleanupInterval
+	if r.deleted != (handler.Deleted{}) { // other tables, or before the partition was added
+		c.log.Info("inbox: cleaned partly", fieldsOf(r.deleted)...)
+	}
+	return min(c.opts.CleanupInterval, recheck)
 }
 
 // clean runs once and turns a panic into an error: it must not end the process.

@@ -15,13 +15,12 @@ const vanishedAge = 24 * time.Hour
 
 // prune deletes rows that are not messages or statuses, under the run's lease.
 func (r *run) prune(ctx context.Context) error {
-	var waiting error
-	if r.opts.SweepMarkers && !r.waiting {
-		if waiting = r.pruneMarkers(ctx); waiting != nil && !isWaiting(waiting) {
-			return waiting
+	if r.opts.SweepMarkers && r.waitingFor == nil {
+		if err := r.waits(r.pruneMarkers(ctx)); err != nil {
+			return err
 		}
 	}
-	return errors.Join(waiting, r.pruneOthers(ctx))
+	return r.pruneOthers(ctx)
 }
 
 // pruneMarkers deletes markers that have expired and that no redelivery needs.

@@ -136,29 +136,39 @@ const (
 
 // Health is the state of cleanup in the background.
 type Health struct {
-	// Held is what runs wait for, a *WaitingError, and HeldSince is since when. They are nil and zero if
-	// runs delete everything that is old enough, or are less than six intervals behind.
+	// Held is what runs wait for, a *WaitingError, and HeldSince is since when: by the database's clock if the
+	// partition has ever been read to its end. They are nil and zero if runs delete everything that is old
+	// enough, or are less than six intervals behind.
 	Held      error
 	HeldSince time.Time
 	// Overdue reports that runs have waited for six intervals, or are so far behind.
 	Overdue bool
-	// Err is the error of the last run that did not have to wait; nil if it succeeded.
+	// Err is the error of the last run; nil if it succeeded, or only waits.
 	Err error
 }
 
 // state is what Health returns.
 type state struct {
-	mu      sync.Mutex
-	held    *WaitingError
-	since   time.Time
-	warned  bool
-	lastErr error
+	mu    sync.Mutex
+	held  *WaitingError
+	since time.Time
+	// behindFor is for how long runs had been held at the moment measured, which the injected clock showed: since may be
+	// by the database's clock.
+	behindFor time.Duration
+	measured  time.Time
+	warned    bool
+	lastErr   error
 }
 
 func (s *state) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held, s.since, s.warned, s.lastErr = nil, time.Time{}, false, nil
+	s.clear()
+	s.lastErr = nil
+}
+
+func (s *state) clear() {
+	s.held, s.since, s.behindFor, s.measured, s.warned = nil, time.Time{}, 0, time.Time{}, false
 }
 
 // Health returns the state of the runs since Start. Runs by hand do not count.
@@ -179,20 +189,38 @@ func (c *Cleaner) patience() time.Duration {
 }
 
 func (c *Cleaner) overdue() bool {
-	return c.state.held != nil && c.clock.Now().Sub(c.state.since) >= c.patience()
+	return c.state.held != nil && c.state.behindFor+c.clock.Now().Sub(c.state.measured) >= c.patience()
 }
 
-// held records that a run had to wait. It logs when the waiting begins and when it has lasted too
-// long.
-func (c *Cleaner) held(by *WaitingError) {
+// ended records how a run ended. A run that did not have to wait may still have been held back, by a partition that is
+// behind.
+func (c *Cleaner) ended(r *run, err error) {
+	by := r.waitingFor
+	if by == nil && r.behind != nil && r.now.Sub(r.behind.CaughtUpAt) >= c.patience() {
+		by = r.behind
+	}
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
+	c.state.lastErr = err
+	if by != nil {
+		c.held(by, r)
+		return
+	}
+	if c.state.held != nil {
+		c.log.Info("inbox: cleanup no longer waits for consumers", zap.Time(telemetry.FieldSince, c.state.since))
+	}
+	c.state.clear()
+}
+
+// held records that a run was held back. It logs when that begins and when it has lasted too long. It runs under the
+// state's mutex.
+func (c *Cleaner) held(by *WaitingError, r *run) {
 	first := c.state.held == nil
 	c.state.held = by
 	if !by.CaughtUpAt.IsZero() {
-		c.state.since = by.CaughtUpAt
+		c.state.since, c.state.behindFor, c.state.measured = by.CaughtUpAt, r.now.Sub(by.CaughtUpAt), r.local
 	} else if first {
-		c.state.since = c.clock.Now()
+		c.state.since, c.state.measured = r.local, r.local
 	}
 	if first {
 		c.log.Info("inbox: cleanup waits for consumers", zap.Error(by))
@@ -202,22 +230,4 @@ func (c *Cleaner) held(by *WaitingError) {
 		c.log.Warn("inbox: cleanup has waited for consumers for six intervals, what their redeliveries may need is kept",
 			zap.Time(telemetry.FieldSince, c.state.since), zap.Error(by))
 	}
-}
-
-// going records how a run ended that did not have to wait. It may still have been held back, by a
-// partition that is behind.
-func (c *Cleaner) going(r *run, err error) {
-	if r.behind != nil && r.now.Sub(r.behind.CaughtUpAt) >= c.patience() {
-		c.held(r.behind)
-		c.state.mu.Lock()
-		defer c.state.mu.Unlock()
-		c.state.lastErr = err
-		return
-	}
-	c.state.mu.Lock()
-	defer c.state.mu.Unlock()
-	if c.state.held != nil {
-		c.log.Info("inbox: cleanup no longer waits for consumers", zap.Time(telemetry.FieldSince, c.state.since))
-	}
-	c.state.held, c.state.since, c.state.warned, c.state.lastErr = nil, time.Time{}, false, err
 }

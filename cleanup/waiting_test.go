@@ -15,7 +15,10 @@ import (
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -219,6 +222,58 @@ func TestHealthReportsWhyTheLastRunFailed(t *testing.T) {
 		failing = false
 		mu.Unlock()
 		inboxtest.Eventually(t, func() bool { return c.Health().Err == nil }, "health tells no more")
+	})
+}
+
+// TestWaitHidesNoError proves contract 6.5: what redeliveries do not need is pruned while cleanup waits, and why that
+// fails is logged, in health and returned.
+func TestWaitHidesNoError(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		core, logs := observer.New(zap.ErrorLevel)
+		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
+			cfg.Options.CleanupInterval, cfg.Logger = 20*time.Millisecond, zap.New(core)
+			cfg.Options.AuditRetention = time.Hour
+		})
+		record(t, d, clock.Now(), at(0, time.Time{}))
+		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_audit RENAME TO away`)
+		_, err := c.Clean(t.Context())
+		require.ErrorAs(t, err, new(*cleanup.WaitingError))
+		require.ErrorContains(t, err, "inbox_audit")
+
+		c.Start()
+		t.Cleanup(func() { require.NoError(t, c.Stop(context.Background())) })
+		inboxtest.Eventually(t, func() bool { return c.Health().Err != nil }, "health reports the error")
+		require.NotErrorAs(t, c.Health().Err, new(*cleanup.WaitingError), "which is no failure")
+		require.ErrorAs(t, c.Health().Held, new(*cleanup.WaitingError))
+		require.NotZero(t, logs.FilterMessageSnippet("cleanup failed").Len())
+		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_audit`)
+		inboxtest.Eventually(t, func() bool { return c.Health().Err == nil }, "it is over")
+		require.ErrorAs(t, c.Health().Held, new(*cleanup.WaitingError))
+		require.Equal(t, 1, stored())
+	})
+}
+
+// TestCleanerWithAWrongClockReportsAWaitAfterSixIntervals proves contract 3.5, 6.5: how far a partition is behind is
+// measured by one clock.
+func TestCleanerWithAWrongClockReportsAWaitAfterSixIntervals(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		for _, wrong := range []time.Duration{-time.Hour, time.Hour} {
+			core, logs := observer.New(zap.WarnLevel)
+			c, _, _ := cleaner(t, d, 0, func(cfg *cleanup.Config) {
+				cfg.Options.CleanupInterval, cfg.Clock = 20*time.Millisecond, clock.Offset(wrong)
+				cfg.Logger = zap.New(core)
+				var err error
+				cfg.Store, err = dialects.New(d.DB, models.Naming{}, store.Options{})
+				require.NoError(t, err)
+			})
+			record(t, d, time.Now(), at(0, time.Now().Add(-2*time.Minute)))
+			c.Start()
+			inboxtest.Eventually(t, func() bool { return c.Health().Held != nil }, "it is behind")
+			require.True(t, c.Health().Overdue)
+			require.WithinDuration(t, time.Now().Add(-2*time.Minute), c.Health().HeldSince, time.Minute)
+			require.NoError(t, c.Stop(context.Background()))
+			require.Equal(t, 1, logs.FilterMessageSnippet("six intervals").Len())
+		}
 	})
 }
 

@@ -167,9 +167,9 @@ func (r *run) walk(ctx context.Context) error {
 	}
 	foreign, err := r.foreignKeys(ctx)
 	if err == nil {
-		err = r.hold(ctx, false)
+		err = r.waits(r.hold(ctx, false))
 	}
-	if err != nil {
+	if err != nil || r.waitingFor != nil {
 		return err
 	}
 	defer func() { r.held = nil }()
@@ -177,7 +177,7 @@ func (r *run) walk(ctx context.Context) error {
 	spans, full := r.walked.plan(r.until, len(foreign) > 0)
 	for _, s := range spans {
 		req.Until, req.After = s.until, store.CleanupCursor{ReceivedAt: s.from}
-		err := r.batches(ctx, func(limit int) (int64, bool, error) {
+		err := r.waits(r.batches(ctx, func(limit int) (int64, bool, error) {
 			req.Limit = limit
 			result, err := r.batch(ctx, req)
 			r.deleted.Messages += result.Messages
@@ -188,15 +188,17 @@ func (r *run) walk(ctx context.Context) error {
 			}
 			req.After = result.Next
 			return result.Messages + result.Statuses, result.Done || r.givenUp, nil
-		})
+		}))
 		if err != nil {
 			return err
 		}
-		if r.givenUp {
+		if r.givenUp || r.waitingFor != nil {
 			break
 		}
 	}
-	r.walked.done(r.until, full && !r.givenUp, r.passed == 0 && r.refused == nil)
+	if r.waitingFor == nil {
+		r.walked.done(r.until, full && !r.givenUp, r.passed == 0 && r.refused == nil)
+	}
 	if r.refused != nil {
 		return fmt.Errorf("cleanup: %w, %d messages stay: %w", ErrArchiveFailed, r.deleted.Unarchived, r.refused)
 	}

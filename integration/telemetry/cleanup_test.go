@@ -7,9 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable proves contract 12.
@@ -28,6 +30,11 @@ func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T
 		deleted, err := ib.Cleanup(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, handler.Deleted{Messages: 2, Statuses: 4}, deleted)
+		require.NoError(t, inboxtest.Store(t, d.DB).RecordProgress(t.Context(),
+			[]models.Partition{{Channel: "c", GroupID: "g", Topic: "orders"}}, nil, clock.Now()))
+		_, err = ib.Cleanup(t.Context())
+		require.ErrorAs(t, err, new(*cleanup.WaitingError), "a wait is no failure")
+		inboxtest.Exec(t, d.DB, "DELETE FROM inbox_partitions")
 		inboxtest.Exec(t, d.DB, "ALTER TABLE inbox_messages RENAME TO hidden")
 		_, err = ib.Cleanup(t.Context())
 		require.Error(t, err)
@@ -41,6 +48,6 @@ func TestRunsOfCleanupAreMeasuredAndWhatTheyDeletedIsCountedByTable(t *testing.T
 			runs[p.of("error.type")] += p.count
 			require.Equal(t, "test", p.of("inbox.name"))
 		}
-		require.Equal(t, map[string]uint64{"": 1, "_OTHER": 1}, runs)
+		require.Equal(t, map[string]uint64{"": 2, "_OTHER": 1}, runs)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -172,7 +173,8 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 		if v.Outcome == handler.AttemptFailed {
 			now := a.cfg.Clock.Now()
 			a.failing.set(a.task, Failing{Topic: a.at.topic, Partition: a.at.id, HandlerKey: a.Handler.Key(),
-				MessageID: a.Delivery().ID, Failures: a.Failures, Since: now, Next: now.Add(v.Delay), Err: v.Err})
+				MessageID: a.Delivery().ID, Failures: a.Failures, Since: now, Next: now.Add(v.Delay),
+				Err: brief.Error(v.Err)})
 			a.log.Warn("inbox: attempt failed, retrying",
 				append(a.fields(), zap.Duration(telemetry.FieldTryingAgainAfter, v.Delay), zap.Error(v.Err))...)
 		}

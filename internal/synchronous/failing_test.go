@@ -2,6 +2,8 @@ package synchronous_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,7 +54,10 @@ func TestFailingHandlersAreKnownUntilTheySucceedOrGiveUp(t *testing.T) {
 func TestFailingHandlersAreForgottenWithTheirPartition(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		failed := make(chan struct{}, 1)
-		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { failed <- struct{}{}; return errBoom })
+		h := handler.New("h", func(context.Context, inboxtest.Bytes) error {
+			failed <- struct{}{}
+			return errors.New(strings.Repeat("x", 1<<20))
+		})
 		r, _ := newRunner(t, d.DB, func(c *synchronous.Config) {
 			c.Backoff = func(int) time.Duration { return time.Hour }
 		}, h)
@@ -60,6 +65,7 @@ func TestFailingHandlersAreForgottenWithTheirPartition(t *testing.T) {
 		go func() { ended <- r.Deliver(context.Background(), stopping, received(0, "m1")) }()
 		inboxtest.Receive(t, failed, "the attempt")
 		inboxtest.Eventually(t, func() bool { return len(r.Failing()) == 1 }, "its failure")
+		require.Less(t, len(r.Failing()[0].Err.Error()), 64<<10, "it is kept while the partition waits (contract 3.6)")
 		close(stopping)
 		require.Error(t, inboxtest.Receive(t, ended, "the end"))
 		require.Empty(t, r.Failing())
