@@ -5,10 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"gorm.io/gorm"
+	"gorm.io/gorm/schema"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
@@ -17,7 +22,7 @@ import (
 var (
 	// ErrSchemaMissing means that the inbox's tables do not exist.
 	ErrSchemaMissing = errors.New("inbox tables are missing")
-	// ErrSchemaOld means that the tables are older than this module needs.
+	// ErrSchemaOld means that the tables are older than this module needs, or of another commit.
 	ErrSchemaOld = errors.New("inbox tables are out of date")
 	// ErrOtherInbox means that the tables belong to an inbox of another name.
 	ErrOtherInbox = errors.New("inbox tables belong to another inbox")
@@ -55,47 +60,139 @@ func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 	if err != nil {
 		return err
 	}
-	wanted := migrations[len(migrations)-1].Version
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
-
-	found, err := schemaVersion(ctx, pool, db.Dialector.Name(), naming)
-	switch {
-	case err != nil:
+	found, err := look(ctx, pool, db.Dialector.Name(), naming)
+	if err != nil {
 		return err
-	case found == 0:
+	}
+	return found.check(migrations, naming)
+}
+
+// check returns an error unless the migrations have made the tables, all of them, from the same text.
+func (f found) check(migrations []Migration, naming Naming) error {
+	wanted := migrations[len(migrations)-1].Version
+	missing, lacking := f.compare(naming)
+	switch {
+	case f.version == 0:
 		return fmt.Errorf("%w (%s): %s", ErrSchemaMissing, naming.describe(), remedy)
-	case found < wanted:
-		return fmt.Errorf("%w (%s): version %d, needed %d: %s", ErrSchemaOld, naming.describe(), found, wanted, remedy)
+	case f.version < wanted:
+		return fmt.Errorf("%w (%s): version %d, needed %d: %s", ErrSchemaOld, naming.describe(), f.version, wanted, remedy)
+	case len(missing) > 0:
+		return fmt.Errorf("%w (%s): there is no %s beside %s: restore them, or, to have them empty, "+
+			"delete the row schema_version of %[4]s and migrate", ErrSchemaMissing, naming.describe(),
+			strings.Join(missing, ", "), naming.Meta())
+	}
+	for _, migration := range migrations {
+		if hash := f.meta[migration.hashKey()]; hash != migration.hash {
+			lacking = append(lacking, fmt.Sprintf("%s is %q, needed %q", migration.hashKey(), hash, migration.hash))
+		}
+	}
+	if len(lacking) > 0 {
+		return fmt.Errorf("%w (%s): another commit of this module made them: %s: drop them, or change them to what "+
+			"models.SQL returns and delete the rows schema_version and hash_0001 of %s, then migrate",
+			ErrSchemaOld, naming.describe(), strings.Join(lacking, "; "), naming.Meta())
 	}
 	return nil
 }
 
-// schemaVersion returns the schema's version. It is 0 if there is no schema, or an unfinished one.
-func schemaVersion(ctx context.Context, pool gorm.ConnPool, dialect string, naming Naming) (int, error) {
-	// Look the table up instead of trying it: on PostgreSQL a failed statement would abort the
-	// caller's transaction.
-	lookup, argument := `SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1`, naming.Meta()
-	if dialect == "postgres" {
-		lookup, argument = `SELECT count(*) FROM (SELECT to_regclass($1) AS found) AS r WHERE found IS NOT NULL`,
-			columns.Quote(naming.Meta())
-	}
-	tables, _, err := one[int](ctx, pool, lookup, argument)
-	if err != nil {
-		return 0, fmt.Errorf("find table %s: %w", naming.Meta(), err)
-	}
-	if tables == 0 {
-		return 0, nil
-	}
-	text, found, err := metaValue(ctx, pool, naming, "schema_version")
-	if err != nil || !found {
-		return 0, err
-	}
-	version, err := strconv.Atoi(text)
-	if err != nil {
-		return 0, fmt.Errorf("schema_version %q in %s is not a number", text, naming.Meta())
-	}
-	return version, nil
+// found is what a database has of an inbox's tables.
+type found struct {
+	columns map[string][]string // of each table, by its name without schema and prefix, in lower case
+	later   map[string]bool     // tables of a later schema of the search path, which CREATE TABLE ignores
+	meta    map[string]string   // of the keys that migrations write
+	version int                 // 0 if there is no schema, or an unfinished one
 }
+
+// look reads what there is, without a statement that could fail: on PostgreSQL that would abort the caller's
+// transaction.
+func look(ctx context.Context, pool gorm.ConnPool, dialect string, naming Naming) (found, error) {
+	f := found{columns: map[string][]string{}, later: map[string]bool{}, meta: map[string]string{}}
+	err := each(ctx, pool, columnsSQL(dialect, naming), func(rows *sql.Rows) error {
+		var table, column string
+		var later bool
+		err := rows.Scan(&table, &column, &later)
+		f.columns[table] = append(f.columns[table], column)
+		f.later[table] = later
+		return err
+	})
+	if err != nil {
+		return f, fmt.Errorf("find the tables of the inbox (%s): %w", naming.describe(), err)
+	}
+	if !slices.Contains(f.columns["meta"], "key") || !slices.Contains(f.columns["meta"], "value") {
+		return f, nil
+	}
+	err = each(ctx, pool, `SELECT "key", "value" FROM `+columns.Quote(naming.Meta())+
+		` WHERE "key" = 'schema_version' OR "key" LIKE 'hash%'`, func(rows *sql.Rows) error {
+		var key, value string
+		err := rows.Scan(&key, &value)
+		f.meta[key] = value
+		return err
+	})
+	if err != nil {
+		return f, fmt.Errorf("read the schema's version from %s: %w", naming.Meta(), err)
+	}
+	if text, stored := f.meta["schema_version"]; stored {
+		if f.version, err = strconv.Atoi(text); err != nil {
+			return f, fmt.Errorf("schema_version %q in %s is not a number", text, naming.Meta())
+		}
+	}
+	return f, nil
+}
+
+// columnsSQL lists the columns of all tables that exist. The names need no escapes: see Naming.Validate.
+func columnsSQL(dialect string, naming Naming) string {
+	var tables []string
+	for table := range modelColumns() {
+		if dialect == "postgres" {
+			tables = append(tables, `('`+table+`', to_regclass('`+columns.Quote(naming.table(table))+`'))`)
+		} else {
+			tables = append(tables, `('`+table+`', '`+naming.table(table)+`')`)
+		}
+	}
+	list := strings.Join(tables, ", ")
+	if dialect == "postgres" {
+		later := `c.relnamespace IS DISTINCT FROM to_regnamespace(quote_ident(current_schema()))`
+		if naming.Schema != "" {
+			later = `false`
+		}
+		return `SELECT t.column1, a.attname::text, ` + later + ` FROM (VALUES ` + list + `) AS t
+			JOIN pg_class c ON c.oid = t.column2
+			JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum`
+	}
+	return `SELECT t.column1, c.name, false FROM (VALUES ` + list + `) AS t
+		JOIN sqlite_master m ON m.type IN ('table', 'view') AND m.name = t.column2 COLLATE NOCASE
+		JOIN pragma_table_info(m.name) c`
+}
+
+// compare returns the tables that are missing, and which columns of the models the others lack.
+func (f found) compare(naming Naming) (missing, lacking []string) {
+	wanted := modelColumns()
+	for _, table := range slices.Sorted(maps.Keys(wanted)) {
+		have, exists := f.columns[table]
+		if !exists {
+			missing = append(missing, naming.table(table))
+			continue
+		}
+		absent := slices.DeleteFunc(slices.Clone(wanted[table]), func(c string) bool { return slices.Contains(have, c) })
+		if len(absent) > 0 {
+			lacking = append(lacking, naming.table(table)+" lacks "+strings.Join(absent, ", "))
+		}
+	}
+	return missing, lacking
+}
+
+// modelColumns returns the columns of each table, by its name without schema and prefix.
+var modelColumns = sync.OnceValue(func() map[string][]string {
+	all := map[string][]string{}
+	for _, row := range All() {
+		parsed, err := schema.Parse(row, &sync.Map{}, schema.NamingStrategy{})
+		if err != nil {
+			panic(err) // the models are constants of this package
+		}
+		all[strings.TrimPrefix(parsed.Table, columns.DefaultPrefix)] = parsed.DBNames
+	}
+	return all
+})
 
 // Identity returns the name of the inbox to which the tables of naming belong, and an ID that no
 // other tables have. Both are empty before CheckSchema or Migrate has named the tables. It only
@@ -148,19 +245,27 @@ func metaValue(
 	return value, found, nil
 }
 
-// one returns the first row of one column. It does not use QueryRowContext: with PrepareStmt,
-// GORM's version returns a row that panics if preparing fails.
+// one returns the first row of one column.
 func one[T any](ctx context.Context, pool gorm.ConnPool, query string, args ...any) (value T, found bool, err error) {
+	err = each(ctx, pool, query, func(rows *sql.Rows) error {
+		found = true
+		return rows.Scan(&value)
+	}, args...)
+	return value, found, err
+}
+
+// each calls scan for every row. It does not use QueryRowContext: with PrepareStmt, GORM's version returns a row that
+// panics if preparing fails.
+func each(ctx context.Context, pool gorm.ConnPool, query string, scan func(*sql.Rows) error, args ...any) error {
 	rows, err := pool.QueryContext(ctx, query, args...)
 	if err != nil {
-		return value, false, err
+		return err
 	}
 	defer rows.Close()
-	if rows.Next() {
-		found = true
-		if err := rows.Scan(&value); err != nil {
-			return value, false, err
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
 		}
 	}
-	return value, found, rows.Err()
+	return rows.Err()
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"strings"
 	"time"
 
@@ -52,17 +53,20 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 func apply(
 	ctx context.Context, conn *sql.Conn, dialect string, naming Naming, migrations []Migration, inboxName string,
 ) error {
-	found, err := schemaVersion(ctx, conn, dialect, naming)
+	found, err := look(ctx, conn, dialect, naming)
+	if err == nil && found.version == 0 {
+		err = found.refuse(naming)
+	}
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if dialect == "postgres" && found == 0 && naming.Schema != "" {
+	if dialect == "postgres" && found.version == 0 && naming.Schema != "" {
 		if err := createSchema(ctx, conn, naming); err != nil {
 			return err
 		}
 	}
 	for _, migration := range migrations {
-		if migration.Version <= found {
+		if migration.Version <= found.version {
 			continue
 		}
 		for _, statement := range migration.Statements() {
@@ -72,7 +76,24 @@ func apply(
 			}
 		}
 	}
+	if found, err = look(ctx, conn, dialect, naming); err == nil {
+		err = found.check(migrations, naming)
+	}
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
 	return claimName(ctx, conn, naming, inboxName)
+}
+
+// refuse returns an error if tables without a version are not those that an interrupted migration, or AutoMigrate,
+// leaves: they are the application's own, and would get the indexes of the inbox's.
+func (f found) refuse(naming Naming) error {
+	maps.DeleteFunc(f.columns, func(table string, _ []string) bool { return f.later[table] })
+	if _, lacking := f.compare(naming); len(lacking) > 0 {
+		return fmt.Errorf("%s: this is a table of the application or of another commit of this module: "+
+			"set option TablePrefix, or drop it", strings.Join(lacking, "; "))
+	}
+	return nil
 }
 
 // createSchema checks for the schema first, because CREATE SCHEMA IF NOT EXISTS needs the privilege

@@ -85,8 +85,9 @@ func TestMigrateByFiveReplicasAtOnce(t *testing.T) {
 func TestMigrateLeavesNothingHalfDone(t *testing.T) {
 	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
 		db := fresh()
-		// It blocks the last table but one.
-		require.NoError(t, db.Exec(`CREATE VIEW inbox_audit AS SELECT 1 AS id`).Error)
+		// It has the table's columns, and can have no index.
+		require.NoError(t, db.Exec(`CREATE VIEW inbox_audit AS SELECT 1 AS id, 2 AS actor, 3 AS action, 4 AS target,
+			5 AS detail, 6 AS occurred_at, 7 AS database_role`).Error)
 		require.ErrorContains(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"), "0001_inbox.sql")
 		require.False(t, db.Migrator().HasTable("inbox_messages"))
 		require.NoError(t, db.Exec(`DROP VIEW inbox_audit`).Error)
@@ -136,6 +137,116 @@ func TestCheckSchemaNamesTheProblemAndTheCommand(t *testing.T) {
 		require.NoError(t, check("orders"))
 		set("one")
 		require.ErrorContains(t, check("orders"), `"one" in inbox_meta is not a number`)
+	})
+}
+
+// Contract 3.4.
+func TestTablesOfAnotherCommitAreRefused(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		naming := models.Naming{Prefix: "Shop_"}
+		for name, change := range map[string]string{
+			"another hash": `UPDATE "Shop_meta" SET "value" = '0' WHERE "key" = 'hash_0001'`,
+			"no hash":      `DELETE FROM "Shop_meta" WHERE "key" = 'hash_0001'`,
+			"no column":    `ALTER TABLE "Shop_handler_statuses" DROP COLUMN "attempts"`,
+		} {
+			db := fresh()
+			require.NoError(t, models.Migrate(t.Context(), db, naming, "orders"))
+			require.NoError(t, db.Exec(change).Error)
+			runSQL(t, db, naming) // as the error suggests for tables that are missing
+			for _, err := range []error{models.CheckSchema(t.Context(), db, naming, "orders"),
+				models.CheckTables(t.Context(), db, naming), models.Migrate(t.Context(), db, naming, "orders")} {
+				require.ErrorIs(t, err, models.ErrSchemaOld, name)
+				require.ErrorContains(t, err, `(table prefix "Shop_")`)
+				require.ErrorContains(t, err, "delete the rows schema_version and hash_0001 of Shop_meta")
+			}
+			if name == "no column" {
+				require.ErrorContains(t, models.CheckTables(t.Context(), db, naming), "Shop_handler_statuses lacks attempts")
+				continue
+			}
+			require.NoError(t, db.Exec(`DELETE FROM "Shop_meta" WHERE "key" IN ('schema_version', 'hash_0001')`).Error)
+			require.NoError(t, models.Migrate(t.Context(), db, naming, "orders"), "once they are right")
+			require.NoError(t, models.CheckSchema(t.Context(), db, naming, "orders"))
+		}
+	})
+}
+
+func TestStartNamesEveryTableThatIsMissing(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"))
+		require.NoError(t, db.Migrator().DropTable("inbox_gaps", "inbox_audit"))
+		for _, err := range []error{models.CheckSchema(t.Context(), db, models.Naming{}, "orders"),
+			models.Migrate(t.Context(), db, models.Naming{}, "orders")} {
+			require.ErrorIs(t, err, models.ErrSchemaMissing)
+			require.ErrorContains(t, err, "there is no inbox_audit, inbox_gaps beside inbox_meta")
+		}
+		require.False(t, db.Migrator().HasTable("inbox_gaps"), "what it held is not silently replaced by nothing")
+	})
+}
+
+// Contract 3.4.
+func TestMigrateRefusesAnApplicationsOwnTable(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		require.NoError(t, db.Exec(`CREATE TABLE "Inbox_messages" ("id" integer PRIMARY KEY, "number" integer, "subject" text)`).Error)
+		if db.Dialector.Name() == "postgres" { // where names differ by case
+			require.NoError(t, db.Exec(`ALTER TABLE "Inbox_messages" RENAME TO "inbox_messages"`).Error)
+		}
+		before := shape(t, db)
+		err := models.Migrate(t.Context(), db, models.Naming{}, "orders")
+		require.ErrorContains(t, err, "inbox_messages lacks namespace, transport_name, type")
+		require.ErrorContains(t, err, "set option TablePrefix")
+		require.Equal(t, before, shape(t, db))
+		require.NoError(t, models.Migrate(t.Context(), db, models.Naming{Prefix: "in_"}, "orders"))
+	})
+}
+
+// CREATE TABLE creates in the first schema of the path, whatever the others have.
+func TestMigrateIgnoresTablesOfLaterSchemasOfTheSearchPath(t *testing.T) {
+	dsn := testenv.PostgresDSN(t)
+	first := testenv.OpenPostgres(t, dsn)
+	require.NoError(t, first.Exec(`CREATE TABLE inbox_messages (id integer); CREATE SCHEMA mine`).Error)
+	db := testenv.OpenPostgres(t, dsn+"&search_path=mine,public")
+	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"))
+	require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"))
+	require.NoError(t, models.Migrate(t.Context(), first, models.Naming{Schema: "mine"}, "orders"))
+
+	require.NoError(t, first.Exec(`ALTER TABLE mine.inbox_meta SET SCHEMA public`).Error)
+	require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"))
+}
+
+func TestMigrateFinishesTablesMadeByHand(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		migrations, err := models.SQL(fresh().Dialector.Name(), models.Naming{})
+		require.NoError(t, err)
+		statements := migrations[0].Statements()
+		for _, ran := range []int{1, len(statements) / 2, len(statements) - 1} {
+			db := fresh()
+			for _, statement := range statements[:ran] {
+				require.NoError(t, db.Exec(statement).Error)
+			}
+			require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "orders"), ran)
+			require.NoError(t, models.CheckSchema(t.Context(), db, models.Naming{}, "orders"), ran)
+		}
+	})
+}
+
+// Contract 3.4: tables of one commit have one hash, whatever they are called.
+func TestHashOfTheTablesIsIndependentOfTheirNames(t *testing.T) {
+	onEveryDialect(t, func(t *testing.T, fresh func() *gorm.DB) {
+		db := fresh()
+		namings := []models.Naming{{}, {Prefix: "in_"}}
+		if db.Dialector.Name() == "postgres" {
+			namings = append(namings, models.Naming{Schema: "shop"})
+		}
+		hashes := map[string]bool{}
+		for _, naming := range namings {
+			require.NoError(t, models.Migrate(t.Context(), db, naming, "orders"))
+			var row models.Meta
+			require.NoError(t, db.Clauses(naming).Where(`"key" = ?`, "hash_0001").First(&row).Error)
+			hashes[row.Value] = true
+		}
+		require.Len(t, hashes, 1)
 	})
 }
 

@@ -1,7 +1,9 @@
 package models
 
 import (
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"fmt"
 	"path"
 	"strconv"
@@ -22,6 +24,8 @@ type Migration struct {
 	// SQL is the whole file with its names filled in, ready for psql or sqlite3. Migrate executes
 	// the same text.
 	SQL string
+
+	hash string // of the file, which has no names yet
 }
 
 // Statements splits the SQL after each line that ends with a semicolon, without the comments, for
@@ -62,8 +66,6 @@ func SQL(dialect string, naming Naming) ([]Migration, error) {
 	if naming.Schema != "" {
 		schema = columns.Quote(naming.Schema) + "."
 	}
-	names := strings.NewReplacer("${schema}", schema, "${prefix}", naming.prefix())
-
 	directory := path.Join("sql", dialect)
 	entries, err := sqlFiles.ReadDir(directory) // sorted by name
 	if err != nil {
@@ -80,7 +82,20 @@ func SQL(dialect string, naming Naming) ([]Migration, error) {
 		if err != nil || version != i+1 {
 			return nil, fmt.Errorf("migration %s of %s: number %04d expected", entry.Name(), dialect, i+1)
 		}
-		migrations = append(migrations, Migration{Version: version, Name: entry.Name(), SQL: names.Replace(string(text))})
+		hash := hashOf(string(text))
+		names := strings.NewReplacer("${schema}", schema, "${prefix}", naming.prefix(), "${hash}", hash)
+		migrations = append(migrations,
+			Migration{Version: version, Name: entry.Name(), SQL: names.Replace(string(text)), hash: hash})
 	}
 	return migrations, nil
 }
+
+// hashOf identifies what the SQL of a migration does: comments and white space do not count.
+func hashOf(text string) string {
+	words := strings.Fields(strings.Join(Migration{SQL: text}.Statements(), " "))
+	sum := sha256.Sum256([]byte(strings.Join(words, " ")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// hashKey is the row of the meta table with the migration's hash.
+func (m Migration) hashKey() string { return fmt.Sprintf("hash_%04d", m.Version) }

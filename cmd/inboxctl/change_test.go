@@ -205,6 +205,13 @@ func TestMigrateCreatesTheTables(t *testing.T) {
 			}
 			require.Contains(t, run("migrate", "status").out, "current: version")
 			require.Contains(t, run("migrate", "up", "--inbox", "orders").out, "nothing to do")
+			tables := models.Naming{Schema: env[schemaVariable], Prefix: "in_"}
+			require.NoError(t, db.Clauses(tables).Where(`"key" = 'hash_0001'`).Updates(&models.Meta{Value: "other"}).Error)
+			for _, args := range [][]string{{"status"}, {"migrate", "status"}, {"migrate", "up", "--inbox", "orders"}} {
+				out := run(args...)
+				require.Equal(t, exitFailed, out.code, args)
+				require.Contains(t, out.errOut, "another commit of this module made them", args)
+			}
 			require.Empty(t, run("migrate", "print", "--after", "1000000").out)
 		})
 	}

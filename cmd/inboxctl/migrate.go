@@ -128,7 +128,8 @@ func newMigrateStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Whether the tables exist and are new enough",
 		Long: `Says whether the tables exist and are new enough for this inboxctl. Newer tables are
-fine. It ends with code 1 if they are missing or old.
+fine. It ends with code 1 if they are missing, or old: of an older version or
+another commit.
 
 JSON: {"state", "needed", "detail"}; the state is current, missing or old.`,
 		Example: `  inboxctl migrate status && echo deploy`,

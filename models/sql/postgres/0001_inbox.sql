@@ -225,4 +225,9 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}meta" (
     "value" varchar(200) NOT NULL
 );
 
-INSERT INTO ${schema}"${prefix}meta" ("key", "value") VALUES ('schema_version', '1') ON CONFLICT ("key") DO NOTHING;
+-- The hash is that of this text. Tables that have a version already keep the hash of the
+-- text that made them.
+INSERT INTO ${schema}"${prefix}meta" ("key", "value")
+    SELECT column1, column2 FROM (VALUES ('schema_version', '1'), ('hash_0001', '${hash}')) AS made
+    WHERE NOT EXISTS (SELECT 1 FROM ${schema}"${prefix}meta" WHERE "key" = 'schema_version')
+    ON CONFLICT ("key") DO NOTHING;
