@@ -104,7 +104,7 @@ func skewed(ahead time.Duration) string {
 	if ahead < 0 {
 		ahead, how = -ahead, "behind"
 	}
-	return fmt.Sprintf("this machine's clock is %s %s the database's: retries come too early or too late; synchronize the clocks", ahead.Round(time.Second), how)
+	return fmt.Sprintf("this machine's clock is %s %s the database's: times that it stores, such as when a message was received, are wrong; synchronize the clocks", ahead.Round(time.Second), how)
 }
 
 // barred describes the roles whose sessions this worker's role cannot end.

@@ -156,10 +156,13 @@ func (d *drain) meet(statusID string) bool {
 	return true
 }
 
-// prepare does what sweeps and heartbeats do for a running worker: it releases stuck claims, checks
-// lanes, records the handler keys and reads the paused handlers.
+// prepare does what sweeps and heartbeats do for a running worker: it reads the database's clock,
+// releases stuck claims, checks lanes, records the handler keys and reads the paused handlers.
 func (d *drain) prepare(ctx context.Context) error {
 	p := d.p
+	if err := p.readClock(ctx); err != nil {
+		return fmt.Errorf("process pending: %w", err)
+	}
 	sw := newSweeper(p.store, p.opts, p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {},
 		func(ctx context.Context, r result) {
 			d.counts.count(handler.AttemptPoisoned, true)

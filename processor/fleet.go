@@ -15,8 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// maxSkew is how far this worker's clock may differ from the database's without a warning. Due
-// times are accurate to the second at best.
+// maxSkew is how far this worker's clock may differ from the database's without a warning.
 const maxSkew = time.Minute
 
 // fleet reads from the rows of all workers which handlers are new, and detects set-up mistakes: a
@@ -57,13 +56,14 @@ func newFleet(
 		split: map[[2]string]bool{}}
 }
 
-// check checks the workers' rows. asked is our clock's time right before they were read; self is our
-// own ID.
+// check checks the workers' rows. asked is right before they were read, by the monotonic clock; self is
+// our own ID.
 func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock) {
-		f.compareClocks(asked, f.clock.Now(), workers[0].Read)
+		now := f.clock.Now()
+		f.compareClocks(now.Add(-time.Since(asked)), now, workers[0].Read)
 	}
 	f.findNew(self, workers)
 	f.compareHandlers(workers)
@@ -83,7 +83,7 @@ func (f *fleet) compareClocks(asked, now, database time.Time) {
 	}
 	switch {
 	case skew != 0 && f.skew == 0:
-		f.log.Warn("inbox: this machine's clock is not the database's: retries come too early or too late, here and in other workers; synchronize the machines' clocks (NTP)",
+		f.log.Warn("inbox: this machine's clock is not the database's: times that it stores, such as when a message was received, are wrong; synchronize the machines' clocks (NTP)",
 			zap.Duration(telemetry.FieldAhead, skew))
 	case skew == 0 && f.skew != 0:
 		f.log.Info("inbox: this machine's clock agrees with the database's again")

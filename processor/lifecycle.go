@@ -167,11 +167,10 @@ func (p *Processor) supervise(work, alive context.Context, a *activity, s *sessi
 	}
 }
 
-// register sends a session's first heartbeat, and retries until it succeeds. It returns false if
-// work ends before that.
+// register begins a session, and retries until that succeeds. It returns false if work ends before.
 func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 	for {
-		err := routine.Protect("the heartbeat", func() error { return h.beat(work, s) })
+		err := routine.Protect("the heartbeat", func() error { return p.begin(work, h, s) })
 		if err == nil {
 			p.beating.End(nil)
 			return true
@@ -182,6 +181,14 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
 		routine.Sleep(work, p.opts.restartDelay())
 	}
+}
+
+// begin reads the database's clock and sends a session's first heartbeat.
+func (p *Processor) begin(ctx context.Context, h *heart, s *session) error {
+	if err := p.readClock(ctx); err != nil {
+		return err
+	}
+	return h.beat(ctx, s)
 }
 
 // sweep runs the sweeper until ctx ends.
@@ -204,7 +211,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		err := h.beat(ctx, s)
 		if err == nil {
-			err = sw.sweep(ctx, s.id, p.fleet)
+			err = sw.sweep(ctx, s.id, p.fleet, p.clock)
 		}
 		switch {
 		case err == nil:

@@ -34,7 +34,7 @@ type Processor struct {
 	opts     Options
 	store    store.Store
 	registry *registry.Registry
-	clock    clock.Clock
+	clock    *databaseClock
 	log      *zap.Logger
 	counters *telemetry.Counters
 	reports  attempt.Reports
@@ -120,8 +120,8 @@ func New(cfg Config) (*Processor, error) {
 		}
 	}
 	p := &Processor{
-		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: cfg.Clock, log: cfg.Logger,
-		counters: cfg.Counters, report: cfg.Report,
+		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: newDatabaseClock(cfg.Clock),
+		log: cfg.Logger, counters: cfg.Counters, report: cfg.Report,
 		policies: map[*handler.Handler]*policy{}, namespaces: map[string]string{}, wakeup: newWakeup(),
 		paused: map[string]bool{}, lockFreed: routine.NewSignal(), health: &health{},
 	}
@@ -163,7 +163,7 @@ func New(cfg Config) (*Processor, error) {
 		keys: map[string]bool{}}
 	p.fleet = newFleet(p.opts, cfg.Registry, p.namespaces, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
-		now: cfg.Clock.Now,
+		now: p.clock.Now,
 		log: cfg.Logger, wake: p.wakeup.wake}
 	p.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}
 	p.runner = &runner{
@@ -171,7 +171,7 @@ func New(cfg Config) (*Processor, error) {
 			TxIsolation: cfg.Options.TxIsolation,
 			StuckGrace:  cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running,
 			Instruments: cfg.Instruments},
-		store: cfg.Store, now: cfg.Clock.Now, measure: cfg.Instruments,
+		store: cfg.Store, now: p.clock.Now, measure: cfg.Instruments,
 		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
 	}
 	return p, nil
@@ -271,10 +271,9 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 		return
 	}
 	if r.outcome != handler.AttemptReleased {
-		now := p.clock.Now()
-		p.progress.Store(now.UnixNano())
+		p.progress.Store(p.clock.injected.Now().UnixNano())
 		if r.outcome == handler.AttemptCompleted {
-			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, now.Sub(r.claim.CreatedAt))
+			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, p.clock.Now().Sub(r.claim.CreatedAt))
 		}
 	}
 	transport := ""

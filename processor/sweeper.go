@@ -60,11 +60,14 @@ func newSweeper(st sweeperStore, opts Options, now func() time.Time, log *zap.Lo
 
 // sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
 // off from the database must not judge others by what it cannot see.
-func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
-	asked := s.now()
+func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet, clock *databaseClock) error {
+	asked := time.Now()
 	workers, err := s.workers(ctx)
 	if err != nil {
 		return err
+	}
+	if len(workers) > 0 {
+		clock.follow(workers[0].Read, asked)
 	}
 	fleet.check(self, workers, asked)
 	pending, err := s.pendingKeys(ctx)

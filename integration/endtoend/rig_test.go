@@ -261,9 +261,3 @@ func (r *rig) statuses() []string {
 	r.t.Helper()
 	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s ORDER BY id`)
 }
-
-// statusesUpTo returns those of the messages up to this one.
-func (r *rig) statusesUpTo(messageID string) []string {
-	r.t.Helper()
-	return r.lines(`SELECT to_jsonb(s)::text FROM inbox_handler_statuses s WHERE message_id <= $1 ORDER BY id`, messageID)
-}

@@ -15,6 +15,15 @@ var processingMutants = []mutant{
 		Test:    test{Package: "./processor", Run: "^TestStopReleasesInterruptedAttemptsUncharged$"},
 	},
 	{
+		Name:    "a processor does not follow the database's clock",
+		Why:     "a worker whose clock is wrong would run retries early and poison them, or put them and their lanes off (contract 3.5)",
+		Package: "processor",
+		In:      "databaseClock.follow",
+		Old:     "c.read, c.at = read, time.Now()",
+		New:     "",
+		Test:    test{Package: "./processor", Run: "^TestRetryOfAWorkerWithAWrongClockIsDueWhenItWasMeantToBe$"},
+	},
+	{
 		Name:    "a stop leaves claims whose response was lost",
 		Why:     "they would wait for others to give the worker up, and be charged (contract 2, 5.8)",
 		Package: "processor",

@@ -54,10 +54,9 @@ const withinBytesSQL = `
 const messageBytesSQL = `(SELECT octet_length(m.content) + octet_length(m.serialized_properties) FROM {messages} m WHERE m.number = d.message_number)`
 
 // dueOfKeySQL finds and locks the due rows of one key. A new status is due whatever the time, while
-// a retry is due by the injected clock. To make both one range of the index, the range reaches up
-// to the later of the injected and the database's clock. New statuses are never after the
-// database's clock. Retries that are not due yet for a claimer whose clock is slow are filtered
-// out.
+// a retry is due by the claimer's clock, which follows the database's unless it is a test's. To make
+// both one range of the index, the range reaches up to the later of the two clocks. New statuses are
+// never after the database's clock. Retries that are not due yet by the claimer's are filtered out.
 //
 // Claimed rows stay in the index until they are completed, and every claim that begins at the
 // longest due row walks over those of all workers. Rows that another claim is just claiming are

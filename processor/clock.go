@@ -1,0 +1,73 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
+)
+
+// databaseClock is the clock by which a processor writes due times and judges what is due. On PostgreSQL
+// it is the database's clock, so that all workers agree on when a retry is due, whatever their machines
+// show. Between two readings it goes on by this process's monotonic clock, which setting the machine's
+// clock does not move. The injected clock counts on SQLite, which has no clock of its own, before the
+// first reading, and if it is a test's.
+type databaseClock struct {
+	injected clock.Clock
+	follows  bool
+
+	mu   sync.Mutex
+	read time.Time // what the database's clock showed; zero before the first reading
+	at   time.Time // when it showed that, monotonic
+}
+
+func newDatabaseClock(injected clock.Clock) *databaseClock {
+	return &databaseClock{injected: injected, follows: !clock.IsTest(injected)}
+}
+
+// Now returns the time. Due times are written and compared in the microseconds that databases keep.
+func (c *databaseClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.read.IsZero() {
+		return c.injected.Now()
+	}
+	return c.now()
+}
+
+func (c *databaseClock) now() time.Time {
+	return c.read.Add(time.Since(c.at)).Truncate(time.Microsecond)
+}
+
+// follow takes a reading of the database's clock that was asked for at a time of the monotonic clock.
+// It counts from its arrival: the clock may lag behind by the response's time, but is never ahead. While
+// the present time may be right, it stays, so that a slow response does not set the clock back.
+func (c *databaseClock) follow(read, asked time.Time) {
+	if !c.follows || read.IsZero() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); !c.read.IsZero() && !now.Before(read) && !now.After(read.Add(time.Since(asked))) {
+		return
+	}
+	c.read, c.at = read, time.Now()
+}
+
+// readClock reads the database's clock.
+func (p *Processor) readClock(ctx context.Context) error {
+	if !p.clock.follows || p.store.SingleWriter() {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	defer cancel()
+	asked := time.Now()
+	read, err := p.store.Clock(stmt, p.clock.injected.Now())
+	if err != nil {
+		return fmt.Errorf("read the database's clock: %w", err)
+	}
+	p.clock.follow(read, asked)
+	return nil
+}

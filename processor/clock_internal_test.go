@@ -1,0 +1,35 @@
+package processor
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// jumping is a machine's clock that somebody sets.
+type jumping struct{ now time.Time }
+
+func (j *jumping) Now() time.Time { return j.now }
+
+// Contract 3.5. A machine's clock leaps an hour ahead and back: the processor's time goes on.
+func TestClockThatFollowsTheDatabaseDoesNotJumpWithTheMachines(t *testing.T) {
+	machine := &jumping{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	c := &databaseClock{injected: machine, follows: true}
+	require.Equal(t, machine.now, c.Now(), "before the first reading")
+	database := machine.now.Add(-time.Minute)
+	c.follow(database, time.Now())
+	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
+		machine.now = machine.now.Add(jump)
+		require.WithinRange(t, c.Now(), database, database.Add(30*time.Second))
+	}
+	within := func(want time.Time) { t.Helper(); require.WithinRange(t, c.Now(), want, want.Add(30*time.Second)) }
+	c.follow(database.Add(-5*time.Minute), time.Now().Add(-10*time.Minute))
+	within(database) // a slow response may be as old as it says
+	c.follow(database.Add(-time.Hour), time.Now())
+	within(database.Add(-time.Hour)) // as after a failover
+	c.follow(database.Add(time.Hour), time.Now())
+	within(database.Add(time.Hour))
+	c.follow(time.Time{}, time.Now())
+	within(database.Add(time.Hour)) // SQLite reports no time
+}
