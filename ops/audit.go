@@ -184,10 +184,19 @@ func (a Actor) check() error {
 func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
+	_, err := o.auditedAs(ctx, actor, action, target, work)
+	return err
+}
+
+// auditedAs is audited, and returns the ID of the audit row.
+func (o *Ops) auditedAs(ctx context.Context, actor Actor, action Action, target string,
+	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
+) (id string, err error) {
 	if err := actor.check(); err != nil {
-		return fmt.Errorf("%s: %w", action, err)
+		return "", fmt.Errorf("%s: %w", action, err)
 	}
-	err := o.act(ctx, func(ctx context.Context, tx *gorm.DB) error {
+	id = uuid.Nil.String()
+	err = o.act(ctx, func(ctx context.Context, tx *gorm.DB) error {
 		detail, err := work(ctx, tx)
 		if err != nil {
 			return err
@@ -196,12 +205,13 @@ func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target st
 		if err != nil {
 			return err
 		}
+		id = entry.ID
 		return o.store.AddAuditTx(ctx, tx, entry)
 	})
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", action, target, err)
+		err = fmt.Errorf("%s %s: %w", action, target, err)
 	}
-	return nil
+	return id, err
 }
 
 // note adds an audit row for something that has no transaction of its own.
@@ -209,11 +219,16 @@ func (o *Ops) note(ctx context.Context, actor Actor, action Action, target strin
 	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
 
-// noteAnyway is like note, but ignores the end of ctx: the action was done or refused all the same.
+// noteThrough is like note, for a part of a bulk action, which a lost connection does not end.
+func (o *Ops) noteThrough(ctx context.Context, actor Actor, action Action, target string, detail any) error {
+	return o.auditedThrough(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
+}
+
+// noteAnyway is like noteThrough, but ignores the end of ctx: the action was done or refused all the same.
 func (o *Ops) noteAnyway(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	ctx, cancel := o.bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	return o.note(ctx, actor, action, target, detail)
+	return o.noteThrough(ctx, actor, action, target, detail)
 }
 
 // entry returns a new audit row. Its ID is later than those of all earlier rows of this process.

@@ -245,7 +245,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		return 0, err
 	}
 	var added []string
-	err = b.audited(ctx, b.actor, ActionBackfill, b.target, func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err = b.auditedThrough(ctx, b.actor, ActionBackfill, b.target, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		pool := tx.Statement.ConnPool
 		if err := b.checkPaused(ctx, pool); err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ type BulkResult struct {
 	Done int64
 	// Skipped is how many matched and were not touched: someone else changed, added or deleted them
 	// first, they wait in their lanes, or they are rejected messages of a channel that is not declared
-	// here, of a paused handler, of one that runs, or whose accept timed out.
+	// here, of a paused handler, of one that runs, or whose accept timed out or lost its connection three times.
 	Skipped int64
 	// Duplicates is how many of the accepted records held only messages that were known.
 	Duplicates int64 `json:",omitempty"`
@@ -222,9 +222,14 @@ func forAction(action Action, given Filter) (*filter, error) {
 }
 
 func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
-	ctx, cancel := o.bounded(ctx)
-	defer cancel()
-	return o.find(ctx, f, after, chunk)
+	var out found
+	err := outlast(ctx, func() (err error) {
+		ctx, cancel := o.bounded(ctx)
+		defer cancel()
+		out, err = o.find(ctx, f, after, chunk)
+		return err
+	})
+	return out, err
 }
 
 // actOnChunk changes those of the rows that have not changed since they were found.
@@ -237,7 +242,7 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 		refs[i] = [2]any{r.id, r.version}
 	}
 	var done []changed
-	err := o.audited(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err := o.auditedThrough(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var err error
 		if done, err = o.change(ctx, tx, action, refs); err == nil && len(done) == 0 {
 			err = errNothing

@@ -28,7 +28,8 @@ type ReasonCount struct {
 // as ReAccept does: each in a transaction of its own, with an audit row of its own. One more audit
 // row records the end. The filter must not be empty: to take all, name the channels. Without a To it
 // ends now. Each message is taken once: one that is still bad stays with its new reason, one whose
-// accept times out is skipped, and the next one follows. The end of ctx stops the action after the
+// accept times out, or loses its connection three times, is skipped, and the next one follows. While the database is
+// away the action waits, each time for a minute at most. The end of ctx stops the action after the
 // current message, or rolls that back. The result is what was done, also with an error.
 //
 // Do a DryRun first, have the operator confirm its count, and pass it as Most. A dry run needs only
@@ -119,7 +120,8 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 			return err
 		}
 		next, enough := bulk.next(r.result.Done + r.result.StillBad + r.result.Skipped)
-		found, err := s.find(ctx, at, next)
+		var found walked[rejectedRow]
+		err := outlast(ctx, func() (err error) { found, err = s.find(ctx, at, next); return err })
 		if err != nil {
 			return err
 		}
@@ -151,12 +153,12 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 // one accepts a message again. Its error ends the action: the database failed, or the audit.
 func (r *reAccepting) one(ctx context.Context, id string) error {
 	target := "rejected message " + id
-	accepted, err := r.acceptRejected(ctx, r.actor, id, &r.filter)
+	accepted, err := r.acceptThrough(ctx, id)
 	still, stays := err.(*handler.StillBadError) // and nothing else failed
 	switch {
 	case err == nil:
 		r.result.Done++
-		if !slices.ContainsFunc(accepted, func(a Accepted) bool { return !a.known() }) {
+		if len(accepted) > 0 && !slices.ContainsFunc(accepted, func(a Accepted) bool { return !a.known() }) {
 			r.result.Duplicates++
 		}
 	case stays:
@@ -167,9 +169,13 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 	case errors.Is(err, ErrBadInput), errors.Is(err, ErrPaused), errors.Is(err, ErrProcessing): // not here, or not now
 		r.result.Skipped++
 		r.stays(err)
-	case timedOut(err) && ctx.Err() == nil && !errors.Is(err, ErrNotAudited):
+	case (timedOut(err) && !errors.Is(err, ErrNotAudited) || errors.Is(err, errGivenUp)) && ctx.Err() == nil:
 		// The audit row shows what was tried. If it fails too, the database is at fault and not the record.
-		if err := r.note(ctx, r.actor, ActionReAccept, target, timedOutDetail{"timed out", r.filter}); err != nil {
+		event := "timed out"
+		if errors.Is(err, errGivenUp) {
+			event = "connection lost"
+		}
+		if err := r.noteThrough(ctx, r.actor, ActionReAccept, target, skippedDetail{event, r.filter}); err != nil {
 			return fmt.Errorf("%s: %w", target, err)
 		}
 		r.result.Skipped++
@@ -180,11 +186,40 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 	return nil
 }
 
+// errGivenUp means that a record's accept has lost its connection bulkTries times, and that the database answers.
+var errGivenUp = errors.New("each try to accept it lost its connection")
+
+// acceptThrough accepts a message again. A lost connection does not end the action, see outlast.
+func (r *reAccepting) acceptThrough(ctx context.Context, id string) ([]Accepted, error) {
+	before := ""
+	for try := 1; ; try++ {
+		accepted, auditID, err := r.acceptRejected(ctx, r.actor, id, &r.filter)
+		if errors.Is(err, ErrNotFound) && before != "" { // the try before may have been committed
+			found, failed := r.committed(ctx, before, err)
+			if found {
+				return nil, nil
+			}
+			return nil, cmp.Or(failed, err)
+		}
+		if err == nil || !lost(err) || ctx.Err() != nil {
+			return accepted, err
+		}
+		if _, failed := r.committed(ctx, auditID, err); failed != nil {
+			return nil, failed
+		}
+		if try == bulkTries {
+			return nil, fmt.Errorf("%w: %w", errGivenUp, err)
+		}
+		before = auditID
+	}
+}
+
 // timedOut reports whether a statement took too long, also by a timeout of the server.
 func timedOut(err error) bool { return store.IsWaiting(err) || store.SQLState(err) == "57014" }
 
-// timedOutDetail is the audit's detail of a rejected message that was skipped because its accept took too long.
-type timedOutDetail struct {
+// skippedDetail is the audit's detail of a rejected message that was skipped because its accept took too long, or lost
+// its connection.
+type skippedDetail struct {
 	Event  string         `json:"event"`
 	Filter RejectedFilter `json:"filter"`
 }

@@ -265,7 +265,7 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 		return nil, fmt.Errorf("%s: %w", ActionReAccept, err)
 	}
 	target := "rejected message " + id
-	accepted, err := o.acceptRejected(ctx, actor, id, nil)
+	accepted, _, err := o.acceptRejected(ctx, actor, id, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
 	}
@@ -273,22 +273,24 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 }
 
 // acceptRejected has the application accept a rejected message again, with its audit rows. filter is nil unless all
-// that match it are accepted.
-func (o *Ops) acceptRejected(ctx context.Context, actor Actor, id string, filter *RejectedFilter) ([]Accepted, error) {
+// that match it are accepted. It returns the ID of the audit row that is written with the accept.
+func (o *Ops) acceptRejected(ctx context.Context, actor Actor, id string, filter *RejectedFilter) (
+	accepted []Accepted, auditID string, err error,
+) {
 	target := "rejected message " + id
 	begin, err := o.entry(actor, ActionReAccept, target, reAcceptDetail{"begun", filter})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	end, err := o.entry(actor, ActionReAccept, target, reAcceptDetail{"", filter})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	begun := func(ctx context.Context) error {
 		return o.act(ctx, func(ctx context.Context, tx *gorm.DB) error { return o.store.AddAuditTx(ctx, tx, begin) })
 	}
-	accepted, err := o.opts.Live.AcceptRejected(ctx, id, begun, end)
-	return accepted, o.redactStillBad(err)
+	accepted, err = o.opts.Live.AcceptRejected(ctx, id, begun, end)
+	return accepted, end.ID, o.redactStillBad(err)
 }
 
 // reAcceptDetail is the audit's detail of a rejected message that is accepted again.

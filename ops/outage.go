@@ -1,0 +1,75 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// A bulk action goes on after the database was away: each of its statements waits for outageLimit at most,
+// and each of its transactions is tried bulkTries times at most, in case it is what ends the connection.
+const (
+	outageLimit = time.Minute
+	bulkTries   = 3
+)
+
+// lost reports whether the same may succeed once the database is back: it could not be reached, ended the
+// connection or refused what it would do at other times. That a statement was slow is no such reason.
+func lost(err error) bool {
+	return store.IsTransient(err) && (store.IsBusy(err) || !timedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
+}
+
+// outlast repeats do, which changes nothing, until the database has answered.
+func outlast(ctx context.Context, do func() error) error {
+	until := time.Now().Add(outageLimit)
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := do()
+		if err == nil || !lost(err) || time.Now().After(until) || !routine.Sleep(ctx, wait) {
+			return err
+		}
+	}
+}
+
+// committed reports whether the transaction that adds this audit row was committed, although it has failed
+// with why. It waits until the database answers.
+func (o *Ops) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
+	list, err := jsonOf([]string{auditID})
+	if err != nil {
+		return false, err
+	}
+	err = outlast(ctx, func() error {
+		rows, err := readRows(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
+			var id, detail string
+			return rows.Scan(&id, &detail)
+		}, list, 1)
+		found = len(rows) > 0
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("%w; then %w", why, err)
+	}
+	return found, nil
+}
+
+// auditedThrough is audited for a part of a bulk action, which a lost connection does not end.
+func (o *Ops) auditedThrough(ctx context.Context, actor Actor, action Action, target string,
+	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
+) error {
+	for try := 1; ; try++ {
+		id, err := o.auditedAs(ctx, actor, action, target, work)
+		if err == nil || !lost(err) || try == bulkTries || ctx.Err() != nil {
+			return err
+		}
+		if found, err := o.committed(ctx, id, err); found || err != nil {
+			return err
+		}
+	}
+}
