@@ -76,3 +76,20 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	<-worked
 	require.ErrorIs(t, <-delivered, context.Canceled)
 }
+
+// TestOnlyASingleRecordExceedsBatchRecords proves contract 7.2.
+func TestOnlyASingleRecordExceedsBatchRecords(t *testing.T) {
+	messages := []int{2, 3, 1, 1, 9, 0, 4}
+	var records []envelope.Record
+	for i := range messages {
+		records = append(records, envelope.Record{Offset: int64(i), Timestamp: time.UnixMilli(0), Value: []byte("x")})
+	}
+	content := written{layout: layout{base: 0, last: 6}, records: records}.bytes(t)
+	out := deliverDecoded(t, content, 0, nil, func(c *Config) { c.BatchRecords = 4 },
+		func(r envelope.Record) int { return messages[r.Offset] })
+	require.NoError(t, out.err)
+	require.Len(t, out.records, len(records))
+	require.Equal(t, []int{2, 4, 1, 9, 1, 4}, out.messages)
+	require.Equal(t, []int64{1, 3, 4, 5, 6, 7}, out.bounds)
+	require.Zero(t, out.left)
+}

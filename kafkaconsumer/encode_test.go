@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
@@ -109,12 +110,13 @@ func compressed(t testing.TB, codec compress.Compression, content []byte) []byte
 // delivered is the result of a response.
 type delivered struct {
 	records []envelope.Record
-	// bounds are the next offsets of the chunks.
-	bounds []int64
-	next   int64
-	err    error
-	epoch  int32
-	ask    int
+	// bounds are the next offsets of the chunks, and messages how many each has.
+	bounds   []int64
+	messages []int
+	next     int64
+	err      error
+	epoch    int32
+	ask      int
 	// most and left are of the budget.
 	most, left int
 }
@@ -122,6 +124,15 @@ type delivered struct {
 // deliver has a fetcher read a response to a fetch of the wanted offset.
 func deliver(
 	t testing.TB, content []byte, wanted int64, aborted []fetch.ResponseTransaction, change func(*Config),
+) delivered {
+	t.Helper()
+	return deliverDecoded(t, content, wanted, aborted, change, func(envelope.Record) int { return 0 })
+}
+
+// deliverDecoded is deliver with a decoder that makes so many messages of a record.
+func deliverDecoded(
+	t testing.TB, content []byte, wanted int64, aborted []fetch.ResponseTransaction, change func(*Config),
+	messages func(envelope.Record) int,
 ) delivered {
 	t.Helper()
 	cfg := Config{}.withDefaults()
@@ -139,14 +150,16 @@ func deliver(
 			for _, r := range c.received {
 				d.records = append(d.records, r.Record)
 			}
-			d.bounds = append(d.bounds, c.next)
+			d.bounds, d.messages = append(d.bounds, c.next), append(d.messages, c.messages)
 			buffer.Release(c.bytes)
 		}
 	}()
 	f := &fetcher{
 		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
 		partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
-		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
+		decode: func(r envelope.Record) envelope.Received {
+			return envelope.Received{Record: r, Messages: make([]handler.RawMessage, messages(r))}
+		},
 		sizeBound: func(envelope.Record) int { return 0 }, out: out,
 	}
 	held := buffer.NewHold()

@@ -153,7 +153,7 @@ func tooManyMessages(b kafkawire.Batch) error {
 }
 
 // add puts a record into the chunk.
-func (d *responseReader) add(r envelope.Record) (err error) {
+func (d *responseReader) add(r envelope.Record) error {
 	if r.Offset < d.wanted {
 		return nil
 	}
@@ -169,37 +169,36 @@ func (d *responseReader) add(r envelope.Record) (err error) {
 	if !d.held.Take(f.partition.ctx, bound) {
 		return f.partition.ctx.Err()
 	}
-	if d.chunk.received == nil {
-		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, max(d.count, f.usual)), 1))
-	}
 	received := envelope.Received{Record: kafkawire.Owned(r)}
-	if s := f.skipping; s != nil && r.Offset == s.request.Offset {
-		received.Err, d.chunk.skipping = s.halt.reason, s
+	skipping := f.skipping
+	if skipping != nil && r.Offset == skipping.request.Offset {
+		received.Err = skipping.halt.reason
 	} else {
-		received = f.decode(received.Record)
+		skipping, received = nil, f.decode(received.Record)
 	}
 	f.skipping = nil // it is the first record; if it is gone, there is nothing to skip
 	size = received.Size()
+	if size <= bound {
+		d.held.GiveBack(bound - size)
+	} else if !d.held.Take(f.partition.ctx, size-bound) { // the application's functions make IDs and keys
+		return f.partition.ctx.Err()
+	}
+	n := max(len(received.Messages), 1)
+	if len(d.chunk.received) > 0 && d.chunk.messages+n > f.cfg.BatchRecords && !d.flush(r.Offset) {
+		return f.partition.ctx.Err()
+	}
+	if d.chunk.received == nil {
+		d.chunk.received = make([]envelope.Received, 0, max(min(f.cfg.BatchRecords, max(d.count, f.usual)), 1))
+	}
+	d.chunk.skipping = skipping
 	d.chunk.received = append(d.chunk.received, received)
 	d.chunk.bytes += size
-	n := max(len(received.Messages), 1)
 	d.chunk.messages += n
 	d.messages += n
 	d.next = r.Offset + 1
-	if d.chunk.skipping != nil {
-		defer func() {
-			if err == nil && !d.flush(d.next) {
-				err = f.partition.ctx.Err()
-			}
-		}()
+	if skipping != nil && !d.flush(d.next) {
+		return f.partition.ctx.Err()
 	}
-	if size > bound { // possible with IDs or keys that the application's functions make
-		if !d.held.Take(f.partition.ctx, size-bound) {
-			return f.partition.ctx.Err()
-		}
-		return nil
-	}
-	d.held.GiveBack(bound - size)
 	return nil
 }
 
