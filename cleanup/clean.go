@@ -49,7 +49,9 @@ const (
 func (c *Cleaner) Clean(ctx context.Context) (handler.Deleted, error) {
 	r, err := c.runOnce(ctx)
 	if r.waitingFor != nil {
-		err = errors.Join(fmt.Errorf("cleanup: %w", r.waitingFor), err)
+		waiting := *r.waitingFor
+		waiting.Err = err
+		err = fmt.Errorf("cleanup: %w", &waiting)
 	}
 	return r.deleted, err
 }

@@ -28,16 +28,25 @@ type WaitingError struct {
 	// CaughtUpAt is a moment, by the database's clock, up to which the partition is read. It is zero if
 	// the partition has never been read to its end; nothing is deleted then.
 	CaughtUpAt time.Time
+	// Err is what else failed in the run; nil if the run did everything that did not have to wait.
+	Err error
 }
 
 // Error names channel, group and partition.
 func (e *WaitingError) Error() string {
-	if e.Undeclared == 0 {
-		return e.position()
+	text := e.position()
+	if e.Undeclared > 0 {
+		text += fmt.Sprintf("; workers have run for %s without declaring it: \"inboxctl forget-topic\" ends the waiting",
+			e.Undeclared)
 	}
-	return fmt.Sprintf("%s; workers have run for %s without declaring it: \"inboxctl forget-topic\" ends the waiting",
-		e.position(), e.Undeclared)
+	if e.Err != nil {
+		text += "; " + e.Err.Error()
+	}
+	return text
 }
+
+// Unwrap returns Err.
+func (e *WaitingError) Unwrap() error { return e.Err }
 
 func (e *WaitingError) position() string {
 	place := fmt.Sprintf("waiting for channel %q in group %q: ", e.Channel, e.GroupID)

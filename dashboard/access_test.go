@@ -294,6 +294,54 @@ func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 	})
 }
 
+// TestOtherSitesWriteNoAuditRowInAVisitorsName proves contract 11.4 for every route and role: neither a page that writes
+// a row when it is shown, nor a refusal.
+func TestOtherSitesWriteNoAuditRowInAVisitorsName(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		r.poison("mail", "smtp said 550", "m1")
+		rejected := r.reject(1, "bad")
+		queries := map[string]string{"message": "id=m1", "rejected-message": "id=" + rejected, "replay": "id=m1",
+			"bulk": "action=retry&handler=mail", "accept-all": "channel=c", "delete": "id=m1", "delete-rejected": "id=" + rejected,
+			"backfill": "handler=mail&from=2020-01-01T00:00:00Z"}
+		navigate := func(path string, clicked bool) answer {
+			q := r.request("GET", path, nil)
+			q.Header.Set("Sec-Fetch-Site", "cross-site")
+			q.Header.Set("Sec-Fetch-Mode", "navigate")
+			q.Header.Set("Sec-Fetch-Dest", "document")
+			if clicked {
+				q.Header.Set("Sec-Fetch-User", "?1")
+			}
+			return r.do(q)
+		}
+		for _, who := range []dashboard.Principal{{Actor: "eve"}, {Actor: "viewer", Role: dashboard.Viewer},
+			{Actor: "operator", Role: dashboard.Operator}, {Actor: "admin", Role: dashboard.Admin}} {
+			r.asWho(who, nil)
+			for _, route := range dashboard.Routes() {
+				path := route.Path + "?" + queries[route.Path]
+				if route.Method == "GET" {
+					got := navigate(path, false)
+					require.Equal(t, who.Role < route.Role || who.Role == 0 || route.Audited, got.Status == 403, path)
+				} else {
+					q := r.request("POST", path, nil)
+					q.Header.Set("Origin", "https://evil.example")
+					q.Header.Set("Sec-Fetch-Site", "cross-site")
+					require.Equal(t, 403, r.do(q).Status, path)
+				}
+				require.Empty(t, r.audit(), "%s as %s", path, who.Actor)
+			}
+		}
+		for _, route := range dashboard.Routes() { // as an admin
+			if !route.Audited {
+				continue
+			}
+			before := len(r.audit())
+			got := navigate(route.Path+"?"+queries[route.Path], true)
+			require.Equal(t, 200, got.Status, "%s: %s", route.Path, got.Body)
+			require.Len(t, r.audit(), before+1, "%s by a person's click", route.Path)
+		}
+	})
+}
+
 // TestInsecureTakesOnlyItsOwnHosts covers DNS rebinding: when another site's name resolves to this
 // machine, its pages have the same origin as an insecure dashboard. Only the Host header reveals
 // it.

@@ -292,6 +292,25 @@ func TestCleanupRunsAndReportsWhatItDeleted(t *testing.T) {
 	})
 }
 
+// TestCleanupThatCannotRunSaysWhy proves contract 6.5: neither a wait nor another worker's run is a failure.
+func TestCleanupThatCannotRunSaysWhy(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRigOf(t, d, []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Cleanup.Retention = time.Hour })}, nil)
+		run := func(want string) {
+			address := strings.TrimPrefix(r.post("cleanup", nil).Header.Get("Location"), "./")
+			inboxtest.Eventually(t, func() bool { return strings.Contains(r.page(address), want) }, want)
+		}
+		st := inboxtest.Store(t, r.d.DB)
+		require.NoError(t, st.RecordProgress(t.Context(), []models.Partition{{Channel: "c", GroupID: "g", Topic: "orders"}}, nil,
+			r.clock.Now()))
+		run("orders/0 has never been read to its end")
+		held, err := st.AcquireLease(t.Context(), "cleanup", "0197a1c2-0000-7000-8000-000000000001", time.Hour, r.clock.Now())
+		require.NoError(t, err)
+		require.True(t, held)
+		run("Another cleanup is running")
+	})
+}
+
 // TestActionsThatNeedTheApplicationReturnATypedError opens a dashboard on the database alone, without the
 // application.
 func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {

@@ -377,12 +377,11 @@ func (q *request) stopJob() error {
 		return refuse(http.StatusNotFound, "Bulk action not found",
 			"It may have run in another process. The audit shows what was done.", nil)
 	}
-	if may, _ := q.use(http.MethodPost, seen.Action); seen.Action == "cleanup" || seen.Action == "backfill" {
-		if !may {
-			q.denied(q.actor(), "POST job-stop "+seen.Action)
-			return refuse(http.StatusForbidden, "Insufficient role",
-				"Who may not start this may not stop it. Your role is "+q.who.Role.String()+".", nil)
-		}
+	mayStart, _ := q.use(http.MethodPost, seen.Action)
+	if admins := seen.Action == "cleanup" || seen.Action == "backfill"; admins && !mayStart {
+		q.denied(q.actor(), "POST job-stop "+seen.Action)
+		return refuse(http.StatusForbidden, "Insufficient role",
+			"Who may not start this may not stop it. Your role is "+q.who.Role.String()+".", nil)
 	}
 	notice := "already-stopped"
 	if !seen.Ended {

@@ -46,6 +46,7 @@ type Dashboard struct {
 	jobs      jobs
 	sampler   routine.Loop
 
+	denying    chan struct{} // a semaphore of deniedInBackground
 	inProgress inProgress
 }
 
@@ -57,7 +58,7 @@ func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
 	}
 	d := &Dashboard{opts: defaults(), ops: o, samples: samples{sem: make(chan struct{}, 1)},
-		groupings: groupingCache{sem: make(chan struct{}, 1)}}
+		groupings: groupingCache{sem: make(chan struct{}, 1)}, denying: make(chan struct{}, maxDenying)}
 	for _, set := range configure {
 		if set != nil {
 			set(&d.opts)
@@ -108,7 +109,7 @@ func (d *Dashboard) Start(context.Context) error {
 // database.
 func (d *Dashboard) Stop(ctx context.Context) error {
 	d.jobs.close()
-	return errors.Join(d.sampler.Stop(ctx), d.jobs.wait(ctx))
+	return errors.Join(d.sampler.Stop(ctx), d.jobs.wait(ctx), d.deniedAll(ctx))
 }
 
 // writeFor is the extra time, after the deadline, to write the page that reports the timeout.

@@ -3,7 +3,7 @@ package dashboard
 // Routes returns the route table for tests outside of the package.
 func Routes() (all []RouteForTest) {
 	for _, r := range routes() {
-		all = append(all, RouteForTest{r.method, r.path, r.role})
+		all = append(all, RouteForTest{r.method, r.path, r.role, r.audited})
 	}
 	return all
 }
@@ -12,6 +12,7 @@ func Routes() (all []RouteForTest) {
 type RouteForTest struct {
 	Method, Path string
 	Role         Role
+	Audited      bool
 }
 
 // Samples returns how many samples of the last hour are stored.

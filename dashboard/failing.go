@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/ops"
@@ -49,6 +50,7 @@ func badInput(text string) error {
 func problemOf(err error) *problem {
 	var known *problem
 	var stillBad *handler.StillBadError
+	var waiting *cleanup.WaitingError
 	is := func(status int, title, text string) *problem {
 		return &problem{status: status, title: title, text: text, cause: err}
 	}
@@ -88,6 +90,11 @@ func problemOf(err error) *problem {
 	case errors.Is(err, ops.ErrProcessing):
 		return is(http.StatusConflict, "A handler is running",
 			"Wait until it has ended, or pause the handler, then try again.")
+	case errors.As(err, &waiting) && waiting.Err == nil:
+		return is(http.StatusConflict, "Cleanup waits",
+			"It is "+waiting.Error()+". What redeliveries may need is kept until then; see Consumers. Everything else is cleaned up.")
+	case errors.Is(err, cleanup.ErrLeaseHeld):
+		return is(http.StatusConflict, "Another cleanup is running", "Another worker is cleaning up this inbox. Try again later.")
 	case errors.Is(err, ops.ErrNeedsApplication):
 		return is(http.StatusNotImplemented, "Available in the application only",
 			"This dashboard has access to the database only. Use the dashboard that the application serves.")

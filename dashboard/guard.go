@@ -63,23 +63,27 @@ func (g guard) sameOrigin(r *http.Request) bool {
 }
 
 // embedded reports whether the browser prefetches, or a page of another site loads this address as
-// a resource such as an image, or goes to it without a person's click. Serving it would audit reads
-// that no person made. Links from other sites to pages are fine.
-func embedded(r *http.Request) bool {
+// a resource such as an image, or goes to it without a person's click, where that is needed. Serving
+// it would audit reads that no person made. Links from other sites to pages are fine.
+func embedded(r *http.Request, needsClick bool) bool {
 	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // requested again on use
 		return true
 	}
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "cross-site", "same-site":
 		return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document" ||
-			r.Header.Get("Sec-Fetch-User") != "?1" && audited(r)
+			r.Header.Get("Sec-Fetch-User") != "?1" && needsClick
 	}
 	return false
 }
 
-// audited reports whether showing the page that a request asks for is audited.
-func audited(r *http.Request) bool {
-	return r.URL.Path == "/message" || r.URL.Path == "/rejected-message"
+// foreign reports whether another site, or the browser by itself, sent the request, and not its person.
+func (g guard) foreign(r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return embedded(r, true)
+	}
+	fromBrowser := len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0
+	return fromBrowser && !g.sameOrigin(r)
 }
 
 const (

@@ -22,6 +22,12 @@ const (
 	maxForm   = 256 << 10
 )
 
+// What the audit has of requests that are refused whatever they are for, and of those without a user.
+const (
+	theDashboard = "the dashboard"
+	nobody       = ops.Actor("(unknown)")
+)
+
 // request is one HTTP request while the dashboard handles it.
 type request struct {
 	d     *Dashboard
@@ -76,12 +82,12 @@ func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
 	if err != nil {
-		q.denied("(unknown)", "the dashboard")
+		q.denied(nobody, theDashboard)
 		return refuse(http.StatusUnauthorized, "Not signed in",
 			"The dashboard could not identify you. Sign in, then reload the page.", err)
 	}
 	if !who.known() {
-		q.denied(ops.Actor(who.Actor), "the dashboard")
+		q.denied(ops.Actor(who.Actor), theDashboard)
 		return refuse(http.StatusForbidden, "No access",
 			"Your account has no role here. Ask an administrator of this service.", nil)
 	}
@@ -123,7 +129,7 @@ func (q *request) answer() error {
 		if err := q.checkForm(); err != nil {
 			return err
 		}
-	} else if embedded(q.r) {
+	} else if embedded(q.r, found.audited) {
 		return refuse(http.StatusForbidden, "Request from another site",
 			"Pages of other sites may link to this dashboard but not load from it.", nil)
 	}
@@ -139,10 +145,16 @@ func (q *request) answer() error {
 
 // denied audits a request that is refused for lack of rights. The request is refused even if
 // auditing fails.
-func (q *request) denied(actor ops.Actor, target string) {
-	if err := q.d.ops.Denied(q.r.Context(), actor, target); err != nil {
-		q.d.log.Error("a refused request is not in the audit", zap.String(telemetry.FieldActor, string(actor)),
-			zap.String(telemetry.FieldPath, q.r.URL.Path), zap.Error(err))
+func (q *request) denied(actor ops.Actor, target string) { q.d.denied(q.r, actor, target) }
+
+// denied writes no row of a request that another site made in a visitor's name.
+func (d *Dashboard) denied(r *http.Request, actor ops.Actor, target string) {
+	if d.guard.foreign(r) {
+		return
+	}
+	if err := d.ops.Denied(r.Context(), actor, target); err != nil {
+		d.log.Error("a refused request is not in the audit", zap.String(telemetry.FieldActor, string(actor)),
+			zap.String(telemetry.FieldPath, r.URL.Path), zap.Error(err))
 	}
 }
 

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/ops"
 )
 
 // several serves dashboards under their names.
@@ -45,24 +51,26 @@ func Several(dashboards map[string]*Dashboard) (http.Handler, error) {
 // not exist. So both learn no name.
 func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, path, below := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	if d := s.of[name]; d != nil {
-		if below {
-			path = "/" + path
-		}
-		if _, known := d.principalOf(r); known {
+	d := s.of[name]
+	var who Principal
+	if d != nil {
+		var known bool
+		if who, known = d.principalOf(r); known {
+			if below {
+				path = "/" + path
+			}
 			d.serve(w, at(r, path), s, name)
 			return
 		}
-		if len(s.seenBy(r)) > 0 {
-			// Someone of another dashboard gets the answer of a name that does not exist. The refusal is audited.
-			d.serve(&nowhere{}, at(r, path), s, name)
-		}
 	}
-	seen := s.seenBy(r)
+	seen := s.seenBy(r, name) // asks as many as for a name that does not exist
 	switch {
 	case len(seen) == 0:
 		s.of[s.names[0]].serve(w, at(r, "/"), nil, "")
 	case name != "":
+		if d != nil {
+			d.deniedInBackground(r, who)
+		}
 		harden(w.Header())
 		http.Error(w, "Page not found. No dashboard has this name.", http.StatusNotFound)
 	default:
@@ -80,20 +88,6 @@ func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// nowhere is a response that is not sent.
-type nowhere struct{ header http.Header }
-
-func (n *nowhere) Header() http.Header {
-	if n.header == nil {
-		n.header = http.Header{}
-	}
-	return n.header
-}
-
-func (n *nowhere) Write(b []byte) (int, error) { return len(b), nil }
-
-func (n *nowhere) WriteHeader(int) {}
-
 // at returns the request for another path.
 func at(r *http.Request, path string) *http.Request {
 	moved := r.WithContext(r.Context()) // a copy
@@ -103,9 +97,12 @@ func at(r *http.Request, path string) *http.Request {
 	return moved
 }
 
-// seenBy returns the names of the dashboards that the sender of a request may see.
-func (s *several) seenBy(r *http.Request) (names []string) {
+// seenBy returns the names of the dashboards, without the excluded one, that the sender of a request may see.
+func (s *several) seenBy(r *http.Request, excluded string) (names []string) {
 	for _, name := range s.names {
+		if name == excluded {
+			continue
+		}
 		if _, known := s.of[name].principalOf(r); known {
 			names = append(names, name)
 		}
@@ -116,7 +113,44 @@ func (s *several) seenBy(r *http.Request) (names []string) {
 // principalOf reports who sent a request, and whether that is someone with a role.
 func (d *Dashboard) principalOf(r *http.Request) (Principal, bool) {
 	who, err := d.authorize(r)
+	if err != nil {
+		who = Principal{Actor: string(nobody)}
+	}
 	return who, err == nil && who.known()
+}
+
+// maxDenying bounds how many refusals are audited in the background at once.
+const maxDenying = 4
+
+// deniedInBackground audits that someone of another dashboard was refused. The answer does not wait for that: its time
+// would tell that this dashboard exists.
+func (d *Dashboard) deniedInBackground(r *http.Request, who Principal) {
+	select {
+	case d.denying <- struct{}{}:
+	default:
+		d.log.Warn("a refused request is not in the audit: too many are refused", zap.String(telemetry.FieldActor, who.Actor))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), d.opts.Deadline)
+	r = r.WithContext(ctx)
+	go func() {
+		defer func() { <-d.denying }()
+		defer cancel()
+		d.denied(r, ops.Actor(who.Actor), theDashboard)
+	}()
+}
+
+// deniedAll waits until the refusals that are being audited are written, at most until ctx ends.
+func (d *Dashboard) deniedAll(ctx context.Context) error {
+	for taken := range maxDenying {
+		select {
+		case d.denying <- struct{}{}:
+			defer func() { <-d.denying }()
+		case <-ctx.Done():
+			return fmt.Errorf("dashboard: %d refusals are still being audited: %w", maxDenying-taken, ctx.Err())
+		}
+	}
+	return nil
 }
 
 // lastSegment returns the last segment of the address that the client requested, which is behind the
@@ -141,7 +175,7 @@ func (v *view) Inboxes() (links []inboxLink) {
 	if v.q.several == nil {
 		return nil
 	}
-	seen := v.q.several.seenBy(v.q.r)
+	seen := v.q.several.seenBy(v.q.r, "")
 	if len(seen) == 0 || len(seen) == 1 && seen[0] == v.q.name {
 		return nil
 	}

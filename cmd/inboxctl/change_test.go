@@ -125,6 +125,12 @@ func TestCleanupDeletesWhatCompletedLongAgo(t *testing.T) {
 		require.Equal(t, exitRefused, r.run("cleanup", "--retention", "1d", "--yes").code)
 		require.NoError(t, st.ReleaseLease(t.Context(), "cleanup", "0197a1c2-0000-7000-8000-000000000001"))
 		require.Zero(t, r.run("cleanup", "--retention", "1d", "--yes").code)
+
+		unread := []models.Partition{{Channel: "c", GroupID: "g", Topic: "orders"}}
+		require.NoError(t, st.RecordProgress(t.Context(), unread, nil, time.Now()))
+		waits := r.run("cleanup", "--retention", "1d", "--yes")
+		require.Equal(t, exitRefused, waits.code)
+		require.Contains(t, waits.errOut, "orders/0 has never been read to its end")
 	})
 }
 

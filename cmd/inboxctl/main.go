@@ -65,8 +65,8 @@ const exitCodesHelp = `inboxctl ends with one of these codes:
   3  not found: no such message, rejected message, handler key or partition, or no
      open status with that ID
   4  refused: neither poisoned nor failing, changed by someone else, being processed,
-     not halted there, not halted by one record, not confirmed, or another worker is
-     cleaning up
+     not halted there, not halted by one record, not confirmed, another worker is
+     cleaning up, or cleanup waits for a partition that was never read to its end
   5  partly done: some of several are done, or it was interrupted; inboxctl prints
      what was done, and that is kept
 
@@ -107,6 +107,9 @@ func exitCode(err error) int {
 		return exitMisuse
 	case errors.Is(err, ops.ErrNotFound):
 		return exitNotFound
+	}
+	if waiting := (*cleanup.WaitingError)(nil); errors.As(err, &waiting) && waiting.Err == nil {
+		return exitRefused
 	}
 	for _, refusal := range refusals {
 		if errors.Is(err, refusal) {
