@@ -17,6 +17,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/session"
 )
 
 var (
@@ -56,7 +57,7 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 // CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of
 // inline receivers may. It only reads.
 func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
-	migrations, err := SQL(db.Dialector.Name(), naming)
+	migrations, err := migrationsOf(db, naming)
 	if err != nil {
 		return err
 	}
@@ -66,6 +67,14 @@ func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 		return err
 	}
 	return found.check(migrations, naming)
+}
+
+// migrationsOf returns the migrations of db's dialect, or why db cannot be used.
+func migrationsOf(db *gorm.DB, naming Naming) ([]Migration, error) {
+	if err := session.Check(db); err != nil {
+		return nil, err
+	}
+	return SQL(db.Dialector.Name(), naming)
 }
 
 // check returns an error unless the migrations have made the tables, all of them, from the same text.

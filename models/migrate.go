@@ -24,7 +24,7 @@ import (
 // PostgreSQL schema that does not exist is created. Do not call it where the application's database
 // user may not create tables: have another user run the SQL that SQL returns.
 func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
-	migrations, err := SQL(db.Dialector.Name(), naming)
+	migrations, err := migrationsOf(db, naming)
 	if err != nil {
 		return err
 	}

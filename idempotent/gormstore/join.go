@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/session"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
@@ -62,6 +63,9 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 	ours, oursErr := s.db.DB()
 	if itsErr == nil && oursErr == nil && its != ours {
 		return errOtherPool
+	}
+	if err := session.Check(tx); err != nil {
+		return fmt.Errorf("WithTx: %w", err)
 	}
 	return nil
 }

@@ -382,3 +382,32 @@ func TestReadsOfTheApplicationGoWhereItsResolverSendsThem(t *testing.T) {
 		}
 	})
 }
+
+// Contract 3.7: what is pinned to a replica would be written there, or nowhere.
+func TestSessionsPinnedToAReplicaAreRefused(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		db, _ := resolved(t, d, false)
+		channel := inbox.Channel("c", inbox.On("t", inbox.Func("h",
+			func(context.Context, handler.Message[[]byte]) error { return nil })))
+		ib, err := inbox.New("orders", db, channel)
+		require.NoError(t, err)
+		require.NoError(t, ib.Migrate(t.Context()))
+		accept := func(pinned *gorm.DB) error {
+			tx := pinned.Begin()
+			defer tx.Rollback()
+			_, err := ib.AcceptTx(t.Context(), tx, handler.RawMessage{Channel: "c", Type: "t", ID: "1"})
+			return err
+		}
+		pinned := db.Clauses(dbresolver.Read)
+		require.ErrorContains(t, accept(pinned), "dbresolver.Read")
+		require.NoError(t, accept(db.Clauses(dbresolver.Write)))
+		for _, session := range []*gorm.DB{pinned, pinned.Session(&gorm.Session{NewDB: true})} {
+			_, err := inbox.New("other", session, channel)
+			require.ErrorContains(t, err, "dbresolver.Read")
+			_, err = ops.New(session)
+			require.ErrorContains(t, err, "dbresolver.Read")
+			_, err = gormstore.New(session)
+			require.ErrorContains(t, err, "dbresolver.Read")
+		}
+	})
+}

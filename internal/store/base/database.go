@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/session"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -35,6 +36,9 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 	}
 	if inTransaction(db) {
 		return Database{}, errors.New("store: the database session is inside a transaction")
+	}
+	if err := session.Check(db); err != nil {
+		return Database{}, fmt.Errorf("store: %w", err)
 	}
 	latest := `clock_timestamp()`
 	if options.TestClock {
@@ -106,12 +110,12 @@ func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) erro
 	return err
 }
 
-// Joined returns the pool of the caller's transaction, or ErrNoTransaction.
+// Joined returns the pool of the caller's transaction, or ErrNoTransaction. It refuses what session.Check refuses.
 func Joined(tx *gorm.DB) (gorm.ConnPool, error) {
 	if tx == nil || !inTransaction(tx) {
 		return nil, store.ErrNoTransaction
 	}
-	return tx.Statement.ConnPool, nil
+	return tx.Statement.ConnPool, session.Check(tx)
 }
 
 func inTransaction(db *gorm.DB) bool {
