@@ -82,6 +82,23 @@ func TestAcceptTxTakesATransactionOfAnotherPoolOnTheSameDatabase(t *testing.T) {
 	})
 }
 
+// Contract 4.1: with the option Schema no statement depends on the search path.
+func TestAcceptTxObeysSchemaUnderAnotherSearchPath(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		in := func(schema string) *inbox.Inbox {
+			return namedInbox(t, schema, d.DB, inbox.Configure(func(o *inbox.Options) { o.Schema = schema }))
+		}
+		ours, theirs := in("ours"), in("theirs")
+		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+			require.NoError(t, tx.Exec("SET LOCAL search_path = theirs").Error)
+			_, err := ours.AcceptTx(t.Context(), tx, inboxtest.Message("1"))
+			return err
+		}))
+		require.Equal(t, 1, inboxtest.CountMessages(t, ours))
+		require.Zero(t, inboxtest.CountMessages(t, theirs))
+	})
+}
+
 // The transaction holds the pool's only connection, so a check on another connection would wait forever.
 func TestAcceptTxWithoutStartNeedsNoSecondConnection(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
