@@ -223,7 +223,7 @@ func (c *Consumer) groupConfig(topics []string, leader *leaderView) kafka.Consum
 // then has to leave and join with the new list. It compares names, since one topic may appear while
 // another disappears. On the group's leader, which assigned the partitions that it knew of, it also
 // polls for added partitions and ends the session: only when the leader joins again does the group
-// rebalance. It ends, too, once a partition exists that the session has refused.
+// rebalance. The watch ends the session, too, once a partition exists that the session has refused.
 //
 // We do not use kafka-go's own watch. It creates the topics that it asks for, misses topics that do
 // not exist at first, and one missing topic keeps it from seeing changes of all others.
