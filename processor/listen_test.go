@@ -345,3 +345,34 @@ func (v veiled) Open(dsn string) (driver.Conn, error) {
 }
 
 func init() { sql.Register("pgx veiled", veiled{stdlib.GetDefaultDriver()}) }
+
+// TestWorkerGoesOnWithTablesThatWereCreatedAgain checks that nothing which the worker has prepared or noted for the old
+// tables stands in the way.
+func TestWorkerGoesOnWithTablesThatWereCreatedAgain(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		done := make(chan string, 10)
+		handlers := inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
+			done <- m.ID
+			return nil
+		}))
+		ib := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.PollingInterval, o.Processor.WorkerTimeout = time.Hour, 3*time.Second
+		}), handlers)
+		producer := inboxtest.New(t, d.DB, handlers)
+		inboxtest.Start(t, ib)
+		inboxtest.Accept(t, producer, "1")
+		require.Equal(t, "1", inboxtest.Receive(t, done, "a notification"))
+		inboxtest.Eventually(t, func() bool { // a statement of the worker may deadlock with it
+			return d.DB.Exec(`DO $$ DECLARE t text; BEGIN
+				FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'inbox\_%' LOOP
+					EXECUTE 'DROP TABLE ' || t || ' CASCADE';
+				END LOOP;
+			END $$`).Error == nil
+		}, "the tables are dropped")
+		require.NoError(t, producer.Migrate(t.Context()))
+		inboxtest.Accept(t, producer, "2")
+		require.Equal(t, "2", inboxtest.Receive(t, done, "the poll when it listens again"))
+		inboxtest.Accept(t, producer, "3")
+		require.Equal(t, "3", inboxtest.Receive(t, done, "a notification"))
+	})
+}

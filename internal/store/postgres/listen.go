@@ -86,7 +86,7 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 		return nil, base.Doing("listen", store.WithContextError(ctx, err))
 	}
 	channel := pgx.Identifier{channels[0]}.Sanitize()
-	l := &listener{conn: conn, listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin}
+	l := &listener{conn: conn, channel: channels[0], check: p.Text(channelSQL), listen: "LISTEN " + channel, unlisten: "UNLISTEN " + channel, origin: p.origin}
 	if err = p.alone(ctx, conn); err == nil {
 		err = l.begin(ctx)
 	}

@@ -119,6 +119,19 @@ func TestOnlyUsersOfTheSameTablesReceiveNotifications(t *testing.T) {
 	require.Empty(t, notification(t, theirs, another(t, db, models.Naming{Prefix: "other_"})))
 }
 
+// TestListenerEndsWhenTheTableWasCreatedAgain proves contract 4.7: channels are named after the table.
+func TestListenerEndsWhenTheTableWasCreatedAgain(t *testing.T) {
+	t.Parallel()
+	db := testenv.OpenPostgres(t, testenv.PostgresDSN(t))
+	l := hearing(t, another(t, db, models.Naming{}))
+	require.NoError(t, db.Exec(`ALTER TABLE inbox_handler_statuses RENAME TO older`).Error)
+	require.NoError(t, db.Exec(`CREATE TABLE inbox_handler_statuses (LIKE older)`).Error)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := l.Next(ctx, 100*time.Millisecond)
+	require.ErrorContains(t, err, "dropped and created again")
+}
+
 func TestListenerLeavesThePoolAlone(t *testing.T) {
 	t.Parallel()
 	db := testenv.Postgres(t)

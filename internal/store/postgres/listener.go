@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +15,8 @@ import (
 // listener implements store.Listener on a connection of its own.
 type listener struct {
 	conn     *pgx.Conn
+	channel  string
+	check    string // the statement that returns the channel's name
 	listen   string // the statement
 	unlisten string
 	session  string // the session that listens; empty if none does
@@ -60,13 +63,21 @@ func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, err
 	}
 }
 
-// ping runs LISTEN again, which changes nothing.
+// ping fails if the connection is dead, or if the statuses' table was dropped and created again: others
+// notify on the channel of the table there is now.
 func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, err := l.conn.Exec(ctx, l.listen)
+	var channel string
+	err := l.conn.QueryRow(ctx, l.check, pgx.QueryExecModeExec).Scan(&channel)
+	if err == nil && channel != l.channel {
+		err = errTableReplaced
+	}
 	return err
 }
+
+// errTableReplaced ends a listener, so that the next one listens for the table there is now.
+var errTableReplaced = errors.New("the statuses' table was dropped and created again")
 
 // end stops listening. Closing the connection does that too, except for a session that a pooler
 // keeps, in case alone has not detected the pooler. end then runs UNLISTEN repeatedly, a bounded
