@@ -134,6 +134,7 @@ func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.D
 			}
 			return work(ctx, tx)
 		}, isolation...)
+		store.RenewSessions(o.db, err)
 		if err == nil || attempt == attempts || ctx.Err() != nil || !store.IsSerialization(err) {
 			return store.WithContextError(ctx, err)
 		}

@@ -315,3 +315,54 @@ func TestRepeatedFailureOfTheDatabaseIsChargedOnlyWhileOthersOfTheHandlerCommit(
 		})
 	}
 }
+
+// TestReadOnlyDatabaseChargesNothingAndProcessingGoesOnAfterIt proves contract 5.7: sessions that were opened while the
+// database was read-only would stay read-only. On SQLite there are no sessions to renew.
+func TestReadOnlyDatabaseChargesNothingAndProcessingGoesOnAfterIt(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		running, goOn := make(chan struct{}, 10), make(chan struct{})
+		inboxtest.Items(t, d)
+		db := d.Another(t)
+		pool, err := db.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(10) // it keeps each connection that it opens
+		pool.SetMaxIdleConns(10)
+		ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.MaxRetries = 1
+			o.Processor.MaxRetryDelay = time.Second
+		}), inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			running <- struct{}{}
+			<-goOn
+			return tx.Exec(`INSERT INTO items (name) VALUES (?)`, m.ID).Error
+		})))
+		inboxtest.Start(t, ib)
+		require.NoError(t, d.DB.Connection(func(control *gorm.DB) error {
+			name := control.Migrator().CurrentDatabase()
+			readOnly := func(change string) {
+				inboxtest.Exec(t, control, `ALTER DATABASE `+name+change)
+				inboxtest.Exec(t, control, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+					WHERE datname = current_database() AND pid <> pg_backend_pid() AND ?`, change != " RESET default_transaction_read_only")
+			}
+			inboxtest.Accept(t, ib, "1")
+			inboxtest.Receive(t, running, "the handler runs")
+			readOnly(" SET default_transaction_read_only = on")
+			close(goOn)
+			inboxtest.Eventually(t, func() bool {
+				_, err := ib.Accept(t.Context(), inboxtest.Message("2"))
+				return err != nil && strings.Contains(err.Error(), "25006")
+			}, "accepting fails because sessions are read-only")
+			inboxtest.Eventually(t, func() bool {
+				return strings.Contains(fmt.Sprint(ib.Health().Processor.Conditions), "25006")
+			}, "health says so")
+			readOnly(" RESET default_transaction_read_only")
+			return nil
+		}))
+		inboxtest.Eventually(t, func() bool { _, err := ib.Accept(t.Context(), inboxtest.Message("2")); return err == nil },
+			"messages are accepted again")
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, ib) }, "both are completed")
+		for _, s := range inboxtest.Statuses(t, ib) {
+			require.Zero(t, s.ErrorCount+s.AbandonedCount, "uncharged")
+		}
+		inboxtest.Eventually(t, func() bool { return len(ib.Health().Processor.Conditions) == 0 }, "health is well")
+	})
+}

@@ -83,6 +83,7 @@ func (r *Runner) Run(ctx context.Context, group []*Attempt, c Call) {
 	started := time.Now()
 	r.runProtected(ctx, group, c)
 	for _, a := range group {
+		store.RenewSessions(r.DB, a.Err)
 		if a.Duration == 0 {
 			a.Duration = time.Since(started)
 		}

@@ -64,6 +64,7 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 	if !s.of.noJIT && !s.of.state.Load() {
 		err := statement(s.ConnPool)
 		if SQLState(err) != serializationFailure {
+			RenewSessions(s.of.db, err)
 			return err
 		}
 		s.of.state.Store(true)
@@ -75,6 +76,7 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 	err := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, settings...).Transaction(func(tx *gorm.DB) error {
 		return statement(tx.Statement.ConnPool)
 	}, ReadCommitted)
+	RenewSessions(s.of.db, err)
 	return WithContextError(ctx, err)
 }
 

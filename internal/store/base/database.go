@@ -104,6 +104,7 @@ func (d Database) Transaction(ctx context.Context, work func(gorm.ConnPool) erro
 		worked = err == nil
 		return err
 	}, d.Isolation)
+	store.RenewSessions(d.DB, err)
 	if err = store.WithContextError(ctx, err); err != nil && worked {
 		return store.FailedCommit(err)
 	}
