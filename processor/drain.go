@@ -10,6 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // Drained counts what one ProcessPending did. A status that was claimed more than once counts each
@@ -55,13 +56,12 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	h := newHeld()
 	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, nil, nil)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
-	d := &drain{counts: &counts, met: map[string]bool{}}
+	d := &drain{counts: &counts}
 	d.pool = p.newPool(d, limits, completer, newExecutor())
 	defer d.executor.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer func() { d.closed = true }()
-	attempted := map[string]bool{}
 	completer.settled = func(ctx context.Context, r result, applied bool) {
 		h.drop(r.claim)
 		p.recordResult(ctx, r, applied)
@@ -70,14 +70,13 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		// handler must not wait for another's backlog. A status that is due again at once, any
 		// number of times, must not keep the drain going, so only its first attempt and its end
 		// make all handlers claim again.
-		if r.ended() || !attempted[r.claim.StatusID] {
-			attempted[r.claim.StatusID] = true
+		if r.ended() || d.first(r.claim) {
 			d.refresh.Store(true)
 		}
 	}
 	completer.drained = d.changed.Notify
 	d.claimer = p.newClaimer(h, func(r result) {
-		d.meet(r.claim.StatusID)
+		d.meet(r.claim)
 		completer.add(r)
 	})
 	var err error
@@ -93,8 +92,8 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	defer context.AfterFunc(ctx, func() { cancel(errStopping) })()
 	defer context.AfterFunc(d.permit.term, func() { cancel(context.Cause(d.permit.term)) })()
 	d.attempts = attempts
-	for before := -1; err == nil && len(d.met) > before; {
-		before = len(d.met)
+	for before := -1; err == nil && d.met > before; {
+		before = d.met
 		err = d.round(ctx)
 	}
 	return counts, err
@@ -125,9 +124,11 @@ type drain struct {
 	permit   *permit
 	attempts context.Context // the context of everything that runs
 
-	// met are the statuses claimed so far. A snoozed or failed status can come due again during
-	// the drain, any number of times: a round that claims no other status ends the drain.
-	met    map[string]bool
+	// begun is when the drain began to claim, and met how many statuses it has claimed for the first time.
+	// A snoozed or failed status can come due again during the drain, any number of times: a round that
+	// claims no other status ends the drain.
+	begun  time.Time
+	met    int
 	paused time.Time // when the paused handlers were read
 
 	// refresh is set when a stored result may have made other statuses due.
@@ -147,13 +148,17 @@ func (d *drain) ended(*group, bool) *group {
 // Then what must run again is recovered once its claim counts as stuck.
 func (d *drain) outlived(*group) {}
 
-// meet reports whether the status is claimed for the first time.
-func (d *drain) meet(statusID string) bool {
-	if d.met[statusID] {
-		return false
+// first reports whether the drain claims the status for the first time: it is new, or was due before. What
+// has had an attempt since is due later. The drain need not remember every status that it has run.
+func (d *drain) first(c store.Claim) bool { return c.Due.Equal(c.CreatedAt) || !c.Due.After(d.begun) }
+
+// meet counts a status that is claimed for the first time, and reports whether it is.
+func (d *drain) meet(c store.Claim) bool {
+	first := d.first(c)
+	if first {
+		d.met++
 	}
-	d.met[statusID] = true
-	return true
+	return first
 }
 
 // prepare does what sweeps and heartbeats do for a running worker: it reads the database's clock,
@@ -174,6 +179,7 @@ func (d *drain) prepare(ctx context.Context) error {
 	if err := p.notePrograms(ctx); err != nil {
 		return err
 	}
+	d.begun = p.clock.Now()
 	return d.readPauses(ctx)
 }
 
@@ -287,7 +293,7 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	for _, t := range tasks {
 		t.until = until
 		found[t.Handler] = true
-		fresh[t.Handler] = d.meet(t.claim.StatusID) || fresh[t.Handler]
+		fresh[t.Handler] = d.meet(t.claim) || fresh[t.Handler]
 	}
 	var full []string
 	for h, short := range short {
@@ -347,7 +353,7 @@ func (d *drain) within(g *group) (context.Context, context.CancelFunc, func(cont
 	ctx, cancel := context.WithDeadlineCause(d.attempts, end, errLate)
 	return ctx, cancel, func(ctx context.Context) error {
 		switch {
-		case !time.Now().Before(end): // as after a freeze of the whole process
+		case !time.Now().Before(end), !time.Now().Round(0).Before(end.Round(0)): // as after a freeze or suspension
 			return errFenced
 		case d.permit.held != nil && !d.permit.held():
 			return errLockLost

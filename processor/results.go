@@ -204,6 +204,8 @@ var (
 	errStopping = attempt.NewInterruption("inbox is stopping")
 	errFenced   = attempt.NewInterruption("worker lost its heartbeat")
 	errLockLost = attempt.NewInterruption("worker lost the lock of the inbox")
+	// errSuspended releases what would begin before the next heartbeat.
+	errSuspended = attempt.NewInterruption("worker has sent no heartbeat since its machine was suspended or its clock was set")
 )
 
 // Causes for which a claim is released without an attempt.

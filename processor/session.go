@@ -31,6 +31,8 @@ type session struct {
 	mu    sync.Mutex
 	last  time.Time   // when the last successful heartbeat was sent, monotonic
 	fence *time.Timer // cancels everything once last is WorkerTimeout ago
+	// lastWall is last by the wall clock.
+	lastWall time.Time
 }
 
 func newSession(parent context.Context, workerTimeout time.Duration) *session {
@@ -42,7 +44,7 @@ func newSession(parent context.Context, workerTimeout time.Duration) *session {
 		}
 	})
 	return &session{id: uuid.Must(uuid.NewV7()).String(), workerTimeout: workerTimeout, attempts: ctx, cancel: cancel,
-		claims: claims, endClaims: endClaims, last: time.Now()}
+		claims: claims, endClaims: endClaims, last: time.Now(), lastWall: time.Now().Round(0)}
 }
 
 // beat records a successful heartbeat that was sent at that time. It reports whether the worker may
@@ -51,13 +53,20 @@ func newSession(parent context.Context, workerTimeout time.Duration) *session {
 func (s *session) beat(at time.Time) (back bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	back = time.Since(s.last) >= s.workerTimeout*2/3
-	s.last = at
+	back = s.silence() >= s.workerTimeout*2/3
+	s.last, s.lastWall = at, at.Round(0)
 	if s.fence != nil {
 		s.fence.Stop()
 	}
 	s.fence = time.AfterFunc(time.Until(at.Add(s.workerTimeout)), func() { s.cancel(errFenced) })
 	return back
+}
+
+// silence returns the time since the last heartbeat by the monotonic or by the wall clock, whichever says
+// more. While a machine is suspended, its monotonic clock may stand still, and the fence with it. The wall
+// clock may also have been set, so that alone does not fence the worker: its next heartbeat decides.
+func (s *session) silence() time.Duration {
+	return max(time.Since(s.last), time.Now().Round(0).Sub(s.lastWall))
 }
 
 // mayStart returns an error if the worker must assume that others take it for dead. They may have
@@ -71,6 +80,9 @@ func (s *session) mayStart(ctx context.Context) error {
 	if time.Since(s.last) >= s.workerTimeout {
 		s.cancel(errFenced)
 		return errFenced
+	}
+	if s.silence() >= s.workerTimeout {
+		return errSuspended
 	}
 	if s.lock != nil && !s.lock.hold.Held() {
 		return errLockLost
@@ -101,7 +113,7 @@ func (s *session) end(cause error) {
 func (s *session) mayClaim() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.attempts.Err() == nil && time.Since(s.last) < s.workerTimeout*2/3 && s.holdsLock()
+	return s.attempts.Err() == nil && s.silence() < s.workerTimeout*2/3 && s.holdsLock()
 }
 
 // heartbeatStore is the part of an inbox's store that a heart needs.
