@@ -100,7 +100,10 @@ func (s *sweeper) noteSilence(self string, workers []store.WorkerState) {
 			continue
 		}
 		silent[w.ID] = s.silent[w.ID] + 1
-		if silent[w.ID] == deadAfter && !w.Released && !w.Stopped {
+		// A worker that is released and not stopped has ended its own right to claim in a stop, and may
+		// have left claims all the same.
+		if silent[w.ID] == deadAfter && !w.Stopped {
+			s.frontAt = time.Time{}
 			s.lanes.recheck() // the worker may have died before it advanced its lanes
 			s.deaths = 1
 			if len(s.rest) > 0 {

@@ -366,3 +366,33 @@ func TestOneWorkerAtATimeRecovers(t *testing.T) {
 	inboxtest.Eventually(t, func() bool { return second.Counters().Recovered == 1 }, "the second one recovers")
 	require.NotEqual(t, held, owner())
 }
+
+// TestClaimsThatAStopLeftAreRecovered proves contract 5.9: a stop ended its worker's right to claim and could
+// not release every claim. No routine of another worker has to come first.
+func TestClaimsThatAStopLeftAreRecovered(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const sweep = 5 * time.Second
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.SweepInterval = sweep
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, ib.Pause(t.Context(), "h"))
+		deep := acceptBehind(t, ib, store.ClaimPage)
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool {
+			var leases int
+			require.NoError(t, d.DB.Raw("SELECT count(*) FROM inbox_locks WHERE name = 'recovery'").Scan(&leases).Error)
+			return leases == 1
+		}, "the first sweep has begun")
+		pause(t, 2*sweep) // it has read all claims
+		began := time.Now()
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		claimAs(t, d, deep, vanishing)
+		claimAs(t, d, "pending 0", vanishing)
+		markReleased(t, d, vanishing)
+		silentFor(t, d, vanishing, inboxtest.Patience)
+		for _, id := range []string{deep, "pending 0"} {
+			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "h").AbandonedCount == 1 }, id+" was recovered")
+		}
+		require.Less(t, time.Since(began), 10*sweep, "the routine comes every 12 sweeps")
+	})
+}
