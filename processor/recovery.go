@@ -123,7 +123,7 @@ func (s *sweeper) acquireLease(ctx context.Context, self string) error {
 		return fmt.Errorf("sweep: %w", err)
 	}
 	if held && !s.leads {
-		s.frontAt, s.rest = time.Time{}, nil // the worker that had the lease may have left something
+		s.frontAt = time.Time{} // the worker that had the lease may have left something
 	}
 	s.leads = held
 	return nil
@@ -176,7 +176,7 @@ type release struct {
 	*sweeper
 	self   string
 	known  map[string]bool // workers that have a row
-	left   bool            // whether a claim could not be released, because its row is locked or has changed
+	left   bool            // whether a claim could not be released, because its row is locked
 	locked bool            // whether rows stay locked by transactions that could not be ended
 }
 
@@ -195,6 +195,9 @@ func (r *release) claims(ctx context.Context, claims []store.OpenClaim) error {
 		}
 	}
 	kept, err := r.settle(ctx, gone, r.opts.abandon)
+	if err == nil {
+		kept, err = r.unchanged(ctx, kept)
+	}
 	if err != nil || len(kept) == 0 {
 		return err
 	}
@@ -261,6 +264,24 @@ func (r *release) settle(
 		}
 	}
 	return kept, nil
+}
+
+// unchanged returns those of the claims that are still as they were read: their rows are locked. The others
+// have ended, or another sweeper has released them.
+func (r *release) unchanged(ctx context.Context, refs []store.Ref) ([]store.Ref, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, r.opts.StatementTimeout)
+	defer cancel()
+	states, err := r.store.States(stmt, refs)
+	if err != nil {
+		return nil, fmt.Errorf("read claims that could not be released: %w", err)
+	}
+	return slices.DeleteFunc(refs, func(ref store.Ref) bool {
+		state, found := states[ref.StatusID]
+		return !found || state.Version != ref.Version
+	}), nil
 }
 
 // evict ends the open transactions that lock claims of dead workers, or accept for them. If a worker was cut

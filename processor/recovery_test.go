@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 )
@@ -394,5 +395,33 @@ func TestClaimsThatAStopLeftAreRecovered(t *testing.T) {
 			inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, id, "h").AbandonedCount == 1 }, id+" was recovered")
 		}
 		require.Less(t, time.Since(began), 10*sweep, "the routine comes every 12 sweeps")
+	})
+}
+
+// TestLockThatCannotBeEndedKeepsNoOtherClaimFromRecovery proves contract 5.9. SQLite locks no rows.
+func TestLockThatCannotBeEndedKeepsNoOtherClaimFromRecovery(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
+			o.Processor.SweepInterval = 2 * time.Millisecond // a sweep reads one page of the walk
+		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+		require.NoError(t, ib.Pause(t.Context(), "h"))
+		deep := acceptBehind(t, ib, 5*store.ClaimPage)
+		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+		claimAs(t, d, "pending 0", vanishing)
+		claimAs(t, d, deep, vanishing)
+		silentFor(t, d, vanishing, time.Hour)
+		lock := d.Another(t).Begin()
+		require.NoError(t, lock.Exec("SELECT 1 FROM inbox_handler_statuses WHERE message_id = 'pending 0' FOR UPDATE").Error)
+		ctx, release := context.WithCancel(t.Context())
+		works := routine.Go(func() { _ = lock.WithContext(ctx).Exec("SELECT pg_sleep(300)").Error }) // so no one may end it
+		defer lock.Rollback()
+		defer release()
+		inboxtest.Start(t, ib)
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, deep, "h").AbandonedCount == 1 },
+			"the claim behind it was recovered")
+		release()
+		<-works
+		inboxtest.Eventually(t, func() bool { return inboxtest.Status(t, ib, "pending 0", "h").AbandonedCount == 1 },
+			"the claim that was locked")
 	})
 }

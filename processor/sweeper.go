@@ -24,6 +24,7 @@ type sweeperStore interface {
 	store.Recoverer
 	store.Leases
 	Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error)
+	States(ctx context.Context, refs []store.Ref) (map[string]store.State, error)
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
