@@ -186,8 +186,8 @@ var cleaningMutants = []mutant{
 		Why:     "a machine whose clock is ahead would delete what redeliveries need (contract 3.5)",
 		Package: "cleanup",
 		In:      "run.begin",
-		Old:     "r.now, err = r.store.Clock(ctx, r.clock.Now())",
-		New:     "r.now = r.clock.Now()",
+		Old:     "r.now, err = r.store.Clock(ctx, r.local)",
+		New:     "r.now = r.local",
 		Test:    test{Package: "./cleanup", Run: "^TestCleanerWithAWrongClockDeletesNothingThatIsYoung$"},
 	},
 	{

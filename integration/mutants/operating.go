@@ -35,8 +35,8 @@ var operatingMutants = []mutant{
 		Why:     "it would be lost (contract 7.6)",
 		Package: "acceptor",
 		In:      "Acceptor.rerun",
-		Old:     "bad != nil:",
-		New:     "bad != nil && a == nil:",
+		Old:     "if bad != nil {",
+		New:     "if bad != nil && a == nil {",
 		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestRejectedInlineRecordRunsAgain$/own_table/sqlite"},
 	},
 	{
