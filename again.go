@@ -6,9 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 )
 
@@ -128,4 +132,26 @@ func ranResults(ran []synchronous.Ran) []acceptor.Result {
 		}
 	}
 	return results
+}
+
+// reAcceptRequestedUntilStopped accepts rejected messages again, at intervals, for which another process requested that.
+func (ib *Inbox) reAcceptRequestedUntilStopped(ctx context.Context) {
+	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "reading requests to accept rejected messages again",
+		"they wait")
+	o, err := ib.Ops()
+	if err != nil { // New has checked that it can be made
+		failing.Begin(nil, err)
+		return
+	}
+	var channels []string
+	for _, c := range ib.cfg.channels {
+		channels = append(channels, c.name)
+	}
+	for routine.Sleep(ctx, ib.cfg.options.Processor.HeartbeatInterval) {
+		if err := o.ReAcceptRequested(ctx, channels); err == nil {
+			failing.End(nil)
+		} else if ctx.Err() == nil {
+			failing.Begin(nil, err)
+		}
+	}
 }

@@ -55,6 +55,7 @@ type Inbox struct {
 	tables       *tables
 	log          *zap.Logger
 	logLimit     *logging.Limiter
+	requests     routine.Loop // carries out what operators requested of rejected messages, while started
 	progress     routine.Loop // records what consumers have caught up to, while started
 	logSummaries routine.Loop // writes what the log's limiter has suppressed, while started
 

@@ -86,6 +86,7 @@ func (ib *Inbox) startAll(ctx context.Context) error {
 		return err
 	}
 	ib.progress.Start(ib.recordProgressUntilStopped)
+	ib.requests.Start(ib.reAcceptRequestedUntilStopped)
 	ib.cleaner.Start()
 	if err := ib.sampler.start(); err != nil {
 		return err
@@ -130,9 +131,14 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 	}
 	defer cancel()
 	defer ib.again.reopen() // once all has stopped
-	problems := make([]error, len(consumers)+4)
+	problems := make([]error, len(consumers)+5)
 	var stopping sync.WaitGroup
 	stopping.Go(func() { problems[len(consumers)+3] = ib.again.stop(short) })
+	stopping.Go(func() {
+		graced, cancel := withGrace(short)
+		defer cancel()
+		problems[len(consumers)+4] = ib.requests.Stop(graced)
+	})
 	stopping.Go(func() { problems[len(consumers)] = ib.cleaner.Stop(short) })
 	stopping.Go(func() { problems[len(consumers)+2] = ib.sampler.stop(short) })
 	for i, c := range consumers {

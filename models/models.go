@@ -106,7 +106,7 @@ type HandlerStatus struct {
 
 // RejectedMessage is a record that could not become a message, kept raw (contract 3.3, 7.4).
 type RejectedMessage struct {
-	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_rejected_messages_rejected_at,priority:2;index:inbox_rejected_messages_unpublished,priority:2"`
+	ID         string    `gorm:"column:id;primaryKey;not null;type:uuid;index:inbox_rejected_messages_rejected_at,priority:2;index:inbox_rejected_messages_unpublished,priority:2;index:inbox_rejected_messages_requested,priority:2"`
 	Channel    string    `gorm:"column:channel;type:varchar(200);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:1;index:inbox_rejected_messages_unpublished,priority:1,where:published_at IS NULL"`
 	Topic      string    `gorm:"column:topic;type:varchar(255);not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:2"`
 	Partition  int32     `gorm:"column:partition;not null;uniqueIndex:inbox_rejected_messages_coordinates,priority:3"`
@@ -119,6 +119,10 @@ type RejectedMessage struct {
 	RejectedAt time.Time `gorm:"column:rejected_at;not null;index:inbox_rejected_messages_rejected_at,priority:1"`
 	// PublishedAt is when a dead-letter topic got a copy, nil if it has not (contract 7.9).
 	PublishedAt *time.Time `gorm:"column:published_at"`
+	// RequestedBy is who requested at RequestedAt that a process accepts the record again. Both are nil unless a request
+	// waits (contract 11.1).
+	RequestedBy *string    `gorm:"column:requested_by;type:varchar(200)"`
+	RequestedAt *time.Time `gorm:"column:requested_at;index:inbox_rejected_messages_requested,priority:1,where:requested_at IS NOT NULL"`
 }
 
 // Gap is a place where a consumer continued although the records that it should have read next no

@@ -210,6 +210,12 @@ func plansOf(o *Ops) []planned {
 			"bad", -1},
 			"inbox_rejected_messages_rejected_at", 1000 * 5,
 			"INDEX inbox_rejected_messages_rejected_at (rejected_at>? AND (rejected_at,id)<(?,?))"},
+		{"requestReAccept", requestReAccept, []any{id(7), "ada", now}, "inbox_rejected_messages_pkey", 2, auto +
+			"inbox_rejected_messages_1 (id=?)"},
+		{"takeReAccept", takeReAccept, []any{id(7), now}, "inbox_rejected_messages_requested", 2, auto +
+			"inbox_rejected_messages_1 (id=?)"},
+		{"requestedReAccepts", requestedReAccepts, []any{o.stamp(time.Time{}), id(0), MaxLimit},
+			"inbox_rejected_messages_requested", 10, "INDEX inbox_rejected_messages_requested ((requested_at,id)>(?,?))"},
 		{"oneRejected", oneRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 1, auto +
 			"inbox_rejected_messages_1 (id=?)"},
 		{"previewRejected", previewRejected, append([]any{id(7)}, o.cuts(PreviewBounds{Content: 10, Key: 10})...),

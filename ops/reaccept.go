@@ -35,11 +35,18 @@ type ReasonCount struct {
 // Do a DryRun first, have the operator confirm its count, and pass it as Most. A dry run needs only
 // the tables; the action needs a Live (contract 7.4, 11.1).
 func (o *Ops) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (BulkResult, error) {
+	return o.reAcceptMatching(ctx, actor, filter, bulk, false)
+}
+
+// reAcceptMatching accepts them again, or only requests it.
+func (o *Ops) reAcceptMatching(
+	ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk, request bool,
+) (BulkResult, error) {
 	var result BulkResult
 	fail := func(err error) (BulkResult, error) {
 		return result, fmt.Errorf("%s matching rejected messages: %w", ActionReAccept, err)
 	}
-	if !bulk.DryRun {
+	if !bulk.DryRun && !request {
 		if err := o.Can(ActionReAccept); err != nil {
 			return result, err
 		}
@@ -75,7 +82,7 @@ func (o *Ops) ReAcceptMatching(ctx context.Context, actor Actor, filter Rejected
 		}
 		return result, nil
 	}
-	r := &reAccepting{Ops: o, actor: actor, filter: filter, reasons: map[string]int64{}}
+	r := &reAccepting{Ops: o, actor: actor, filter: filter, request: request, reasons: map[string]int64{}}
 	err = r.all(ctx, s, bulk)
 	r.result.Reasons = r.mostFrequent()
 	result = r.result
@@ -110,6 +117,7 @@ type reAccepting struct {
 	*Ops
 	actor   Actor
 	filter  RejectedFilter
+	request bool
 	result  BulkResult
 	reasons map[string]int64
 }
@@ -153,7 +161,13 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 // one accepts a message again. Its error ends the action: the database failed, or the audit.
 func (r *reAccepting) one(ctx context.Context, id string) error {
 	target := "rejected message " + id
-	accepted, err := r.acceptThrough(ctx, id)
+	var accepted []Accepted
+	var err error
+	if r.request {
+		err = r.requestReAccept(ctx, r.actor, id, &r.filter)
+	} else {
+		accepted, err = r.acceptThrough(ctx, id)
+	}
 	still, stays := err.(*handler.StillBadError) // and nothing else failed
 	switch {
 	case err == nil:

@@ -347,13 +347,28 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 	if now := a.now(); filter.To.IsZero() && filter.From.Before(now) {
 		filter.To = now
 	}
+	return a.actOnAll(cmd, bulk, bulkAction{verb: act.verb, done: act.done,
+		what: fmt.Sprintf("Statuses that match (%s)", joinedStates(filter.States, ", ")),
+		run: func(ctx context.Context, o *ops.Ops, bulk ops.Bulk) (ops.BulkResult, error) {
+			return act.matching(o, ctx, a.who(), filter, bulk)
+		}})
+}
+
+// bulkAction is an action on all that match a filter. what names them.
+type bulkAction struct {
+	verb, done, what string
+	run              func(ctx context.Context, o *ops.Ops, bulk ops.Bulk) (ops.BulkResult, error)
+}
+
+// actOnAll counts what matches, asks for confirmation and acts.
+func (a *app) actOnAll(cmd *cobra.Command, bulk *bulkFlags, act bulkAction) error {
 	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
-		counted, err := act.matching(o, ctx, a.who(), filter, ops.Bulk{DryRun: true})
+		counted, err := act.run(ctx, o, ops.Bulk{DryRun: true})
 		if err != nil {
 			return err
 		}
 		matched := counted.Matched
-		a.say("Statuses that match (%s): %s", joinedStates(filter.States, ", "), count(matched))
+		a.say("%s: %s", act.what, count(matched))
 		if bulk.dryRun || matched == (ops.Count{}) {
 			if a.structured() {
 				return a.writeStructured(bulkReport{DryRun: bulk.dryRun, BulkResult: counted})
@@ -365,12 +380,12 @@ func (a *app) actOnMatching(cmd *cobra.Command, act action, args []string, filte
 				return err
 			}
 		}
-		return a.runBulk(ctx, o, act, filter, bulk, matched)
+		return a.runBulk(ctx, o, act, bulk, matched)
 	})
 }
 
 func (a *app) runBulk(
-	ctx context.Context, o *ops.Ops, act action, filter ops.Filter, bulk *bulkFlags, matched ops.Count,
+	ctx context.Context, o *ops.Ops, act bulkAction, bulk *bulkFlags, matched ops.Count,
 ) error {
 	chunks, end := a.betweenChunks(ctx, a.stepTimeout())
 	defer end()
@@ -378,7 +393,7 @@ func (a *app) runBulk(
 	if matched.Capped {
 		most = 0
 	}
-	result, err := act.matching(o, chunks, a.who(), filter,
+	result, err := act.run(chunks, o,
 		ops.Bulk{ChunkSize: bulk.chunk, Most: most, Progress: func(r ops.BulkResult) {
 			a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
 			if ctx.Err() != nil {

@@ -239,3 +239,28 @@ func TestMigratingWaitsNoLongerThanTheTimeout(t *testing.T) {
 		require.Zero(t, r.run("migrate", "up", "--inbox", "test").code)
 	})
 }
+
+// TestRejectedMessagesAreRequestedToBeAcceptedAgain proves contract 11.1: by ID and by filter, after a count.
+func TestRejectedMessagesAreRequestedToBeAcceptedAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		ids := []string{r.reject(1, nil, nil), r.reject(2, nil, nil), r.reject(3, nil, nil)}
+		requested := func() (n int64) {
+			require.NoError(t, r.ib.DB().Model(&models.RejectedMessage{}).Where("requested_by = 'alice'").Count(&n).Error)
+			return n
+		}
+		for _, args := range [][]string{{}, {ids[0], "--dry-run"}, {ids[0], "--channel", "c"}, {"--matching"},
+			{"--matching", "--channel", "c", ids[0]}, {"--matching", "--channel", "c", "--chunk", "0"}} {
+			require.Equal(t, exitMisuse, r.run(append([]string{"rejected", "accept"}, args...)...).code, args)
+		}
+		require.Equal(t, exitNotFound, r.run("rejected", "accept", "00000000-0000-7000-8000-00000000000f").code)
+		require.Zero(t, requested())
+		require.Equal(t, "requested to accept "+ids[0]+"\n", r.done("rejected", "accept", ids[0]).out)
+		require.EqualValues(t, 1, requested())
+		require.Contains(t, r.done("rejected", "accept", "--matching", "--channel", "c", "--dry-run").errOut,
+			"Rejected messages that match: 3")
+		require.Equal(t, exitRefused, r.answer("no\n", "rejected", "accept", "--matching", "--channel", "c").code)
+		require.EqualValues(t, 1, requested())
+		require.Contains(t, r.answer("yes\n", "rejected", "accept", "--matching", "--channel", "c").out, "requested 3")
+		require.EqualValues(t, 3, requested())
+	})
+}

@@ -111,7 +111,7 @@ func TestRolesCanDoTheirWorkWithWhatIsGranted(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"show", "a"}, {"rejected", "list"}, {"rejected", "show", record},
-		{"rejected", "delete", record, "--confirm", record}, {"pause", failing}, {"resume", failing},
+		{"rejected", "accept", record}, {"rejected", "delete", record, "--confirm", record}, {"pause", failing}, {"resume", failing},
 		{"retry", poisoned[0].ID}, {"delete", "b", "--confirm", "b"}, {"discard", poisoned[2].ID},
 		{"cleanup", "--retention", "30d", "--yes"},
 	} {

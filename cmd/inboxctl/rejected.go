@@ -18,13 +18,12 @@ func newRejected(a *app) *cobra.Command {
 		Long: `A record that cannot become a message, because it cannot be decoded or its ID is
 invalid, is stored unchanged as a rejected message. So is one that a handler of an
 Inline or Direct channel gave up; its other handlers may have processed it. It stays
-until the application accepts it again or runs it again, see "inboxctl help
-application", or until it is deleted.`,
+until it is accepted again, or runs again, or until it is deleted.`,
 		Example: `  inboxctl rejected list
   inboxctl rejected show 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11 --show-payload`,
 		Args: unknownCommand, RunE: showHelp,
 	}
-	cmd.AddCommand(watchable(a, newRejectedList(a)), newRejectedShow(a), newRejectedDelete(a))
+	cmd.AddCommand(watchable(a, newRejectedList(a)), newRejectedShow(a), newRejectedAccept(a), newRejectedDelete(a))
 	return cmd
 }
 
@@ -168,6 +167,89 @@ func writeRejected(w io.Writer, r ops.RejectedRecord, payload *payloads, now tim
 	writeHeaders(w, r.Headers)
 	fmt.Fprintln(w)
 	payload.write(w, r.Value)
+}
+
+func newRejectedAccept(a *app) *cobra.Command {
+	var (
+		filters  rejectedFlags
+		when     pageFlags
+		bulk     bulkFlags
+		matching bool
+	)
+	cmd := &cobra.Command{
+		Use: "accept [ID]...", Short: "Have the application accept rejected messages again",
+		Long: `Requests that a running process of the application accepts rejected messages again,
+with its present decoder and handlers. On an Inline or Direct channel their handlers
+run again, once each; on an Inline channel not those that have processed the
+message. A process that declares the channel takes the request with its next
+heartbeat. After an hour without one it expires. A message that is still bad stays
+rejected, with its new reason. "inboxctl audit" shows what became of each.
+
+Give the IDs of rejected messages, or select all that match filters with --matching.
+inboxctl then counts them and asks for confirmation, unless --yes is given.
+--dry-run only counts. What is rejected after the count is left out.
+
+JSON: {"results": [{"rejected_id", "outcome"}]}; with --matching an ops.BulkResult
+with "dry_run", "stopped" and "error".`,
+		Example: `  inboxctl rejected accept 0197a1c2-5b1e-7c3a-9d53-0a3c5c8f2f11
+  inboxctl rejected accept --matching --channel payments --reason 'gave up' --dry-run
+  inboxctl rejected accept --matching --channel payments --from 2h --yes`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given := changed(cmd, []string{"channel", "topic", "partition", "reason", "from", "to"})
+			switch {
+			case !matching && len(given)+len(changed(cmd, []string{"dry-run", "chunk"})) > 0:
+				return misuse("filters, --dry-run and --chunk are only for --matching")
+			case !matching && len(args) == 0:
+				return misuse("give IDs of rejected messages, or --matching and filters")
+			case matching && len(args) > 0:
+				return misuse("use either IDs or --matching, not both")
+			case matching && len(given) == 0:
+				return misuse("--matching requires a filter; to select everything, name each --channel")
+			case !matching:
+				return a.requestReAccepts(cmd, args)
+			case bulk.chunk < 1 || bulk.chunk > ops.MaxLimit:
+				return misuse("--chunk = %d: must be 1 to %d", bulk.chunk, ops.MaxLimit)
+			}
+			from, to, err := period(when.from, when.to, a.now())
+			if err != nil {
+				return err
+			}
+			if to.IsZero() {
+				to = a.now()
+			}
+			filter := filters.filter(cmd, from, to)
+			return a.actOnAll(cmd, &bulk, bulkAction{verb: "accept", done: "requested", what: "Rejected messages that match",
+				run: func(ctx context.Context, o *ops.Ops, bulk ops.Bulk) (ops.BulkResult, error) {
+					return o.RequestReAcceptMatching(ctx, a.who(), filter, bulk)
+				}})
+		},
+	}
+	filters.bind(cmd)
+	when.bindPeriod(cmd, "rejected ")
+	bulk.bind(cmd)
+	cmd.Flags().Lookup("chunk").Usage = "with --matching: how many messages between two reports, 1 to 1000"
+	cmd.Flags().BoolVar(&matching, "matching", false, "all rejected messages that match the filters")
+	return cmd
+}
+
+func (a *app) requestReAccepts(cmd *cobra.Command, ids []string) error {
+	type requested struct{ RejectedID, Outcome string }
+	return a.audited(cmd.Context(), func(ctx context.Context, o *ops.Ops) error {
+		results := struct{ Results []requested }{}
+		for _, id := range ids {
+			if err := o.RequestReAccept(ctx, a.who(), id); err != nil {
+				return combineErrors([]error{err}, len(results.Results), len(ids))
+			}
+			results.Results = append(results.Results, requested{id, "requested"})
+			if !a.structured() {
+				fmt.Fprintf(a.out, "requested to accept %s\n", oneLine(id))
+			}
+		}
+		if a.structured() {
+			return a.writeStructured(results)
+		}
+		return nil
+	})
 }
 
 func newRejectedDelete(a *app) *cobra.Command {

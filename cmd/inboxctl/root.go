@@ -59,9 +59,9 @@ too many rows stops early and says how to continue.`
 
 const applicationHelp = `Channels, handlers and their retentions are in the application's code and not in the
 database. So only the application can replay a message, accept a rejected message
-again (one of an Inline or Direct channel runs through its handlers again), give a
-handler that was added later the statuses it lacks, and clean up by each handler's
-own retention. Use its dashboard, or Go:
+again, give a handler that was added later the statuses it lacks, and clean up by
+each handler's own retention. "inboxctl rejected accept" stores a request that a
+running process carries out. For the rest use its dashboard, or Go:
 
   o, err := ib.Ops(func(o *ops.Options) { o.AllowReplay = true })
   accepted, err := o.Replay(ctx, actor, ops.MessageRef{ID: messageID}, ops.Edit{})

@@ -117,6 +117,39 @@ func TestRejectedInlineRecordRunsAgain(t *testing.T) {
 	}
 }
 
+// TestRequestedRejectedInlineRecordRunsInARunningProgram proves contract 11.1: a program that has the tables only, such
+// as inboxctl, requests it, and one that declares the channel runs the handlers.
+func TestRequestedRejectedInlineRecordRunsInARunningProgram(t *testing.T) {
+	onInline(t, 1, func(t *testing.T, r *directRig) {
+		var fixed atomic.Bool
+		r.send(t, 0, "m1")
+		often := inbox.Configure(func(o *inbox.Options) { o.Processor.HeartbeatInterval = 50 * time.Millisecond })
+		s := oneAttempt(settings{inline: inlined})
+		s.options = append(s.options, often)
+		ib, end := r.run(t, s, r.tx("tx", r.done), r.tx("payment", func(ctx context.Context, m inboxtest.Bytes) error {
+			if !fixed.Load() {
+				return errBoom
+			}
+			return r.done(ctx, m)
+		}))
+		row := r.rejectedOne(t, ib)
+		asking, err := ops.New(ib.DB())
+		require.NoError(t, err)
+		require.NoError(t, asking.RequestReAccept(t.Context(), "ada", row.ID))
+		inboxtest.Eventually(t, func() bool { return len(reAccepts(t, asking)) == 3 }, "it ran and failed")
+		require.Len(t, r.of("payment"), 2)
+		require.Nil(t, r.rejected(t, ib)[0].RequestedAt)
+
+		fixed.Store(true)
+		counted, err := asking.RequestReAcceptMatching(t.Context(), "ada", ops.RejectedFilter{Channel: "c"}, ops.Bulk{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, counted.Done)
+		inboxtest.Eventually(t, func() bool { return len(r.rejected(t, ib)) == 0 }, "it ran")
+		require.Equal(t, oneEach("tx m1", "payment m1"), r.effects(t))
+		end()
+	})
+}
+
 // TestRejectedDirectRecordRunsAllHandlersAgain proves contract 7.6: at least once, as everything on a Direct channel.
 func TestRejectedDirectRecordRunsAllHandlersAgain(t *testing.T) {
 	onInline(t, 1, func(t *testing.T, r *directRig) {

@@ -40,6 +40,16 @@ var operatingMutants = []mutant{
 		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestRejectedInlineRecordRunsAgain$/own_table/sqlite"},
 	},
 	{
+		Name:    "a request to accept again is carried out by each replica",
+		Why:     "handlers of a Direct channel would run once for each (contract 11.1)",
+		Package: "ops",
+		In:      "Ops.carryOut",
+		Old:     "|| taken == 0",
+		New:     "|| taken < 0",
+		Test: test{Package: "./ops",
+			Run: "^TestRequestToAcceptAgainIsCarriedOutOnceByAProgramThatDeclaresTheChannel$/sqlite"},
+	},
+	{
 		Name:    "an operator's action goes without its audit row",
 		Why:     "it could not be told who did it (contract 11.3)",
 		Package: "ops",

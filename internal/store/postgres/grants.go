@@ -36,8 +36,10 @@ func privilegesOn(n models.Naming) []privileges {
 		{n.Messages(), `SELECT, INSERT, UPDATE ("transport_name"), DELETE`, `SELECT, UPDATE ("transport_name"), DELETE`,
 			`SELECT ("id", "namespace", "number", "transport_name", "type", "source", "content_type", "received_at")`},
 		{n.HandlerStatuses(), everything, `SELECT, UPDATE, DELETE`, `SELECT`},
-		{n.RejectedMessages(), `SELECT, INSERT, UPDATE ("reason", "published_at"), DELETE`, `SELECT, DELETE`,
-			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at", "published_at")`},
+		{n.RejectedMessages(), `SELECT, INSERT, UPDATE ("reason", "published_at", "requested_by", "requested_at"), DELETE`,
+			`SELECT, UPDATE ("requested_by", "requested_at"), DELETE`,
+			`SELECT ("id", "channel", "topic", "partition", "record_offset", "record_timestamp", "reason", "rejected_at", "published_at",
+				"requested_by", "requested_at")`},
 		{n.Gaps(), `SELECT, INSERT, UPDATE ("reason")`, `SELECT`, `SELECT`},
 		{n.PartitionRequests(), everything, everything, `SELECT`}, // an operator's replaces an earlier one
 		{n.Partitions(), everything, `SELECT, DELETE`, `SELECT`},  // an operator's cleanup forgets removed ones

@@ -116,7 +116,9 @@ CREATE TABLE IF NOT EXISTS ${schema}"${prefix}rejected_messages" (
     "headers" text NOT NULL,
     "reason" varchar(2000) NOT NULL,
     "rejected_at" timestamptz NOT NULL,
-    "published_at" timestamptz
+    "published_at" timestamptz,
+    "requested_by" varchar(200),
+    "requested_at" timestamptz
 );
 
 -- A record is rejected once, however often it is delivered.
@@ -127,6 +129,9 @@ CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_rejected_at" ON ${schema}
 
 -- As for poisoned statuses.
 CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_unpublished" ON ${schema}"${prefix}rejected_messages" ("channel", "id") WHERE "published_at" IS NULL;
+
+-- What operators want to be accepted again, until a process takes it.
+CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_requested" ON ${schema}"${prefix}rejected_messages" ("requested_at", "id") WHERE "requested_at" IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS ${schema}"${prefix}gaps" (
     "id" uuid NOT NULL PRIMARY KEY,

@@ -105,7 +105,9 @@ CREATE TABLE IF NOT EXISTS "${prefix}rejected_messages" (
     "headers" text NOT NULL,
     "reason" varchar(2000) NOT NULL,
     "rejected_at" datetime NOT NULL,
-    "published_at" datetime
+    "published_at" datetime,
+    "requested_by" varchar(200),
+    "requested_at" datetime
 );
 
 -- A record is rejected once, however often it is delivered.
@@ -116,6 +118,9 @@ CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_rejected_at" ON "${prefix
 
 -- As for poisoned statuses.
 CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_unpublished" ON "${prefix}rejected_messages" ("channel", "id") WHERE "published_at" IS NULL;
+
+-- What operators want to be accepted again, until a process takes it.
+CREATE INDEX IF NOT EXISTS "${prefix}rejected_messages_requested" ON "${prefix}rejected_messages" ("requested_at", "id") WHERE "requested_at" IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS "${prefix}gaps" (
     "id" uuid NOT NULL PRIMARY KEY,
