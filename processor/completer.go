@@ -31,6 +31,8 @@ type completer struct {
 	lanes            *lanes
 	// settled is called for each stored result; applied is false for a stale one.
 	settled func(ctx context.Context, r result, applied bool)
+	// reserve reserves slots for the next messages of lanes; nil if a claim must find them.
+	reserve func(wanted map[string]int) *Reservation
 	// drained is called when results have left the queue: claiming waits for it while the queue is
 	// too long.
 	drained func()

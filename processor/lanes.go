@@ -57,11 +57,7 @@ func (l *lanes) checkDue() bool {
 func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
 	var requests []store.LaneRequest
 	for _, r := range ended {
-		h, known := l.registry.Lookup(r.HandlerKey)
-		if r.Lane == nil || !known || l.policies[h].lanes == nil {
-			continue
-		}
-		requests = append(requests, l.policies[h].lanes.Request(*r.Lane))
+		requests = l.request(requests, r)
 	}
 	if len(requests) == 0 {
 		return
@@ -72,6 +68,65 @@ func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
 		return
 	}
 	l.free(keys)
+}
+
+// request appends the request for the lane of a claim that has ended, if it has one.
+func (l *lanes) request(requests []store.LaneRequest, r store.Ref) []store.LaneRequest {
+	h, known := l.registry.Lookup(r.HandlerKey)
+	if r.Lane == nil || !known || l.policies[h].lanes == nil {
+		return requests
+	}
+	return append(requests, l.policies[h].lanes.Request(*r.Lane))
+}
+
+// runNext advances the lanes of these results. Where reserve grants slots, the lane's next message is
+// claimed by the same statement and runs at once: otherwise each message of a lane would wait for a
+// claim of its own. Only a status that has ended makes room for the next. One that was released is
+// itself next, and why it was released may still hold. Handlers with legacy keys need a claim, which
+// looks for siblings.
+func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[string]int) *Reservation) {
+	if len(ended) == 0 {
+		return
+	}
+	wanted := map[string]int{}
+	for _, r := range ended {
+		if r.ended() && len(r.Handler.LegacyKeys()) == 0 {
+			wanted[r.Handler.Key()]++
+		}
+	}
+	var reserved *Reservation
+	if reserve != nil {
+		reserved = reserve(wanted)
+	}
+	if reserved == nil || reserved.grant.Empty() {
+		refs := make([]store.Ref, len(ended))
+		for i, r := range ended {
+			refs[i] = r.claim.Ref
+		}
+		l.advance(ctx, refs)
+		return
+	}
+	var requests []store.LaneRequest
+	granted := map[string]int{}
+	for key := range wanted {
+		granted[key] = reserved.grant.Messages(key)
+	}
+	for _, r := range ended {
+		before := len(requests)
+		requests = l.request(requests, r.claim.Ref)
+		if key := r.Handler.Key(); len(requests) > before && r.ended() && granted[key] > 0 {
+			granted[key]--
+			requests[before].Claim = true
+		}
+	}
+	next, err := l.store.ClaimNext(ctx, reserved.Worker(), requests, l.now())
+	if err != nil {
+		reserved.Abandon(true)
+		l.checkFailed(err)
+		return
+	}
+	reserved.run(next.Claims, nil)
+	l.free(next.More)
 }
 
 func (l *lanes) checkFailed(err error) {

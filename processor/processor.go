@@ -189,11 +189,13 @@ func (p *Processor) Wake(handlerKeys ...string) {
 }
 
 func (p *Processor) newCompleter(h *held) *completer {
-	return newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
+	c := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
 		func(ctx context.Context, r result, applied bool) {
 			h.drop(r.claim)
 			p.recordResult(ctx, r, applied)
 		}, p.wakeup.notify)
+	c.reserve = p.reserveNext
+	return c
 }
 
 func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {

@@ -15,7 +15,8 @@ import (
 
 // Reservation is a promise of slots to one accept, which inserts its statuses as claimed by this
 // worker. The statuses take their slots from now on. The accept must end it with exactly one of
-// Deliver and Abandon, whatever its result. It is not safe for concurrent use.
+// Deliver and Abandon, whatever its result. A statement that claims the next rows of lanes has one as
+// well, see lanes.runNext. It is not safe for concurrent use.
 type Reservation struct {
 	loop  *loop
 	grant *scheduler.Grant[*task] // nil if the worker must not claim
@@ -46,6 +47,22 @@ func (p *Processor) Reserve(wanted map[string]int, bytes int) *Reservation {
 }
 
 func (l *loop) reserve(wanted map[string]int, bytes int) *Reservation {
+	return l.reserveBy(wanted, func(byHandler map[string]int) *scheduler.Grant[*task] {
+		return l.sched.Reserve(byHandler, bytes)
+	})
+}
+
+// reserveNext reserves slots for the next messages of lanes that have moved on, whose number is given by
+// handler key, for a statement that claims them. It grants nothing while accepts get nothing, and none to
+// handlers that are paused.
+func (p *Processor) reserveNext(wanted map[string]int) *Reservation {
+	if l := p.loop.Load(); l != nil {
+		return l.reserveBy(wanted, l.sched.ReserveNext)
+	}
+	return nil
+}
+
+func (l *loop) reserveBy(wanted map[string]int, grant func(map[string]int) *scheduler.Grant[*task]) *Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.stopping.Err() != nil || l.session.attempts.Err() != nil {
@@ -61,7 +78,7 @@ func (l *loop) reserve(wanted map[string]int, bytes int) *Reservation {
 			byHandler[h.Key()] = n
 		}
 	}
-	r.grant = l.sched.Reserve(byHandler, bytes)
+	r.grant = grant(byHandler)
 	if !r.grant.Empty() {
 		r.until = time.Now().Add(reservationLife)
 		l.reservations = append(l.reservations, r)
@@ -101,14 +118,8 @@ func (r *Reservation) Bytes() int { return r.grant.Bytes() }
 // of any dead worker.
 func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	l := r.loop
-	attempts := make([]*task, 0, len(claims))
-	for _, c := range claims {
-		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
-		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
-	}
 	l.p.notify(slices.Collect(maps.Keys(unclaimed))...)
-	if !l.take(r, claims, attempts, unclaimed) {
-		l.giveBackLate(attempts)
+	if !r.run(claims, unclaimed) {
 		for key := range unclaimed {
 			l.p.wakeup.wake(key)
 		}
@@ -117,7 +128,23 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	for _, c := range claims {
 		l.p.counters.OfHandler(telemetry.Dispatched, c.HandlerKey, 1)
 	}
+}
+
+// run queues claims, and ends the reservation. It returns false if the worker has ended, and the claims
+// are released.
+func (r *Reservation) run(claims []store.Claim, unclaimed map[string]int) bool {
+	l := r.loop
+	attempts := make([]*task, 0, len(claims))
+	for _, c := range claims {
+		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
+		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
+	}
+	if !l.take(r, claims, attempts, unclaimed) {
+		l.giveBackLate(attempts)
+		return false
+	}
 	l.p.wakeup.notify()
+	return true
 }
 
 func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, unclaimed map[string]int) bool {
@@ -129,6 +156,10 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 	}
 	l.act.claimer.held.add(claims)
 	for _, a := range attempts {
+		if l.act.claimer.elsewhere(a) { // for a claim that asks who must run it
+			l.giveBack([]*task{a}, errForeign)
+			continue
+		}
 		l.enqueue([]*task{a}, false)
 	}
 	for key, n := range unclaimed {

@@ -122,13 +122,13 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 	if err != nil {
 		return nil, err
 	}
-	var ended []store.Ref
+	var ended []result
 	for i, r := range batch {
 		if applied[i] && r.claim.Lane != nil {
-			ended = append(ended, r.claim.Ref)
+			ended = append(ended, r)
 		}
 	}
-	c.lanes.advance(stmt, ended)
+	c.lanes.runNext(stmt, ended, c.reserve)
 	for i, r := range batch {
 		if waiting[i] {
 			left = append(left, r)

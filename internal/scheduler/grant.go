@@ -36,6 +36,27 @@ func (s *Scheduler[T]) Reserve(wanted map[string]int, bytes int) *Grant[T] {
 	return g
 }
 
+// ReserveNext grants slots for the next messages of lanes that have just moved on, wanted by handler key:
+// only such in which a message can start at once. If more of the handler's messages may be due, one of
+// its slots is left to claims, so that lanes that always have a next message do not starve others.
+func (s *Scheduler[T]) ReserveNext(wanted map[string]int) *Grant[T] {
+	s.setShares(nil)
+	g := &Grant[T]{scheduler: s, messages: map[*Handler[T]]int{}}
+	for key, n := range wanted {
+		h := s.byKey[key]
+		slots := h.share() - h.busy()
+		if h.mayBeDue || h.claimsUnknown {
+			slots--
+		}
+		if n = min(n, slots*h.rules.GroupSize); n > 0 && h.canRun() && h.circuit() == Closed {
+			g.messages[h] = n
+			h.reserved += n
+			s.limits.idle = max(0, s.limits.idle-h.slots(n))
+		}
+	}
+	return g
+}
+
 // Bytes returns how many bytes the granted messages may have together; the last of them may exceed it.
 func (g *Grant[T]) Bytes() int {
 	if g.Empty() {

@@ -311,3 +311,26 @@ func TestEmptyGrantIsHarmless(t *testing.T) {
 	require.True(t, none.Empty())
 	require.Zero(t, none.Messages("a"))
 }
+
+// Contract 5.2, 5.12.
+func TestNextMessagesOfLanesGetSlotsInWhichTheyStartAtOnce(t *testing.T) {
+	s := rig(Limits{Concurrency: 4, Prefetch: 10, BatchSize: 10}, Rules{Key: "a"}, Rules{Key: "b", GroupSize: 5},
+		Rules{Key: "c", Concurrency: 1})
+	next := func(key string, n int) int {
+		g := s.ReserveNext(map[string]int{key: n})
+		defer g.End()
+		return g.Messages(key)
+	}
+	require.Equal(t, 3, next("a", 3))
+	require.Equal(t, 4, next("a", 9), "all slots")
+	require.Equal(t, 20, next("b", 30), "five share a slot")
+	require.Equal(t, 1, next("c", 2))
+	g := s.ReserveNext(map[string]int{"a": 3})
+	require.Equal(t, 1, next("a", 9), "the others are reserved")
+	g.End()
+	s.Notify(map[string]bool{"a": true, "c": true}, false)
+	require.Equal(t, 3, next("a", 9), "a slot is left to claims")
+	require.Zero(t, next("c", 1), "it is the only one")
+	s.Handler("b").Enqueue(messages(1), false)
+	require.Equal(t, 15, next("b", 30))
+}

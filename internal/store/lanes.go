@@ -46,6 +46,8 @@ type LaneRule struct {
 type LaneRequest struct {
 	LaneRule
 	Key int64
+	// Claim lets ClaimNext claim that row.
+	Claim bool
 }
 
 // Request returns the request for a row's lane. The lane's own name is included even if the handler no

@@ -154,6 +154,10 @@ type Lanes interface {
 	// own commit, so the later call sees both changes. Releasing a row never breaks the order,
 	// because each claim checks the lane again.
 	AdvanceLanes(ctx context.Context, requests []LaneRequest, now time.Time) (keys []string, err error)
+	// ClaimNext does the same, but claims the first rows that are due of the lanes whose request has
+	// Claim, as Claim does: only for a worker whose row exists and is not marked released. Otherwise it
+	// releases these rows like others. The keys are More.
+	ClaimNext(ctx context.Context, workerID string, requests []LaneRequest, now time.Time) (Claimed, error)
 	// CheckLanes does the same for a page of at most limit lanes of a rule that have waiting rows.
 	// It makes up for calls that never took place because a process died. next is nil at the end.
 	// Pass nil as after to begin.

@@ -108,7 +108,8 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 		due)
 	check("next due", nextDueSQL, []any{[]string{"mail", "stock", "plain"}, now}, 10, 50, due)
 	names := []string{numbers([]int64{mail, 7}), numbers([]int64{mail}), numbers([]int64{stock})}
-	check("advance lanes", advanceSQL, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now}, 20, 100,
+	check("advance lanes", advanceSQL, []any{names, []int64{blocked, 11, 12}, []bool{false, false, false}, now, nil,
+		make([]bool, 3)}, 20, 100,
 		"Index Scan inbox_handler_statuses inbox_handler_statuses_lane\n")
 	check("waiting lanes", base.WaitingLanesSQL, []any{mail, int64(store.BeforeAllLanes), 100}, 10, 50,
 		"inbox_handler_statuses_waiting_lane")
@@ -129,8 +130,8 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 	check("a claim of their lane", claimLanesSQL, claim(nil, []string{"mail"}, false), 100, 400, lanes, holders)
 	execute(`UPDATE inbox_handler_statuses SET is_poisoned = true, is_waiting = false, version = version + 1
 		WHERE lane_key = ? AND substr(message_id, 2)::int <= 20000`, blocked)
-	check("advance a lane that skips poisoned rows", advanceSQL, []any{names[:1], []int64{blocked}, []bool{true}, now}, 20,
-		100, "inbox_handler_statuses_open")
+	check("advance a lane that skips poisoned rows", advanceSQL, []any{names[:1], []int64{blocked}, []bool{true}, now, nil,
+		[]bool{false}}, 20, 100, "inbox_handler_statuses_open")
 	keys, err := p.AdvanceLanes(t.Context(), []store.LaneRequest{{LaneRule: store.LaneRule{Handlers: []int64{mail},
 		SkipPoisoned: true}, Key: blocked}}, now)
 	require.NoError(t, err)

@@ -22,14 +22,17 @@ func numbers(list []int64) string {
 
 // advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows
 // and the others. It checks by the index on claimed lanes that no row of the lane is claimed. It
-// updates the row by handler_statuses_open and not by its place: if the row changes at this moment,
-// PostgreSQL then checks its new version.
+// claims or releases the row by handler_statuses_open and not by its place: if the row changes at
+// this moment, PostgreSQL then checks its new version. For other claims of the lane, see claimLanesSQL.
 const advanceSQL = `
-WITH turns AS (
-	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting
-	FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS t(names, lane_key, skips)
+WITH worker AS MATERIALIZED (
+	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
+), turns AS (
+	SELECT names::bigint[] AS names, lane_key, CASE WHEN skips THEN '{f}' ELSE '{f,t}' END::boolean[] AS counting,
+		claims AND EXISTS (SELECT FROM worker) AS claims
+	FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $3::boolean[]), (SELECT $6::boolean[])) AS t(names, lane_key, skips, claims)
 ), free AS MATERIALIZED (
-	SELECT f.* FROM turns t
+	SELECT f.*, t.claims AND f.is_due AS claims FROM turns t
 	CROSS JOIN LATERAL (
 		SELECT s.* FROM unnest(t.names) AS n(lane_handler)
 		CROSS JOIN unnest(t.counting) AS c(poisoned)
@@ -45,15 +48,27 @@ WITH turns AS (
 	WHERE NOT f.is_poisoned AND NOT f.processing AND NOT (t.lane_key IS NOT NULL AND EXISTS (
 		SELECT FROM {statuses} h WHERE h.lane_handler = ANY (t.names) AND h.lane_key = t.lane_key AND h.holds_lane
 	))
+), claimed AS (
+	UPDATE {statuses} SET processing_started_at = $4::timestamptz, worker_id = $5::text::uuid, version = version + 1,
+		holds_lane = true, is_waiting = false
+	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE claims)) AND ` + stillDueSQL + ` AND ` + base.OpenSQL + `
+	RETURNING ` + claimColumnsSQL + `
 ), freed AS (
 	UPDATE {statuses} SET is_waiting = false, version = version + 1
-	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting)) AND ` + stillWaitingSQL + ` AND ` + base.OpenSQL + `
+	WHERE id = ANY (ARRAY(SELECT id FROM free WHERE is_waiting AND NOT claims)) AND ` + stillWaitingSQL + ` AND ` + base.OpenSQL + `
 	RETURNING handler_key
-)
-SELECT handler_key FROM freed
-UNION
-SELECT handler_key FROM free WHERE NOT is_waiting AND is_due
-ORDER BY handler_key`
+)` + claimResultSQL + `
+FROM (
+	SELECT * FROM claimed
+	UNION ALL
+	SELECT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0,
+		'epoch'::timestamptz, 'epoch'::timestamptz, NULL, NULL
+	FROM (SELECT handler_key FROM freed UNION SELECT handler_key FROM free WHERE NOT is_waiting AND is_due AND NOT claims) k
+) c LEFT JOIN {messages} m ON m.number = c.message_number`
+
+// stillDueSQL is checked again if the row changes at this moment, for example because another worker
+// claims it. It hides the condition from the planner, as unclaimedSQL does.
+const stillDueSQL = `CASE WHEN processing_started_at IS NOT NULL OR is_poisoned OR next_attempt_at > $4::timestamptz THEN false ELSE true END`
 
 // stillWaitingSQL hides the condition from the planner. If the statistics say that no row waits, an
 // index on waiting rows would seem the best way to find one, and it may have a hundred thousand.
@@ -72,17 +87,41 @@ WITH released AS MATERIALIZED (
 UPDATE {statuses} SET is_waiting = false, version = version + 1 WHERE ctid = ANY (ARRAY(SELECT place FROM released))`
 
 func (p *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
+	advanced, err := p.ClaimNext(ctx, "", requests, now)
+	return advanced.More, err
+}
+
+func (p *Store) ClaimNext(
+	ctx context.Context, workerID string, requests []store.LaneRequest, now time.Time,
+) (advanced store.Claimed, err error) {
 	if len(requests) == 0 {
-		return nil, nil
+		return advanced, nil
 	}
-	names, lanes, skips := make([]string, len(requests)), make([]int64, len(requests)), make([]bool, len(requests))
+	n := len(requests)
+	names, lanes, skips, claims := make([]string, n), make([]int64, n), make([]bool, n), make([]bool, n)
 	for i, request := range requests {
-		names[i], lanes[i], skips[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned
+		names[i], lanes[i], skips[i], claims[i] = numbers(request.Handlers), request.Key, request.SkipPoisoned, request.Claim
+	}
+	var worker *string
+	if workerID != "" {
+		worker = &workerID
 	}
 	for attempt := 1; ; attempt++ {
-		keys, err := store.Query(ctx, p.Pool(ctx), p.Text(advanceSQL), store.Value[string], names, lanes, skips, now.UTC())
-		if err == nil || !store.Collided(err) || attempt == base.ClaimAttempts || ctx.Err() != nil {
-			return keys, base.Doing("advance lanes", err)
+		rows, err := readClaims(ctx, p.Pool(ctx), n, p.Text(advanceSQL), names, lanes, skips, now.UTC(), worker, claims)
+		if err == nil {
+			for _, row := range rows {
+				if row.Version == 0 { // a handler of which a row is free
+					advanced.More = append(advanced.More, row.HandlerKey)
+				} else {
+					advanced.Claims = append(advanced.Claims, row)
+				}
+			}
+			base.SortClaims(advanced.Claims)
+			advanced.More = base.Distinct(advanced.More)
+			return advanced, nil
+		}
+		if attempt == base.ClaimAttempts || ctx.Err() != nil || !store.IsUniqueViolation(err) && !store.Collided(err) {
+			return advanced, base.Doing("advance lanes", err)
 		}
 	}
 }

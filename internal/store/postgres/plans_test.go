@@ -143,7 +143,9 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"statesSQL", statesSQL, []any{messages, keys}, []string{byMessage}, 300},
 		{"lockStateSQL", lockStateSQL, []any{messages, keys}, []string{byMessage}, 300},
 
-		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now}, []string{lane}, 20},
+		{"advanceSQL", advanceSQL, []any{names, []int64{1}, []bool{false}, now, nil, []bool{false}}, []string{lane}, 20},
+		{"advanceSQL", advanceSQL, []any{names, []int64{2}, []bool{false}, now, worker, []bool{true}},
+			[]string{lane, statusID, number}, 20},
 		{"WaitingLanesSQL", base.WaitingLanesSQL, []any{lanes, int64(store.BeforeAllLanes), 100},
 			[]string{"inbox_handler_statuses_waiting_lane"}, 100},
 		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, []string{"inbox_handler_statuses_waiting_lane"}, 10},

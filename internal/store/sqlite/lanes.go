@@ -150,11 +150,18 @@ JOIN {statuses} f ON f.rowid = (
 	ORDER BY p.sequence, p.id LIMIT 1
 )`
 
-// freeSQL uses the index on open statuses.
-const freeSQL = `
+// freeSQL and claimNextSQL use the index on open statuses.
+const (
+	freeSQL = `
 UPDATE {statuses} SET is_waiting = false, version = version + 1
 WHERE id IN (SELECT value FROM json_each(?1)) AND is_waiting AND ` + base.OpenSQL + `
 RETURNING handler_key`
+
+	claimNextSQL = `
+UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = true, is_waiting = false
+WHERE id IN (SELECT value FROM json_each(?3)) AND ` + base.OpenSQL + `
+RETURNING ` + claimColumnsSQL
+)
 
 // first is a row of firstsSQL.
 type first struct {
@@ -167,46 +174,90 @@ type first struct {
 // AdvanceLanes reads first and writes in a separate transaction. If a released row is no longer
 // first by then, the claim judges it again.
 func (s *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
-	if len(requests) == 0 {
-		return nil, nil
+	advanced, err := s.advance(ctx, s.Pool(ctx), "", requests, now)
+	return advanced.More, base.Doing("advance lanes", err)
+}
+
+// ClaimNext reads and writes in one transaction, because no claim judges its rows again.
+func (s *Store) ClaimNext(
+	ctx context.Context, workerID string, requests []store.LaneRequest, now time.Time,
+) (advanced store.Claimed, err error) {
+	err = s.Transaction(ctx, func(pool gorm.ConnPool) (err error) {
+		advanced, err = s.advance(ctx, pool, workerID, requests, now)
+		return err
+	})
+	if err != nil {
+		return store.Claimed{}, base.Doing("advance lanes", err)
 	}
-	list := make([][2]any, len(requests))
+	return advanced, nil
+}
+
+func (s *Store) advance(
+	ctx context.Context, pool gorm.ConnPool, workerID string, requests []store.LaneRequest, now time.Time,
+) (advanced store.Claimed, err error) {
+	if len(requests) == 0 {
+		return advanced, nil
+	}
+	list, claims := make([][2]any, len(requests)), workerID != ""
 	for i, request := range requests {
 		list[i] = [2]any{append([]int64{}, request.Handlers...), request.Key}
 	}
 	asked, err := jsonList(list)
 	if err != nil {
-		return nil, base.Doing("advance lanes", err)
+		return advanced, err
 	}
-	rows, err := store.Query(ctx, s.Pool(ctx), s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
+	rows, err := store.Query(ctx, pool, s.Text(firstsSQL), func(rows *sql.Rows, f *first) error {
 		return rows.Scan(&f.request, &f.id, &f.handlerKey, &f.sequence, &f.poisoned, &f.waiting, &f.processing, &f.due,
 			&f.laneHeld)
 	}, asked, store.SQLiteTime(now))
 	if err != nil {
-		return nil, base.Doing("advance lanes", err)
+		return advanced, err
 	}
-	var keys, waiting []string
-	for _, f := range firstOf(rows, requests) {
+	if claims {
+		lives, err := store.Query(ctx, pool, s.Text(workerLivesSQL), store.Value[string], workerID)
+		if err != nil {
+			return advanced, err
+		}
+		claims = len(lives) > 0
+	}
+	var waiting, next []string
+	for i, f := range firstOf(rows, requests) {
 		switch {
 		case f.poisoned || f.processing || f.laneHeld:
+		case claims && requests[i].Claim && f.due:
+			next = append(next, f.id)
 		case f.waiting:
 			waiting = append(waiting, f.id)
 		case f.due:
-			keys = append(keys, f.handlerKey)
+			advanced.More = append(advanced.More, f.handlerKey)
 		}
 	}
 	if len(waiting) > 0 {
 		ids, err := jsonList(waiting)
 		if err != nil {
-			return nil, base.Doing("advance lanes", err)
+			return advanced, err
 		}
-		freed, err := store.Query(ctx, s.Pool(ctx), s.Text(freeSQL), store.Value[string], ids)
+		freed, err := store.Query(ctx, pool, s.Text(freeSQL), store.Value[string], ids)
 		if err != nil {
-			return nil, base.Doing("advance lanes", err)
+			return advanced, err
 		}
-		keys = append(keys, freed...)
+		advanced.More = append(advanced.More, freed...)
 	}
-	return base.Distinct(keys), nil
+	if len(next) > 0 {
+		ids, err := jsonList(next)
+		if err != nil {
+			return advanced, err
+		}
+		advanced.Claims, err = store.Query(ctx, pool, s.Text(claimNextSQL), func(rows *sql.Rows, c *store.Claim) error {
+			return scanClaim(rows, c)
+		}, store.SQLiteTime(now), workerID, ids)
+		if err != nil {
+			return advanced, err
+		}
+		base.SortClaims(advanced.Claims) // RETURNING promises no order
+	}
+	advanced.More = base.Distinct(advanced.More)
+	return advanced, s.attachMessages(ctx, pool, advanced.Claims)
 }
 
 // firstOf returns the first row of each lane among the rows of all its names.

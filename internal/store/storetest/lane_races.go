@@ -137,7 +137,7 @@ func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 		}
 		s.accept(batch...)
 	}
-	r := &laneRace{suite: s, rule: rule, claimers: claimers, left: lanes * rows, running: map[store.Lane]string{},
+	r := &laneRace{suite: s, rule: rule, worker: s.worker("mail"), claimers: claimers, left: lanes * rows, running: map[store.Lane]string{},
 		last: map[store.Lane]string{}}
 	r.moved.L = &r.mu
 	s.noErrors(racetest.Together(claimers, func(int) error {
@@ -155,6 +155,7 @@ func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 type laneRace struct {
 	*suite
 	rule     store.LaneRule
+	worker   string
 	claimers int
 
 	mu      sync.Mutex
@@ -186,10 +187,12 @@ func (r *laneRace) claimer() error {
 				return err
 			}
 		}
-		for _, claim := range got.Claims {
-			if err := r.end(claim); err != nil {
+		for claims := got.Claims; len(claims) > 0; {
+			next, err := r.end(claims[0])
+			if err != nil {
 				return err
 			}
+			claims = append(claims[1:], next...)
 		}
 		switch {
 		case len(got.Claims) > 0 || len(got.More) > 0:
@@ -231,13 +234,12 @@ func (r *laneRace) begin(claim store.Claim) error {
 	return nil
 }
 
-// end ends a claim in a random way and advances its lane.
-func (r *laneRace) end(claim store.Claim) error {
+// end ends a claim in a random way and advances its lane. It returns the next claim if it has one.
+func (r *laneRace) end(claim store.Claim) (next []store.Claim, err error) {
 	r.mu.Lock()
 	delete(r.running, *claim.Lane)
 	r.mu.Unlock()
 	var applied []bool
-	var err error
 	completed := false
 	switch back := settlement(claim); rand.N(4) {
 	case 0: // failed or released, due again
@@ -247,7 +249,7 @@ func (r *laneRace) end(claim store.Claim) error {
 		applied, err = r.store.Settle(r.ctx, []store.Settlement{back}, store.AwaitLocked)
 		if err == nil {
 			if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
-				return err
+				return nil, err
 			}
 			err = r.db.WithContext(r.ctx).Exec(`UPDATE inbox_handler_statuses SET is_poisoned = false, version = version + 1 WHERE id = ?`, claim.StatusID).Error
 		}
@@ -259,13 +261,21 @@ func (r *laneRace) end(claim store.Claim) error {
 		applied, err = r.store.Complete(r.ctx, []store.Completion{completion(claim)}, noon, store.AwaitLocked)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if slices.Contains(applied, false) {
-		return fmt.Errorf("the claim of message %s was lost", claim.MessageID)
+		return nil, fmt.Errorf("the claim of message %s was lost", claim.MessageID)
 	}
-	if _, err = r.store.AdvanceLanes(r.ctx, []store.LaneRequest{r.rule.Request(*claim.Lane)}, noon); err != nil {
-		return err
+	request := r.rule.Request(*claim.Lane)
+	request.Claim = rand.N(2) == 0
+	got, err := r.store.ClaimNext(r.ctx, r.worker, []store.LaneRequest{request}, noon)
+	if err != nil {
+		return nil, err
+	}
+	for _, claim := range got.Claims {
+		if err := r.begin(claim); err != nil {
+			return nil, err
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,5 +284,5 @@ func (r *laneRace) end(claim store.Claim) error {
 		r.left--
 	}
 	r.moved.Broadcast()
-	return nil
+	return got.Claims, nil
 }

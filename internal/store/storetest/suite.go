@@ -49,7 +49,7 @@ func RunStatements(t *testing.T, open func(t *testing.T) (*gorm.DB, store.Store)
 		{"Local dispatch", dispatchTests},
 		{"Rejected", rejectedTests},
 		{"Claim", claimTests},
-		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneWaitingTests, laneNameTests)},
+		{"Lanes", slices.Concat(laneTests, laneOrderTests, laneNextTests, laneWaitingTests, laneNameTests)},
 		{"Complete", completeTests},
 		{"Settle", settleTests},
 		{"Sweeps", sweepTests},
