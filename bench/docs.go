@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -59,6 +60,65 @@ func writeDocs(a about, results []*trial.Result) error {
 	return nil
 }
 
+// mergeDocs replaces some groups in the page, or adds them. Each says which run measured it.
+func mergeDocs(a about, results []*trial.Result) error {
+	page, err := os.ReadFile(docsPath)
+	if err != nil {
+		return fmt.Errorf("-docs is for a run in the directory of the bench module: %w", err)
+	}
+	text := string(page)
+	for _, r := range results {
+		if text, err = mergeGroup(text, a, r); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(docsPath, []byte(text), 0o644)
+}
+
+// mergeGroup puts a group's section and lines into the page, before those of the groups after it.
+func mergeGroup(page string, a about, r *trial.Result) (string, error) {
+	var lines strings.Builder
+	if err := printLines(&lines, []*trial.Result{r}); err != nil {
+		return "", err
+	}
+	start, end := groupHeading(r.Group), len(page)
+	section := fmt.Sprintf("%s\n%s.\n\nA run of %s measured this group alone: rounds %d, %s, %d cores.\n\n```text\n%s```\n",
+		start, title(r.Group.About), a.Date, a.Rounds, a.CPU, a.Cores, tableOf(r.Group.Unit, rowsOf(r)))
+	from := strings.Index(page, start)
+	if from >= 0 {
+		if next := strings.Index(page[from+1:], "\n## "); next >= 0 {
+			end = from + 1 + next
+		}
+		page = page[:from] + page[end:]
+	}
+	for _, line := range r.Group.Lines {
+		if at := strings.Index(page, "\n"+line.Name+": "); at >= 0 {
+			page = page[:at] + page[at+1+strings.Index(page[at+1:], "\n"):]
+		}
+	}
+	atLine, atGroup := strings.Index(page, "\n```\n\n## What limits them"), len(page)
+	all := groups.All()
+	after := slices.IndexFunc(all, func(g trial.Group) bool { return g.Name == r.Group.Name })
+	for _, g := range slices.Backward(all[after+1:]) {
+		if at := strings.Index(page, groupHeading(g)); at >= 0 {
+			atGroup = at
+		}
+		for _, line := range slices.Backward(g.Lines) {
+			if at := strings.Index(page, "\n"+line.Name+": "); at >= 0 {
+				atLine = at
+			}
+		}
+	}
+	if atLine < 0 || atLine > atGroup {
+		return "", fmt.Errorf("-docs: %s has no lines before its groups", docsPath)
+	}
+	return page[:atLine] + strings.TrimRight(lines.String(), "\n") + page[atLine:atGroup] + section + page[atGroup:], nil
+}
+
+func groupHeading(g trial.Group) string { return "\n## Group `" + g.Name + "`\n" }
+
+func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
 func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 	var lines strings.Builder
 	if err := printLines(&lines, results); err != nil {
@@ -78,7 +138,7 @@ func renderDocs(w io.Writer, a about, results []*trial.Result) error {
 	}
 	t, err := template.New("benchmarks.md").Funcs(template.FuncMap{
 		"rate": rate, "sum": func(r row) float64 { return r.ClientUs + r.ServerUs },
-		"title": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+		"title": title,
 	}).Parse(docsTemplate)
 	if err != nil {
 		return err

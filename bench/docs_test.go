@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,9 @@ func measured(all []trial.Group) []*trial.Result {
 		for _, v := range g.Variants {
 			r.Measures[v.Name] = []trial.Measure{{Rate: 12_345, ClientUs: 1, ServerUs: 2, WAL: 3,
 				Values: map[string]float64{"p99_ms": 4}}}
+			if g.Name == "recovery" {
+				r.Measures[v.Name][0].Values = map[string]float64{"released_s": 4}
+			}
 		}
 		results = append(results, r)
 	}
@@ -49,6 +53,28 @@ func TestThePageInDocsIsNotStale(t *testing.T) {
 	content, err := os.ReadFile(docsPath)
 	require.NoError(t, err, "make bench writes it")
 	requireEverything(t, string(content))
+}
+
+// TestGroupsMeasuredAloneReplaceTheirPartOfThePage merges groups into a page that lacks one of them.
+func TestGroupsMeasuredAloneReplaceTheirPartOfThePage(t *testing.T) {
+	var text strings.Builder
+	results := measured(groups.All())
+	added := slices.IndexFunc(results, func(r *trial.Result) bool { return r.Group.Name == "ordered" })
+	require.NoError(t, renderDocs(&text, about{Date: "2026-01-02", Rounds: 3}, slices.Delete(slices.Clone(results), added, added+1)))
+	page := text.String()
+	for range 2 {
+		for _, i := range []int{added, 0, len(results) - 1} {
+			var err error
+			page, err = mergeGroup(page, about{Date: "2026-02-03", Rounds: 1, CPU: "a CPU", Cores: 2}, results[i])
+			require.NoError(t, err)
+		}
+		requireEverything(t, page)
+		require.Equal(t, 3, strings.Count(page, "A run of 2026-02-03 measured this group alone: rounds 1, a CPU, 2 cores."))
+	}
+	var whole strings.Builder
+	require.NoError(t, renderDocs(&whole, about{Date: "2026-01-02", Rounds: 3}, results))
+	bare := strings.ReplaceAll(page, "A run of 2026-02-03 measured this group alone: rounds 1, a CPU, 2 cores.\n\n", "")
+	require.Equal(t, whole.String(), bare)
 }
 
 func requireEverything(t *testing.T, text string) {

@@ -6,7 +6,7 @@
 //	go run -C bench . -only process    one group; process/inbox is one variant of it
 //	go run -C bench . -json FILE       all measures, for programs
 //	go run -C bench . -profiles DIR    a CPU profile of each variant, for go tool pprof
-//	go run -C bench . -docs            also writes docs/benchmarks.md
+//	go run -C bench . -docs            also writes docs/benchmarks.md; with -only, these groups in it
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 		quick  = flag.Bool("quick", false, "the first figure of each group, one round, less work")
 		rounds = flag.Int("rounds", 3, "how often each variant is measured")
 		toJSON = flag.String("json", "", "write all measures to this file")
-		docs   = flag.Bool("docs", false, "write docs/benchmarks.md")
+		docs   = flag.Bool("docs", false, "write docs/benchmarks.md; with -only, these groups in it")
 		lab    = &trial.Lab{Log: os.Stderr}
 	)
 	flag.StringVar(&lab.Profiles, "profiles", "", "write a CPU profile of each variant to this directory")
@@ -55,8 +55,8 @@ func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs b
 	if lab.Quick {
 		lab.Rounds = 1
 	}
-	if docs && (lab.Quick || only != "" || lab.Rounds < 3) {
-		return errors.New("-docs is for a whole run of at least 3 rounds")
+	if docs && (lab.Quick || only == "" && lab.Rounds < 3 || strings.Contains(only, "/")) {
+		return errors.New("-docs is for whole groups, and at least 3 rounds of all of them")
 	}
 	chosen, err := choose(only, lab.Quick)
 	if err != nil {
@@ -93,10 +93,14 @@ func run(ctx context.Context, lab *trial.Lab, only string, toJSON string, docs b
 			return err
 		}
 	}
-	if docs {
+	switch {
+	case !docs:
+		return nil
+	case only != "":
+		return mergeDocs(about, results)
+	default:
 		return writeDocs(about, results)
 	}
-	return nil
 }
 
 // asked reduces a group to the requested variants. A group that is reduced to some variants has no

@@ -14,6 +14,8 @@ func All() []trial.Group {
 		Kafka(),
 		Big(),
 		Waiting(),
+		Ordered(),
+		Recovery(),
 		Xmin(),
 		Cleanup(),
 		Operations(),

@@ -18,7 +18,7 @@ import (
 )
 
 func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
-	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Xmin(), Cleanup(), Operations(),
+	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Ordered(), Recovery(), Xmin(), Cleanup(), Operations(),
 		ManyOperations(), Workers()} {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
