@@ -134,7 +134,8 @@ func ranResults(ran []synchronous.Ran) []acceptor.Result {
 	return results
 }
 
-// reAcceptRequestedUntilStopped accepts rejected messages again, at intervals, for which another process requested that.
+// reAcceptRequestedUntilStopped accepts, at intervals, the rejected messages again that another process
+// has requested.
 func (ib *Inbox) reAcceptRequestedUntilStopped(ctx context.Context) {
 	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "reading requests to accept rejected messages again",
 		"they wait")

@@ -189,7 +189,7 @@ func (ib *Inbox) endApplication(channel, topic string, partition int, reason err
 }
 
 // storedConsumers returns the consumers as workers store them for operators. Of all partitions it has the first
-// mostStoredPartitions: the halted ones, then those with a problem, then those with the largest lag. failing are the
+// maxStoredPartitions: the halted ones, then those with a problem, then those with the largest lag. failing are the
 // handlers for which partitions of Inline and Direct channels wait.
 func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health, failing map[string][]synchronous.Failing) []ops.Consumer {
 	consumers := make([]ops.Consumer, len(all))
@@ -246,7 +246,7 @@ func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health, failing map[string]
 	slices.SortStableFunc(partitions, func(a, b listed) int {
 		return cmp.Or(cmp.Compare(severity(a), severity(b)), cmp.Compare(b.Lag, a.Lag))
 	})
-	for _, p := range partitions[:min(len(partitions), mostStoredPartitions)] {
+	for _, p := range partitions[:min(len(partitions), maxStoredPartitions)] {
 		c := &consumers[p.consumer]
 		c.Partitions = append(c.Partitions, p.ConsumedPartition)
 		c.Unlisted--

@@ -153,9 +153,9 @@ func (ib *Inbox) Health() Health {
 // These bound health as it is shown, and what a heartbeat stores of it: the row is written every few seconds, and an
 // error's text may be long.
 const (
-	mostStoredReasons    = 50
-	mostStoredDetail     = 500 // characters
-	mostStoredPartitions = 100
+	maxStoredReasons    = 50
+	maxStoredDetail     = 500 // characters
+	maxStoredPartitions = 100
 )
 
 // report returns what workers store for operators: the reasons, the worst first, and the state of the consumers.
@@ -163,12 +163,12 @@ func (ib *Inbox) report() (health, consumers string) {
 	h := ib.Health()
 	reasons := append([]ops.HealthReason{}, h.Reasons...)
 	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })
-	reasons = reasons[:min(len(reasons), mostStoredReasons)]
+	reasons = reasons[:min(len(reasons), maxStoredReasons)]
 	return jsonOf(reasons), jsonOf(ib.storedConsumers(h.Consumers, h.failing))
 }
 
 func shortened(detail string) string {
-	if cut := brief.Characters(detail, mostStoredDetail); len(cut) < len(detail) {
+	if cut := brief.Characters(detail, maxStoredDetail); len(cut) < len(detail) {
 		return cut + "…"
 	}
 	return detail

@@ -53,10 +53,10 @@ func TestHaltedPartitionsAreStoredFirst(t *testing.T) {
 	halted := stored[1].Partitions[0]
 	require.Equal(t, []any{"payments", int32(2), int64(7), true, true, false},
 		[]any{halted.Topic, halted.Partition, halted.Position, halted.Halted, halted.Skippable, halted.AfterGap})
-	require.Len(t, []rune(halted.Problem), mostStoredDetail+1)
-	require.Len(t, stored[0].Partitions, mostStoredPartitions-2)
+	require.Len(t, []rune(halted.Problem), maxStoredDetail+1)
+	require.Len(t, stored[0].Partitions, maxStoredPartitions-2)
 	require.EqualValues(t, 9999, stored[0].Partitions[0].Lag)
-	require.Equal(t, []int{10_000 - mostStoredPartitions + 2, 1}, []int{stored[0].Unlisted, stored[1].Unlisted})
+	require.Equal(t, []int{10_000 - maxStoredPartitions + 2, 1}, []int{stored[0].Unlisted, stored[1].Unlisted})
 	require.Empty(t, stored[0].Problem)
 	require.Less(t, len(jsonOf(stored)), 64<<10)
 }

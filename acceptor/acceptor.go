@@ -315,8 +315,8 @@ func (a *Acceptor) reportAccepted(ctx context.Context, p *plan, messages []int) 
 	}
 }
 
-// mostDiffering bounds how many message IDs one log line names.
-const mostDiffering = 20
+// maxDiffering bounds how many message IDs one log line names.
+const maxDiffering = 20
 
 // reportDiffering counts and logs messages with a known ID and other content. It writes one line per
 // channel, so that a flood of them leaves room for other lines.
@@ -332,7 +332,7 @@ func (a *Acceptor) reportDiffering(p *plan) {
 		a.counters.OfChannel(telemetry.DuplicateContentDiffers, channel, len(found))
 		a.log.Warn("inbox: message IDs are known with other content, the content stored first counts",
 			zap.String(telemetry.FieldChannel, channel),
-			zap.Strings(telemetry.FieldMessageIDs, found[:min(len(found), mostDiffering)]),
+			zap.Strings(telemetry.FieldMessageIDs, found[:min(len(found), maxDiffering)]),
 			zap.Int(telemetry.FieldMessages, len(found)))
 	}
 }

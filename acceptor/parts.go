@@ -12,10 +12,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// mostRows is how many messages and statuses one transaction of AcceptRecords stores. Larger
+// maxRows is how many messages and statuses one transaction of AcceptRecords stores. Larger
 // transactions are not faster, and one record may hold ten thousand events, each with a status for
 // each of its handlers.
-const mostRows = 5000
+const maxRows = 5000
 
 // place is where a batch of records begins. A batch that could not be stored is passed again and
 // begins at the same place.
@@ -47,7 +47,7 @@ func (a *Acceptor) failureAt(p place) failure {
 	if known, failed := a.failed.Load(p); failed {
 		return known.(failure)
 	}
-	return failure{rows: mostRows}
+	return failure{rows: maxRows}
 }
 
 // noteFailure halves the rows for the batch's next try, whatever the error was: most likely a
@@ -203,7 +203,7 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 		}
 		// Only new rows show what the database can take: known ones cost it little.
 		if slices.ContainsFunc(part.rows, func(i int) bool { return p.results[i].Outcome == handler.OutcomeAccepted }) {
-			in.rows = min(in.rows+in.rows/8+1, mostRows)
+			in.rows = min(in.rows+in.rows/8+1, maxRows)
 		}
 		from = to
 	}

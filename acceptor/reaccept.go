@@ -137,7 +137,8 @@ func (a *Acceptor) rerun(ctx context.Context, row models.RejectedMessage, receiv
 	return results, rejectedError(row.ID, err)
 }
 
-// leavingTime returns a context that leaves a quarter of ctx's time, if that has an end, for storing what came of a run.
+// leavingTime returns a context that leaves a quarter of ctx's time, if that has an end, for storing the
+// result of a run.
 func leavingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ends := ctx.Deadline()
 	if !ends {
@@ -146,8 +147,9 @@ func leavingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)*3/4)
 }
 
-// checkRunnable returns why no handler can run a record that its channel does not store. Unrouted messages keep it, as they do
-// when a record is accepted again, unless the policy ignores them and other messages have handlers.
+// checkRunnable returns why no handler can run a record that its channel does not store. Unrouted
+// messages prevent it, as they do when a record is accepted again, unless the policy ignores them and
+// other messages have handlers.
 func (a *Acceptor) checkRunnable(channel string, received envelope.Received) error {
 	if received.Err != nil {
 		return received.Err

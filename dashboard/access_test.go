@@ -294,8 +294,8 @@ func TestPagesAreNotLoadedFromOtherSites(t *testing.T) {
 	})
 }
 
-// TestOtherSitesWriteNoAuditRowInAVisitorsName proves contract 11.4 for every route and role: neither a page that writes
-// a row when it is shown, nor a refusal.
+// TestOtherSitesWriteNoAuditRowInAVisitorsName proves contract 11.4 for every route and role: neither a
+// page that writes a row when it is shown, nor a refusal.
 func TestOtherSitesWriteNoAuditRowInAVisitorsName(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.poison("mail", "smtp said 550", "m1")

@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// mostPartitions bounds how many partitions a page shows, halted ones first.
-const mostPartitions = 1000
+// maxPartitions bounds how many partitions a page shows, halted ones first.
+const maxPartitions = 1000
 
 type consumersBody struct {
 	// Halted are the halted partitions, in the order of the consumers.
@@ -52,11 +52,11 @@ func (q *request) consumers() error {
 	for i := range consumers {
 		c := &consumers[i]
 		for _, p := range c.Partitions {
-			if p.Halted && len(b.Halted) < mostPartitions {
+			if p.Halted && len(b.Halted) < maxPartitions {
 				b.Halted = append(b.Halted, haltedPartition{c, p})
 			}
 		}
-		view := consumerView{Consumer: *c, Listed: c.Partitions[:min(len(c.Partitions), mostPartitions-shown)]}
+		view := consumerView{Consumer: *c, Listed: c.Partitions[:min(len(c.Partitions), maxPartitions-shown)]}
 		shown += len(view.Listed)
 		view.Left = c.Unlisted + len(c.Partitions) - len(view.Listed)
 		slices.SortFunc(view.Listed, func(a, b ops.ConsumedPartition) int {

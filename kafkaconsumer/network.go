@@ -285,9 +285,9 @@ func (l kafkaLog) Printf(format string, args ...any) {
 	}
 }
 
-// mostIterations bounds what a broker may make a client compute before it logs in, to about a
+// maxIterations bounds what a broker may make a client compute before it logs in, to about a
 // second. Kafka stores at most 16,384 iterations.
-const mostIterations = 1 << 20
+const maxIterations = 1 << 20
 
 // boundedSCRAM refuses a broker's challenge that would take hours to answer. Nothing can interrupt
 // that computation once it has begun.
@@ -306,9 +306,9 @@ func (s boundedSCRAMSession) Next(ctx context.Context, challenge []byte) (bool, 
 		if !found {
 			continue
 		}
-		if n, err := strconv.Atoi(string(count)); err != nil || n > mostIterations {
+		if n, err := strconv.Atoi(string(count)); err != nil || n > maxIterations {
 			const what = "authenticate: the broker asks for %.20q iterations of SCRAM, of %d at most"
-			return false, nil, fmt.Errorf(what, count, mostIterations)
+			return false, nil, fmt.Errorf(what, count, maxIterations)
 		}
 	}
 	return s.StateMachine.Next(ctx, challenge)

@@ -127,12 +127,12 @@ func (d *responseReader) batch(b kafkawire.Batch) (err error) {
 	defer d.held.GiveBack(held)
 	if b.Control {
 		err = d.aborted.ReadControl(b, content)
-	} else if b.Count > mostMessages {
+	} else if b.Count > maxMessages {
 		err = tooManyMessages(b)
 	} else if err = b.Walk(content, 0, nil); err == nil {
 		d.count, d.messages = b.Count, 0
 		err = b.Walk(content, f.cfg.Decoder.HeaderLimit(), func(r envelope.Record) error {
-			if d.messages >= mostMessages {
+			if d.messages >= maxMessages {
 				return tooManyMessages(b)
 			}
 			return d.add(r)
@@ -144,12 +144,12 @@ func (d *responseReader) batch(b kafkawire.Batch) (err error) {
 	return err
 }
 
-// mostMessages bounds the messages of a batch: a few bytes can decompress to any number of small
+// maxMessages bounds the messages of a batch: a few bytes can decompress to any number of small
 // records, and each of them to many events.
-const mostMessages = 250_000
+const maxMessages = 250_000
 
 func tooManyMessages(b kafkawire.Batch) error {
-	return fmt.Errorf("%w: the batch at offset %d has more than %d messages", ErrUnreadable, b.Base, mostMessages)
+	return fmt.Errorf("%w: the batch at offset %d has more than %d messages", ErrUnreadable, b.Base, maxMessages)
 }
 
 // add puts a record into the chunk.

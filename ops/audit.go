@@ -221,7 +221,8 @@ func (o *Ops) note(ctx context.Context, actor Actor, action Action, target strin
 
 // noteThrough is like note, for a part of a bulk action, which a lost connection does not end.
 func (o *Ops) noteThrough(ctx context.Context, actor Actor, action Action, target string, detail any) error {
-	return o.auditedThrough(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
+	return o.auditedThrough(ctx, actor, action, target,
+		func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
 
 // noteAnyway is like noteThrough, but ignores the end of ctx: the action was done or refused all the same.
@@ -337,8 +338,8 @@ const maxTarget = 500
 const (
 	// denialsFor is how long denials of one actor and target are counted together.
 	denialsFor = 10 * time.Minute
-	// mostDenials is how many pairs are counted separately.
-	mostDenials = 1000
+	// maxDenials is how many pairs are counted separately.
+	maxDenials = 1000
 )
 
 // denials counts refused requests.
@@ -365,13 +366,13 @@ func (d *denials) count(of denial, now time.Time) (denial, denialCount) {
 	if d.of == nil {
 		d.of = map[denial]denialCount{}
 	}
-	if _, known := d.of[of]; !known && len(d.of) >= mostDenials {
+	if _, known := d.of[of]; !known && len(d.of) >= maxDenials {
 		for each, count := range d.of {
 			if count.over(now) {
 				delete(d.of, each)
 			}
 		}
-		if len(d.of) >= mostDenials {
+		if len(d.of) >= maxDenials {
 			of = denial{unknown, "more actors and targets than are told apart"}
 		}
 	}

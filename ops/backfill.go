@@ -305,7 +305,7 @@ func (b *backfill) checkPaused(ctx context.Context, pool gorm.ConnPool) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	paused, err := query(ctx, b.Ops, pool, lockPaused, store.Value[string], mostListed)
+	paused, err := query(ctx, b.Ops, pool, lockPaused, store.Value[string], maxListed)
 	if err != nil {
 		return err
 	}

@@ -95,8 +95,8 @@ func (at PartitionRef) check() error {
 	return nil
 }
 
-// mostConsuming bounds how many workers' consumers are read.
-const mostConsuming = 500
+// maxConsuming bounds how many workers' consumers are read.
+const maxConsuming = 500
 
 // Consumers lists the consumers of all living workers, 500 workers at most, sorted by channel.
 func (o *Ops) Consumers(ctx context.Context) ([]Consumer, error) {
@@ -167,7 +167,7 @@ func (o *Ops) reportedConsumers(ctx context.Context, workers []Worker) (consumer
 			consumers = append(consumers, c)
 		}
 		return nil
-	}, mostConsuming)
+	}, maxConsuming)
 	return consumers, err
 }
 
@@ -189,7 +189,7 @@ func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRe
 			r.Decision = health.Resume
 		}
 		return err
-	}, o.stamp(o.opts.Clock.Now().Add(-requestsLast)), mostListed)
+	}, o.stamp(o.opts.Clock.Now().Add(-requestsLast)), maxListed)
 	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
 	for _, r := range found {
 		requests[PartitionRef{Channel: r.Channel, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}] = r

@@ -137,8 +137,8 @@ func (o *Ops) scanGroupCount(rows *sql.Rows, c *groupCount) error {
 	return o.scanColumns(rows, &c.sample, &c.looked, &c.poisoned, &c.failing, &c.first, &c.last, &c.lowest)
 }
 
-// mostGroups is how many failure groups are returned.
-const mostGroups = 1000
+// maxGroups is how many failure groups are returned.
+const maxGroups = 1000
 
 // groupRef is a group, and the ID up to which it has been counted.
 type groupRef [3]string // handler key, fingerprint, ID
@@ -185,9 +185,9 @@ func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []grou
 	for i, key := range keys {
 		after[i][0] = key
 	}
-	for round := 0; len(after) > 0 && round < mostRounds && len(refs)+len(after) <= mostGroups; round++ {
+	for round := 0; len(after) > 0 && round < maxRounds && len(refs)+len(after) <= maxGroups; round++ {
 		var found []groupRef
-		if found, after, err = g.findMore(ctx, o, after, (mostGroups-len(refs))/len(after)); err != nil {
+		if found, after, err = g.findMore(ctx, o, after, (maxGroups-len(refs))/len(after)); err != nil {
 			return nil, err
 		}
 		refs = append(refs, found...)
@@ -196,9 +196,9 @@ func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []grou
 	return refs, nil
 }
 
-// mostRounds is the number of rounds in which groups are found. Each round divides what is left
+// maxRounds is the number of rounds in which groups are found. Each round divides what is left
 // among the handlers that have more.
-const mostRounds = 8
+const maxRounds = 8
 
 // findMore returns up to perKey groups of each handler key after one of its groups, and the last
 // group of each key that has more.

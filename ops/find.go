@@ -39,8 +39,8 @@ func (f Filter) checked() (*filter, error) {
 	if len(f.States) == 0 {
 		p.states = 1<<len(States()) - 1
 	}
-	if len(f.HandlerKeys) > mostKeys {
-		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), mostKeys)
+	if len(f.HandlerKeys) > maxKeys {
+		return nil, badInput("handler keys", "%d are given, at most %d are allowed", len(f.HandlerKeys), maxKeys)
 	}
 	for _, key := range f.HandlerKeys {
 		if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
@@ -63,8 +63,8 @@ func (f Filter) checked() (*filter, error) {
 	return p, checkAges(f.From, f.To)
 }
 
-// mostKeys is how many handler keys are read one by one.
-const mostKeys = 1000
+// maxKeys is how many handler keys are read one by one.
+const maxKeys = 1000
 
 // asks reports whether one of these states is requested.
 func (f *filter) asks(states ...State) bool {

@@ -268,7 +268,7 @@ SELECT handler_key FROM keys WHERE handler_key IS NOT NULL`
 func (o *Ops) openKeys(ctx context.Context, st stage) ([]string, error) {
 	statement := map[stage]string{byPoisoned: poisonedKeys, byDue: dueKeys, byWaiting: waitingKeys,
 		byGroup: failingKeys}[st]
-	return readRows(ctx, o, statement, store.Value[string], mostKeys)
+	return readRows(ctx, o, statement, store.Value[string], maxKeys)
 }
 
 // allOpenKeys returns the handler keys that have rows of any stage.

@@ -27,7 +27,7 @@ func (o *Ops) Markers(ctx context.Context, messageID, handlerKey, namespace stri
 		err := rows.Scan(&m.MessageID, &m.HandlerKey, &m.Namespace, &m.MessageType, &processed, &expires)
 		m.ProcessedAt, m.ExpiresAt = processed.Time, expires.Time
 		return err
-	}, messageID, handlerKey, namespace, mostListed)
+	}, messageID, handlerKey, namespace, maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("list markers of message %q: %w", messageID, err)
 	}

@@ -246,7 +246,7 @@ func hangs(s Status, workers []Worker) bool {
 
 // statusesIn returns a message's statuses, each with its place in its lane.
 func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := readRows(ctx, o, rowsOfMessage, o.scanWithAttempts, m.Number, mostListed)
+	rows, err := readRows(ctx, o, rowsOfMessage, o.scanWithAttempts, m.Number, maxListed)
 	if err != nil {
 		return nil, err
 	}

@@ -175,12 +175,12 @@ func plansOf(o *Ops) []planned {
 			ofMessage, 10, auto + statuses + "_1 (message_number=?"},
 		{"rowsOfMessages", rowsOfMessages, []any{`[7,1000001]`, 1000, fmt.Sprintf(`["%s","%s"]`, id(7), id(1000001))},
 			"inbox_messages_number", 10, "INDEX inbox_messages_number (number=?)"},
-		{"rowsOfMessage", rowsOfMessage, []any{1000001, mostListed}, ofMessage, 5, auto + statuses +
+		{"rowsOfMessage", rowsOfMessage, []any{1000001, maxListed}, ofMessage, 5, auto + statuses +
 			"_1 (message_number=?"},
-		{"poisonedKeys", poisonedKeys, []any{mostKeys}, poisoned, 20, "INDEX " + poisoned + " (handler_key>?)"},
-		{"dueKeys", dueKeys, []any{mostKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
-		{"waitingKeys", waitingKeys, []any{mostKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
-		{"failingKeys", failingKeys, []any{mostKeys}, failures, 20, "INDEX " + failures + " (handler_key>?)"},
+		{"poisonedKeys", poisonedKeys, []any{maxKeys}, poisoned, 20, "INDEX " + poisoned + " (handler_key>?)"},
+		{"dueKeys", dueKeys, []any{maxKeys}, due, 20, "INDEX " + due + " (handler_key>?)"},
+		{"waitingKeys", waitingKeys, []any{maxKeys}, waiting, 20, "INDEX " + waiting + " (handler_key>?)"},
+		{"failingKeys", failingKeys, []any{maxKeys}, failures, 20, "INDEX " + failures + " (handler_key>?)"},
 		{"countOpen", countOpen, openOf, "Index Scan " + statuses + " " + due, 4 * (lookLimit + 51), "INDEX " + due + " (handler_key=? AND <expr><?)"},
 		{"countOpen", countOpen, openOf, "Index Only Scan " + statuses + " " + due, 4 * (lookLimit + 51),
 			"INDEX " + due + " (handler_key>? AND handler_key<?)"},
@@ -223,9 +223,9 @@ func plansOf(o *Ops) []planned {
 		{"deleteRejected", deleteRejected, []any{id(7)}, "inbox_rejected_messages_pkey", 2, auto +
 			"inbox_rejected_messages_1 (id=?)"},
 		{"walkGaps", walkGaps, []any{id(5000), 1000}, "inbox_gaps_pkey", 1000, auto + "inbox_gaps_1 (id<?)"},
-		{"markersOf", markersOf, []any{"m500", "", "", mostListed}, "inbox_markers_pkey", 2, auto +
+		{"markersOf", markersOf, []any{"m500", "", "", maxListed}, "inbox_markers_pkey", 2, auto +
 			"inbox_markers_1 (message_id=?)"},
-		{"markersOf", markersOf, []any{"m500", "h", "c", mostListed}, "inbox_markers_pkey", 2, auto +
+		{"markersOf", markersOf, []any{"m500", "h", "c", maxListed}, "inbox_markers_pkey", 2, auto +
 			"inbox_markers_1 (message_id=?)"},
 		{"listAudit", listAudit, []any{id(5000), 1000, 51, "", "", "none", o.stamp(time.Time{}), o.stamp(endOfTime), id(1)},
 			"inbox_audit_pkey", 1000 * 5, auto + "inbox_audit_1 (id>? AND id<?)"},
@@ -233,14 +233,14 @@ func plansOf(o *Ops) []planned {
 			"inbox_audit_1 (id=?)"},
 		{"inboxName", inboxName, nil, "", 10, ""},
 		{"beginWriting", beginWriting, nil, "", 10, ""},
-		{"pausedKeys", pausedKeys, []any{mostListed}, "", 10, ""},
-		{"lockPaused", lockPaused, []any{mostListed}, "", 10, ""},
-		{"leases", leases, []any{mostListed}, "", 10, ""},
-		{"storedConsumers", storedConsumers, []any{mostConsuming}, "", 10, ""},
-		{"pendingRequests", pendingRequests, []any{now, mostListed}, "", 10, ""},
+		{"pausedKeys", pausedKeys, []any{maxListed}, "", 10, ""},
+		{"lockPaused", lockPaused, []any{maxListed}, "", 10, ""},
+		{"leases", leases, []any{maxListed}, "", 10, ""},
+		{"storedConsumers", storedConsumers, []any{maxConsuming}, "", 10, ""},
+		{"pendingRequests", pendingRequests, []any{now, maxListed}, "", 10, ""},
 		{"requestPartition", requestPartition, []any{"c", "t", 0, id(1), 7, "skip", "ada", now}, "", 10, ""},
 		{"expiredRequests", expiredRequests, []any{now}, "", 10, ""},
-		{"topicProgress", topicProgress, []any{mostListed}, "", 10, ""},
+		{"topicProgress", topicProgress, []any{maxListed}, "", 10, ""},
 		{"forgetTopic", forgetTopic, []any{"c", "g", "t", now}, "", 10, ""},
 		{"countPartitions", countPartitions, []any{"c", "g", "t"}, "", 10, ""},
 		{"pause", pause, []any{"hot", now}, "", 10, ""},

@@ -97,7 +97,7 @@ func (o *Ops) Progress(ctx context.Context) ([]TopicProgress, error) {
 		}
 		t.Obstacle = t.obstacle(now)
 		return err
-	}, mostListed)
+	}, maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
 	}

@@ -239,8 +239,8 @@ type skippedDetail struct {
 }
 
 const (
-	mostReasons = 20   // are shown
-	mostKinds   = 1000 // are told apart
+	maxReasons  = 20   // are shown
+	maxKinds    = 1000 // are told apart
 	reasonRunes = 300
 )
 
@@ -248,7 +248,7 @@ const (
 func (r *reAccepting) stays(why error) {
 	text := []rune(fingerprint.Normalise(r.redactor.Error(redact.Value{}, why.Error())))
 	reason := strings.TrimSpace(string(text[:min(len(text), reasonRunes)]))
-	if _, known := r.reasons[reason]; !known && len(r.reasons) >= mostKinds {
+	if _, known := r.reasons[reason]; !known && len(r.reasons) >= maxKinds {
 		reason = "further reasons"
 	}
 	r.reasons[reason]++
@@ -263,5 +263,5 @@ func (r *reAccepting) mostFrequent() []ReasonCount {
 	slices.SortFunc(all, func(a, b ReasonCount) int {
 		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Reason, b.Reason))
 	})
-	return all[:min(len(all), mostReasons)]
+	return all[:min(len(all), maxReasons)]
 }

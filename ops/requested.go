@@ -58,9 +58,10 @@ type reAcceptRequest struct {
 // requestedTimeout bounds one request, whatever its handlers wait for.
 const requestedTimeout = 5 * time.Minute
 
-// ReAcceptRequested accepts the rejected messages of these channels again for which that was requested, the earliest
-// request first. A request is taken before it is carried out, so it is carried out once at most; what becomes of it is
-// in the audit. A running Inbox calls this at each heartbeat. It needs a Live, and the end of ctx begins no further one.
+// ReAcceptRequested accepts the requested rejected messages of these channels again, the earliest
+// request first. It takes a request before it carries it out, so at most once; the audit has the
+// result. A running Inbox calls this at each heartbeat. It needs a Live. Once ctx has ended, no further
+// request begins.
 func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
 	at, id := o.opts.Clock.Now().Add(-requestsLast), uuid.Nil.String()
 	for {

@@ -147,7 +147,7 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 		}
 	}
 	slices.SortStableFunc(workers, func(a, b Worker) int { return cmp.Compare(a.SilentFor, b.SilentFor) })
-	return workers[:min(len(workers), mostListed)], nil
+	return workers[:min(len(workers), maxListed)], nil
 }
 
 // reasons decodes what a worker has stored of its health.
@@ -201,8 +201,8 @@ func reasonsOf(workers []Worker) []HealthReason {
 	return all
 }
 
-// mostListed limits lists of tables that have few rows.
-const mostListed = 1000
+// maxListed limits lists of tables that have few rows.
+const maxListed = 1000
 
 // Handlers lists the handler keys that living workers list, that are paused, or that have open
 // statuses, sorted by key.
@@ -218,7 +218,7 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := readRows(ctx, o, pausedKeys, store.Value[string], mostListed)
+	paused, err := readRows(ctx, o, pausedKeys, store.Value[string], maxListed)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}
@@ -259,7 +259,7 @@ func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
 		}
 		l.ExpiresIn = expires.Sub(now.Time)
 		return err
-	}, mostListed)
+	}, maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)
 	}

@@ -241,7 +241,7 @@ func (f *fleet) barredRoles() (barred []string, me string) {
 // without returns the keys that are not in others, at most ten.
 func without(keys, others []string) []string {
 	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
-	return rest[:min(len(rest), mostNamed)]
+	return rest[:min(len(rest), maxNamed)]
 }
 
 // clockSkew returns how far our clock is ahead of the database's; 0 if it is within maxSkew or not

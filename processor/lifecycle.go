@@ -402,8 +402,8 @@ func (l *leftover) count() int {
 	return len(l.groups)
 }
 
-// mostNamed is the number of messages that names lists at most.
-const mostNamed = 10
+// maxNamed is the number of messages that names lists at most.
+const maxNamed = 10
 
 // names lists the handler keys and message IDs of the groups, for an error.
 func (l *leftover) names() string {
@@ -416,8 +416,8 @@ func (l *leftover) names() string {
 		}
 	}
 	slices.Sort(each)
-	if more := len(each) - mostNamed; more > 0 {
-		each = append(each[:mostNamed], fmt.Sprintf("and %d more", more))
+	if more := len(each) - maxNamed; more > 0 {
+		each = append(each[:maxNamed], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(each, ", ")
 }

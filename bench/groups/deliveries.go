@@ -46,8 +46,8 @@ func newDeliveries(n int, when again) *deliveries {
 	return d
 }
 
-// mostTries is how often a delivery may fail. More failures cannot be a coincidence.
-const mostTries = 10
+// maxTries is how often a delivery may fail. More failures cannot be a coincidence.
+const maxTries = 10
 
 // to delivers them to handle, atOnce of them concurrently.
 func (d *deliveries) to(ctx context.Context, atOnce int, handle func(ctx context.Context, id string) error) error {
@@ -57,7 +57,7 @@ func (d *deliveries) to(ctx context.Context, atOnce int, handle func(ctx context
 			if err == nil {
 				return nil
 			}
-			if try == mostTries || ctx.Err() != nil {
+			if try == maxTries || ctx.Err() != nil {
 				return fmt.Errorf("delivery of %s failed %d times: %w", d.ids[i], try, err)
 			}
 			d.refused.Add(1)

@@ -163,5 +163,5 @@ func TestDeliveriesAreDuplicatedAndRetried(t *testing.T) {
 		d.figures(12))
 	require.ErrorContains(t, d.to(t.Context(), 1, func(context.Context, string) error {
 		return errors.New("never")
-	}), fmt.Sprintf("failed %d times: never", mostTries))
+	}), fmt.Sprintf("failed %d times: never", maxTries))
 }

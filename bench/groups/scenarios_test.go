@@ -18,8 +18,8 @@ import (
 )
 
 func TestEachScenarioDoesItsWorkAndItsCheckNoticesOneStatusLess(t *testing.T) {
-	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Ordered(), Recovery(), Xmin(), Cleanup(), Operations(),
-		ManyOperations(), Workers()} {
+	for _, g := range []trial.Group{Latency(), Kafka(), Big(), Waiting(), Ordered(), Recovery(), Xmin(), Cleanup(),
+		Operations(), ManyOperations(), Workers()} {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			env := tinyEnv(t, g)

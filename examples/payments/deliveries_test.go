@@ -22,8 +22,8 @@ func TestEachPaymentIsSentOneToFiveTimesSomeAtTheSameMoment(t *testing.T) {
 	for _, p := range payments {
 		times[copies[p.ID]]++
 	}
-	require.Len(t, times, mostCopies)
-	for n := 1; n <= mostCopies; n++ {
+	require.Len(t, times, maxCopies)
+	for n := 1; n <= maxCopies; n++ {
 		require.InDelta(t, 200, times[n], 60, "payments that are sent %d times", n)
 	}
 	require.Greater(t, together, 500)
@@ -47,11 +47,11 @@ func TestPaymentsKillAtEachPoint(t *testing.T) {
 			copies[p.ID]++
 			if p.KillAt != "" {
 				found[p.KillAt]++
-				copies[p.ID] += mostCopies
+				copies[p.ID] += maxCopies
 			}
 		}
 		for id, n := range copies {
-			require.LessOrEqual(t, n, mostCopies+1, "a copy of %s could be handled before it kills", id)
+			require.LessOrEqual(t, n, maxCopies+1, "a copy of %s could be handled before it kills", id)
 		}
 		require.Equal(t, map[Point]int{beforeHandler: 2, inHandler: 2, afterHandler: 2, afterMarker: 2}, found)
 		require.Len(t, copies, n)

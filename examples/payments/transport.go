@@ -16,7 +16,7 @@ import (
 
 const (
 	accounts       = 50                    // that payments go to
-	mostCopies     = 5                     // how often a payment is sent at most
+	maxCopies      = 5                     // how often a payment is sent at most
 	redeliverAfter = 50 * time.Millisecond // how long a refused delivery waits
 )
 
@@ -43,7 +43,7 @@ func MakeDeliveries(payments []Payment, kills int, random *rand.Rand) (deliverie
 	for i, p := range payments {
 		p.KillAt = killAt[i]
 		deliveries = append(deliveries, p)
-		for range random.IntN(mostCopies) {
+		for range random.IntN(maxCopies) {
 			switch {
 			case p.KillAt != "":
 			case random.IntN(3) > 0:

@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	mostCents    = 10_000 // the largest amount of a transfer
-	oneFailsIn   = 50     // one transfer in so many fails its first attempts,
-	mostFailures = 3      // and this often at most
-	mostInBatch  = 100    // are accepted at once
-	oneRepeatIn  = 8      // one batch in so many is followed by one that was accepted before
-	mostAccepts  = 5      // how often a batch is tried
+	maxCents    = 10_000 // the largest amount of a transfer
+	oneFailsIn  = 50     // one transfer in so many fails its first attempts,
+	maxFailures = 3      // and this often at most
+	maxInBatch  = 100    // are accepted at once
+	oneRepeatIn = 8      // one batch in so many is followed by one that was accepted before
+	maxAccepts  = 5      // how often a batch is tried
 )
 
 // OpeningBalance is what each account has at first: nine tenths of what its transfers are likely to
 // add up to, so that the last ones are refused unless the amount is small enough for what is left. Which
 // ones depends on the order in which the transfers are booked.
 func OpeningBalance(transfers, accounts int) int64 {
-	return int64(transfers) * mostCents / 2 * 9 / 10 / int64(accounts)
+	return int64(transfers) * maxCents / 2 * 9 / 10 / int64(accounts)
 }
 
 // MakeTransfers makes n transfers between accounts in the order in which they are to be accepted.
@@ -44,9 +44,9 @@ func MakeTransfers(n, accounts int, random *rand.Rand) []Transfer {
 		}
 		numbers[from]++
 		transfers[i] = Transfer{ID: fmt.Sprintf("transfer-%06d", i+1), From: from, To: to,
-			Cents: 1 + random.Int64N(mostCents), Number: numbers[from]}
+			Cents: 1 + random.Int64N(maxCents), Number: numbers[from]}
 		if random.IntN(oneFailsIn) == 0 {
-			transfers[i].Failures = 1 + random.IntN(mostFailures)
+			transfers[i].Failures = 1 + random.IntN(maxFailures)
 		}
 	}
 	return transfers
@@ -76,7 +76,7 @@ func NewProducer(ctx context.Context, db *gorm.DB, random *rand.Rand) (*Producer
 // response, or any before.
 func (p *Producer) Send(ctx context.Context, transfers []Transfer) error {
 	for len(transfers) > 0 {
-		batch := make([]handler.RawMessage, min(1+p.random.IntN(mostInBatch), len(transfers)))
+		batch := make([]handler.RawMessage, min(1+p.random.IntN(maxInBatch), len(transfers)))
 		for i := range batch {
 			batch[i] = message(transfers[i])
 		}
@@ -123,7 +123,7 @@ func (p *Producer) accept(ctx context.Context, batch []handler.RawMessage) error
 			}
 			return nil
 		}
-		if try == mostAccepts || demo.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
+		if try == maxAccepts || demo.Pause(ctx, time.Duration(try)*100*time.Millisecond) != nil {
 			return err
 		}
 	}

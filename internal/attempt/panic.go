@@ -35,7 +35,7 @@ func (e *PanicError) Unwrap() error {
 }
 
 const (
-	mostFrames = 64
+	maxFrames = 64
 	// callers is the prefix of the functions that call handlers. Frames from there on say nothing
 	// about the application.
 	callers = "github.com/gorm-inbox/inbox/handler."
@@ -46,7 +46,7 @@ const (
 // first frame. Frames of the runtime and of this library would push the application's own out of
 // both.
 func panicStack() []byte {
-	pcs := make([]uintptr, mostFrames)
+	pcs := make([]uintptr, maxFrames)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
 	var all []runtime.Frame
 	for {

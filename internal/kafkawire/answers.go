@@ -25,14 +25,14 @@ const (
 	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all
 	// together, may read and pass on at a time.
 	largeAtOnce = 2
-	// mostListed bounds what all lists of an answer hold together. A number counts as one and
+	// maxListed bounds what all lists of an answer hold together. A number counts as one and
 	// anything else as otherListed, because a few bytes on the wire become a hundred in memory. The
 	// metadata of 100,000 partitions with three replicas each counts as 1.5 million.
-	mostListed  = 2 << 20
+	maxListed   = 2 << 20
 	otherListed = 8
-	// mostAssigned bounds the partitions of one assignment. Each one has a connection of its own,
+	// maxAssigned bounds the partitions of one assignment. Each one has a connection of its own,
 	// and kafka-go compares all of them pairwise.
-	mostAssigned = 10_000
+	maxAssigned = 10_000
 )
 
 // checkedConn is a connection for kafka-go that checks the answers. kafka-go takes as much memory

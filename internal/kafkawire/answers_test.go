@@ -186,10 +186,10 @@ func TestResponsesBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	listed := func(n int) []byte {
 		return encoded(t, 6, 1, &metadata.Response{Topics: make([]metadata.ResponseTopic, n)})
 	}
-	subscribed, err := protocol.Marshal(0, consumer.Subscription{Topics: make([]string, mostListed/otherListed)})
+	subscribed, err := protocol.Marshal(0, consumer.Subscription{Topics: make([]string, maxListed/otherListed)})
 	require.NoError(t, err)
 	members := []joingroup.ResponseMember{{Metadata: subscribed}}
-	most := assigned("t", counted(mostAssigned)...)
+	most := assigned("t", counted(maxAssigned)...)
 	for name, test := range map[string]struct {
 		key     protocol.ApiKey
 		version int16
@@ -198,7 +198,7 @@ func TestResponsesBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 	}{
 		"no assignment":             {protocol.SyncGroup, 0, synced(nil), ""},
 		"as many partitions as may": {protocol.SyncGroup, 0, synced(most), ""},
-		"one partition more": {protocol.SyncGroup, 0, synced(assigned("t", counted(mostAssigned+1)...)),
+		"one partition more": {protocol.SyncGroup, 0, synced(assigned("t", counted(maxAssigned+1)...)),
 			"assigned 10001 partitions, of 10000"},
 		"more in topics together": {protocol.SyncGroup, 0, synced(joinedAssignments(most, assigned("u", 0))),
 			"assigned 10001 partitions"},
@@ -215,8 +215,8 @@ func TestResponsesBeyondTheirBoundsAreRefusedByName(t *testing.T) {
 			"do not fit"},
 		"a null list of API versions": {protocol.ApiVersions, 0, framed(make([]byte, 2), []byte{0xff, 0xff, 0xff, 0xff}),
 			"its list is null"},
-		"as many topics as may": {protocol.Metadata, 6, listed(mostListed / otherListed), ""},
-		"one topic more":        {protocol.Metadata, 6, listed(mostListed/otherListed + 1), "it lists more than"},
+		"as many topics as may": {protocol.Metadata, 6, listed(maxListed / otherListed), ""},
+		"one topic more":        {protocol.Metadata, 6, listed(maxListed/otherListed + 1), "it lists more than"},
 		"a member's topics": {protocol.JoinGroup, 2, encoded(t, 2, 1, &joingroup.Response{Members: members}),
 			"it lists more than"},
 		"a large frame": {protocol.Metadata, 6, []byte{1, 0, 0, 1},

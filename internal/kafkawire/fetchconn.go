@@ -277,8 +277,8 @@ func readResponse(c *cursor, version int16, topic string, partition int32) (*Res
 		r.LogStart = c.int64()
 	}
 	n := c.count(abortedSize)
-	if n > mostAborted {
-		return nil, fmt.Errorf("%w: the answer lists %d aborted transactions, of %d at most", ErrUnreadable, n, mostAborted)
+	if n > maxAborted {
+		return nil, fmt.Errorf("%w: the answer lists %d aborted transactions, of %d at most", ErrUnreadable, n, maxAborted)
 	}
 	r.Aborted = c.take(abortedSize * int64(n))
 	if version >= 11 {

@@ -19,7 +19,7 @@ import (
 // it, never for what a header claims.
 //
 // Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So
-// a batch has at most mostFrames, and the context is checked between them and while bytes are read.
+// a batch has at most maxFrames, and the context is checked between them and while bytes are read.
 //
 // gzip and lz4 are read as streams. kafka-go's snappy and zstd take as much memory as a header claims,
 // so we decode these two block by block or frame by frame.
@@ -31,10 +31,10 @@ type Inflater struct {
 	err  error
 }
 
-// mostFrames is how many frames, or members of gzip, a batch may have. Producers write one.
-const mostFrames = 1000
+// maxFrames is how many frames, or members of gzip, a batch may have. Producers write one.
+const maxFrames = 1000
 
-var errFrames = fmt.Errorf("it has more than %d frames", mostFrames)
+var errFrames = fmt.Errorf("it has more than %d frames", maxFrames)
 
 // NewInflater returns an Inflater. It is safe for concurrent use.
 func NewInflater(maxBatchBytes int) *Inflater { return &Inflater{limit: maxBatchBytes} }
@@ -146,7 +146,7 @@ func (o *inflated) gzip(content []byte) error {
 	from := bufio.NewReader(&inflating{o.ctx, content})
 	member, err := gzip.NewReader(from)
 	for n := 1; err == nil; n++ {
-		if n > mostFrames {
+		if n > maxFrames {
 			return errFrames
 		}
 		member.Multistream(false)
@@ -211,7 +211,7 @@ func (i *Inflater) unzstd(o *inflated, content []byte) error {
 		if frame.skippable {
 			continue
 		}
-		if frames++; frames > mostFrames {
+		if frames++; frames > maxFrames {
 			return errFrames
 		}
 		if err := i.unzstdFrame(o, frame); err != nil {

@@ -78,7 +78,7 @@ func cutFrame(content []byte) (f zstdFrame, err error) {
 	return f, nil
 }
 
-// checkLZ4 walks the frames of lz4-compressed bytes and refuses more of them than mostFrames, and frames
+// checkLZ4 walks the frames of lz4-compressed bytes and refuses more of them than maxFrames, and frames
 // that no producer of Kafka writes: of the format before frames, and with a dictionary. Their end may be
 // elsewhere than where the codec finds it.
 func checkLZ4(content []byte) error {
@@ -96,7 +96,7 @@ func checkLZ4(content []byte) error {
 		return 0
 	}
 	for frames := 1; len(c.rest) > 0; frames++ {
-		if frames > mostFrames {
+		if frames > maxFrames {
 			return errFrames
 		}
 		magic := number()

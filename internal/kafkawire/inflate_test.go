@@ -142,7 +142,7 @@ func FuzzInflateFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte, size uint) {
 		var parts [][]byte
 		for rest := content; len(rest) > 0; {
-			n := min(int(size%4096)+1+len(content)/mostFrames, len(rest))
+			n := min(int(size%4096)+1+len(content)/maxFrames, len(rest))
 			parts, rest = append(parts, rest[:n]), rest[n:]
 		}
 		for _, codec := range codecs {

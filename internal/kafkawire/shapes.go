@@ -88,8 +88,8 @@ func (w *walk) text() { w.take(max(int64(w.int16()), 0)) }
 
 // list walks over n elements, each of which counts as listed.
 func (w *walk) list(n, listed int, each shape) {
-	if w.listed += n * listed; w.listed > mostListed {
-		w.refuse("it lists more than %d numbers or %d other elements", mostListed, mostListed/otherListed)
+	if w.listed += n * listed; w.listed > maxListed {
+		w.refuse("it lists more than %d numbers or %d other elements", maxListed, maxListed/otherListed)
 	}
 	for ; n > 0 && !w.short; n-- {
 		each(w)
@@ -304,7 +304,7 @@ func (w *walk) assignment() {
 	for range c.count(2 + 4) {
 		topic := string(c.take(max(int64(c.int16()), 0)))
 		n := c.count(4)
-		if total += n; total > mostAssigned {
+		if total += n; total > maxAssigned {
 			c.take(4 * int64(n))
 			continue
 		}
@@ -317,7 +317,7 @@ func (w *walk) assignment() {
 			places[at] = true
 		}
 	}
-	if total > mostAssigned {
-		w.refuse("the group's leader has assigned %d partitions, of %d at most", total, mostAssigned)
+	if total > maxAssigned {
+		w.refuse("the group's leader has assigned %d partitions, of %d at most", total, maxAssigned)
 	}
 }

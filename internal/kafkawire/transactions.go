@@ -13,8 +13,8 @@ import (
 const (
 	// abortedSize is the size of an aborted transaction in a response: producer and first offset.
 	abortedSize = 16
-	// mostAborted bounds the list. Each of them has left a marker in the log, so a real one is far shorter.
-	mostAborted = 1 << 20
+	// maxAborted bounds the list. Each of them has left a marker in the log, so a real one is far shorter.
+	maxAborted = 1 << 20
 )
 
 // Aborted holds the aborted transactions of one response, each identified by its producer and its

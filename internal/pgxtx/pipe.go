@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// mostPiped is how many statements ExecAfter keeps prepared on a connection. Further ones, which
+// maxPiped is how many statements ExecAfter keeps prepared on a connection. Further ones, which
 // come from code that writes values into statements, are sent by themselves.
-const mostPiped = 100
+const maxPiped = 100
 
 // ExecAfter runs some statements without arguments, then another one. It returns how many rows the
 // last one affected, and whether those before it have all run. If they have not, either the server
@@ -32,7 +32,7 @@ func ExecAfter(
 			return 0, false, err
 		}
 		before, ran = nil, true
-		if len(known.statements) >= mostPiped {
+		if len(known.statements) >= maxPiped {
 			tag, err := c.Exec(ctx, statement, args...)
 			return tag.RowsAffected(), ran, err
 		}

@@ -23,7 +23,7 @@ type word struct {
 // inside the body of a trigger, or of a function written in SQL (BEGIN ATOMIC), do not end a
 // statement.
 func (s *scanner) statement() []word {
-	words := make([]word, 0, mostWords)
+	words := make([]word, 0, maxWords)
 	var last string
 	depth := 0 // of BEGIN and CASE in such a body
 	body := false
@@ -71,7 +71,7 @@ func (s *scanner) statement() []word {
 }
 
 func add(words []word, w word) []word {
-	if len(words) < mostWords {
+	if len(words) < maxWords {
 		words = append(words, w)
 	}
 	return words

@@ -42,9 +42,9 @@ const (
 	SQLite
 )
 
-// mostWords is how many words of a statement are kept: its kind and the savepoint's name are among
+// maxWords is how many words of a statement are kept: its kind and the savepoint's name are among
 // the first five.
-const mostWords = 6
+const maxWords = 6
 
 // keywords begin the control statements.
 var keywords = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE", "SAVEPOINT", "RELEASE", "ROLLBACK"}

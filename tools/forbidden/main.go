@@ -23,8 +23,8 @@ import (
 	"unicode/utf8"
 )
 
-// mostColumns is how long a line may be.
-const mostColumns = 120
+// maxColumns is how long a line may be.
+const maxColumns = 120
 
 func main() {
 	found, err := check(os.Stdin, os.Stdout)
@@ -103,8 +103,8 @@ func checkFile(name string, out io.Writer) (found int, err error) {
 		return true
 	})
 	for i, line := range bytes.Split(source, []byte("\n")) {
-		if columns := utf8.RuneCount(line); columns > mostColumns && !texts[i+1] {
-			report(set.File(file.Pos()).LineStart(i+1), fmt.Sprintf("a line of %d columns: at most %d", columns, mostColumns))
+		if columns := utf8.RuneCount(line); columns > maxColumns && !texts[i+1] {
+			report(set.File(file.Pos()).LineStart(i+1), fmt.Sprintf("a line of %d columns: at most %d", columns, maxColumns))
 		}
 	}
 	return found, nil

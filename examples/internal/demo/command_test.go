@@ -126,13 +126,13 @@ func TestLedgerCountsWhatIsLostAndDoubled(t *testing.T) {
 }
 
 func TestLedgerIsPrintedInOrderWithFewProblems(t *testing.T) {
-	for n, more := range map[int]string{0: "", mostProblems: "", mostProblems + 1: "… and 1 more\n",
+	for n, more := range map[int]string{0: "", maxProblems: "", maxProblems + 1: "… and 1 more\n",
 		100: "… and 80 more\n"} {
 		var l Ledger
 		want := ""
 		for i := range n {
 			l.Problem("%d", i)
-			if i < mostProblems {
+			if i < maxProblems {
 				want += fmt.Sprintf("does not balance: %d\n", i)
 			}
 		}

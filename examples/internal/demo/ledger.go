@@ -59,13 +59,13 @@ func (l *Ledger) Expect(what string, got, want int) {
 // Balanced reports whether there are no problems.
 func (l *Ledger) Balanced() bool { return l != nil && len(l.Problems) == 0 }
 
-// mostProblems are printed: a broken ledger tends to repeat itself.
-const mostProblems = 20
+// maxProblems are printed: a broken ledger tends to repeat itself.
+const maxProblems = 20
 
 // Print writes the problems, then the figures.
 func (l *Ledger) Print(out io.Writer) {
 	for i, problem := range l.Problems {
-		if i == mostProblems {
+		if i == maxProblems {
 			fmt.Fprintf(out, "… and %d more\n", len(l.Problems)-i)
 			break
 		}

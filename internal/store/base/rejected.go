@@ -72,8 +72,8 @@ func KeepGap(ctx context.Context, d Database, statement string, g models.Gap, fo
 // primary key.
 type Requests struct{ List, Delete, KeepGap string }
 
-// mostRequests bounds a list of requests.
-const mostRequests = 1000
+// maxRequests bounds a list of requests.
+const maxRequests = 1000
 
 // PartitionRequests implements Store.PartitionRequests.
 func PartitionRequests(ctx context.Context, d Database, statements Requests, channel string, since any) (
@@ -85,7 +85,7 @@ func PartitionRequests(ctx context.Context, d Database, statements Requests, cha
 			err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
 			r.RequestedAt = at.Time
 			return err
-		}, channel, since, mostRequests)
+		}, channel, since, maxRequests)
 	return found, Doing("list requests for partitions", err)
 }
 

@@ -50,7 +50,7 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 			make([]*string, len(plain)), quotas(plain), bytes(plain), quotas(ordered), bytes(ordered)}
 	}
 	const due = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
-	check := func(name, statement string, args []any, mostRows, mostPages float64, expected ...string) {
+	check := func(name, statement string, args []any, maxRows, maxPages float64, expected ...string) {
 		for _, mode := range modes {
 			t.Run(name+" by "+mode, func(t *testing.T) {
 				explained := x.explain(t, mode, statement, args...)
@@ -62,8 +62,8 @@ func TestPostgresHundredThousandRowsInOneLane(t *testing.T) {
 				require.NotContains(t, scans, "inbox_handler_statuses_poisoned", "poisoned rows may be many")
 				require.NotContains(t, scans, "Seq Scan inbox_messages")
 				require.NotContains(t, scans, "Seq Scan inbox_handler_statuses")
-				require.LessOrEqual(t, explained.RowsRead(), mostRows)
-				require.LessOrEqual(t, explained.Hit+explained.Read, mostPages)
+				require.LessOrEqual(t, explained.RowsRead(), maxRows)
+				require.LessOrEqual(t, explained.Hit+explained.Read, maxPages)
 			})
 		}
 	}
