@@ -2,6 +2,7 @@ package processor_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -325,8 +326,8 @@ func TestReadOnlyDatabaseChargesNothingAndProcessingGoesOnAfterIt(t *testing.T) 
 		db := d.Another(t)
 		pool, err := db.DB()
 		require.NoError(t, err)
-		pool.SetMaxOpenConns(10) // it keeps each connection that it opens
-		pool.SetMaxIdleConns(10)
+		pool.SetMaxOpenConns(3) // it keeps each connection that it opens
+		pool.SetMaxIdleConns(3)
 		ib := inboxtest.New(t, db, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxRetries = 1
 			o.Processor.MaxRetryDelay = time.Second
@@ -354,6 +355,15 @@ func TestReadOnlyDatabaseChargesNothingAndProcessingGoesOnAfterIt(t *testing.T) 
 			inboxtest.Eventually(t, func() bool {
 				return strings.Contains(fmt.Sprint(ib.Health().Processor.Conditions), "25006")
 			}, "health says so")
+			var all []*sql.Conn
+			for range 3 {
+				conn, err := pool.Conn(t.Context())
+				require.NoError(t, err)
+				all = append(all, conn)
+			}
+			for _, conn := range all {
+				require.NoError(t, conn.Close(), "the pool keeps it")
+			}
 			readOnly(" RESET default_transaction_read_only")
 			return nil
 		}))
