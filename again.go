@@ -149,7 +149,10 @@ func (ib *Inbox) reAcceptRequestedUntilStopped(ctx context.Context) {
 		channels = append(channels, c.name)
 	}
 	for routine.Sleep(ctx, ib.cfg.options.Processor.HeartbeatInterval) {
-		if err := o.ReAcceptRequested(ctx, channels); err == nil {
+		err := routine.Protect("accepting rejected messages again", func() error {
+			return o.ReAcceptRequested(ctx, channels)
+		})
+		if err == nil {
 			failing.End(nil)
 		} else if ctx.Err() == nil {
 			failing.Begin(nil, err)

@@ -22,7 +22,8 @@ func (ib *Inbox) recordProgressUntilStopped(ctx context.Context) {
 	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "record of what partitions have caught up to",
 		"cleanup deletes later")
 	for routine.Sleep(ctx, progressHeartbeats*ib.cfg.options.Processor.HeartbeatInterval) {
-		if err := ib.writeProgress(ctx); err == nil {
+		err := routine.Protect("recording progress", func() error { return ib.writeProgress(ctx) })
+		if err == nil {
 			failing.End(nil)
 		} else if ctx.Err() == nil {
 			failing.Begin(nil, err)
