@@ -51,6 +51,7 @@ func TestSQLitePlans(t *testing.T) {
 		{"firstsSQL", firstsSQL, []any{"[]", now}, lane + " AND is_poisoned=?)"},
 		{"firstsSQL", firstsSQL, []any{"[]", now}, holder},
 		{"freeSQL", freeSQL, []any{"[]"}, statusID},
+		{"claimNextSQL", claimNextSQL, []any{now, "w", "[]"}, statusID},
 		{"WaitingLanesSQL", numbered(base.WaitingLanesSQL), []any{1, 2, 3},
 			"inbox_handler_statuses_waiting_lane (lane_handler=? AND lane_key>?)"},
 		{"WaitingLaneHandlersSQL", base.WaitingLaneHandlersSQL, nil, "inbox_handler_statuses_waiting_lane (lane_handler>?)"},
