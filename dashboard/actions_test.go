@@ -183,6 +183,21 @@ func TestHandlerIsBackfilledAfterACount(t *testing.T) {
 	})
 }
 
+// TestLowerRoleCannotStopWhatItMayNotStart proves contract 11.4.
+func TestLowerRoleCannotStopWhatItMayNotStart(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		inboxtest.Accept(t, r.ib, "m1") // gives operators a form
+		started := r.as(dashboard.Admin).post("cleanup", nil)
+		require.Equal(t, http.StatusSeeOther, started.Status, headingOf(started.Body))
+		stop := url.Values{"id": {strings.TrimPrefix(started.Header.Get("Location"), "./job?id=")}}
+		got := r.as(dashboard.Operator).post("job-stop", stop)
+		require.Equal(t, http.StatusForbidden, got.Status)
+		require.Contains(t, got.Body, "Who may not start this may not stop it.")
+		require.Contains(t, r.audit(), "operator@example.org denied POST job-stop cleanup")
+		r.as(dashboard.Admin).follow(r.post("job-stop", stop))
+	})
+}
+
 func TestHandlersArePausedAndResumed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		r.as(dashboard.Operator)
