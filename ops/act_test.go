@@ -289,7 +289,13 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 		r.consumes("c", haltedAtBad)
 		r.removed()
 		before := r.rows()
-		inboxtest.Exec(t, r.d.DB, `ALTER TABLE inbox_audit RENAME TO elsewhere`)
+		refuse, allow := `ALTER TABLE inbox_audit ADD CONSTRAINT refused CHECK (false)`,
+			`ALTER TABLE inbox_audit DROP CONSTRAINT refused`
+		if r.d.Dialect == "sqlite" {
+			refuse, allow = `CREATE TRIGGER refused BEFORE INSERT ON inbox_audit BEGIN SELECT RAISE(ABORT, 'refused'); END`,
+				`DROP TRIGGER refused`
+		}
+		inboxtest.Exec(t, r.d.DB, refuse)
 		for name, act := range actions(t, r, ada, r.ref("mail", "1")) {
 			require.ErrorIs(t, act(), ops.ErrNotAudited, name)
 			require.Equal(t, before, r.rows(), name)
@@ -297,7 +303,7 @@ func TestActionWhoseAuditRowCannotBeWrittenIsRefused(t *testing.T) {
 		_, err := r.ops.ReAccept(t.Context(), ada, "00000000-0000-7000-8000-000000000008")
 		require.ErrorIs(t, err, ops.ErrNotAudited, "one that is still bad")
 		require.Equal(t, before, r.rows(), "its reason stays")
-		inboxtest.Exec(t, r.d.DB, `ALTER TABLE elsewhere RENAME TO inbox_audit`)
+		inboxtest.Exec(t, r.d.DB, allow)
 		require.Empty(t, r.audit())
 	})
 }

@@ -66,7 +66,7 @@ func TestPausedHandlersAreNotClaimedUntilResumed(t *testing.T) {
 // and its help says where the rest can be done.
 func TestWhatNeedsTheApplicationIsNoCommand(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"replay", "a"}, {"rejected", "accept", "a"}, {"backfill", "a"}} {
+	for _, args := range [][]string{{"replay", "a"}, {"backfill", "a"}} {
 		out := runWith(t, t.Context(), nil, "", args...)
 		require.Equal(t, exitMisuse, out.code)
 		require.Contains(t, out.errOut, "unknown command")

@@ -27,7 +27,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 		r.poisoned("boom", "1", "2", "3", "4", "5")
 		r.halted()
 		r.removed()
-		first, second := r.reject(1, nil, nil), r.reject(2, nil, nil)
+		first, second, third := r.reject(1, nil, nil), r.reject(2, nil, nil), r.reject(3, nil, nil)
 		status := func(id string) string { return r.status(id).ID }
 		commands := [][]string{
 			{}, {"help"}, {"help", "retry"}, {"version"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"},
@@ -39,7 +39,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 			{"rejected", "list"}, {"rejected", "show", first},
 			{"retry", status("1")}, {"discard", status("2")}, {"retry", "--matching", "--message", "3", "--yes"},
 			{"delete", "4", "--confirm", "4"},
-			{"rejected", "delete", second, "--confirm", second},
+			{"rejected", "accept", third}, {"rejected", "delete", second, "--confirm", second},
 			{"resume-partition", "c", "orders/1@7"}, {"skip-record", "c", "orders/1@7", "--yes"},
 			{"forget-topic", "c", "g", "removed", "--yes"},
 			{"pause", failing}, {"resume", failing}, {"cleanup", "--retention", "1h", "--yes"},
@@ -79,7 +79,7 @@ func TestNoCommandSucceedsWhenItsOutputIsLost(t *testing.T) {
 // changes reports whether a command can be run only once.
 func changes(args []string) bool {
 	line := strings.Join(args, " ")
-	for _, once := range []string{"retry", "discard", "delete", "rejected delete", "forget-topic"} {
+	for _, once := range []string{"retry", "discard", "delete", "rejected accept", "rejected delete", "forget-topic"} {
 		if strings.HasPrefix(line, once+" ") {
 			return true
 		}
