@@ -70,7 +70,23 @@ func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 			direct, through := pooled(t, size, nil)
 			db := testenv.OpenPostgres(t, through+"&default_query_exec_mode="+mode)
 			work(t, testenv.OpenPostgres(t, direct), db)
+			requireNoSettings(t, db, size)
 		})
+	}
+}
+
+// requireNoSettings checks all sessions of the pooler at once: what a transaction has set for itself,
+// such as its bounds (contract 3.8), must not reach the client that gets its session next.
+func requireNoSettings(t *testing.T, db *gorm.DB, size int) {
+	t.Helper()
+	for range size {
+		tx := db.Begin()
+		require.NoError(t, tx.Error)
+		defer tx.Rollback()
+		var changed []string
+		require.NoError(t, tx.Raw(`SELECT name FROM pg_settings WHERE source = 'session' AND (name LIKE 'tcp%'
+			OR name IN ('idle_in_transaction_session_timeout', 'jit', 'default_transaction_isolation'))`).Scan(&changed).Error)
+		require.Empty(t, changed)
 	}
 }
 
