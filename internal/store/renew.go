@@ -20,7 +20,7 @@ var renewed atomic.Int64
 // default (default_transaction_read_only) that it began with, and after a failover it may be the standby's.
 // Sessions in use are renewed when one of their statements fails.
 func RenewSessions(db *gorm.DB, err error) {
-	if SQLState(err) != readOnly {
+	if err == nil || SQLState(err) != readOnly {
 		return
 	}
 	now := time.Now().Unix()
