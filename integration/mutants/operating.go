@@ -53,7 +53,7 @@ var operatingMutants = []mutant{
 		Name:    "an operator's action goes without its audit row",
 		Why:     "it could not be told who did it (contract 11.3)",
 		Package: "ops",
-		In:      "Ops.audited",
+		In:      "Ops.auditedAs",
 		Old:     "return o.store.AddAuditTx(ctx, tx, entry)",
 		New:     "_ = entry\n\t\treturn nil",
 		Test:    test{Package: "./ops", Run: "^TestEveryActionLeavesItsAuditRow$"},

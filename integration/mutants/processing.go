@@ -213,9 +213,10 @@ var processingMutants = []mutant{
 		Why:     "a worker that was frozen would run a message after its successors in its lane (contract 5.9, 5.12)",
 		Package: "processor",
 		In:      "session.mayStart",
-		Old:     ">= s.workerTimeout",
-		New:     ">= 1000*s.workerTimeout",
-		Test:    test{Package: "./processor", Run: "^TestNoCallBeginsOnceTheHeartbeatIsTooOld$"},
+		Old: "if time.Since(s.last) >= s.workerTimeout {\n\t\ts.cancel(errFenced)\n\t\treturn errFenced\n\t}\n" +
+			"\tif s.silence() >= s.workerTimeout {\n\t\treturn errSuspended\n\t}",
+		New:  "_ = errSuspended",
+		Test: test{Package: "./processor", Run: "^TestNoCallBeginsOnceTheHeartbeatIsTooOld$"},
 	},
 	{
 		Name:    "a commit whose answer is lost has failed",
