@@ -37,7 +37,7 @@ func Ordered() trial.Group {
 			{Name: oneLane, New: ordered(50_000, 1, 2_000)},
 		},
 		Lines: []trial.Line{
-			trial.Ratio("ordered_200k_vs_2k_pending", manyOrdered, fewOrdered, 0.70).Times(2),
+			trial.Ratio("ordered_200k_vs_2k_pending", manyOrdered, fewOrdered, 0.90).Times(2),
 			trial.Ratio("one_blocked_lane_100k_vs_none", besideLane, freeLanes, 0.90).Times(2),
 			trial.Rate("one_lane_50k_rate", oneLane, 0),
 		},
