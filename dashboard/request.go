@@ -25,7 +25,7 @@ const (
 // What the audit has of requests that are refused whatever they are for, and of those without a user.
 const (
 	theDashboard = "the dashboard"
-	nobody       = ops.Actor("(unknown)")
+	unknownActor = ops.Actor("(unknown)")
 )
 
 // request is one HTTP request while the dashboard handles it.
@@ -82,7 +82,7 @@ func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
 	if err != nil {
-		q.denied(nobody, theDashboard)
+		q.denied(unknownActor, theDashboard)
 		return refuse(http.StatusUnauthorized, "Not signed in",
 			"The dashboard could not identify you. Sign in, then reload the page.", err)
 	}

@@ -114,7 +114,7 @@ func (s *several) seenBy(r *http.Request, excluded string) (names []string) {
 func (d *Dashboard) principalOf(r *http.Request) (Principal, bool) {
 	who, err := d.authorize(r)
 	if err != nil {
-		who = Principal{Actor: string(nobody)}
+		who = Principal{Actor: string(unknownActor)}
 	}
 	return who, err == nil && who.known()
 }

@@ -38,10 +38,14 @@ func (o *Ops) RequestReAcceptMatching(
 }
 
 func (o *Ops) requestReAccept(ctx context.Context, actor Actor, id string, filter *RejectedFilter) error {
-	return o.audited(ctx, actor, ActionReAccept, "rejected message "+id,
+	target := "rejected message " + id
+	now, err := o.store.Clock(ctx, o.opts.Clock.Now()) // another machine judges whether the request has expired
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", ActionReAccept, target, err)
+	}
+	return o.audited(ctx, actor, ActionReAccept, target,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			requested, err := o.exec(ctx, tx.Statement.ConnPool, requestReAccept, id, string(actor),
-				o.stamp(o.opts.Clock.Now()))
+			requested, err := o.exec(ctx, tx.Statement.ConnPool, requestReAccept, id, string(actor), o.stamp(now))
 			if err == nil && requested == 0 {
 				err = ErrNotFound
 			}
@@ -63,7 +67,11 @@ const requestedTimeout = 5 * time.Minute
 // result. A running Inbox calls this at each heartbeat. It needs a Live. Once ctx has ended, no further
 // request begins.
 func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
-	at, id := o.opts.Clock.Now().Add(-requestsLast), uuid.Nil.String()
+	now, err := o.store.Clock(ctx, o.opts.Clock.Now())
+	if err != nil {
+		return fmt.Errorf("list requests to accept again: %w", err)
+	}
+	at, id := now.Add(-requestsLast), uuid.Nil.String()
 	for {
 		page, cancel := o.bounded(ctx)
 		requests, err := readRows(page, o, requestedReAccepts, func(rows *sql.Rows, r *reAcceptRequest) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
@@ -70,6 +71,18 @@ func TestRequestToAcceptAgainIsCarriedOutOnceByAProgramThatDeclaresTheChannel(t 
 		r.clock.Advance(time.Hour + time.Second)
 		require.NoError(t, r.ops.ReAcceptRequested(t.Context(), []string{"c"}))
 		require.Len(t, r.reAccepted(), 7, "it has expired")
+	})
+}
+
+// TestRequestOfAMachineWithAWrongClockDoesNotExpireEarly proves contract 3.5.
+func TestRequestOfAMachineWithAWrongClockDoesNotExpireEarly(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine
+		r := newRig(t, d, func(o *ops.Options) { o.Clock = clock.System{} })
+		asking, err := ops.New(d.DB, patient, func(o *ops.Options) { o.Clock = clock.Offset(-2 * time.Hour) })
+		require.NoError(t, err)
+		require.NoError(t, asking.RequestReAccept(t.Context(), ada, r.reject(0, "old")))
+		require.NoError(t, r.ops.ReAcceptRequested(t.Context(), []string{"c"}))
+		require.Empty(t, rejected(r, ops.RejectedFilter{}, 10))
 	})
 }
 

@@ -7,14 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// jumping is a machine's clock that somebody sets.
-type jumping struct{ now time.Time }
+// settable is a machine's clock that the test sets.
+type settable struct{ now time.Time }
 
-func (j *jumping) Now() time.Time { return j.now }
+func (c *settable) Now() time.Time { return c.now }
 
 // Contract 3.5. A machine's clock leaps an hour ahead and back: the processor's time goes on.
 func TestClockThatFollowsTheDatabaseDoesNotJumpWithTheMachines(t *testing.T) {
-	machine := &jumping{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	machine := &settable{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	c := &databaseClock{injected: machine, follows: true}
 	require.Equal(t, machine.now, c.Now(), "before the first reading")
 	database := machine.now.Add(-time.Minute)

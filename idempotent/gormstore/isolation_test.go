@@ -70,3 +70,30 @@ func TestBodyHasTheIsolationOfTheOption(t *testing.T) {
 		}
 	})
 }
+
+// Contract 5.7: sessions that began while the database was read-only would stay so.
+func TestRunsSucceedAfterTheDatabaseWasReadOnly(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		newRig(t, d) // makes the table
+		db := d.Another(t)
+		pool, err := db.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(1)
+		s := open(t, db)
+		set := func(change string) {
+			inboxtest.Exec(t, d.DB, `ALTER DATABASE `+d.DB.Migrator().CurrentDatabase()+change)
+		}
+		pool.SetMaxIdleConns(0) // closes what was open
+		set(` SET default_transaction_read_only = on`)
+		pool.SetMaxIdleConns(1)
+		conn, err := pool.Conn(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, conn.Close(), "the pool keeps it")
+		set(` RESET default_transaction_read_only`)
+		nothing := func(context.Context) error { return nil }
+		_, err = s.Run(t.Context(), run("m"), nothing)
+		require.ErrorContains(t, err, "25006")
+		inboxtest.Eventually(t, func() bool { _, err := s.Run(t.Context(), run("m"), nothing); return err == nil },
+			"a new session is not read-only")
+	})
+}

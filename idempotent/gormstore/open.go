@@ -60,6 +60,7 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handl
 	added, err := s.add(ctx, tx.DB, w, left)
 	if err != nil {
 		tx.Rollback()
+		store.RenewSessions(s.db, err)
 		return nil, false, err
 	}
 	return tx, added, nil
