@@ -217,12 +217,15 @@ func TestFailedAcceptsAreMeasuredApart(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		m, provider := newMeter(t)
 		ib, _ := mixed(t, d, provider)
+		inboxtest.Accept(t, ib, "good-1")
 		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_messages RENAME TO away`)
 		_, err := ib.Accept(t.Context(), inboxtest.Message("m1"))
 		require.Error(t, err)
-		accepts := m.collect(t)["inbox.accept.duration"]
-		require.Len(t, accepts, 1)
-		require.Equal(t, "_OTHER", accepts[0].of("error.type"))
+		var failed []string
+		for _, accept := range m.collect(t)["inbox.accept.duration"] {
+			failed = append(failed, accept.of("error.type"))
+		}
+		require.ElementsMatch(t, []string{"", "_OTHER"}, failed)
 	})
 }
 
@@ -307,16 +310,17 @@ func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 				o.SampleInterval = 5 * time.Millisecond
 			}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		clock.Advance(time.Hour)
-		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_workers RENAME TO away`)
+		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_workers (id, host, pid, handler_keys, started_at, heartbeat_at, health, consumers, database_role)
+			VALUES ('00000000-0000-0000-0000-000000000001', 'h', 1, 'unreadable', CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, '[]', '[]', '')`)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return ib.Health().SampleErr != nil }, "the first sample fails")
 		clock.Advance(10 * time.Minute)
 		require.Zero(t, ib.Health().SampledAt)
 		require.Equal(t, map[string]float64{"test": 600}, by(m.collect(t)["inbox.sample.age"], "inbox.name"))
-		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_workers`)
+		inboxtest.Exec(t, d.DB, `DELETE FROM inbox_workers WHERE host = 'h'`)
 		inboxtest.Eventually(t, func() bool {
 			return by(m.collect(t)["inbox.sample.age"], "inbox.name")["test"] == 0
-		}, "the database answers")
+		}, "the sample succeeds")
 	})
 }
 
