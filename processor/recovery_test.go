@@ -64,6 +64,28 @@ func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
 	})
 }
 
+// TestClaimsAreRecoveredWhateverAWorkersRowLists gives the vanished worker the list of a program that
+// did not store namespaces, or a text that this program cannot read.
+func TestClaimsAreRecoveredWhateverAWorkersRowLists(t *testing.T) {
+	for _, listed := range []string{`["h"]`, `{"h": {"namespace": "c"}}`, ``} {
+		t.Run(listed, func(t *testing.T) {
+			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
+				inboxtest.Accept(t, ib, "1")
+				require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
+				claim(t, d, system, vanishing, 1, "h")
+				silentFor(t, d, vanishing, 3*inboxtest.Patience)
+				inboxtest.Exec(t, d.DB, `UPDATE inbox_workers SET handler_keys = ? WHERE id = ?`, listed, vanishing)
+				inboxtest.Start(t, ib)
+				inboxtest.Eventually(t, func() bool {
+					return inboxtest.Status(t, ib, "1", "h").CompletedAt != nil
+				}, "it was completed")
+				inboxtest.Eventually(t, func() bool { return !ib.Health().SampledAt.IsZero() }, "a sample is taken")
+			})
+		})
+	}
+}
+
 func TestWorkerThatHeartbeatsKeepsItsClaims(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))

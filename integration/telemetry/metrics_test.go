@@ -311,7 +311,7 @@ func TestAgeOfTheSampleBeginsWithTheStart(t *testing.T) {
 			}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		clock.Advance(time.Hour)
 		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_workers (id, host, pid, handler_keys, started_at, heartbeat_at, health, consumers, database_role)
-			VALUES ('00000000-0000-0000-0000-000000000001', 'h', 1, 'unreadable', CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, '[]', '[]', '')`)
+			VALUES ('00000000-0000-0000-0000-000000000001', 'h', 1, '{}', 'infinity', CURRENT_TIMESTAMP, '[]', '[]', '')`)
 		inboxtest.Start(t, ib)
 		inboxtest.Eventually(t, func() bool { return ib.Health().SampleErr != nil }, "the first sample fails")
 		clock.Advance(10 * time.Minute)

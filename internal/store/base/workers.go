@@ -29,12 +29,20 @@ func HealthJSON(w store.Worker) string { return cmp.Or(w.Health, "[]") }
 // ConsumersJSON returns the state of a worker's consumers. It is never empty.
 func ConsumersJSON(w store.Worker) string { return cmp.Or(w.Consumers, "[]") }
 
-// ParseHandlerKeys decodes what HandlerKeysJSON has encoded. The keys are sorted.
-func ParseHandlerKeys(text string, w *store.WorkerState) error {
-	if err := json.Unmarshal([]byte(text), &w.Namespaces); err != nil {
-		return fmt.Errorf("handler keys of worker %s: %w", w.ID, err)
+// ParseHandlerKeys decodes what HandlerKeysJSON has encoded. The keys are sorted. A list of keys says nothing of
+// their namespaces, and any other text lists no keys. It is no error, because one worker's row must stop neither the
+// recovery of all others' claims nor the samples.
+func ParseHandlerKeys(text string, w *store.WorkerState) {
+	var namespaces map[string]string
+	var keys []string
+	if json.Unmarshal([]byte(text), &namespaces) == nil {
+		keys = slices.Collect(maps.Keys(namespaces))
+	} else {
+		namespaces = nil // it has what was decoded before the error, as keys do
+		if json.Unmarshal([]byte(text), &keys) != nil {
+			keys = nil
+		}
 	}
-	w.HandlerKeys = slices.AppendSeq([]string{}, maps.Keys(w.Namespaces))
-	slices.Sort(w.HandlerKeys)
-	return nil
+	slices.Sort(keys)
+	w.Namespaces, w.HandlerKeys = namespaces, append([]string{}, keys...)
 }

@@ -117,7 +117,8 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 			return err
 		}
 		w.StartedAt, w.SilentFor = w.StartedAt.UTC(), time.Duration(silent)*time.Microsecond
-		return base.ParseHandlerKeys(keys, w)
+		base.ParseHandlerKeys(keys, w)
+		return nil
 	})
 	return workers, base.Doing("list workers", err)
 }

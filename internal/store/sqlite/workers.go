@@ -82,7 +82,8 @@ func (s *Store) Workers(ctx context.Context, now time.Time) ([]store.WorkerState
 			return err
 		}
 		w.StartedAt, w.SilentFor, w.Evictable = started.Time, now.Sub(heartbeat.Time), true
-		return base.ParseHandlerKeys(keys, w)
+		base.ParseHandlerKeys(keys, w)
+		return nil
 	})
 	return workers, base.Doing("list workers", err)
 }
