@@ -95,7 +95,8 @@ func WithCodec(codec any) Option { return func(s *settings) { s.codec = codec } 
 // timeout, a cancellation or a lost connection repeats all of them alone,
 // nothing charged (contract 5.11). Locks that one takes are held until the
 // last has run: do not use it for slow handlers, or where two handlers lock
-// the same rows in different order.
+// the same rows in different order. Nor for handlers that set something for
+// their transaction (SET LOCAL): they run alone, and some of them twice.
 func TxGroup(n int) Option { return func(s *settings) { s.txGroup = n } }
 
 // TxGroup is how many messages share a transaction at most; 1 without.

@@ -281,6 +281,62 @@ func TestMemberCannotRollBackToASavepointOfAnother(t *testing.T) {
 	})
 }
 
+// TestSettingsOfAMemberReachNoOther proves contract 5.11. SQLite has no settings that end with the transaction.
+func TestSettingsOfAMemberReachNoOther(t *testing.T) {
+	const state = `SELECT concat_ws('/', current_user, current_setting('search_path'), coalesce(current_setting('app.tenant', true), ''),
+		current_setting('synchronous_commit'), current_setting('transaction_read_only'))`
+	for name, set := range map[string]func(tx *gorm.DB) error{
+		"a role": func(tx *gorm.DB) error { return tx.Exec("SET LOCAL ROLE pg_monitor").Error },
+		"a search path, in a later statement": func(tx *gorm.DB) error {
+			return tx.Exec("SELECT 1; set local search_path = pg_catalog").Error
+		},
+		"durability, in a nested transaction": func(tx *gorm.DB) error {
+			return tx.Transaction(func(tx *gorm.DB) error { return tx.Exec("/* quick */ SET LOCAL synchronous_commit = off").Error })
+		},
+		"a read-only transaction": func(tx *gorm.DB) error { return tx.Exec("SET TRANSACTION READ ONLY").Error },
+		"a tenant, in a query": func(tx *gorm.DB) error {
+			var tenant string
+			return tx.Raw("SELECT pg_catalog.Set_Config('app.tenant', ?, true)", "a").Scan(&tenant).Error
+		},
+		"a tenant, by a prepared statement": func(tx *gorm.DB) error {
+			return tx.Session(&gorm.Session{PrepareStmt: true}).Exec("SELECT set_config('app.tenant', ?, true)", "b").Error
+		},
+		"a role, in a block": func(tx *gorm.DB) error { return tx.Exec("DO $$ BEGIN SET LOCAL ROLE pg_monitor; END $$").Error },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				written := effects(t, d)
+				var usual string
+				require.NoError(t, d.DB.Raw(state).Scan(&usual).Error)
+				changed, fails := 0, true
+				ib, _ := company(t, d, fxtest.NewClock(inboxtest.Noon),
+					func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+						var now string
+						require.NoError(t, tx.Raw(state).Scan(&now).Error)
+						require.Equal(t, usual, now, m.ID)
+						if m.ID != "2" && m.ID != "3" {
+							return nil
+						}
+						require.NoError(t, set(tx))
+						require.NoError(t, tx.Raw(state).Scan(&now).Error)
+						if now != usual {
+							changed++
+						}
+						if m.ID == "2" && fails { // the rollback to its savepoint undoes the setting
+							fails = false
+							return errBoom
+						}
+						return nil
+					})
+				require.Equal(t, processor.Drained{Picked: 4, Completed: 3, Failed: 1}, inboxtest.Process(t, ib))
+				require.Equal(t, []string{"1", "3", "4"}, written())
+				require.Equal(t, 3, changed, "the second failed; the third was undone and ran alone")
+				requireUncharged(t, ib, "2")
+			})
+		})
+	}
+}
+
 func TestRefusedCommitChargesOnlyTheFailingMember(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)

@@ -20,6 +20,10 @@ import (
 // handler has set go with it, so no call can roll back to a savepoint of another. The release and
 // the new savepoint are sent together with the first statement of the next handler.
 //
+// What a call sets for the transaction (SET LOCAL ROLE) would reach the calls after it, the attempts
+// that are written, and the commit. So such a call is undone, and it and those after it run again
+// alone.
+//
 // A failure that affects the transaction itself, or that may be due to the sharing, decides
 // nothing: a timeout, a cancellation (it may have cost the connection), a lost connection, a
 // deadlock, a refused commit (a deferred constraint does not say whose row violated it). All then
@@ -52,6 +56,14 @@ func (r *Runner) runTxGroup(ctx context.Context, all []*Attempt, c Call) {
 		case err != nil:
 			repeatAlone(group)
 			return
+		}
+		if a.Err == nil && a.watched.Sets() {
+			if err := undoMember(t); err != nil {
+				repeatAlone(group)
+				return
+			}
+			repeatAlone(group[i:])
+			break
 		}
 		if a.Err == nil {
 			passed = append(passed, a)
@@ -111,9 +123,14 @@ func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *
 	case errors.Is(err, ErrStuck) || isInterruption(err) || ctx.Err() != nil || store.IsTransient(err):
 		return err
 	}
+	a.Err = err
+	return undoMember(t)
+}
+
+// undoMember undoes what the last call wrote and set, unless its savepoint was refused.
+func undoMember(t *handlertx.Tx) error {
 	if err := handlertx.Steered(t.DB); err != nil { // this is not the handler's fault
 		return err
 	}
-	a.Err = err
 	return t.Within(func() error { return handlertx.Steer(t.Ctx, t.DB, "ROLLBACK TO SAVEPOINT inbox_member") })
 }

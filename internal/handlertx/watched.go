@@ -34,6 +34,7 @@ type WatchedTx struct {
 	relay *relay // made when it is needed
 
 	mu      sync.Mutex
+	sets    bool    // a statement may have changed settings of the transaction
 	refused error   // what no savepoint undoes
 	failed  error   // the error of the first statement that failed and was not undone
 	undone  []error // errors of statements whose savepoint was rolled back to
@@ -193,7 +194,20 @@ func (w *WatchedTx) admit(text string) ([]txcontrol.Control, error) {
 			return nil, w.refuse(c.Words)
 		}
 	}
+	if w.dialect == txcontrol.PostgreSQL && txcontrol.Sets(text) {
+		w.mu.Lock()
+		w.sets = true
+		w.mu.Unlock()
+	}
 	return controls, nil
+}
+
+// Sets reports whether a statement may have changed settings for the rest of the transaction, as SET
+// LOCAL does. SQLite has no settings that end with the transaction.
+func (w *WatchedTx) Sets() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sets
 }
 
 func (w *WatchedTx) refuse(statement string) error {

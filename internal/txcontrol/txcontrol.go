@@ -1,5 +1,5 @@
 // Package txcontrol finds the statements of an SQL text that control the transaction they run in:
-// those that begin or end one, and savepoints.
+// those that begin or end one, savepoints, and those that set something for the rest of it.
 package txcontrol
 
 import (
@@ -54,7 +54,7 @@ var keywords = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE", "
 func Find(text string, dialect Dialect) []Control {
 	s := scanner{text: text, dialect: dialect}
 	s.skipSpace()
-	if rest := text[s.at:]; !beginsWithKeyword(rest) && strings.IndexByte(rest, ';') < 0 {
+	if rest := text[s.at:]; !beginsWith(keywords, rest) && strings.IndexByte(rest, ';') < 0 {
 		return nil
 	}
 	var found []Control
@@ -66,7 +66,8 @@ func Find(text string, dialect Dialect) []Control {
 	return found
 }
 
-func beginsWithKeyword(statement string) bool {
+// beginsWith reports whether a statement's first word is one of some keywords.
+func beginsWith(keywords []string, statement string) bool {
 	end := 0
 	for end < len(statement) && isPart(statement[end]) {
 		end++
@@ -140,4 +141,42 @@ func joined(words []word) string {
 		b.WriteString(w.text)
 	}
 	return b.String()
+}
+
+// setters begin the PostgreSQL statements that set something for the transaction, or that run code which may.
+var setters = []string{"SET", "RESET", "DO", "CALL"}
+
+// Sets reports whether a text may change PostgreSQL's settings for the rest of the transaction. It
+// does not see what functions of the database do.
+func Sets(text string) bool {
+	if callsSetConfig(text) {
+		return true
+	}
+	s := scanner{text: text, dialect: PostgreSQL}
+	s.skipSpace()
+	if rest := text[s.at:]; !beginsWith(setters, rest) && strings.IndexByte(rest, ';') < 0 {
+		return false
+	}
+	for s.at < len(s.text) {
+		if slices.Contains(setters, first(s.statement(), 0)) {
+			return true
+		}
+	}
+	return false
+}
+
+// callsSetConfig reports whether text names PostgreSQL's function set_config.
+func callsSetConfig(text string) bool {
+	const name, underscore = "set_config", 3
+	for at := underscore; at < len(text); at++ {
+		n := strings.IndexByte(text[at:], '_')
+		if n < 0 {
+			return false
+		}
+		at += n
+		if began := at - underscore; began+len(name) <= len(text) && strings.EqualFold(text[began:began+len(name)], name) {
+			return true
+		}
+	}
+	return false
 }

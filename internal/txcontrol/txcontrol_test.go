@@ -111,6 +111,24 @@ func TestSavepointsAreNamed(t *testing.T) {
 	}
 }
 
+func TestTextsThatSetAreFound(t *testing.T) {
+	for _, text := range []string{
+		"SET LOCAL ROLE a", " set search_path = a", "-- why\nRESET ROLE", "SELECT 1; SET CONSTRAINTS ALL DEFERRED", "reset all;",
+		"SET TRANSACTION READ ONLY", "DO $$ BEGIN END $$", "CALL p()", "SELECT set_config('a.b', 'c', true)",
+		"WITH x AS (SELECT pg_catalog.SET_CONFIG($1, $2, true)) SELECT 1 FROM x", `SELECT "set_config"('a.b', 'c', true)`,
+		"INSERT INTO a_b_c VALUES (_set_config('', '', true))", "set_config",
+	} {
+		require.True(t, txcontrol.Sets(text), "%q", text)
+	}
+	for _, text := range []string{
+		"", ";", "_", "SELECT 1", "UPDATE t SET role = 1", "settle", "SELECT 'x; SET ROLE a'", "INSERT INTO set_conf VALUES (1)",
+		"INSERT INTO t VALUES ($1) ON CONFLICT DO UPDATE SET a = 1; SELECT 2", "SAVEPOINT a_b; ROLLBACK TO SAVEPOINT a_b", "et_config",
+		"SELECT current_setting('a.b')", `SELECT $$;SET$$; SELECT ";SET"`,
+	} {
+		require.False(t, txcontrol.Sets(text), "%q", text)
+	}
+}
+
 // FuzzWhateverEndsTheTransactionIsFound asks SQLite itself which texts end or begin a transaction,
 // and checks that each one is found.
 func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
