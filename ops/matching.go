@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"gorm.io/gorm"
 
@@ -241,6 +242,9 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 	for i, r := range rows {
 		refs[i] = [2]any{r.id, r.version}
 	}
+	// Most plans lock the rows in this order. Two actions that list the same rows by different indexes would
+	// otherwise end in a deadlock, chunk after chunk.
+	slices.SortFunc(refs, func(a, b [2]any) int { return strings.Compare(a[0].(string), b[0].(string)) })
 	var done []changed
 	err := o.auditedThrough(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var err error
