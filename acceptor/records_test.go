@@ -20,6 +20,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/registry"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -342,4 +344,25 @@ func TestRecordsWithoutAMessageAreCountedAndLoggedOncePerChannel(t *testing.T) {
 		require.Equal(t, map[string]any{"channel": "c", "topic": "topic", "partition": int64(0), "offset": int64(0)},
 			found[0].ContextMap())
 	})
+}
+
+// TestConsumerWithAWrongClockReadsRequestsAsLongAsOthers proves contract 3.5 and 7.10.
+func TestConsumerWithAWrongClockReadsRequestsAsLongAsOthers(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"behind": -2 * time.Hour, "ahead": 2 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine
+				st, err := dialects.New(d.DB, models.Naming{}, store.Options{})
+				require.NoError(t, err)
+				r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Store, cfg.Clock = st, clock.Offset(wrong) })
+				r.requestSkip(envelope.Record{Topic: "topic"})
+				found, err := r.PartitionRequests(t.Context(), "c")
+				require.NoError(t, err)
+				require.Len(t, found, 1)
+				inboxtest.Exec(t, d.DB, `UPDATE inbox_partition_requests SET requested_at = ?`, time.Now().Add(-90*time.Minute))
+				found, err = r.PartitionRequests(t.Context(), "c")
+				require.NoError(t, err)
+				require.Empty(t, found, "it has expired")
+			})
+		})
+	}
 }

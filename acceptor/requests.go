@@ -22,7 +22,11 @@ const requestsLast = time.Hour
 func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]models.PartitionRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.statementTimeout)
 	defer cancel()
-	return a.store.PartitionRequests(ctx, channel, a.clock.Now().Add(-requestsLast))
+	now, err := a.store.Clock(ctx, a.clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	return a.store.PartitionRequests(ctx, channel, now.Add(-requestsLast))
 }
 
 // CarryOut deletes a request and stores its effect, if it has one, in the same transaction (contract

@@ -181,6 +181,10 @@ const requestsLast = time.Hour
 
 // requests returns the requests that are not carried out, by the halts that they are for.
 func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRequest, error) {
+	now, err := o.store.Clock(ctx, o.opts.Clock.Now())
+	if err != nil {
+		return nil, err
+	}
 	found, err := readRows(ctx, o, pendingRequests, func(rows *sql.Rows, r *models.PartitionRequest) error {
 		var at store.Stamp
 		err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
@@ -189,7 +193,7 @@ func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRe
 			r.Decision = health.Resume
 		}
 		return err
-	}, o.stamp(o.opts.Clock.Now().Add(-requestsLast)), maxListed)
+	}, o.stamp(now.Add(-requestsLast)), maxListed)
 	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
 	for _, r := range found {
 		requests[PartitionRef{Channel: r.Channel, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}] = r
@@ -243,11 +247,14 @@ func (o *Ops) request(ctx context.Context, actor Actor, action Action, at Partit
 	case halted.AfterGap:
 		decision = health.Continue
 	}
+	var now time.Time
+	if err == nil {
+		now, err = o.store.Clock(ctx, o.opts.Clock.Now()) // another machine judges whether the request has expired
+	}
 	if err != nil {
 		return fmt.Errorf("%s %s at offset %d: %w", action, target, at.Offset, err)
 	}
 	return o.audited(ctx, actor, action, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		now := o.opts.Clock.Now()
 		id, err := uuid.NewV7()
 		if err == nil {
 			_, err = o.exec(ctx, tx.Statement.ConnPool, expiredRequests, o.stamp(now.Add(-requestsLast)))

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
@@ -138,4 +139,30 @@ func TestRequestsAreForHaltsThatLivingWorkersReport(t *testing.T) {
 		require.NoError(t, r.ops.ResumePartition(t.Context(), ada, at(1, 7)))
 		require.Len(t, stored(), 1, "the expired ones are deleted")
 	})
+}
+
+// TestPartitionRequestOfAMachineWithAWrongClockDoesNotExpireEarly proves contract 3.5 and 7.10.
+func TestPartitionRequestOfAMachineWithAWrongClockDoesNotExpireEarly(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"behind": -2 * time.Hour, "ahead": 2 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine
+				r := newRig(t, d, func(o *ops.Options) { o.Clock = clock.System{} })
+				require.NoError(t, inboxtest.Store(t, d.DB).Heartbeat(t.Context(), store.Worker{ID: uuid.NewString(),
+					Consumers: `[{"channel":"c","partitions":[` + haltedAtBad + `]}]`}, time.Now()))
+				asking, err := ops.New(d.DB, patient, func(o *ops.Options) { o.Clock = clock.Offset(wrong) })
+				require.NoError(t, err)
+				require.NoError(t, asking.ResumePartition(t.Context(), ada,
+					ops.PartitionRef{Channel: "c", Topic: "orders", Partition: 1, Offset: 7}))
+				var stored models.PartitionRequest
+				require.NoError(t, d.DB.Take(&stored).Error)
+				require.WithinDuration(t, time.Now(), stored.RequestedAt, 5*time.Minute)
+				for _, o := range []*ops.Ops{r.ops, asking} {
+					consumers, err := o.Consumers(t.Context())
+					require.NoError(t, err)
+					require.NotEmpty(t, consumers)
+					require.NotNil(t, consumers[0].Partitions[0].Request)
+				}
+			})
+		})
+	}
 }

@@ -75,6 +75,8 @@ type Acceptor interface {
 	// KeepGap stores a gap and reports whether it was unknown before. Gaps with the same channel,
 	// topic, partition and offsets are the same gap (contract 7.5). Its Reason may be any text.
 	KeepGap(ctx context.Context, gap models.Gap) (added bool, err error)
+	// Clock returns the time by which requests expire, see Cleaner.
+	Clock(ctx context.Context, now time.Time) (time.Time, error)
 	// PartitionRequests returns up to 1,000 of the requests of a channel that were made after since.
 	PartitionRequests(ctx context.Context, channel string, since time.Time) ([]models.PartitionRequest, error)
 	// CarryOut deletes a request and stores its effect in one transaction: a rejected message or a
