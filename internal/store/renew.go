@@ -2,9 +2,12 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
-	"sync/atomic"
+	"maps"
+	"sync"
 	"time"
+	"weak"
 
 	"gorm.io/gorm"
 )
@@ -12,8 +15,12 @@ import (
 // readOnly is the SQLSTATE of a statement that would write in a read-only transaction.
 const readOnly = "25006"
 
-// renewed is when RenewSessions last closed connections, in Unix seconds.
-var renewed atomic.Int64
+// renewals are when RenewSessions last closed connections of a pool, in Unix seconds. Entries of earlier seconds are
+// dropped.
+var renewals = struct {
+	sync.Mutex
+	at map[weak.Pointer[sql.DB]]int64
+}{at: map[weak.Pointer[sql.DB]]int64{}}
 
 // RenewSessions closes the pool's idle connections, at most once a second, if a statement has failed because
 // its session is read-only. Such a session may stay read-only after the database no longer is: it keeps the
@@ -23,13 +30,9 @@ func RenewSessions(db *gorm.DB, err error) {
 	if err == nil || SQLState(err) != readOnly {
 		return
 	}
-	now := time.Now().Unix()
-	if before := renewed.Load(); before == now || !renewed.CompareAndSwap(before, now) {
-		return
-	}
 	pool, err := db.DB()
-	if err != nil {
-		return // no pool of database/sql
+	if err != nil || !renewsNow(pool) { // it may be no pool of database/sql
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -41,4 +44,17 @@ func RenewSessions(db *gorm.DB, err error) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		_ = conn.Close()
 	}
+}
+
+// renewsNow reports whether the pool's connections were not closed in this second, and counts them as closed.
+func renewsNow(pool *sql.DB) bool {
+	renewals.Lock()
+	defer renewals.Unlock()
+	now := time.Now().Unix()
+	maps.DeleteFunc(renewals.at, func(_ weak.Pointer[sql.DB], at int64) bool { return at != now })
+	if _, closed := renewals.at[weak.Make(pool)]; closed {
+		return false
+	}
+	renewals.at[weak.Make(pool)] = now
+	return true
 }
