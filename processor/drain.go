@@ -10,7 +10,6 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
-	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // Drained counts what one ProcessPending did. A status that was claimed more than once counts each
@@ -70,13 +69,13 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		// handler must not wait for another's backlog. A status that is due again at once, any
 		// number of times, must not keep the drain going, so only its first attempt and its end
 		// make all handlers claim again.
-		if r.ended() || d.first(r.claim) {
+		if r.ended() || d.first(r.task) {
 			d.refresh.Store(true)
 		}
 	}
 	completer.drained = d.changed.Notify
 	d.claimer = p.newClaimer(h, func(r result) {
-		d.meet(r.claim)
+		d.meet(r.task)
 		completer.add(r)
 	})
 	var err error
@@ -149,12 +148,15 @@ func (d *drain) ended(*group, bool) *group {
 func (d *drain) outlived(*group) {}
 
 // first reports whether the drain claims the status for the first time: it is new, or was due before. What
-// has had an attempt since is due later. The drain need not remember every status that it has run.
-func (d *drain) first(c store.Claim) bool { return c.Due.Equal(c.CreatedAt) || !c.Due.After(d.begun) }
+// has had an attempt since is due later. The drain need not remember every status that it has run. What is
+// left to another program stays due, and never counts.
+func (d *drain) first(t *task) bool {
+	return !errors.Is(t.Err, errForeign) && (t.claim.Due.Equal(t.claim.CreatedAt) || !t.claim.Due.After(d.begun))
+}
 
 // meet counts a status that is claimed for the first time, and reports whether it is.
-func (d *drain) meet(c store.Claim) bool {
-	first := d.first(c)
+func (d *drain) meet(t *task) bool {
+	first := d.first(t)
 	if first {
 		d.met++
 	}
@@ -293,7 +295,7 @@ func (d *drain) claimOnce(ctx context.Context) (bool, error) {
 	for _, t := range tasks {
 		t.until = until
 		found[t.Handler] = true
-		fresh[t.Handler] = d.meet(t.claim) || fresh[t.Handler]
+		fresh[t.Handler] = d.meet(t) || fresh[t.Handler]
 	}
 	var full []string
 	for h, short := range short {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/processor"
 )
@@ -110,5 +111,32 @@ func TestWorkersWithOneHandlerKeyOnTwoChannelsRunTheirOwnMessages(t *testing.T) 
 		}
 		inboxtest.Eventually(t, func() bool { return said() > 0 }, "it is said")
 		require.Equal(t, 1, said())
+	})
+}
+
+// Contract 5.14: what is left to another program does not keep a drain going beside a message that is due again at
+// once.
+func TestDrainEndsAlthoughItFindsAnotherProgramsMessagesAgain(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		orders := newProgram(t, d, "orders")
+		inboxtest.Process(t, orders.Inbox)
+		orders.accept(t, "o1")
+		const enough = 20
+		ran := 0
+		returns := inboxtest.New(t, d.Another(t), inbox.Channel("returns", inbox.On("t",
+			inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
+				if ran++; ran == enough {
+					return nil
+				}
+				return handler.Snooze(0)
+			}))))
+		m := inboxtest.Message("r1")
+		m.Channel = "returns"
+		_, err := returns.Accept(t.Context(), m)
+		require.NoError(t, err)
+		inboxtest.Process(t, returns)
+		require.Less(t, ran, enough)
+		inboxtest.Process(t, orders.Inbox)
+		require.Equal(t, map[string]int{"o1": 1}, orders.all())
 	})
 }
