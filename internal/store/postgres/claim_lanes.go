@@ -43,12 +43,12 @@ WITH worker AS MATERIALIZED (
 	SELECT s.place FROM unnest((SELECT $1::text[]), (SELECT $2::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::text[]),
 		(SELECT $12::bigint[]), (SELECT $13::bigint[])) AS k(handler_key, quota, after_due, after_id, at_least, bytes)
 	CROSS JOIN LATERAL (` + withinBytesSQL + `) s
-	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
+	WHERE ` + fewKeysSQL + ` AND ($4::text IS NULL OR EXISTS (SELECT FROM worker))
 ), keys AS MATERIALIZED (
 	SELECT handler_key, quota, names::bigint[] AS names, skips, at_least, bytes, true AS poisoned, 2 * quota + $9::bigint AS reach
 	FROM unnest((SELECT $5::text[]), (SELECT $6::bigint[]), (SELECT $7::text[]), (SELECT $8::boolean[]), (SELECT $14::bigint[]),
 		(SELECT $15::bigint[])) AS k(handler_key, quota, names, skips, at_least, bytes)
-	WHERE $4::text IS NULL OR EXISTS (SELECT FROM worker)
+	WHERE ` + fewKeysSQL + ` AND ($4::text IS NULL OR EXISTS (SELECT FROM worker))
 ), heads AS MATERIALIZED (
 	SELECT k.handler_key, h.place, h.position, h.message_number FROM keys k
 	CROSS JOIN LATERAL (
@@ -139,7 +139,7 @@ const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 					WHERE lane_handler = n.lane_handler AND lane_key = w.lane_key AND NOT is_poisoned AND completed_at IS NULL
 					ORDER BY sequence, id LIMIT 1
 				) p
-				WHERE (p.sequence, p.id) < (w.sequence, w.id)
+				WHERE ` + fewNamesSQL + ` AND (p.sequence, p.id) < (w.sequence, w.id)
 			) OR NOT k.skips AND EXISTS (
 				SELECT FROM unnest(` + namesSQL + `) AS n(lane_handler)
 				CROSS JOIN LATERAL (
@@ -147,7 +147,7 @@ const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 					WHERE lane_handler = n.lane_handler AND lane_key = w.lane_key AND is_poisoned = k.poisoned AND completed_at IS NULL
 					ORDER BY sequence, id LIMIT 1
 				) p
-				WHERE (p.sequence, p.id) < (w.sequence, w.id)
+				WHERE ` + fewNamesSQL + ` AND (p.sequence, p.id) < (w.sequence, w.id)
 			) OR 0 < (
 				SELECT count(*) FROM {statuses} p
 				WHERE p.lane_handler = ANY (` + namesSQL + `) AND p.lane_key = w.lane_key AND p.holds_lane

@@ -44,6 +44,18 @@ var distributions = []struct {
 			statusesOf(200_001, 203_000, plainDue))
 		vacuum(t, db)
 	}, true},
+	{"a backlog in 10,000 lanes, half of it completed and nothing vacuumed", func(t *testing.T, db *gorm.DB) {
+		execute(t, db, `ALTER TABLE inbox_handler_statuses SET (autovacuum_enabled = false)`)
+		sqltest.Load(t, db, messagesOf(1, 203_000), statusesOf(1, 200_000, fmt.Sprintf(
+			`'lanes', NULL, '', NULL, false, %d, n %% 10000, n > 100000`, store.LaneHandler("lanes"))),
+			statusesOf(200_001, 203_000, plainDue))
+		execute(t, db,
+			`UPDATE inbox_handler_statuses SET version = version + 1, processing_started_at = created_at WHERE message_number <= 100000`,
+			`UPDATE inbox_handler_statuses SET version = version + 1, completed_at = created_at, outcome = 'processed',
+				processing_started_at = NULL WHERE message_number <= 100000`,
+			`UPDATE inbox_handler_statuses SET version = version + 1, is_waiting = false WHERE message_number BETWEEN 100001 AND 150000`,
+			`ANALYZE inbox_handler_statuses`, `ANALYZE inbox_messages`)
+	}, true},
 	{"a large backlog without lanes", func(t *testing.T, db *gorm.DB) {
 		sqltest.Load(t, db, messagesOf(1, 600_000), statusesOf(1, 600_000, plainDue))
 		vacuum(t, db)

@@ -217,7 +217,7 @@ var withoutJIT = []string{"backlogSQL", "expiredSQL", "expiredSizesSQL", "expire
 func requireNotCompiled(t *testing.T, each planned, plan sqltest.Plan) {
 	t.Helper()
 	if !slices.Contains(withoutJIT, each.name) {
-		require.LessOrEqual(t, plan.Cost, sqltest.JITCost)
+		require.LessOrEqual(t, plan.Cost, sqltest.JITCost/4, "a bloated index makes it more")
 		require.False(t, plan.Compiled)
 	}
 }
