@@ -31,9 +31,8 @@ type claimer struct {
 	addResult func(r result) // stores the result of a claim that ends without an attempt
 	cursors   cursors
 
-	namespaces map[string]string // of the IDs, by the handler keys that we declare
-	yields     map[string]yield  // by handler key
-	wakeAt     func(at time.Time)
+	foreign *foreign
+	passes  map[string]*pass // over keys that other programs share
 
 	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that
 	// claims, was lost; zero if no response was lost. lostAt is when that happened last. See
@@ -68,18 +67,23 @@ func (c *claimer) claim(
 ) ([]*task, map[*handler.Handler]bool, error) {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
+	if err := c.refreshForeign(stmt, at); err != nil {
+		return nil, nil, err
+	}
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
+	var shared []store.KeyLimit
 	asked := map[*handler.Handler][]int{} // the limit of each key
 	for h := range c.registry.Handlers() {
 		if q := quotas[h.Key()]; q.Messages > 0 {
 			asked[h] = split(q.Messages, h.Keys())
 			atLeast, bytes := split(q.AtLeast, h.Keys()), split(q.Bytes, h.Keys())
 			for i, key := range h.Keys() {
-				if at.Before(c.yields[key].until) {
-					continue
-				}
 				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes,
 					AtLeast: atLeast[i], Bytes: bytes[i]}
+				if c.foreign.of(key) != nil {
+					shared = append(shared, limit)
+					continue
+				}
 				if workerID != "" && limit.Lanes == nil {
 					limit.After = c.cursors.after(key, at)
 				}
@@ -89,10 +93,9 @@ func (c *claimer) claim(
 	}
 	claimed, err := c.store.Claim(stmt, req)
 	if err != nil {
-		c.noteLostResponse()
-		c.lanes.recheck() // the claim may have marked rows and not advanced their lanes
-		return nil, nil, fmt.Errorf("claim: %w", err)
+		return nil, nil, c.claimFailed(err)
 	}
+	failed := c.addOurs(stmt, req, shared, &claimed)
 	if claimed.LanesErr != nil {
 		c.lanes.checkFailed(claimed.LanesErr)
 	}
@@ -121,10 +124,21 @@ func (c *claimer) claim(
 			}
 		}
 	}
+	if failed != nil {
+		c.giveBack(attempts, failed)
+		return nil, nil, failed
+	}
 	if attempts, err = c.leaveForeign(stmt, attempts, at); err == nil {
 		attempts, err = c.resolveSiblings(stmt, attempts)
 	}
 	return attempts, short, err
+}
+
+// claimFailed notes that a claim may have been made all the same.
+func (c *claimer) claimFailed(err error) error {
+	c.noteLostResponse()
+	c.lanes.recheck() // the claim may have marked rows and not advanced their lanes
+	return fmt.Errorf("claim: %w", err)
 }
 
 // split divides one of a handler's limits over its keys. Each key gets at least one: rows of a legacy key

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -12,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -26,6 +28,13 @@ type program struct {
 
 func newProgram(t *testing.T, d *inboxtest.Database, channel string, opts ...inbox.Option) *program {
 	t.Helper()
+	return newProgramWith(t, d, channel, nil, opts...)
+}
+
+func newProgramWith(
+	t *testing.T, d *inboxtest.Database, channel string, of []handler.Option, opts ...inbox.Option,
+) *program {
+	t.Helper()
 	p := &program{channel: channel, ran: map[string]int{}}
 	p.Inbox = inboxtest.New(t, d.Another(t), append([]inbox.Option{inbox.Channel(channel, inbox.On("t",
 		inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -33,18 +42,19 @@ func newProgram(t *testing.T, d *inboxtest.Database, channel string, opts ...inb
 			defer p.mu.Unlock()
 			p.ran[m.ID]++
 			return nil
-		})))}, opts...)...)
+		}, of...)))}, opts...)...)
 	return p
 }
 
 func (p *program) accept(t *testing.T, ids ...string) {
 	t.Helper()
-	for _, id := range ids {
-		m := inboxtest.Message(id)
-		m.Channel = p.channel
-		_, err := p.Accept(t.Context(), m)
-		require.NoError(t, err)
+	messages := make([]handler.RawMessage, len(ids))
+	for i, id := range ids {
+		messages[i] = inboxtest.Message(id)
+		messages[i].Channel = p.channel
 	}
+	_, err := p.Accept(t.Context(), messages...)
+	require.NoError(t, err)
 }
 
 func (p *program) all() map[string]int {
@@ -138,5 +148,74 @@ func TestDrainEndsAlthoughItFindsAnotherProgramsMessagesAgain(t *testing.T) {
 		require.Less(t, ran, enough)
 		inboxtest.Process(t, orders.Inbox)
 		require.Equal(t, map[string]int{"o1": 1}, orders.all())
+	})
+}
+
+// byID gives each message a lane of its own.
+var byID = handler.OrderedBy(func(m handler.RawMessage) []byte { return []byte(m.ID) })
+
+// writes returns how often the statuses of other messages than these were written.
+func writes(t *testing.T, d *inboxtest.Database, own ...string) (n int) {
+	t.Helper()
+	require.NoError(t, d.DB.Raw("SELECT sum(version) FROM inbox_handler_statuses WHERE message_id NOT IN ?", own).Scan(&n).Error)
+	return n
+}
+
+// Contract 4.4: however many statuses of another program are due before ours, ours run, and theirs are
+// not written again and again.
+func TestStatusesOfAnotherProgramDelayNoneOfOurs(t *testing.T) {
+	for kind, of := range map[string][]handler.Option{"plain": nil, "ordered": {byID}} {
+		for _, mode := range []processor.Mode{processor.ModeCompeting, processor.ModeExclusive} {
+			t.Run(fmt.Sprint(kind, " ", mode), func(t *testing.T) {
+				inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+					options := []inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
+						o.Processor.Mode = mode
+						o.Processor.PollingInterval = time.Second
+					})}
+					orders := newProgramWith(t, d, "orders", of, options...)
+					inboxtest.Process(t, orders.Inbox)
+					returns := newProgramWith(t, d, "returns", of, options...)
+					theirs := many(store.WindowRows + 100)
+					orders.accept(t, theirs...)
+					own, want := []string{"r1", "r2"}, map[string]int{"r1": 1, "r2": 1}
+					returns.accept(t, own...)
+					drained := inboxtest.Process(t, returns.Inbox)
+					require.Equal(t, 2, drained.Completed)
+					require.Equal(t, want, returns.all())
+					written := writes(t, d, own...)
+					require.LessOrEqual(t, written-len(theirs), 2*drained.Released)
+
+					inboxtest.Start(t, returns.Inbox)
+					for i := range 5 {
+						id := fmt.Sprint("w", i)
+						returns.accept(t, id)
+						own, want[id] = append(own, id), 1
+						inboxtest.Eventually(t, func() bool { return returns.all()[id] == 1 }, "it has run")
+					}
+					require.Equal(t, processor.Drained{}, inboxtest.Process(t, returns.Inbox))
+					require.Equal(t, written, writes(t, d, own...), "no status of the other program is written again")
+					require.Equal(t, want, returns.all())
+				})
+			})
+		}
+	}
+}
+
+// Contract 4.4, 5.12: the lane is that of the handler, whichever program runs its next message.
+func TestLaneOfTwoProgramsRunsInOrder(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		one := []handler.Option{handler.OrderedBy(func(handler.RawMessage) []byte { return []byte("one") })}
+		orders, returns := newProgramWith(t, d, "orders", one), newProgramWith(t, d, "returns", one)
+		inboxtest.Process(t, orders.Inbox)
+		inboxtest.Process(t, returns.Inbox)
+		orders.accept(t, "o1")
+		returns.accept(t, "r1")
+		orders.accept(t, "o2")
+		for range 2 {
+			require.Zero(t, inboxtest.Process(t, returns.Inbox).Completed)
+		}
+		require.Equal(t, 1, inboxtest.Process(t, orders.Inbox).Completed)
+		require.Equal(t, 1, inboxtest.Process(t, returns.Inbox).Completed)
+		require.Equal(t, 1, inboxtest.Process(t, orders.Inbox).Completed)
 	})
 }

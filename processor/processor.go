@@ -47,6 +47,7 @@ type Processor struct {
 	wakeup     *wakeup
 	health     *health
 	fleet      *fleet
+	foreign    *foreign
 	claiming   *condition.Condition
 	beating    *condition.Condition
 	recovering *condition.Condition
@@ -161,6 +162,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	p.notifier = notifier{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
 		keys: map[string]bool{}}
+	p.foreign = &foreign{opts: p.opts, namespaces: p.namespaces}
 	p.fleet = newFleet(p.opts, cfg.Registry, p.namespaces, cfg.Clock, cfg.Logger)
 	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
 		now: p.clock.Now,
@@ -201,7 +203,7 @@ func (p *Processor) newCompleter(h *held) *completer {
 func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
 	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
 		lanes: p.lanes, addResult: addResult, cursors: cursors{},
-		namespaces: p.namespaces, yields: map[string]yield{}, wakeAt: p.wakeup.at,
+		foreign: p.foreign, passes: map[string]*pass{},
 		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 

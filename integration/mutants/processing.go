@@ -248,6 +248,15 @@ var processingMutants = []mutant{
 			Run: "^TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel$"},
 	},
 	{
+		Name:    "a claim that reads another program's statuses alone has read all",
+		Why:     "those of this program after them would never run (contract 4.4)",
+		Package: "processor",
+		In:      "claimer.claimOurs",
+		Old:     "p.at = w.End\n\t\treturn claimed, true, nil",
+		New:     "return claimed, false, nil",
+		Test:    test{Package: "./processor", Run: "^TestStatusesOfAnotherProgramDelayNoneOfOurs$"},
+	},
+	{
 		Name:    "a commit of unknown outcome has succeeded",
 		Why:     "effects that were rolled back would be lost (contract 5.10)",
 		Package: "processor",

@@ -13,7 +13,19 @@ type ClaimRequest struct {
 	WorkerID string
 	Now      time.Time
 	Limits   []KeyLimit
+	// Within, if not nil, keeps the claim of a single key within a window.
+	Within *Window
 }
+
+// Window is a range of the due statuses of a handler key, and which of them to claim: those whose
+// messages no other program runs (contract 4.4).
+type Window struct {
+	After, End *Place // End is included; nil for the status due longest, and for no end
+	StatusIDs  []string
+}
+
+// WindowRows is how many due statuses NextWindow reads.
+const WindowRows = 1000
 
 // KeyLimit bounds what is claimed for one handler key. Keys are distinct.
 type KeyLimit struct {
@@ -45,6 +57,9 @@ func (l KeyLimit) EndsAt() int64 {
 type Place struct {
 	Due      time.Time
 	StatusID string
+	// Stored is Due as SQLite stores and sorts it, if the place comes from NextWindow: users may have
+	// written the time in another zone. It is empty for our own format, and for PostgreSQL.
+	Stored string
 }
 
 // ClaimPage is how many statuses OpenClaims reads of each walk, and ClaimWalks how many walks one call

@@ -114,6 +114,10 @@ type Claimer interface {
 	// others in their lanes than it may claim, it marks them as waiting. No claim reads those again
 	// before AdvanceLanes releases them.
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
+	// NextWindow reads the next WindowRows statuses of a key after a place that are due or claimed. It
+	// returns those that are not claimed and whose message is in none of some namespaces, one at least. End
+	// is the place of the last one that it read, nil if there are fewer.
+	NextWindow(ctx context.Context, handlerKey string, after *Place, leave []string, now time.Time) (Window, error)
 	// NextDue returns the earliest due time (next_attempt_at, else created_at) after now among the
 	// unclaimed pending statuses of these keys. Rows that wait in their lane do not count. ok is
 	// false if there is none.

@@ -153,8 +153,9 @@ func (p *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 	if req.WorkerID == "" {
 		statement, worker = claimManualSQL, nil
 	}
-	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.bounded(statement, limits.largest),
+	statement, args := within(req.Within, statement,
 		limits.keys, limits.quotas, req.Now.UTC(), worker, limits.dues, limits.ids, limits.atLeast, limits.bytes)
+	claims, err := readClaims(ctx, p.Pool(ctx), limits.most, p.bounded(statement, limits.largest), args...)
 	if err != nil {
 		return store.Claimed{}, base.Doing("claim", err)
 	}
@@ -184,11 +185,7 @@ func (l *plainLimits) add(limit store.KeyLimit) {
 	l.keys, l.quotas = append(l.keys, limit.HandlerKey), append(l.quotas, int64(limit.Limit))
 	l.most, l.largest = l.most+limit.Limit, max(l.largest, limit.Limit)
 	l.atLeast, l.bytes = append(l.atLeast, int64(limit.AtLeast)), append(l.bytes, limit.EndsAt())
-	var due *time.Time
-	var id *string
-	if limit.After != nil {
-		due, id = inUTC(&limit.After.Due), &limit.After.StatusID
-	}
+	due, id := place(limit.After)
 	l.dues, l.ids = append(l.dues, due), append(l.ids, id)
 }
 

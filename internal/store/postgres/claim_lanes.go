@@ -181,13 +181,14 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 	if req.WorkerID != "" {
 		worker = &req.WorkerID
 	}
-	statement := p.bounded(claimLanesSQL, max(plain.largest, 2*largest+base.LaneWindow))
+	statement, args := within(req.Within, claimLanesSQL,
+		plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
+		plain.dues, plain.ids, plain.atLeast, plain.bytes, atLeast, bytes)
+	statement = p.bounded(statement, max(plain.largest, 2*largest+base.LaneWindow))
 	var rows []store.Claim
 	for attempt := 1; ; attempt++ {
 		var err error
-		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, statement,
-			plain.keys, plain.quotas, req.Now.UTC(), worker, orderedKeys, orderedQuotas, names, skips, base.LaneWindow,
-			plain.dues, plain.ids, plain.atLeast, plain.bytes, atLeast, bytes)
+		rows, err = readClaims(ctx, p.Pool(ctx), plain.most+most, statement, args...)
 		if err == nil {
 			break
 		}

@@ -67,6 +67,15 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 	manyOnes, manyBytes := slices.Repeat(ones[:1], 200), slices.Repeat(bytes[:1], 200)
 	resumed, resumedIDs := []*time.Time{&last.Due, nil}, []*string{&last.StatusID, nil}
 
+	window, err := p.NextWindow(t.Context(), "hot", &store.Place{Due: last.Due, StatusID: last.StatusID},
+		[]string{"elsewhere"}, now)
+	require.NoError(t, err)
+	window.StatusIDs = ids // none is in the window, so that all of it is read
+	windowed, windowedArgs := within(&window, claimSQL, []string{"hot"}, []int64{100}, now, worker, whole[:1], wholeIDs[:1],
+		ones[:1], bytes[:1])
+	windowedLanes, windowedLanesArgs := within(&window, claimLanesSQL, []string{}, []int64{}, now, nil, []string{"lanes"},
+		[]int64{10}, names, []bool{false}, base.LaneWindow, whole[:0], wholeIDs[:0], ones[:0], bytes[:0], ones[:1], bytes[:1])
+
 	const (
 		due       = "Index Scan inbox_handler_statuses inbox_handler_statuses_due"
 		place     = "Tid Scan inbox_handler_statuses"
@@ -130,6 +139,9 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"claimLanesSQL", claimLanesSQL, []any{[]string{"hot"}, []int64{10}, now, nil, []string{"lanes"}, []int64{10}, names,
 			[]bool{false}, base.LaneWindow, whole[:1], wholeIDs[:1], ones[:1], bytes[:1], ones[:1], bytes[:1]},
 			[]string{due, place, lane, holder, number}, 5000},
+		{"windowRowsSQL", windowRowsSQL, []any{"hot", now, &last.Due, &last.StatusID, []string{"elsewhere"}}, []string{due, number}, 4100},
+		{"claimSQL", windowed, windowedArgs, []string{due, place, number}, 2100},
+		{"claimLanesSQL", windowedLanes, windowedLanesArgs, []string{due, place, lane, holder, number}, 7000},
 		{"nextDueSQL", nextDueSQL, []any{[]string{"hot", "paused", "idle"}, now}, []string{due}, 10},
 		{"siblingsSQL", siblingsSQL, []any{messages, []string{"hot", "cold"}}, []string{byMessage}, 400},
 		{"completeSQL", completeSQL, []any{now, ids, versions, outcomes}, []string{statusID}, 300},

@@ -95,7 +95,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 		claimed = store.Claimed{}
 		for _, limit := range limits {
 			if limit.Lanes != nil {
-				claims, marked, err := s.claimHeads(ctx, pool, now, worker, limit)
+				claims, marked, err := s.claimHeads(ctx, pool, now, worker, limit, req.Within)
 				if err != nil {
 					return err
 				}
@@ -105,9 +105,14 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Claime
 				}
 				continue
 			}
-			claims, err := store.Query(ctx, pool, s.Text(claimSQL), func(rows *sql.Rows, c *store.Claim) error {
+			statement, args, err := within(req.Within, claimSQL,
+				now, worker, limit.HandlerKey, limit.Limit, nil, nil, nil, limit.AtLeast, limit.EndsAt())
+			if err != nil {
+				return err
+			}
+			claims, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, c *store.Claim) error {
 				return scanClaim(rows, c)
-			}, now, worker, limit.HandlerKey, limit.Limit, nil, nil, nil, limit.AtLeast, limit.EndsAt())
+			}, args...)
 			if err != nil {
 				return err
 			}

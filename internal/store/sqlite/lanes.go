@@ -91,20 +91,24 @@ type head struct {
 // waiting. It need not check the lanes of the marked rows. This transaction saw whatever ended
 // before it, and whatever ends later sees its marks.
 func (s *Store) claimHeads(
-	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit,
+	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit, w *store.Window,
 ) (claims []store.Claim, marked bool, err error) {
 	names, err := jsonList(append([]int64{}, limit.Lanes.Handlers...))
 	if err != nil {
 		return nil, false, err
 	}
 	window := 2*limit.Limit + base.LaneWindow
-	heads, err := store.Query(ctx, pool, s.Text(claimHeadsSQL), func(rows *sql.Rows, h *head) error {
+	statement, args, err := within(w, claimHeadsSQL, now, worker, limit.HandlerKey, limit.Limit, window, names,
+		limit.Lanes.SkipPoisoned, limit.AtLeast, limit.EndsAt())
+	if err != nil {
+		return nil, false, err
+	}
+	heads, err := store.Query(ctx, pool, s.Text(statement), func(rows *sql.Rows, h *head) error {
 		// The sign in front keeps a driver from parsing the time (modernc.org/sqlite under _texttotime).
 		err := scanClaim(rows, &h.Claim, &h.stored)
 		h.stored = strings.TrimPrefix(h.stored, "=")
 		return err
-	},
-		now, worker, limit.HandlerKey, limit.Limit, window, names, limit.Lanes.SkipPoisoned, limit.AtLeast, limit.EndsAt())
+	}, args...)
 	if err != nil {
 		return nil, false, err
 	}
@@ -119,17 +123,18 @@ func (s *Store) claimHeads(
 		}
 		ended = len(base.Ended([]store.KeyLimit{limit}, claims)) > 0
 	}
-	var changed int64
 	if len(heads) == limit.Limit || ended {
 		last := slices.MaxFunc(heads, func(a, b head) int {
 			return cmp.Or(cmp.Compare(a.stored, b.stored), cmp.Compare(a.StatusID, b.StatusID))
 		})
-		changed, err = store.Exec(ctx, pool, s.Text(markPassedSQL), last.stored, worker, limit.HandlerKey, last.StatusID,
-			limit.Limit)
+		statement, args, err = within(w, markPassedSQL, last.stored, worker, limit.HandlerKey, last.StatusID, limit.Limit)
 	} else {
-		changed, err = store.Exec(ctx, pool, s.Text(markWindowSQL), now, worker, limit.HandlerKey, window-len(claims),
-			limit.Limit)
+		statement, args, err = within(w, markWindowSQL, now, worker, limit.HandlerKey, window-len(claims), limit.Limit)
 	}
+	if err != nil {
+		return nil, false, err
+	}
+	changed, err := store.Exec(ctx, pool, s.Text(statement), args...)
 	return claims, changed > 0, err
 }
 

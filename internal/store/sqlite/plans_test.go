@@ -34,6 +34,11 @@ func TestSQLitePlans(t *testing.T) {
 		rejectedID = "USING INDEX sqlite_autoindex_inbox_rejected_messages_1 (id=?)"
 		holder     = "INDEX inbox_handler_statuses_lane_holder (lane_handler=? AND lane_key=?)"
 	)
+	window := store.Window{After: &store.Place{StatusID: "id"}, StatusIDs: []string{"id"}}
+	windowed, windowedArgs, err := within(&window, claimSQL, now, "w", "mail", 10, nil, nil, nil, 1, 32<<20)
+	require.NoError(t, err)
+	windowedHeads, windowedHeadsArgs, err := within(&window, claimHeadsSQL, now, "w", "mail", 10, 1020, "[1, 2]", false, 1, 32<<20)
+	require.NoError(t, err)
 	plans := []struct {
 		name, statement string
 		args            []any
@@ -61,6 +66,12 @@ func TestSQLitePlans(t *testing.T) {
 		{"releaseWaitingSQL", releaseWaitingSQL, []any{"[]", 10}, "inbox_handler_statuses_waiting (handler_key=?)"},
 		{"PendingKeysSQL", base.PendingKeysSQL, nil, "INDEX inbox_handler_statuses_waiting (handler_key>?)"},
 		{"nextDueSQL", nextDueSQL, []any{"mail", now}, due},
+		{"windowRowsSQL", windowRowsSQL, []any{"mail", now, now, "id", "[]"},
+			"USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>>?"},
+		{"windowRowsSQL", windowRowsSQL, []any{"mail", now, now, "id", "[]"}, number},
+		{"claimSQL", windowed, windowedArgs, "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>>?"},
+		{"claimSQL", windowed, windowedArgs, number},
+		{"claimHeadsSQL", windowedHeads, windowedHeadsArgs, "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>>?"},
 		{"messagesSQL", messagesSQL, []any{"[]"}, number},
 		{"rejectedSQL.Load", rejectedSQL.Load, []any{"id"}, rejectedID},
 		{"rejectedSQL.Remove", rejectedSQL.Remove, []any{"id"}, rejectedID},

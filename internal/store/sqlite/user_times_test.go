@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -70,5 +71,37 @@ func TestSQLiteFullClaimsMarkByTheTimesAsStored(t *testing.T) {
 			Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 1, Lanes: &rule}}})
 		require.NoError(t, err)
 		require.Len(t, claimed.Claims, 1, "%d left", left)
+	}
+}
+
+// TestSQLiteWindowsEndAtTheTimesAsStored proves contract 4.4: such a time does not make a walk over a
+// key's statuses begin again, or leave any out.
+func TestSQLiteWindowsEndAtTheTimesAsStored(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for _, zone := range []int{-3 * 3600, 4 * 3600} {
+		db, s := storetest.Migrated(t, testenv.SQLite(t))
+		batch := store.AcceptBatch{Now: now.Add(-30 * time.Hour)}
+		for i := range store.WindowRows + 10 {
+			batch.Messages = append(batch.Messages, store.NewMessage{
+				Message: models.Message{ID: fmt.Sprint(i)}, Handlers: []store.NewStatus{{HandlerKey: "mail"}}})
+		}
+		_, err := s.Accept(t.Context(), batch)
+		require.NoError(t, err)
+		at := now.Add(-26 * time.Hour).In(time.FixedZone("", zone))
+		require.NoError(t, db.Model(&models.HandlerStatus{}).Where("true").Update("next_attempt_at", at).Error)
+		var found []int
+		var after *store.Place
+		for len(found) < 3 {
+			w, err := s.NextWindow(t.Context(), "mail", after, []string{"others"}, now)
+			require.NoError(t, err)
+			claimed, err := s.Claim(t.Context(), store.ClaimRequest{Now: now, Within: &w,
+				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 2 * store.WindowRows}}})
+			require.NoError(t, err)
+			found = append(found, len(claimed.Claims))
+			if after = w.End; after == nil {
+				break
+			}
+		}
+		require.Equal(t, []int{store.WindowRows, 10}, found)
 	}
 }

@@ -279,6 +279,45 @@ var claimTests = []test{
 			require.Nil(s, got.Claims[0].Message)
 		}
 	}},
+	{"windows lead past messages of other namespaces, which a claim within one leaves", func(s *suite) {
+		batch := messages(store.WindowRows+20, "mail", "lanes")
+		for i := range batch {
+			batch[i].Handlers[1].Lane = &store.Lane{Handler: 1, Key: int64(i)}
+			if i%10 > 0 {
+				batch[i].Namespace = "partners"
+			}
+		}
+		s.accept(batch...)
+		s.claim(noon, 1, "mail") // what is claimed counts, too
+		next := func(key string, after *store.Place, leave ...string) store.Window {
+			w, err := s.store.NextWindow(s.ctx, key, after, leave, noon)
+			require.NoError(s, err)
+			return w
+		}
+		for _, limit := range []store.KeyLimit{{HandlerKey: "mail", Limit: 200},
+			{HandlerKey: "lanes", Limit: 200, Lanes: &store.LaneRule{Handlers: []int64{1}}}} {
+			key := limit.HandlerKey
+			full := next(key, nil, "partners", "others")
+			require.NotNil(s, full.End)
+			rest := next(key, full.End, "partners", "others")
+			require.Nil(s, rest.End)
+			for w, want := range map[*store.Window]int{&full: 100, &rest: 2} {
+				if w == &full && limit.Lanes == nil {
+					want--
+				}
+				claimed, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, Limits: []store.KeyLimit{limit}, Within: w})
+				require.NoError(s, err)
+				require.Len(s, claimed.Claims, want)
+				for _, c := range claimed.Claims {
+					require.Equal(s, "orders", c.Message.Namespace)
+				}
+			}
+			require.Empty(s, next(key, nil, "partners", "orders").StatusIDs)
+			require.Empty(s, next(key, nil, "partners").StatusIDs, "claimed")
+			require.Len(s, next(key, rest.After, "others").StatusIDs, 18)
+			require.EqualValues(s, 1, s.status("m001", key).Version, "not written")
+		}
+	}},
 	{"NextDue returns the earliest due time to come", func(s *suite) {
 		none := func() {
 			s.Helper()
