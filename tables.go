@@ -33,6 +33,9 @@ func (t *tables) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := t.ib.store.KeepSchema(ctx, t.ib.db.Statement.ConnPool); err != nil {
+		return err
+	}
 	if err := t.ib.warnIsolation(ctx); err != nil {
 		return err
 	}
@@ -118,7 +121,7 @@ func (t *tables) checkOwner(ctx context.Context, tx *gorm.DB, own bool) error {
 			models.ErrOtherInbox, name, t.ib.cfg.name)
 	}
 	if own {
-		return nil
+		return t.ib.store.KeepSchema(ctx, tx.Statement.ConnPool)
 	}
 	if err := t.ready(ctx); err != nil {
 		return err

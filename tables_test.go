@@ -99,6 +99,35 @@ func TestAcceptTxObeysSchemaUnderAnotherSearchPath(t *testing.T) {
 	})
 }
 
+// Contract 4.1: the search path of a transaction, or of a handler, leads to no other inbox's tables.
+func TestSearchPathOfATransactionLeadsToNoOtherInbox(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		theirs := namedInbox(t, "orders", d.DB, inbox.Configure(func(o *inbox.Options) { o.Schema = "theirs" }))
+		away := func(tx *gorm.DB) error { return tx.Exec("SET LOCAL search_path = theirs").Error }
+		acceptAway := func(ib *inbox.Inbox, id string) error {
+			return d.DB.Transaction(func(tx *gorm.DB) error {
+				require.NoError(t, away(tx))
+				_, err := ib.AcceptTx(t.Context(), tx, inboxtest.Message(id))
+				return err
+			})
+		}
+		ours, err := inbox.New("orders", d.DB, inboxtest.Brisk(), inboxtest.Handlers(inboxtest.Tx("h",
+			func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { return away(tx) })))
+		require.NoError(t, err)
+		require.NoError(t, ours.Migrate(t.Context()))
+		require.NoError(t, acceptIn(ours, d.DB, "1"), "before any other use")
+		require.NoError(t, acceptAway(ours, "2"))
+		inboxtest.Start(t, ours)
+		require.NoError(t, acceptAway(ours, "3"))
+		inboxtest.Eventually(t, func() bool { return ours.Counters().Processed == 3 }, "the handler runs")
+		require.Equal(t, 3, inboxtest.CountMessages(t, ours))
+		for _, id := range []string{"1", "2", "3"} {
+			require.NotNil(t, inboxtest.Status(t, ours, id, "h").CompletedAt)
+		}
+		require.Zero(t, inboxtest.CountMessages(t, theirs))
+	})
+}
+
 // The transaction holds the pool's only connection, so a check on another connection would wait forever.
 func TestAcceptTxWithoutStartNeedsNoSecondConnection(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

@@ -18,6 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // within runs the message in a transaction of the caller, which ends as end says, whatever the
@@ -50,6 +51,24 @@ func TestCallersTransactionDecides(t *testing.T) {
 		require.True(t, duplicate)
 		require.Equal(t, []string{"1", "owner", "owner"}, r.effects())
 		r.skipped(r.store, "1")
+	})
+}
+
+// After Check, the search path of a caller's transaction leads to no other markers.
+func TestMarkersAreFoundUnderAnotherSearchPath(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		require.NoError(t, r.store.Check(t.Context()))
+		require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{Schema: "theirs"}, "theirs"))
+		for again := range 2 {
+			require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
+				require.NoError(t, tx.Exec(`SET LOCAL search_path = theirs`).Error)
+				duplicate, err := r.store.Run(gormstore.WithTx(t.Context(), tx), run("1"), func(context.Context) error { return nil })
+				require.Equal(t, again == 1, duplicate)
+				return err
+			}))
+		}
+		require.Equal(t, []string{"1"}, r.markers())
 	})
 }
 

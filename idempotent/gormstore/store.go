@@ -36,6 +36,7 @@ type Store struct {
 	db      *gorm.DB
 	markers interface {
 		store.Markers
+		KeepSchema(ctx context.Context, pool gorm.ConnPool) error
 		SingleWriter() bool
 	}
 	naming models.Naming
@@ -72,11 +73,16 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
 
 // Check returns nil if the tables exist and are as new as this module needs. Errors wrap
 // models.ErrSchemaMissing or models.ErrSchemaOld and say what to run. Call it at start, so that a
-// missing table is found before the first message.
+// missing table is found before the first message. From then on no search path that a transaction sets
+// leads to other tables.
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
-	if err := models.CheckTables(ctx, s.db, s.naming); err != nil {
+	err := models.CheckTables(ctx, s.db, s.naming)
+	if err == nil {
+		err = s.markers.KeepSchema(ctx, s.db.Statement.ConnPool)
+	}
+	if err != nil {
 		return fmt.Errorf("gormstore: %w", err)
 	}
 	return nil

@@ -35,6 +35,10 @@ type Store interface {
 	Markers
 	Publisher
 
+	// KeepSchema makes all statements from now on name the schema in which the search path of pool's
+	// session finds the tables. No later search path, such as one that a handler sets, then leads
+	// them to the tables of another inbox. On SQLite it does nothing.
+	KeepSchema(ctx context.Context, pool gorm.ConnPool) error
 	// SingleWriter reports whether one open transaction that has written keeps all others from
 	// writing, but none from reading, as on SQLite. A silent worker may then be one that waits to
 	// write.

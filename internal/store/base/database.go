@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gorm.io/gorm"
 
@@ -23,10 +24,17 @@ import (
 // Database is what both dialects run their statements on.
 type Database struct {
 	DB        *gorm.DB
-	names     *strings.Replacer
+	naming    models.Naming
+	latest    string
+	names     *atomic.Pointer[names]
 	Isolation *sql.TxOptions // of transactions; nil on SQLite
 	Singles   store.Singles
-	texts     *sync.Map // statement with placeholders, alone or with a bound → without them
+}
+
+// names puts the tables' names into statements.
+type names struct {
+	*strings.Replacer
+	texts sync.Map // statement with placeholders, alone or with a bound → without them
 }
 
 // NewDatabase checks the arguments of a new store. It does not access the database.
@@ -45,33 +53,58 @@ func NewDatabase(db *gorm.DB, naming models.Naming, isolation *sql.TxOptions, op
 		latest = `NULL::timestamptz`
 	}
 	db = db.Session(&gorm.Session{NewDB: true}) // no inherited clauses, no dry run
-	return Database{texts: new(sync.Map), DB: db, Singles: store.NewSingles(db), Isolation: isolation,
-		names: strings.NewReplacer(
-			"{messages}", columns.Quote(naming.Messages()),
-			"{statuses}", columns.Quote(naming.HandlerStatuses()),
-			"{rejected}", columns.Quote(naming.RejectedMessages()),
-			"{gaps}", columns.Quote(naming.Gaps()),
-			"{requests}", columns.Quote(naming.PartitionRequests()),
-			"{partitions}", columns.Quote(naming.Partitions()),
-			"{locks}", columns.Quote(naming.Locks()),
-			"{workers}", columns.Quote(naming.Workers()),
-			"{handlers}", columns.Quote(naming.Handlers()),
-			"{markers}", columns.Quote(naming.Markers()),
-			"{audit}", columns.Quote(naming.Audit()),
-			"{meta}", columns.Quote(naming.Meta()),
-			// Each table has its own channel, whatever schema or search path it is reached by.
-			"{channel}", "('inbox_' || '"+columns.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
-			"{latest}", latest,
-		)}, nil
+	d := Database{DB: db, naming: naming, latest: latest, names: new(atomic.Pointer[names]), Singles: store.NewSingles(db),
+		Isolation: isolation}
+	d.names.Store(d.namesIn(naming.Schema))
+	return d, nil
+}
+
+// namesIn returns the names of the tables in a schema, or as the search path finds them if schema is empty.
+func (d Database) namesIn(schema string) *names {
+	naming := d.naming
+	naming.Schema = schema
+	return &names{Replacer: strings.NewReplacer(
+		"{messages}", columns.Quote(naming.Messages()),
+		"{statuses}", columns.Quote(naming.HandlerStatuses()),
+		"{rejected}", columns.Quote(naming.RejectedMessages()),
+		"{gaps}", columns.Quote(naming.Gaps()),
+		"{requests}", columns.Quote(naming.PartitionRequests()),
+		"{partitions}", columns.Quote(naming.Partitions()),
+		"{locks}", columns.Quote(naming.Locks()),
+		"{workers}", columns.Quote(naming.Workers()),
+		"{handlers}", columns.Quote(naming.Handlers()),
+		"{markers}", columns.Quote(naming.Markers()),
+		"{audit}", columns.Quote(naming.Audit()),
+		"{meta}", columns.Quote(naming.Meta()),
+		// Each table has its own channel, whatever schema or search path it is reached by.
+		"{channel}", "('inbox_' || '"+columns.Quote(naming.HandlerStatuses())+"'::regclass::oid)",
+		"{latest}", d.latest,
+	)}
+}
+
+// KeepSchema makes all statements from now on name the schema in which the search path of pool's session finds the
+// tables. query returns it, or several if they are apart: then the search path goes on finding them, as it does in a
+// schema whose name Naming does not allow.
+func (d Database) KeepSchema(ctx context.Context, pool gorm.ConnPool, query string) error {
+	if d.naming.Schema != "" {
+		return nil
+	}
+	schemas, err := store.Query(ctx, pool, d.namesIn("").Replace(query), store.Value[string])
+	if err != nil || len(schemas) != 1 || (models.Naming{Schema: schemas[0]}).Validate() != nil {
+		return Doing("find the tables' schema", err)
+	}
+	d.names.Store(d.namesIn(schemas[0]))
+	return nil
 }
 
 // Text returns a statement with the tables' names filled in, from a cache after the first call.
 func (d Database) Text(statement string) string {
-	if text, ok := d.texts.Load(statement); ok {
+	names := d.names.Load()
+	if text, ok := names.texts.Load(statement); ok {
 		return text.(string)
 	}
-	text := d.names.Replace(statement)
-	d.texts.Store(statement, text)
+	text := names.Replace(statement)
+	names.texts.Store(statement, text)
 	return text
 }
 
@@ -81,12 +114,12 @@ func (d Database) TextWithin(statement string, most int) string {
 		statement string
 		most      int
 	}
-	key := bounded{statement, most}
-	if text, ok := d.texts.Load(key); ok {
+	key, names := bounded{statement, most}, d.names.Load()
+	if text, ok := names.texts.Load(key); ok {
 		return text.(string)
 	}
-	text := strings.ReplaceAll(d.names.Replace(statement), "{most}", strconv.Itoa(most))
-	d.texts.Store(key, text)
+	text := strings.ReplaceAll(names.Replace(statement), "{most}", strconv.Itoa(most))
+	names.texts.Store(key, text)
 	return text
 }
 

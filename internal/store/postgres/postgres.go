@@ -47,6 +47,17 @@ func (p *Store) bounded(statement string, most int) string {
 	return p.TextWithin(statement, bound)
 }
 
+// schemasSQL reads the catalog's rows of the tables by their OIDs.
+const schemasSQL = `
+SELECT DISTINCT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid IN (to_regclass('{messages}'), to_regclass('{statuses}'), to_regclass('{rejected}'), to_regclass('{gaps}'), to_regclass('{requests}'),
+	to_regclass('{partitions}'), to_regclass('{locks}'), to_regclass('{workers}'), to_regclass('{handlers}'), to_regclass('{markers}'),
+	to_regclass('{audit}'), to_regclass('{meta}'))`
+
+func (p *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
+	return p.Database.KeepSchema(ctx, pool, schemasSQL)
+}
+
 func (p *Store) SingleWriter() bool { return false }
 
 // confirmed locks rows and commits. Rows that a statement without a lock reads may exist on this

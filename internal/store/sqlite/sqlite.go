@@ -30,6 +30,9 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	return &Store{tables}, nil
 }
 
+// KeepSchema does nothing: SQLite has no search path.
+func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
+
 func (s *Store) SingleWriter() bool { return true }
 
 // DefaultIsolation returns nothing: SQLite's transactions are serializable, and there is one
