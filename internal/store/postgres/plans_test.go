@@ -182,7 +182,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 		{"workersSQL", workersSQL, nil, nil, 200}, // and the roles of the server
 		{"markReleasedSQL", markReleasedSQL, []any{worker}, nil, 2},
 		{"earlyJITSQL", earlyJITSQL, nil, nil, 1},
-		{"schemasSQL", schemasSQL, nil, nil, 12},
+		{"schemasSQL", schemasSQL, nil, nil, 100},
 		{"defaultIsolationSQL", defaultIsolationSQL, nil, nil, 1},
 		{"pausedSQL", pausedSQL, nil, nil, 1},
 		{"setPausedSQL", setPausedSQL, []any{"hot", true, now}, nil, 1},
