@@ -15,6 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -132,23 +135,78 @@ func TestRecordThatTheDatabaseDoesNotManageHaltsItsPartitionAlone(t *testing.T) 
 	})
 }
 
-// An outage is not a record's fault: nothing halts for it.
-func TestLargeRecordDoesNotHaltDuringAnOutage(t *testing.T) {
-	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
-		r := receive(t, d, nil)
-		slowly(t, d, "inbox_rejected_messages", `"value"`)
-		inboxtest.Exec(t, d.DB, `ALTER TABLE inbox_partition_requests RENAME TO away`)
-		large := bad(1, errMangled)
-		large.Record.Value = make([]byte, 1<<20)
-		for range 6 {
-			_, err := r.AcceptRecords(t.Context(), "c", []envelope.Received{large})
-			require.ErrorContains(t, err, "too slow")
+// healing ends the partition of a database once so many tries have failed in it. So the last of them fails as well, and
+// what follows it at once succeeds.
+type healing struct {
+	store.Acceptor
+	proxy *pgproxy.Proxy
+	tries int
+}
+
+func (h *healing) tried() {
+	if h.tries--; h.tries == 0 {
+		h.proxy.Heal()
+	}
+}
+
+func (h *healing) Accept(ctx context.Context, batch store.AcceptBatch) ([]store.Accepted, error) {
+	defer h.tried()
+	return h.Acceptor.Accept(ctx, batch)
+}
+
+func (h *healing) CarryOut(ctx context.Context, request models.PartitionRequest, rejected *models.RejectedMessage,
+	gap *models.Gap,
+) (bool, error) {
+	defer h.tried()
+	return h.Acceptor.CarryOut(ctx, request, rejected, gap)
+}
+
+// TestLargeRecordIsStoredWholeAfterAnOutage proves contract 7.4: tries without a database are not the record's fault,
+// not even the one during which the database comes back. SQLite has no connection to lose.
+func TestLargeRecordIsStoredWholeAfterAnOutage(t *testing.T) {
+	const tries, size = 4, 300 << 10
+	good, mangled := at(1, "large"), bad(1, errMangled)
+	good.Messages[0].Content, mangled.Record.Value = make([]byte, size), make([]byte, size)
+	accepting := func(record envelope.Received) func(*receiving, models.PartitionRequest) (envelope.Disposition, error) {
+		return func(r *receiving, _ models.PartitionRequest) (envelope.Disposition, error) {
+			results, err := r.AcceptRecords(context.Background(), "c", []envelope.Received{record})
+			if err != nil {
+				return envelope.Halt, err
+			}
+			return results[0].Disposition, nil
 		}
-		inboxtest.Exec(t, d.DB, `ALTER TABLE away RENAME TO inbox_partition_requests`)
-		inboxtest.Exec(t, d.DB, `DROP TRIGGER slow ON inbox_rejected_messages`)
-		require.Equal(t, "durable bad", dispositions(r.accept(large)))
-		require.Len(t, r.rejected()[0].Value, 1<<20)
-	})
+	}
+	for name, try := range map[string]func(*receiving, models.PartitionRequest) (envelope.Disposition, error){
+		"good": accepting(good),
+		"bad":  accepting(mangled),
+		"skipped": func(r *receiving, request models.PartitionRequest) (envelope.Disposition, error) {
+			return r.CarryOut(context.Background(), request, &mangled, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+				proxy := pgproxy.New(t, d.DSN())
+				proxied := inboxtest.Store(t, testenv.OpenPostgres(t, proxy.DSN()))
+				r := receiveBy(t, d, func(cfg *acceptor.Config) {
+					cfg.StatementTimeout = time.Second
+					cfg.Store = &healing{proxied, proxy, tries}
+				})
+				request := r.requestSkip(mangled.Record)
+				proxy.Partition()
+				for range tries {
+					_, err := try(r, request)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				disposition, err := try(r, request)
+				require.NoError(t, err)
+				require.Equal(t, envelope.Durable, disposition)
+				var stored int
+				require.NoError(t, d.DB.Raw(`SELECT max(size) FROM (SELECT octet_length(content) FROM inbox_messages
+					UNION ALL SELECT octet_length("value") FROM inbox_rejected_messages) AS each(size)`).Scan(&stored).Error)
+				require.Equal(t, size, stored)
+			})
+		})
+	}
 }
 
 // TestSkippedRecordIsKeptWholeUnlessTheDatabaseFailsThreeTimes proves contract 2 and 7.4: a database that was slow for

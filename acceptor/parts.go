@@ -77,7 +77,7 @@ type coordinates struct {
 
 func coordinatesOf(r envelope.Record) coordinates { return coordinates{partitionOf(r), r.Offset} }
 
-// slowError means that a transaction with one large record alone took too long.
+// slowError means that a transaction with one large record alone took too long, in a database that answers otherwise.
 type slowError struct {
 	at    coordinates
 	bytes int
@@ -104,13 +104,10 @@ func tookTooLong(err error) bool {
 }
 
 // unmanageable returns the error of a large record if the database does not manage to store it within StatementTimeout:
-// it has failed slowTries times in a row. It returns nil while nothing else can be done in the database, either.
-func (a *Acceptor) unmanageable(ctx context.Context, channel string, before failure, err error) *slowError {
+// it has failed slowTries times in a row.
+func unmanageable(before failure, err error) *slowError {
 	slow := (*slowError)(nil)
 	if !errors.As(err, &slow) || before.slowAt(slow.at)+1 < slowTries {
-		return nil
-	}
-	if _, err := a.PartitionRequests(ctx, channel); err != nil {
 		return nil
 	}
 	return slow
@@ -118,8 +115,8 @@ func (a *Acceptor) unmanageable(ctx context.Context, channel string, before fail
 
 // givesUp reports whether to go on without a record that the database does not manage to store, so that only the
 // record's partition halts.
-func (in *intake) givesUp(ctx context.Context, before *failure, err error) bool {
-	slow := in.unmanageable(ctx, in.channel, *before, err)
+func (in *intake) givesUp(before *failure, err error) bool {
+	slow := unmanageable(*before, err)
 	if slow == nil || in.unstorable[slow.at] != nil {
 		return false
 	}
@@ -156,7 +153,7 @@ func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row 
 		if err := in.persist(ctx, one); err != nil {
 			if n == 1 {
 				row := apart[0]
-				err = slowIf(ctx, err, coordinates{partition{row.Topic, int(row.Partition)}, row.Offset}, bytes)
+				err = in.slowIf(ctx, in.channel, err, coordinates{partition{row.Topic, int(row.Partition)}, row.Offset}, bytes)
 			}
 			return err
 		}
@@ -174,9 +171,13 @@ func rejectedBytes(rows ...models.RejectedMessage) (bytes int) {
 
 func storedBytes(m store.NewMessage) int { return len(m.Content) + len(m.SerializedProperties) }
 
-// slowIf marks the error of a transaction with one record as the record's, if it is large and took too long.
-func slowIf(ctx context.Context, err error, at coordinates, bytes int) error {
+// slowIf marks the error of a transaction with one record as the record's, if it is large and took too long. While the
+// database does not answer a small query either, the record is not what took too long.
+func (a *Acceptor) slowIf(ctx context.Context, channel string, err error, at coordinates, bytes int) error {
 	if bytes < largeRecord || ctx.Err() != nil || !tookTooLong(err) {
+		return err
+	}
+	if _, away := a.PartitionRequests(ctx, channel); away != nil {
 		return err
 	}
 	return &slowError{at: at, bytes: bytes, err: err}
@@ -192,7 +193,7 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 			in.wakeFor(p)
 			in.reportAccepted(ctx, p, p.rows[:from])
 			if to == from+1 && len(part.batch.Rejected) == 0 {
-				err = slowIf(ctx, err, coordinatesOf(records(from)), storedBytes(p.batch.Messages[from]))
+				err = in.slowIf(ctx, in.channel, err, coordinatesOf(records(from)), storedBytes(p.batch.Messages[from]))
 			}
 			return err
 		}

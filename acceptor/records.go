@@ -37,7 +37,7 @@ func (a *Acceptor) AcceptRecords(
 	if err != nil && store.IsData(err) {
 		results, err = in.bisect(ctx, received, err)
 	}
-	for err != nil && in.givesUp(ctx, &before, err) {
+	for err != nil && in.givesUp(&before, err) {
 		results, err = in.accept(ctx, received)
 	}
 	span.End(err)

@@ -93,9 +93,9 @@ func (a *Acceptor) carryOutSkip(ctx context.Context, request models.PartitionReq
 	before := a.failureAt(at)
 	done, err = a.carryOutOnce(ctx, request, &row, nil)
 	if err != nil {
-		err = slowIf(ctx, err, coordinatesOf(record.Record), rejectedBytes(row))
+		err = a.slowIf(ctx, request.Channel, err, coordinatesOf(record.Record), rejectedBytes(row))
 		a.noteFailure(at, before, before.rows, err)
-		if a.unmanageable(ctx, request.Channel, before, err) == nil {
+		if unmanageable(before, err) == nil {
 			return false, err
 		}
 		row = a.cutRejection(request.Channel, record.Record, record.Err)
