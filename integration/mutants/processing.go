@@ -42,6 +42,16 @@ var processingMutants = []mutant{
 		Test:    test{Package: "./processor", Run: "^TestMessageThatAlwaysLosesItsConnectionIsParkedAndItsNeighboursAreHandled$"},
 	},
 	{
+		Name:    "a message is charged for crashes that another one causes",
+		Why:     "it would be poisoned with the one that crashes the database (contract 5.7)",
+		Package: "internal/attempt",
+		In:      "databaseFault",
+		Old:     "return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))",
+		New:     "return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)",
+		Test: test{Module: "integration", Package: "./endtoend",
+			Run: "^TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce$"},
+	},
+	{
 		Name:    "a full disk is charged to the messages that meet it",
 		Why:     "an outage would poison everything (contract 5.7)",
 		Package: "internal/attempt",

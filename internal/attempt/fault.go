@@ -16,13 +16,13 @@ import (
 // the handler's transaction; nil otherwise. The handler's errors then say nothing about the
 // handler: it may have wrapped the failure, returned another error, or ignored it. There are two
 // exceptions: a call that may still be running, and a handler that poisoned or snoozed its message.
-func databaseFault(watched *handlertx.WatchedTx, errs []error) error {
+func databaseFault(t *handlertx.Tx, watched *handlertx.WatchedTx, errs []error) error {
 	for _, err := range errs {
 		if errors.Is(err, ErrStuck) || len(errs) == 1 && decided(err) {
 			return nil
 		}
 	}
-	return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)
+	return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))
 }
 
 // maxCollisions is how often an attempt is repeated at once after its transaction collided with

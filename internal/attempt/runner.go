@@ -165,7 +165,7 @@ func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	for _, a := range current {
 		a.Cause, a.watched = context.Cause(within), watched
 	}
-	if fault := databaseFault(watched, errs); fault != nil {
+	if fault := databaseFault(t, watched, errs); fault != nil {
 		r.interruptCall(current, errs, fault)
 		return
 	}

@@ -111,7 +111,7 @@ func (r *Runner) runMember(ctx context.Context, t *handlertx.Tx, first bool, a *
 	a.watched = watched
 	err := r.call(ctx, session, session, one, c)[0]
 	a.Cause = context.Cause(ctx)
-	if fault := databaseFault(watched, []error{err}); fault != nil {
+	if fault := databaseFault(t, watched, []error{err}); fault != nil {
 		return fault
 	}
 	if err == nil {

@@ -113,6 +113,15 @@ func RefusedIsolation(dialect string, level sql.IsolationLevel) (allowed string)
 	return "Default, Read Committed, Repeatable Read or Serializable"
 }
 
+// Explain adds to the error of a statement why PostgreSQL has ended the connection, if another server process
+// crashed (SQLSTATE 57P02). The error does not say so itself.
+func (t *Tx) Explain(err error) error {
+	if piped, ok := t.DB.Statement.ConnPool.(*pipedTx); ok {
+		return piped.Explain(err)
+	}
+	return err
+}
+
 // Within runs a step of the inbox's own with its deadline.
 func (t *Tx) Within(step func() error) error {
 	guard := time.AfterFunc(t.timeout, t.cancel)

@@ -100,7 +100,7 @@ func (t *Tx) Commit() error {
 		err = own.err
 		withDriverConn(t.conn, func(any) { own.finish() })
 	}
-	return t.end(err)
+	return t.end(t.lent.explain(err))
 }
 
 // withDriverConn calls work with the driver's connection, unless the connection is closed.
