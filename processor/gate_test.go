@@ -119,7 +119,7 @@ type gatedTx struct {
 }
 
 func (tx *gatedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	tx.accepts = tx.accepts || strings.Contains(query, `INSERT INTO "inbox_messages"`)
+	tx.accepts = tx.accepts || strings.Contains(query, "INSERT INTO") && strings.Contains(query, `"inbox_messages"`)
 	tx.claims = tx.claims || isClaim(query)
 	return tx.Tx.QueryContext(ctx, query, args...)
 }

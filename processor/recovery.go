@@ -32,7 +32,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 		return err
 	}
 	dead := slices.DeleteFunc(slices.Clone(workers), func(w store.WorkerState) bool {
-		return w.Released || s.silent[w.ID] < deadAfter
+		return w.Released || !s.isDead(w.ID)
 	})
 	known := map[string]bool{}
 	for _, w := range workers {
@@ -87,6 +87,9 @@ func (s *sweeper) releaseStuck(ctx context.Context) error {
 
 // deadAfter is the number of sweeps in a row that must find a worker silent.
 const deadAfter = 2
+
+// isDead reports whether enough sweeps in a row have found a worker silent.
+func (s *sweeper) isDead(workerID string) bool { return s.silent[workerID] >= deadAfter }
 
 // noteSilence counts for how many sweeps in a row each worker has been silent.
 func (s *sweeper) noteSilence(self string, workers []store.WorkerState) {
@@ -190,7 +193,7 @@ func (r *release) claims(ctx context.Context, claims []store.OpenClaim) error {
 	}
 	var gone []store.OpenClaim
 	for _, c := range claims {
-		if c.WorkerID != "" && c.WorkerID != r.self && (!r.known[c.WorkerID] || r.silent[c.WorkerID] >= deadAfter) {
+		if c.WorkerID != "" && c.WorkerID != r.self && (!r.known[c.WorkerID] || r.isDead(c.WorkerID)) {
 			gone = append(gone, c)
 		}
 	}

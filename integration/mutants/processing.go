@@ -49,7 +49,7 @@ var processingMutants = []mutant{
 		Old:     "return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))",
 		New:     "return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)",
 		Test: test{Module: "integration", Package: "./endtoend",
-			Run: "^TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce$"},
+			Run: "^TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce$", Timeout: 4 * time.Minute},
 	},
 	{
 		Name:    "a full disk is charged to the messages that meet it",
@@ -290,9 +290,9 @@ var processingMutants = []mutant{
 		Name:    "one sweep declares a worker dead",
 		Why:     "a pause of one heartbeat would run its messages twice (contract 5.9)",
 		Package: "processor",
-		In:      "sweeper.recover",
-		Old:     "s.silent[w.ID] < deadAfter",
-		New:     "s.silent[w.ID] < 1",
+		In:      "sweeper.isDead",
+		Old:     "s.silent[workerID] >= deadAfter",
+		New:     "s.silent[workerID] >= 1",
 		Test:    test{Package: "./processor", Run: "^TestWorkerIsNotDeclaredDeadByOneSweep$", Timeout: 45 * time.Second},
 	},
 	{

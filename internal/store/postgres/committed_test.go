@@ -51,7 +51,7 @@ func TestOnlyACommitWithoutAResponseMayHaveHappened(t *testing.T) {
 		require.True(t, store.MayBeCommitted(err), "%s: %v", fault, err)
 		proxy.Mend()
 
-		proxy.Lose(fault, 1, pgproxy.Containing(`INSERT INTO "inbox_messages"`))
+		proxy.Lose(fault, 1, pgproxy.Containing("INSERT INTO", `"inbox_messages"`))
 		err = accept("insert " + fault.String())
 		require.Error(t, err, fault)
 		require.False(t, store.MayBeCommitted(err), "%s: without a commit statement nothing is committed: %v", fault, err)
