@@ -66,7 +66,7 @@ var processingMutants = []mutant{
 		Why:     "they would never run (contract 5.9)",
 		Package: "processor",
 		In:      "release.claims",
-		Old:     "r.silent[c.WorkerID] >= deadAfter",
+		Old:     "r.isDead(c.WorkerID)",
 		New:     "r.silent[c.WorkerID] >= 1<<30",
 		Test:    test{Package: "./processor", Run: "^TestClaimsOfAVanishedWorkerAreRecovered$", Timeout: 45 * time.Second},
 	},
