@@ -64,9 +64,9 @@ func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
 	})
 }
 
-// TestClaimsAreRecoveredWhateverAWorkersRowLists gives the vanished worker the list of a program that
-// did not store namespaces, or a text that this program cannot read.
-func TestClaimsAreRecoveredWhateverAWorkersRowLists(t *testing.T) {
+// TestUnreadableHandlerKeysDoNotStopRecovery gives the vanished worker's row an array of keys, as of a
+// program that stores no namespaces, or a text that this program cannot read.
+func TestUnreadableHandlerKeysDoNotStopRecovery(t *testing.T) {
 	for _, listed := range []string{`["h"]`, `{"h": {"namespace": "c"}}`, ``} {
 		t.Run(listed, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

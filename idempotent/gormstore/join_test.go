@@ -63,7 +63,8 @@ func TestMarkersAreFoundUnderAnotherSearchPath(t *testing.T) {
 		for again := range 2 {
 			require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
 				require.NoError(t, tx.Exec(`SET LOCAL search_path = theirs`).Error)
-				duplicate, err := r.store.Run(gormstore.WithTx(t.Context(), tx), run("1"), func(context.Context) error { return nil })
+				ctx := gormstore.WithTx(t.Context(), tx)
+				duplicate, err := r.store.Run(ctx, run("1"), func(context.Context) error { return nil })
 				require.Equal(t, again == 1, duplicate)
 				return err
 			}))

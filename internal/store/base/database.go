@@ -82,9 +82,9 @@ func (d Database) namesIn(schema string) *names {
 	)}
 }
 
-// KeepSchema makes all statements from now on name the schema in which the search path of pool's session finds the
-// tables. query returns it, or several if they are apart: then the search path goes on finding them, as it does in a
-// schema whose name Naming does not allow.
+// KeepSchema makes all later statements name the schema that query returns: where the search path of pool's session
+// finds the tables. If query returns several schemas, or one whose name Naming does not allow, statements go on without
+// a schema.
 func (d Database) KeepSchema(ctx context.Context, pool gorm.ConnPool, query string) error {
 	if d.naming.Schema != "" {
 		return nil
@@ -99,12 +99,12 @@ func (d Database) KeepSchema(ctx context.Context, pool gorm.ConnPool, query stri
 
 // Text returns a statement with the tables' names filled in, from a cache after the first call.
 func (d Database) Text(statement string) string {
-	names := d.names.Load()
-	if text, ok := names.texts.Load(statement); ok {
+	n := d.names.Load()
+	if text, ok := n.texts.Load(statement); ok {
 		return text.(string)
 	}
-	text := names.Replace(statement)
-	names.texts.Store(statement, text)
+	text := n.Replace(statement)
+	n.texts.Store(statement, text)
 	return text
 }
 
@@ -114,12 +114,12 @@ func (d Database) TextWithin(statement string, most int) string {
 		statement string
 		most      int
 	}
-	key, names := bounded{statement, most}, d.names.Load()
-	if text, ok := names.texts.Load(key); ok {
+	key, n := bounded{statement, most}, d.names.Load()
+	if text, ok := n.texts.Load(key); ok {
 		return text.(string)
 	}
-	text := strings.ReplaceAll(names.Replace(statement), "{most}", strconv.Itoa(most))
-	names.texts.Store(key, text)
+	text := strings.ReplaceAll(n.Replace(statement), "{most}", strconv.Itoa(most))
+	n.texts.Store(key, text)
 	return text
 }
 

@@ -29,16 +29,16 @@ func HealthJSON(w store.Worker) string { return cmp.Or(w.Health, "[]") }
 // ConsumersJSON returns the state of a worker's consumers. It is never empty.
 func ConsumersJSON(w store.Worker) string { return cmp.Or(w.Consumers, "[]") }
 
-// ParseHandlerKeys decodes what HandlerKeysJSON has encoded. The keys are sorted. A list of keys says nothing of
-// their namespaces, and any other text lists no keys. It is no error, because one worker's row must stop neither the
-// recovery of all others' claims nor the samples.
+// ParseHandlerKeys decodes what HandlerKeysJSON has encoded. The keys are sorted. A JSON array has keys without
+// namespaces. Any other text has no keys and is no error: one worker's row must stop neither the recovery of the
+// others' claims nor the samples.
 func ParseHandlerKeys(text string, w *store.WorkerState) {
 	var namespaces map[string]string
 	var keys []string
 	if json.Unmarshal([]byte(text), &namespaces) == nil {
 		keys = slices.Collect(maps.Keys(namespaces))
 	} else {
-		namespaces = nil // it has what was decoded before the error, as keys do
+		namespaces = nil // an error leaves what was decoded before it
 		if json.Unmarshal([]byte(text), &keys) != nil {
 			keys = nil
 		}
