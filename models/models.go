@@ -68,6 +68,9 @@ type Message struct {
 // HoldsLane is true while the row is claimed in its lane. A unique index allows one such row per
 // lane.
 //
+// MessageBytes is the size of the message's content and properties. Claims add these sizes up, and so end
+// before they hold too much (contract 5.2); 0 counts for nothing.
+//
 // PoisonedAt is when it was last poisoned, nil after a retry. Attempts is a JSON array of the latest
 // attempts that failed and the latest retries by operators, nil if there are none (contract 5.5).
 // Only these write both columns: claims and completions touch neither.
@@ -80,6 +83,7 @@ type HandlerStatus struct {
 	AbandonedCount      int        `gorm:"column:abandoned_count;type:integer;not null;default:0"`
 	InterruptedCount    int        `gorm:"column:interrupted_count;type:integer;not null;default:0"`
 	RequeuedCount       int        `gorm:"column:requeued_count;type:integer;not null;default:0"`
+	MessageBytes        int        `gorm:"column:message_bytes;type:integer;not null;default:0"`
 	MessageID           string     `gorm:"column:message_id;type:varchar(200);not null"`
 	HandlerKey          string     `gorm:"column:handler_key;primaryKey;type:varchar(200);not null;index:inbox_handler_statuses_due,priority:1,where:completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting;index:inbox_handler_statuses_poisoned,priority:1,where:is_poisoned AND completed_at IS NULL;index:inbox_handler_statuses_unpublished,priority:1,where:is_poisoned AND completed_at IS NULL AND published_at IS NULL;index:inbox_handler_statuses_failures,priority:1,where:completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count + interrupted_count > 0);index:inbox_handler_statuses_waiting,priority:1,where:is_waiting"`
 	IsPoisoned          bool       `gorm:"column:is_poisoned;not null;default:false;index:inbox_handler_statuses_lane,priority:3"`

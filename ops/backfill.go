@@ -217,8 +217,9 @@ const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as ac
 // message was accepted, since numbers do not follow the order of one accept. A message without any row
 // is about to be cleaned up.
 const addStatuses = `
-INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, created_at, lane_handler, lane_key)
-SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key
+INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
+SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number),
+	(SELECT max(s.message_bytes) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key
 FROM (
 	SELECT CAST({0} AS bigint) AS number, {1} AS message_id, {2 as ID} AS id, CAST({3} AS bigint) AS lane_handler, CAST({4} AS bigint) AS lane_key
 	FROM {list}

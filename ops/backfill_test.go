@@ -129,6 +129,8 @@ func TestBackfillAddsWhatAHandlerLacks(t *testing.T) {
 		require.Equal(t, []int64{2, 3}, reported)
 		added := inboxtest.Status(t, now.Inbox, "a", "bill")
 		require.Equal(t, v.clock.Now().UTC(), added.CreatedAt.UTC(), "due now")
+		require.Positive(t, added.MessageBytes)
+		require.Equal(t, inboxtest.Status(t, now.Inbox, "a", "mail").MessageBytes, added.MessageBytes)
 		inboxtest.Process(t, now.Inbox)
 		require.Equal(t, []string{"bill/a", "bill/b", "bill/c", "bill/d", "bill/e", "mail/e"}, sorted(v.handled()))
 		require.Zero(t, now.backfill("bill", ops.Bulk{}).Done, "nothing lacks")

@@ -36,8 +36,10 @@ type StatusRow struct {
 	HandlerKey string
 	Lane       *store.Lane
 	Claim      bool
-	message    int // index in the batch
-	position   int // orders the rows of one batch as they were accepted
+	// MessageBytes is the size of the message's content and properties.
+	MessageBytes int
+	message      int // index in the batch
+	position     int // orders the rows of one batch as they were accepted
 }
 
 // Identity is what identifies a message (contract 4.4).
@@ -238,7 +240,9 @@ func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]Stat
 				return nil, nil, fmt.Errorf("make a status ID: %w", err)
 			}
 			all = append(all, StatusRow{ID: id.String(), MessageID: messages[i].ID, Namespace: messages[i].Namespace,
-				HandlerKey: handler.HandlerKey, Lane: handler.Lane, Claim: handler.Claim, message: i, position: len(all)})
+				HandlerKey: handler.HandlerKey, Lane: handler.Lane, Claim: handler.Claim,
+				MessageBytes: len(messages[i].Content) + len(messages[i].SerializedProperties),
+				message:      i, position: len(all)})
 		}
 		statuses[i] = all[first:len(all):len(all)]
 	}

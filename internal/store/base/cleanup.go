@@ -143,7 +143,7 @@ func ScanMessage(rows *sql.Rows, m *models.Message) error {
 func ScanStatus(rows *sql.Rows, s *models.HandlerStatus) error {
 	var created, started, next, published, completed, poisoned store.Stamp
 	err := rows.Scan(&s.ID, &s.MessageNumber, &s.MessageID, &s.HandlerKey, &s.Sequence, &s.ErrorCount, &s.AbandonedCount,
-		&s.InterruptedCount, &s.RequeuedCount, &s.LastError, &s.Fingerprint, &created,
+		&s.InterruptedCount, &s.RequeuedCount, &s.MessageBytes, &s.LastError, &s.Fingerprint, &created,
 		&started, &s.WorkerID, &next, &s.IsPoisoned, &published, &completed, &s.Outcome, &s.Version,
 		&s.LaneHandler, &s.LaneKey, &s.IsWaiting, &s.HoldsLane, &poisoned, &s.Attempts)
 	s.CreatedAt, s.ProcessingStartedAt = created.Time, started.Pointer()

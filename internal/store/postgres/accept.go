@@ -67,10 +67,10 @@ WITH moment AS MATERIALIZED (
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $14::integer[], $15::integer[], $5::text[], $6::text[], $7::bytea[], $16::text[])
 		AS m(id, transport_name, type, source, place, length, content_type, properties, ordering_key, namespace)
 	ON CONFLICT (id, namespace) DO NOTHING
-	RETURNING id, namespace, number
+	RETURNING id, namespace, number, octet_length(content) + octet_length(serialized_properties) AS bytes
 ), added AS (
-	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key` + columns + `)
-	SELECT s.id, fresh.number, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT created_at FROM moment), s.lane_handler, s.lane_key` + values + `
+	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key` + columns + `)
+	SELECT s.id, fresh.number, fresh.bytes, s.message_id, COALESCE(s.handler_key, ($11::text[])[1]), (SELECT created_at FROM moment), s.lane_handler, s.lane_key` + values + `
 	FROM unnest($9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::bigint[], $17::text[])
 		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, namespace, position)
 	JOIN fresh ON fresh.id = s.message_id AND fresh.namespace = COALESCE(s.namespace, ($17::text[])[1])
@@ -108,10 +108,10 @@ CROSS JOIN LATERAL (
 // acceptStatusesSQL inserts the statuses that are missing. It finds conflicts by handler_statuses_pkey.
 var acceptStatusesSQL = `
 WITH added AS (
-	INSERT INTO {statuses} (id, message_number, message_id, handler_key, created_at, lane_handler, lane_key)
-	SELECT s.id, s.message_number, s.message_id, s.handler_key, LEAST($4::timestamptz, {latest}), s.lane_handler, s.lane_key
-	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[])
-		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, position)
+	INSERT INTO {statuses} (id, message_number, message_bytes, message_id, handler_key, created_at, lane_handler, lane_key)
+	SELECT s.id, s.message_number, s.message_bytes, s.message_id, s.handler_key, LEAST($4::timestamptz, {latest}), s.lane_handler, s.lane_key
+	FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[])
+		WITH ORDINALITY AS s(id, message_id, handler_key, lane_handler, lane_key, message_number, message_bytes, position)
 	ORDER BY s.position
 	ON CONFLICT (message_number, handler_key) DO NOTHING
 	RETURNING id
@@ -230,12 +230,12 @@ func (p *Store) InsertStatuses(
 	ctx context.Context, pool gorm.ConnPool, statuses []base.StatusRow, _ string, now time.Time,
 ) (added []string, claimedAt time.Time, err error) {
 	ids, messageIDs, keys, laneHandlers, laneKeys := arraysOf(statuses)
-	numbers := make([]int64, len(statuses))
+	numbers, bytes := make([]int64, len(statuses)), make([]int32, len(statuses))
 	for i, row := range statuses {
-		numbers[i] = row.Number
+		numbers[i], bytes[i] = row.Number, int32(row.MessageBytes)
 	}
 	added, err = store.Query(ctx, pool, p.Text(acceptStatusesSQL), store.Value[string], ids, messageIDs, keys, now.UTC(),
-		laneHandlers, laneKeys, numbers)
+		laneHandlers, laneKeys, numbers, bytes)
 	return added, time.Time{}, err
 }
 

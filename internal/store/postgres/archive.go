@@ -22,7 +22,7 @@ FROM {messages} WHERE number = ANY ($1::bigint[])`
 
 // expiredStatusesSQL uses handler_statuses_pkey. For LATERAL and OFFSET, see acceptKeysSQL.
 const expiredStatusesSQL = `
-SELECT id::text, message_number, message_id, handler_key, sequence, error_count, abandoned_count, interrupted_count, requeued_count, last_error,
+SELECT id::text, message_number, message_id, handler_key, sequence, error_count, abandoned_count, interrupted_count, requeued_count, message_bytes, last_error,
 	fingerprint, created_at, processing_started_at, worker_id::text, next_attempt_at, is_poisoned, published_at, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane, poisoned_at, attempts
 FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFFSET 0) s`

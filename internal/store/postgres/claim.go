@@ -39,17 +39,16 @@ WITH due AS MATERIALIZED (
 	WHERE ` + fewKeysSQL + ` AND $4::text IS NULL
 )` + claimDueSQL
 
-// withinBytesSQL ends the claim of one key at its bytes. It reads each message by the unique index on
-// numbers, as the claim does afterwards, and only its row: octet_length takes the size of a long value
-// from the pointer to it. The rows that it leaves stay locked until the statement ends. The windows
-// have no ORDER BY, because the rows come in their order, and a sort would cost more than they do.
+// withinBytesSQL ends the claim of one key at its bytes. The rows that it leaves stay locked until the
+// statement ends. The window has no ORDER BY, because the rows come in their order, and a sort would
+// cost more than it does.
 const withinBytesSQL = `
 	SELECT b.place FROM (
-		SELECT d.place, row_number() OVER () AS position,
-			sum(` + messageBytesSQL + `) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+		SELECT d.place, row_number() OVER w AS position, sum(d.message_bytes) OVER w - d.message_bytes AS before
 		FROM (` + dueOfKeySQL + `) d
+		WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 	) b
-	WHERE b.position <= k.at_least OR COALESCE(b.before, 0) < k.bytes`
+	WHERE b.position <= k.at_least OR b.before < k.bytes`
 
 // fewKeysSQL is always true. The planner takes it for rarely true, and so expects one key where it would expect
 // ten. It multiplies what a key costs by their number, and PostgreSQL compiles (jit) what seems to cost a lot,
@@ -58,8 +57,6 @@ const fewKeysSQL = `CASE WHEN k.handler_key IS NULL THEN 1 ELSE 0 END = 0`
 
 // fewNamesSQL is fewKeysSQL for a handler's names.
 const fewNamesSQL = `CASE WHEN n.lane_handler IS NULL THEN 1 ELSE 0 END = 0`
-
-const messageBytesSQL = `(SELECT octet_length(m.content) + octet_length(m.serialized_properties) FROM {messages} m WHERE m.number = d.message_number)`
 
 // dueOfKeySQL finds and locks the due rows of one key. A new status is due whatever the time, while
 // a retry is due by the claimer's clock, which follows the database's unless it is a test's. To make
@@ -76,8 +73,8 @@ const messageBytesSQL = `(SELECT octet_length(m.content) + octet_length(m.serial
 //
 // For the two limits, see bounded. Rows are locked one by one, until the outer limit has its rows.
 const dueOfKeySQL = `
-		SELECT place, message_number FROM (
-			SELECT ctid AS place, message_number FROM {statuses}
+		SELECT place, message_bytes FROM (
+			SELECT ctid AS place, message_bytes FROM {statuses}
 			WHERE ` + isDueSQL + `
 				AND (COALESCE(next_attempt_at, created_at), id) >
 					(COALESCE(k.after_due, '-infinity'), COALESCE(k.after_id::uuid, '00000000-0000-0000-0000-000000000000'))

@@ -50,9 +50,9 @@ WITH worker AS MATERIALIZED (
 		(SELECT $15::bigint[])) AS k(handler_key, quota, names, skips, at_least, bytes)
 	WHERE ` + fewKeysSQL + ` AND ($4::text IS NULL OR EXISTS (SELECT FROM worker))
 ), heads AS MATERIALIZED (
-	SELECT k.handler_key, h.place, h.position, h.message_number FROM keys k
+	SELECT k.handler_key, h.place, h.position, h.message_bytes FROM keys k
 	CROSS JOIN LATERAL (
-		SELECT l.place, w.position, w.message_number FROM (VALUES (0, 2 * k.quota), (2 * k.quota, k.reach)) AS part(known, reach)
+		SELECT l.place, w.position, w.message_bytes FROM (VALUES (0, 2 * k.quota), (2 * k.quota, k.reach)) AS part(known, reach)
 		CROSS JOIN LATERAL (` + windowSQL + `) w
 		CROSS JOIN LATERAL (` + lockSeenSQL + `) l
 		WHERE w.position > part.known AND ` + headSQL + `
@@ -62,11 +62,11 @@ WITH worker AS MATERIALIZED (
 	SELECT s.place FROM keys k
 	CROSS JOIN LATERAL (
 		SELECT b.place FROM (
-			SELECT d.place, row_number() OVER () AS position,
-				sum(` + messageBytesSQL + `) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-			FROM (SELECT place, message_number FROM heads WHERE handler_key = k.handler_key ORDER BY position) d
+			SELECT d.place, row_number() OVER w AS position, sum(d.message_bytes) OVER w - d.message_bytes AS before
+			FROM (SELECT place, message_bytes FROM heads WHERE handler_key = k.handler_key ORDER BY position) d
+			WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 		) b
-		WHERE b.position <= k.at_least OR COALESCE(b.before, 0) < k.bytes
+		WHERE b.position <= k.at_least OR b.before < k.bytes
 	) s
 ), reached AS MATERIALIZED (
 	SELECT k.handler_key, k.quota, k.names, k.skips, k.poisoned,
@@ -107,7 +107,7 @@ const windowSQL = `
 			) AS leads
 			FROM (
 				SELECT * FROM (
-					SELECT ctid AS place, version, id, sequence, lane_handler, lane_key, message_number,
+					SELECT ctid AS place, version, id, sequence, lane_handler, lane_key, message_bytes,
 						row_number() OVER (ORDER BY COALESCE(next_attempt_at, created_at), id) AS position
 					FROM {statuses}
 					WHERE ` + isDueSQL + `

@@ -99,7 +99,7 @@ func plansOf(t *testing.T, x explainer, rows int) []planned {
 			newIDs, keys, numbersOf, numbersOf, counts, counts, texts, texts, worker, claimed, contents[0]}, nil, 600},
 		{"acceptLockSQL", acceptLockSQL, []any{messageIDs, hashes, texts}, []string{messageID}, 300},
 		{"acceptKeysSQL", acceptKeysSQL, []any{messages, []string{"hot", "new"}}, []string{byMessage}, 300},
-		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, messages},
+		{"acceptStatusesSQL", acceptStatusesSQL, []any{newIDs, messageIDs, keys, now, numbersOf, numbersOf, messages, counts},
 			nil, 300},
 		{"acceptDeleteSQL", acceptDeleteSQL, []any{ids}, []string{statusID}, 300},
 		{"acceptRejectedSQL", acceptRejectedSQL, []any{newIDs, texts, texts, counts, messages, stamps, contents, contents,

@@ -67,9 +67,9 @@ ON CONFLICT ("key") DO NOTHING`
 
 // acceptStatusesSQL finds conflicts by the primary key.
 const acceptStatusesSQL = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]')
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), json_extract(r.value, '$[6]')
 FROM json_each(?1) r WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, false`
@@ -77,11 +77,11 @@ RETURNING id, false`
 // acceptClaimedSQL is acceptStatusesSQL with statuses that are claimed as they are inserted, for
 // local dispatch. It finds the worker by its primary key.
 const acceptClaimedSQL = `
-INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, processing_started_at, worker_id)
+INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
-	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
+	json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'), json_extract(r.value, '$[6]'), CASE WHEN w.id IS NOT NULL THEN ?3 END, w.id
 FROM json_each(?1) r
-LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[6]')
+LEFT JOIN {workers} w ON w.id = ?4 AND w.released_at IS NULL AND w.stopped_at IS NULL AND json_extract(r.value, '$[7]')
 WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, worker_id IS NOT NULL`
@@ -192,9 +192,9 @@ func (s *Store) InsertStatuses(
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	rows := make([][7]any, len(statuses))
+	rows := make([][8]any, len(statuses))
 	for i, row := range statuses {
-		rows[i] = [7]any{row.ID, row.MessageID, row.HandlerKey, nil, nil, row.Number, row.Claim}
+		rows[i] = [8]any{row.ID, row.MessageID, row.HandlerKey, nil, nil, row.Number, row.MessageBytes, row.Claim}
 		if row.Lane != nil {
 			rows[i][3], rows[i][4] = row.Lane.Handler, row.Lane.Key
 		}

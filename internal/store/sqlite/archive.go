@@ -21,7 +21,7 @@ FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
 // expiredStatusesSQL uses the statuses' primary key.
 const expiredStatusesSQL = `
-SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, interrupted_count, requeued_count, last_error, fingerprint, created_at,
+SELECT id, message_number, message_id, handler_key, sequence, error_count, abandoned_count, interrupted_count, requeued_count, message_bytes, last_error, fingerprint, created_at,
 	processing_started_at, worker_id, next_attempt_at, is_poisoned, published_at, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane, poisoned_at, attempts
 FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
 

@@ -14,13 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// claimSQL uses the due index, from the key's oldest due row on, finds the worker by its primary key,
-// and reads the messages' lengths by the unique index on their numbers. Each key takes one statement:
-// statements run in this process and cost microseconds.
+// claimSQL uses the due index, from the key's oldest due row on, and finds the worker by its primary key.
+// Each key takes one statement: statements run in this process and cost microseconds.
 const claimSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1
 WHERE rowid IN (
-	` + boundedSQL + `SELECT rowid AS place, message_number FROM {statuses}
+	` + boundedSQL + `SELECT rowid AS place, message_bytes FROM {statuses}
 		WHERE ` + isDueSQL + `
 			AND (?2 IS NULL OR EXISTS (SELECT 1 FROM {workers} WHERE id = ?2 AND released_at IS NULL))
 		ORDER BY COALESCE(next_attempt_at, created_at), id
@@ -30,15 +29,14 @@ WHERE rowid IN (
 RETURNING ` + claimColumnsSQL
 
 // boundedSQL and boundSQL stand around what finds a key's rows, and end the claim at ?9 bytes, after ?8
-// rows. length reads a content's length without reading the content.
+// rows.
 const (
 	boundedSQL = `SELECT b.place FROM (
-		SELECT d.place, row_number() OVER () AS position, sum((
-			SELECT length(m.content) + length(m.serialized_properties) FROM {messages} m WHERE m.number = d.message_number
-		)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+		SELECT d.place, row_number() OVER w AS position, sum(d.message_bytes) OVER w - d.message_bytes AS before
 		FROM (`
 	boundSQL = `) d
-	) b WHERE b.position <= ?8 OR COALESCE(b.before, 0) < ?9`
+		WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+	) b WHERE b.position <= ?8 OR b.before < ?9`
 )
 
 const isDueSQL = isPendingSQL + ` AND COALESCE(next_attempt_at, created_at) <= ?1`

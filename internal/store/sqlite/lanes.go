@@ -19,8 +19,8 @@ import (
 const claimHeadsSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = lane_key IS NOT NULL
 WHERE rowid IN (
-	` + boundedSQL + `SELECT w.place, w.message_number FROM (
-			SELECT rowid AS place, id, sequence, lane_handler, lane_key, message_number FROM {statuses}
+	` + boundedSQL + `SELECT w.place, w.message_bytes FROM (
+			SELECT rowid AS place, id, sequence, lane_handler, lane_key, message_bytes FROM {statuses}
 			WHERE ` + isDueSQL + `
 			ORDER BY COALESCE(next_attempt_at, created_at), id
 			LIMIT ?5

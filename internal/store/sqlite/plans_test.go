@@ -45,7 +45,6 @@ func TestSQLitePlans(t *testing.T) {
 		expected        string
 	}{
 		{"claimSQL", claimSQL, []any{now, "w", "mail", 10, nil, nil, nil, 1, 32 << 20}, due},
-		{"claimSQL", claimSQL, []any{now, "w", "mail", 10, nil, nil, nil, 1, 32 << 20}, number},
 		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false, 1, 32 << 20}, due},
 		{"claimHeadsSQL", claimHeadsSQL, []any{now, "w", "mail", 10, 1020, "[1, 2]", false, 1, 32 << 20}, lane +
 			" AND is_poisoned=? AND (sequence,id)<(?,?))"},
@@ -70,7 +69,6 @@ func TestSQLitePlans(t *testing.T) {
 			"USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>>?"},
 		{"windowRowsSQL", windowRowsSQL, []any{"mail", now, now, "id", "[]"}, number},
 		{"claimSQL", windowed, windowedArgs, "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>>?"},
-		{"claimSQL", windowed, windowedArgs, number},
 		{"claimHeadsSQL", windowedHeads, windowedHeadsArgs, "USING INDEX inbox_handler_statuses_due (handler_key=? AND <expr>>?"},
 		{"messagesSQL", messagesSQL, []any{"[]"}, number},
 		{"rejectedSQL.Load", rejectedSQL.Load, []any{"id"}, rejectedID},

@@ -236,6 +236,26 @@ var acceptTests = []test{
 		require.Equal(s, []string{"k1/old", "k2/old", "n1/old", "n1/new", "k2/new", "n2/new", "k1/new", "n3/old"},
 			pairs(s.statuses()))
 	}},
+	{"each status has the size of its message, however it is inserted", func(s *suite) {
+		sized := message("sized", "old")
+		sized.Content, sized.SerializedProperties = bytes.Repeat([]byte("é"), 5<<10), `{"ü":"1"}`
+		s.accept(sized)
+		again := sized
+		again.Handlers = []store.NewStatus{{HandlerKey: "old"}, {HandlerKey: "new"}}
+		s.accept(again)
+		empty := dispatched(message("empty", "mail"))
+		empty.Content = nil
+		held := sized
+		held.ID, held.Handlers = "held", []store.NewStatus{{HandlerKey: "mail", Claim: true}}
+		s.acceptFor(s.worker("mail"), empty, held)
+		sizes := map[string]int{}
+		for _, row := range s.statuses() {
+			sizes[row.MessageID+"/"+row.HandlerKey] = row.MessageBytes
+		}
+		size := 10<<10 + len(sized.SerializedProperties)
+		require.Equal(s, map[string]int{"sized/old": size, "sized/new": size, "held/mail": size,
+			"empty/mail": len(empty.SerializedProperties)}, sizes)
+	}},
 	{"rejected records are stored once per coordinates, whatever they contain", func(s *suite) {
 		bad := rejection(1)
 		bad.Reason = strings.Repeat("é", 3000) + "\x00"

@@ -74,7 +74,8 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 				continue
 			}
 			result.StatusesAdded++
-			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1}
+			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1,
+				MessageBytes: len(each.Content) + len(each.SerializedProperties)}
 			if h.Lane != nil {
 				row.LaneHandler, row.LaneKey = &h.Lane.Handler, &h.Lane.Key
 			}

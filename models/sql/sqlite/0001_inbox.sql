@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS "${prefix}handler_statuses" (
     "abandoned_count" integer NOT NULL DEFAULT 0,
     "interrupted_count" integer NOT NULL DEFAULT 0,
     "requeued_count" integer NOT NULL DEFAULT 0,
+    "message_bytes" integer NOT NULL DEFAULT 0,
     "message_id" varchar(200) NOT NULL,
     "handler_key" varchar(200) NOT NULL,
     "is_poisoned" numeric NOT NULL DEFAULT false,
