@@ -137,6 +137,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
+	handlertx.Reserve(db)
 	ib.runners = ib.newRunners()
 	ib.sampler = &sampler{ib: ib}
 	if _, err := ib.newConsumers(); err != nil {

@@ -3,6 +3,7 @@ package gormstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -379,6 +380,26 @@ func TestBodyMustNotEndItsTransaction(t *testing.T) {
 			})
 			require.ErrorIs(t, err, gorm.ErrInvalidTransaction)
 			r.have()
+		}
+	})
+}
+
+// Contract 3.7: only an inbox needs connections for anything but handlers' transactions.
+func TestReceiverWithoutAnInboxUsesAllConnections(t *testing.T) {
+	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
+		r := newRig(t, d)
+		const size = 6
+		db := d.Another(t)
+		pool, err := db.DB()
+		require.NoError(t, err)
+		pool.SetMaxOpenConns(size)
+		s := open(t, db)
+		var all []underway
+		for i := range size {
+			all = append(all, r.begin(s, fmt.Sprint(i)))
+		}
+		for _, each := range all {
+			require.Equal(t, outcome{}, each.end(t, nil))
 		}
 	})
 }

@@ -27,9 +27,10 @@ var ErrInterrupted = errors.New("interrupted while waiting for a connection")
 type quota struct {
 	limit func() int // reads the pool's present size
 
-	mu      sync.Mutex
-	taken   int
-	waiting list.List // of channels, closed when the connection is granted
+	mu       sync.Mutex
+	reserved bool // an inbox uses the pool
+	taken    int
+	waiting  list.List // of channels, closed when the connection is granted
 }
 
 // quotas are those of the pools in use, by weak.Pointer[sql.DB].
@@ -57,6 +58,19 @@ func quotaOf(db *gorm.DB) *quota {
 	return q.(*quota)
 }
 
+// Reserve has handlers' transactions leave connections of a pool to the inbox that uses it, from now on. A
+// pool that no inbox uses has nothing else to run.
+func Reserve(db *gorm.DB) {
+	if q := quotaOf(db); q != nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.reserved = true
+	}
+}
+
+// hasFree reports whether one more transaction may begin. The caller holds the lock.
+func (q *quota) hasFree() bool { return !q.reserved || q.taken < q.limit() }
+
 // shareOf returns how many connections of a pool handlers' transactions may hold.
 func shareOf(pool *sql.DB) int {
 	size := pool.Stats().MaxOpenConnections
@@ -72,7 +86,7 @@ func (q *quota) take(ctx context.Context) (release func(), err error) {
 		return func() {}, nil
 	}
 	q.mu.Lock()
-	if q.waiting.Len() == 0 && q.taken < q.limit() {
+	if q.waiting.Len() == 0 && q.hasFree() {
 		q.taken++
 		q.mu.Unlock()
 		return q.release, nil
@@ -107,7 +121,7 @@ func (q *quota) release() {
 
 // grant gives what is free to those who wait longest.
 func (q *quota) grant() {
-	for q.waiting.Len() > 0 && q.taken < q.limit() {
+	for q.waiting.Len() > 0 && q.hasFree() {
 		q.taken++
 		close(q.waiting.Remove(q.waiting.Front()).(chan struct{}))
 	}
