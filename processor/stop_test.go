@@ -92,7 +92,8 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 			require.Nil(t, s.CompletedAt, key)
 		}
 		require.NotNil(t, inboxtest.Status(t, ib, "1", "in spite").CompletedAt)
-		require.EqualValues(t, 2, ib.Counters().Released)
+		// A claim under way may take what was just released, and is released, too.
+		require.GreaterOrEqual(t, ib.Counters().Released, int64(2))
 		require.NotNil(t, workers(t, d)[0].StoppedAt)
 	})
 }
