@@ -137,7 +137,6 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err != nil {
 		return fail(err)
 	}
-	handlertx.Reserve(db)
 	ib.runners = ib.newRunners()
 	ib.sampler = &sampler{ib: ib}
 	if _, err := ib.newConsumers(); err != nil {
@@ -146,6 +145,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if _, err := ib.Ops(); err != nil {
 		return nil, err
 	}
+	handlertx.Reserve(db)
 	return ib, nil
 }
 

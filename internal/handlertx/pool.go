@@ -25,7 +25,7 @@ var ErrInterrupted = errors.New("interrupted while waiting for a connection")
 // quota hands out the connections of one pool to handlers' transactions, in the order in which they
 // ask. All inboxes and delivery modes that use the pool share it.
 type quota struct {
-	limit func() int // reads the pool's present size
+	limit func(reserved bool) int // reads the pool's present size
 
 	mu       sync.Mutex
 	reserved bool // an inbox uses the pool
@@ -46,9 +46,9 @@ func quotaOf(db *gorm.DB) *quota {
 	if q, known := quotas.Load(key); known {
 		return q.(*quota)
 	}
-	q, known := quotas.LoadOrStore(key, &quota{limit: func() int {
+	q, known := quotas.LoadOrStore(key, &quota{limit: func(reserved bool) int {
 		if pool := key.Value(); pool != nil {
-			return shareOf(pool)
+			return shareOf(pool, reserved)
 		}
 		return math.MaxInt
 	}})
@@ -58,8 +58,9 @@ func quotaOf(db *gorm.DB) *quota {
 	return q.(*quota)
 }
 
-// Reserve has handlers' transactions leave connections of a pool to the inbox that uses it, from now on. A
-// pool that no inbox uses has nothing else to run.
+// Reserve has handlers' transactions leave connections of a pool to the inbox that uses it, for as long as
+// the pool lives. Without an inbox they may hold all connections: no heartbeat or claim has to go on beside
+// them.
 func Reserve(db *gorm.DB) {
 	if q := quotaOf(db); q != nil {
 		q.mu.Lock()
@@ -69,13 +70,16 @@ func Reserve(db *gorm.DB) {
 }
 
 // hasFree reports whether one more transaction may begin. The caller holds the lock.
-func (q *quota) hasFree() bool { return !q.reserved || q.taken < q.limit() }
+func (q *quota) hasFree() bool { return q.taken < q.limit(q.reserved) }
 
 // shareOf returns how many connections of a pool handlers' transactions may hold.
-func shareOf(pool *sql.DB) int {
+func shareOf(pool *sql.DB, reserved bool) int {
 	size := pool.Stats().MaxOpenConnections
-	if size == 0 {
+	switch {
+	case size == 0:
 		return math.MaxInt
+	case !reserved:
+		return size
 	}
 	return size - min(Reserved, size/2)
 }

@@ -107,7 +107,9 @@ type Claimed struct {
 type Claim struct {
 	Ref
 	RequeuedCount int
-	CreatedAt     time.Time
+	// MessageBytes is the row's, by which a claim ends at its bytes.
+	MessageBytes int
+	CreatedAt    time.Time
 	// Due is when the status became due: its next_attempt_at, else its created_at.
 	Due time.Time
 	// Message is nil if the message's row is gone.

@@ -60,6 +60,7 @@ type Known struct {
 	MessageType, Source string
 	ReceivedAt          time.Time
 	ContentDiffers      bool
+	MessageBytes        int
 }
 
 // accepting is what the dialects do differently. Every slice of messages is sorted by ID and

@@ -34,7 +34,7 @@ func noteClaims(
 			claims = append(claims, store.Claim{
 				Ref: store.Ref{StatusID: row.ID, MessageNumber: row.Number, MessageID: row.MessageID,
 					HandlerKey: row.HandlerKey, Version: firstVersion, Lane: row.Lane},
-				CreatedAt: claimedAt, Due: claimedAt, Message: message,
+				MessageBytes: row.MessageBytes, CreatedAt: claimedAt, Due: claimedAt, Message: message,
 			})
 		}
 		if len(claims) > before {

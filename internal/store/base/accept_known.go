@@ -22,6 +22,9 @@ func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []K
 	for _, stored := range found {
 		i := index[stored.Identity]
 		setNumber(statuses[i], stored.Number)
+		for j := range statuses[i] { // the message that came again may have another size
+			statuses[i][j].MessageBytes = stored.MessageBytes
+		}
 		message, result := batch.Messages[i], &results[i]
 		alike := stored.MessageType == message.Type && stored.Source == message.Source
 		result.ContentDiffers = alike && stored.ContentDiffers

@@ -68,7 +68,7 @@ func Ended(limits []store.KeyLimit, claims []store.Claim) (keys []string) {
 	got, bytes := map[string]int{}, map[string]int64{}
 	for i := range claims {
 		got[claims[i].HandlerKey]++
-		bytes[claims[i].HandlerKey] += int64(claims[i].Size())
+		bytes[claims[i].HandlerKey] += int64(claims[i].MessageBytes)
 	}
 	for _, l := range limits {
 		if n := got[l.HandlerKey]; n > 0 && n < l.Limit && bytes[l.HandlerKey] >= l.EndsAt() {

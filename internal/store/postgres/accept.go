@@ -89,7 +89,8 @@ SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM 
 // deadlocking. NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the foreign key
 // checks of statuses. For the sub-selects, see completionsSQL.
 const acceptLockSQL = `
-SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash,
+	octet_length(m.content) + octet_length(m.serialized_properties)
 FROM unnest((SELECT $1::text[]), (SELECT $2::bytea[]), (SELECT $3::text[])) WITH ORDINALITY AS k(id, hash, namespace, position)
 JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
@@ -216,7 +217,8 @@ func (p *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 		ids[i], namespaces[i], hashes[i] = message.ID, message.Namespace, hash[:]
 	}
 	return store.Query(ctx, pool, p.Text(acceptLockSQL), func(rows *sql.Rows, k *base.Known) error {
-		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.ContentDiffers)
+		return rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &k.ReceivedAt, &k.ContentDiffers,
+			&k.MessageBytes)
 	}, ids, hashes, namespaces)
 }
 

@@ -105,11 +105,11 @@ const claimDueSQL = `, claimed AS (
 FROM claimed c LEFT JOIN {messages} m ON m.number = c.message_number`
 
 const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count,
-		requeued_count, created_at, COALESCE(next_attempt_at, created_at) AS due, lane_handler, lane_key`
+		requeued_count, message_bytes, created_at, COALESCE(next_attempt_at, created_at) AS due, lane_handler, lane_key`
 
 const claimResultSQL = `
 SELECT c.id, c.message_id, c.handler_key, c.version, c.error_count, c.abandoned_count, c.interrupted_count, c.requeued_count,
-	c.created_at, c.due, c.lane_handler, c.lane_key,
+	c.message_bytes, c.created_at, c.due, c.lane_handler, c.lane_key,
 	c.message_number, m.namespace, m.transport_name, m.type, m.source, m.content, m.content_type, m.serialized_properties, m.ordering_key, m.received_at`
 
 // nextDueSQL uses the due index: per key the first row after now.
@@ -204,7 +204,7 @@ func scanClaim(rows *sql.Rows, c *store.Claim) error {
 	var m base.StoredMessage
 	var lane base.LaneColumns
 	err := rows.Scan(&c.StatusID, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount, &c.AbandonedCount,
-		&c.InterruptedCount, &c.RequeuedCount, &c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
+		&c.InterruptedCount, &c.RequeuedCount, &c.MessageBytes, &c.CreatedAt, &c.Due, &lane.Handler, &lane.Key,
 		&c.MessageNumber, &m.Namespace, &m.TransportName, &m.MessageType, &m.Source, &m.Content, &m.ContentType,
 		&m.Properties, &m.OrderingKey, &m.ReceivedAt)
 	m.Number = sql.NullInt64{Int64: c.MessageNumber, Valid: m.Namespace.Valid}

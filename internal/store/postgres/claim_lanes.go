@@ -93,7 +93,7 @@ WITH worker AS MATERIALIZED (
 FROM (
 	SELECT * FROM claimed
 	UNION ALL
-	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0,
+	SELECT DISTINCT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0, 0,
 		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 

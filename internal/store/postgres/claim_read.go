@@ -72,6 +72,7 @@ type claimRow struct {
 	namespace                                                               repeated
 	version                                                                 int64
 	errorCount, abandonedCount, interruptedCount, requeuedCount             int
+	messageBytes                                                            int
 	createdAt, due, receivedAt                                              pgtype.Timestamptz
 	laneHandler, laneKey                                                    pgtype.Int8
 	number                                                                  int64
@@ -82,7 +83,7 @@ type claimRow struct {
 func (r *claimRow) targets() []any {
 	return []any{
 		&r.id, &r.messageID, &r.handlerKey, &r.version, &r.errorCount, &r.abandonedCount, &r.interruptedCount,
-		&r.requeuedCount,
+		&r.requeuedCount, &r.messageBytes,
 		&r.createdAt, &r.due,
 		&r.laneHandler, &r.laneKey,
 		&r.number, &r.namespace, &r.transportName, &r.messageType, &r.source, &r.content, &r.contentType, &r.properties,
@@ -98,7 +99,8 @@ func (r *claimRow) claim() store.Claim {
 			ErrorCount: r.errorCount, AbandonedCount: r.abandonedCount, InterruptedCount: r.interruptedCount,
 			Lane: base.LaneColumns{Handler: sql.NullInt64(r.laneHandler), Key: sql.NullInt64(r.laneKey)}.Lane(),
 		},
-		RequeuedCount: r.requeuedCount, CreatedAt: r.createdAt.Time.UTC(), Due: r.due.Time.UTC(),
+		RequeuedCount: r.requeuedCount, MessageBytes: r.messageBytes,
+		CreatedAt: r.createdAt.Time.UTC(), Due: r.due.Time.UTC(),
 	}
 	if r.receivedAt.Valid { // else the message's row is gone
 		c.Message = &models.Message{

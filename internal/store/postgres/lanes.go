@@ -61,7 +61,7 @@ WITH worker AS MATERIALIZED (
 FROM (
 	SELECT * FROM claimed
 	UNION ALL
-	SELECT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0,
+	SELECT '00000000-0000-0000-0000-000000000000'::uuid, 0, '', handler_key, 0, 0, 0, 0, 0, 0,
 		'epoch'::timestamptz, 'epoch'::timestamptz, NULL, NULL
 	FROM (SELECT handler_key FROM freed UNION SELECT handler_key FROM free WHERE NOT is_waiting AND is_due AND NOT claims) k
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`

@@ -37,7 +37,8 @@ VALUES ` + rows + ` ON CONFLICT (id, namespace) DO NOTHING RETURNING number`
 // acceptKnownSQL uses the messages' primary key. It needs no lock, because this transaction is the
 // only writer.
 const acceptKnownSQL = `
-SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content FROM json_each(?1) k
+SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content,
+	length(CAST(m.serialized_properties AS blob)) FROM json_each(?1) k
 JOIN {messages} m ON m.id = json_extract(k.value, '$[0]') AND m.namespace = json_extract(k.value, '$[1]')`
 
 // acceptKeysSQL uses the statuses' primary key.
@@ -163,9 +164,11 @@ func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*s
 	return store.Query(ctx, pool, s.Text(acceptKnownSQL), func(rows *sql.Rows, k *base.Known) error {
 		var received store.Stamp
 		var content sql.RawBytes // compared here and not kept
-		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content); err != nil {
+		if err := rows.Scan(&k.ID, &k.Namespace, &k.Number, &k.MessageType, &k.Source, &received, &content,
+			&k.MessageBytes); err != nil {
 			return err
 		}
+		k.MessageBytes += len(content)
 		k.ReceivedAt, k.ContentDiffers = received.Time, !bytes.Equal(content, contents[k.Identity])
 		return nil
 	}, list)

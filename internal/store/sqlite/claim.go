@@ -43,7 +43,7 @@ const isDueSQL = isPendingSQL + ` AND COALESCE(next_attempt_at, created_at) <= ?
 
 const isPendingSQL = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting AND processing_started_at IS NULL`
 
-const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, requeued_count, created_at, COALESCE(next_attempt_at, created_at),
+const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, requeued_count, message_bytes, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`
 
 // anyDueSQL reports by the due index whether a key has due rows. It runs before and outside of the
@@ -146,7 +146,7 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	var created, due store.Stamp
 	var lane base.LaneColumns
 	err := rows.Scan(append([]any{&c.StatusID, &c.MessageNumber, &c.MessageID, &c.HandlerKey, &c.Version, &c.ErrorCount,
-		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &created, &due,
+		&c.AbandonedCount, &c.InterruptedCount, &c.RequeuedCount, &c.MessageBytes, &created, &due,
 		&lane.Handler, &lane.Key}, more...)...)
 	c.CreatedAt, c.Due, c.Lane = created.Time, due.Time, lane.Lane()
 	return err

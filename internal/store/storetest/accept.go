@@ -242,6 +242,7 @@ var acceptTests = []test{
 		s.accept(sized)
 		again := sized
 		again.Handlers = []store.NewStatus{{HandlerKey: "old"}, {HandlerKey: "new"}}
+		again.Content, again.SerializedProperties = []byte("other"), "{}" // what was stored first counts
 		s.accept(again)
 		empty := dispatched(message("empty", "mail"))
 		empty.Content = nil

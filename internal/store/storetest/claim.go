@@ -143,6 +143,18 @@ var claimTests = []test{
 			}
 		}
 	}},
+	{"a claim that ended at its bytes says so, also where they are not those of the messages", func(s *suite) {
+		lanes := &store.LaneRule{Handlers: []int64{store.LaneHandler("lane")}}
+		s.accept(messages(3, "mail")...)
+		s.accept(message("l1", "lane"), message("l2", "lane"))
+		require.NoError(s, s.db.Exec("UPDATE inbox_handler_statuses SET message_bytes = 5000").Error)
+		got, err := s.store.Claim(s.ctx, store.ClaimRequest{Now: noon, WorkerID: s.worker("mail", "lane"), Limits: []store.KeyLimit{
+			{HandlerKey: "mail", Limit: 10, Bytes: 5000}, {HandlerKey: "lane", Limit: 10, Bytes: 5000, Lanes: lanes},
+		}})
+		require.NoError(s, err)
+		require.Len(s, got.Claims, 2)
+		require.Equal(s, []string{"lane", "mail"}, got.More)
+	}},
 	{"what is claimed is not claimed again", func(s *suite) {
 		s.accept(message("m1", "mail"), message("m2", "mail"))
 		require.Len(s, s.claim(noon, 1, "mail"), 1)

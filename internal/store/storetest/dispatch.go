@@ -54,6 +54,7 @@ var dispatchTests = []test{
 			require.Equal(s, "handed", got.HandlerKey)
 			require.EqualValues(s, 1, got.Version)
 			require.Equal(s, claim.CreatedAt, got.CreatedAt)
+			require.Equal(s, claim.MessageBytes, got.MessageBytes)
 			require.Equal(s, claim.Due, got.Due)
 			require.Zero(s, got.ErrorCount+got.AbandonedCount+got.RequeuedCount)
 			require.Nil(s, got.Lane)

@@ -69,13 +69,17 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 		default:
 			result.ContentDiffers = !bytes.Equal(stored.Content, each.Content)
 		}
+		size := len(each.Content) + len(each.SerializedProperties)
+		if known {
+			size = len(stored.Content) + len(stored.SerializedProperties)
+		}
 		for _, h := range each.Handlers {
 			if known && (m.hasRow(each.ID, h) || h.Retention > 0 && batch.Now.Sub(stored.ReceivedAt) > h.Retention) {
 				continue
 			}
 			result.StatusesAdded++
 			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1,
-				MessageBytes: len(each.Content) + len(each.SerializedProperties)}
+				MessageBytes: size}
 			if h.Lane != nil {
 				row.LaneHandler, row.LaneKey = &h.Lane.Handler, &h.Lane.Key
 			}

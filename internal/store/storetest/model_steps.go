@@ -208,7 +208,8 @@ func (c claimStep) run(m *machine) {
 		m.learn(claim.Ref)
 		row, message := expected[i], m.model.messages[expected[i].MessageID]
 		require.Equal(m, store.Claim{
-			Ref: refOf(row), RequeuedCount: row.RequeuedCount, CreatedAt: row.CreatedAt, Due: due(row), Message: &message,
+			Ref: refOf(row), RequeuedCount: row.RequeuedCount, MessageBytes: row.MessageBytes, CreatedAt: row.CreatedAt,
+			Due: due(row), Message: &message,
 		}, bare(claim))
 	}
 	marked := m.adoptMarks(true)
