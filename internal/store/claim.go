@@ -107,7 +107,7 @@ type Claimed struct {
 type Claim struct {
 	Ref
 	RequeuedCount int
-	// MessageBytes is the row's, by which a claim ends at its bytes.
+	// MessageBytes is the status's message_bytes. Claims add up these, and not what Size returns.
 	MessageBytes int
 	CreatedAt    time.Time
 	// Due is when the status became due: its next_attempt_at, else its created_at.

@@ -242,8 +242,7 @@ func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]Stat
 			}
 			all = append(all, StatusRow{ID: id.String(), MessageID: messages[i].ID, Namespace: messages[i].Namespace,
 				HandlerKey: handler.HandlerKey, Lane: handler.Lane, Claim: handler.Claim,
-				MessageBytes: len(messages[i].Content) + len(messages[i].SerializedProperties),
-				message:      i, position: len(all)})
+				MessageBytes: messages[i].Size(), message: i, position: len(all)})
 		}
 		statuses[i] = all[first:len(all):len(all)]
 	}

@@ -69,9 +69,9 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 		default:
 			result.ContentDiffers = !bytes.Equal(stored.Content, each.Content)
 		}
-		size := len(each.Content) + len(each.SerializedProperties)
+		first := each // what was stored first counts
 		if known {
-			size = len(stored.Content) + len(stored.SerializedProperties)
+			first.Message = stored
 		}
 		for _, h := range each.Handlers {
 			if known && (m.hasRow(each.ID, h) || h.Retention > 0 && batch.Now.Sub(stored.ReceivedAt) > h.Retention) {
@@ -79,7 +79,7 @@ func (m *model) accept(batch store.AcceptBatch) (results []store.Accepted, added
 			}
 			result.StatusesAdded++
 			row := models.HandlerStatus{MessageID: each.ID, HandlerKey: h.HandlerKey, CreatedAt: batch.Now, Version: 1,
-				MessageBytes: size}
+				MessageBytes: first.Size()}
 			if h.Lane != nil {
 				row.LaneHandler, row.LaneKey = &h.Lane.Handler, &h.Lane.Key
 			}
