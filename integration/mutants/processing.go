@@ -346,8 +346,8 @@ var processingMutants = []mutant{
 		Why:     "its transaction would keep the IDs that it has accepted for two hours (contract 3.8)",
 		Package: "internal/pgxtx",
 		In:      "lent.BeginTx",
-		Old:     `"; " + settings`,
-		New:     "settings[:0]",
+		Old:     "l.settings...",
+		New:     "l.settings[:0]...",
 		Test:    test{Package: "./internal/pgxtx", Run: "^TestServerEndsTheTransactionOfAVanishedProcess$"},
 	},
 	{

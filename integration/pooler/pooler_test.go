@@ -40,6 +40,10 @@ func (o *order) note(key, id string) {
 func everyKind(seen *order) inbox.Option {
 	write := func(key string) func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
 		return func(ctx context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
+			var idle string
+			if err := tx.Raw("SELECT current_setting('tcp_keepalives_idle')").Scan(&idle).Error; err != nil || idle != "20" {
+				return fmt.Errorf("the pooler's host is probed after %s s: %w", idle, err)
+			}
 			return tx.Exec("INSERT INTO effects (handler, message) VALUES (?, ?)", key, m.ID).Error
 		}
 	}

@@ -27,29 +27,28 @@ const (
 // idleWithoutDeadline bounds a transaction whose context has no deadline.
 const idleWithoutDeadline = time.Minute
 
-// The first statements have TCP send a probe after 20 seconds of silence, four of them five seconds
-// apart. The second has it wait for 40 seconds until what was sent is acknowledged: it does not probe
-// meanwhile. They do nothing on a Unix socket, whose client cannot vanish silently.
-const (
-	probeSQL = `set local tcp_keepalives_idle = 20; set local tcp_keepalives_interval = 5; ` +
-		`set local tcp_keepalives_count = 4`
-	acknowledgeSQL = `set local tcp_user_timeout = 40000`
-)
+// keepalives have TCP send a probe after 20 seconds of silence, four of them five seconds apart, and wait
+// for 40 seconds until what was sent is acknowledged: TCP does not probe meanwhile. They do nothing on a
+// Unix socket, whose client cannot vanish silently.
+var keepalives = []string{"set local tcp_keepalives_idle = 20", "set local tcp_keepalives_interval = 5",
+	"set local tcp_keepalives_count = 4", "set local tcp_user_timeout = 40000"}
 
-// sql returns the statements that set the bound for the transaction they run in.
-func (b Bound) sql(ctx context.Context) string {
+// keepaliveSQL returns a statement that makes keepalives settings of the session, and as many rows, if its
+// process ID is pid. A pooler gives its clients made-up ones: its sessions are other clients', too.
+func keepaliveSQL(pid uint32) string {
+	return strings.Replace(oneStatement(keepalives), "true)", "false)", -1) + fmt.Sprintf(" WHERE pg_backend_pid() = %d", pid)
+}
+
+// settings returns the SET LOCAL statements that set the bound for one transaction.
+func (b Bound) settings(ctx context.Context) []string {
 	if b == ByKeepalive {
-		return probeSQL + "; " + acknowledgeSQL
+		return keepalives
 	}
 	idle := idleWithoutDeadline
 	if deadline, ok := ctx.Deadline(); ok {
 		idle = time.Until(deadline)
 	}
 	// Whole seconds, rounded up: pg_stat_statements keeps an entry for each value of a setting.
-	return fmt.Sprintf("set local idle_in_transaction_session_timeout = %d", int(math.Ceil(max(idle.Seconds(), 1)))*1000)
-}
-
-// settingsSQL returns the statements that follow BEGIN.
-func settingsSQL(ctx context.Context, bound Bound, settings []string) string {
-	return strings.Join(append([]string{bound.sql(ctx)}, settings...), "; ")
+	return []string{fmt.Sprintf("set local idle_in_transaction_session_timeout = %d",
+		int(math.Ceil(max(idle.Seconds(), 1)))*1000)}
 }

@@ -16,43 +16,37 @@ import (
 // warning.
 var ErrUnconfirmed = errors.New("waiting for the synchronous standby was cancelled: a failover may undo the commit")
 
-// commit is an answered COMMIT on a connection that stays busy until finish.
-type commit struct {
-	pipeline *pgconn.Pipeline
-	err      error
-}
-
-// startCommit sends COMMIT and reads the response message by message. pgx shows notices only to the
-// configuration of the connection, which belongs to the application. startCommit returns nil, and
-// has sent nothing, if the connection is closed, busy (with rows that were left open) or outside of
-// a transaction.
+// commit sends COMMIT and reads the response message by message. pgx shows notices only to the
+// configuration of the connection, which belongs to the application. commit returns false, and has sent
+// nothing, if the connection is closed, busy (with rows that were left open) or outside of a transaction.
 //
 // A pipeline keeps other users away from the connection meanwhile and gives it the deadline of ctx.
 // The messages that we send bypass the pipeline's record of expected responses, except for the
 // synchronization at the end.
-func startCommit(ctx context.Context, c *pgx.Conn) *commit {
+func commit(ctx context.Context, c *pgx.Conn) (ended bool, err error) {
 	server := c.PgConn()
 	if ctx.Err() != nil || server.IsClosed() || server.IsBusy() || server.TxStatus() == 'I' {
-		return nil
+		return false, nil
 	}
-	own := &commit{pipeline: server.StartPipeline(ctx)}
-	if own.pipeline.Flush() != nil { // ctx ended just now
-		return nil
+	pipeline := server.StartPipeline(ctx)
+	if pipeline.Flush() != nil { // ctx ended just now
+		return false, nil
 	}
+	defer pipeline.Close() // it closes the connection if that was lost
 	wire := server.Frontend()
 	wire.SendParse(&pgproto3.Parse{Query: "commit"})
 	wire.SendBind(&pgproto3.Bind{})
 	wire.SendExecute(&pgproto3.Execute{})
-	if own.err = own.pipeline.Sync(); own.err == nil {
-		own.err = receive(c, wire)
+	if err = pipeline.Sync(); err == nil {
+		err = receive(c, wire)
 	}
-	if _, err := own.pipeline.GetResults(); err != nil && (own.err == nil || errors.Is(own.err, ErrUnconfirmed)) {
-		own.err = err // the connection was lost before the server was ready again
+	if _, lost := pipeline.GetResults(); lost != nil && (err == nil || errors.Is(err, ErrUnconfirmed)) {
+		err = lost // before the server was ready again
 	}
-	if own.err != nil && ctx.Err() != nil {
-		own.err = fmt.Errorf("%w: %w", ctx.Err(), own.err)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	return own
+	return true, err
 }
 
 // receive reads up to the message that says how COMMIT has ended.
@@ -85,6 +79,3 @@ func receive(c *pgx.Conn, wire *pgproto3.Frontend) (err error) {
 		}
 	}
 }
-
-// finish releases the connection, which is closed if it was lost.
-func (c *commit) finish() { _ = c.pipeline.Close() }

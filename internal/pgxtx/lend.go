@@ -15,28 +15,41 @@ import (
 
 // lent is a connection of the application's pool for the time of one transaction. It is the driver's
 // connection of a pool of its own: database/sql and the driver would send a BEGIN without settings,
-// which would then take another round trip.
+// which would then take another round trip, and a COMMIT whose notices nothing reads.
 type lent struct {
 	*stdlib.Conn
 	pool        *sql.DB
 	conn        *sql.Conn
-	settings    string // statements
+	settings    []string // SET LOCAL statements
 	traits      traits
 	sent, begun time.Time // when the BEGIN was sent and answered; zero if it was not
 	prepared    []*sql.Stmt
 }
 
-// lend takes a connection out of the application's pool. Closing it returns it. Its errors include
-// ErrUnavailable.
-func lend(ctx context.Context, pool *sql.DB, settings string) (*sql.Conn, *lent, error) {
+// lend takes a connection out of the application's pool for a transaction with a bound and further
+// settings. Closing it returns it. Its errors include ErrUnavailable.
+func lend(ctx context.Context, pool *sql.DB, bound Bound, settings []string) (*sql.Conn, *lent, error) {
 	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &lent{pool: pool, conn: conn, settings: settings}
-	if err := conn.Raw(l.take); err != nil {
-		return nil, nil, errors.Join(err, conn.Close())
+	l := &lent{pool: pool, conn: conn}
+	err = conn.Raw(func(driverConn any) (err error) {
+		c, ok := driverConn.(*stdlib.Conn)
+		if !ok {
+			return ErrUnavailable
+		}
+		l.Conn = c
+		l.traits, err = traitsOf(ctx, c.Conn(), bound)
+		return err
+	})
+	if err != nil {
+		return nil, nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
+	if !l.traits.keepalive || bound != ByKeepalive {
+		l.settings = bound.settings(ctx)
+	}
+	l.settings = append(l.settings, settings...)
 	own := sql.OpenDB(connector{l})
 	taken, err := own.Conn(ctx)
 	// A connection in use outlives its pool, whose goroutine ends here. It is closed when the
@@ -46,15 +59,6 @@ func lend(ctx context.Context, pool *sql.DB, settings string) (*sql.Conn, *lent,
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	return taken, l, nil
-}
-
-func (l *lent) take(driverConn any) error {
-	c, ok := driverConn.(*stdlib.Conn)
-	if !ok {
-		return ErrUnavailable
-	}
-	l.Conn, l.traits = c, traitsOf(c.Conn())
-	return nil
 }
 
 // connector gives a pool its only connection. It must not have the connection's methods, because
@@ -96,42 +100,32 @@ func (l *lent) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err != nil {
 		return nil, err
 	}
-	settings := l.settings
-	if l.traits.unacknowledged {
-		settings = strings.ReplaceAll(settings, "; "+acknowledgeSQL, "")
-	}
 	sent := time.Now()
-	tx, err := l.Conn.Conn().BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + "; " + settings})
+	statements := append([]string{begin}, l.settings...)
+	tx, err := l.Conn.Conn().BeginTx(ctx, pgx.TxOptions{BeginQuery: strings.Join(statements, "; ")})
 	if err != nil {
 		return nil, err
 	}
 	l.sent, l.begun = sent, time.Now()
-	l.learn(ctx)
-	return lentTx{ctx, tx}, nil
-}
-
-// learn finds out, once for each connection, whether the server's system has the setting of
-// acknowledgeSQL. One without it, such as macOS, would write to its log for each transaction.
-func (l *lent) learn(ctx context.Context) {
-	if l.traits.learned || !strings.Contains(l.settings, acknowledgeSQL) {
-		return
-	}
-	c := l.Conn.Conn()
-	var value string
-	if c.QueryRow(ctx, "show tcp_user_timeout", pgx.QueryExecModeSimpleProtocol).Scan(&value) == nil {
-		l.traits.learned, l.traits.unacknowledged = true, value == "0"
-		c.PgConn().CustomData()[traitsKey] = l.traits
-	}
+	return lentTx{l, ctx, tx}, nil
 }
 
 // lentTx ends with the context of its begin, as the driver's own transactions do.
 type lentTx struct {
-	ctx context.Context
-	tx  pgx.Tx
+	lent *lent
+	ctx  context.Context
+	tx   pgx.Tx
 }
 
-// Commit implements driver.Tx.
-func (t lentTx) Commit() error { return t.tx.Commit(t.ctx) }
+// Commit implements driver.Tx. Its errors include ErrUnconfirmed.
+func (t lentTx) Commit() error {
+	if t.lent.traits.bare {
+		if ended, err := commit(t.ctx, t.lent.Conn.Conn()); ended {
+			return t.lent.explain(err)
+		}
+	}
+	return t.lent.explain(t.tx.Commit(t.ctx))
+}
 
 // Rollback implements driver.Tx.
 func (t lentTx) Rollback() error { return t.tx.Rollback(t.ctx) }
@@ -151,25 +145,36 @@ func beginSQL(options driver.TxOptions) (string, error) {
 	return begin, nil
 }
 
-// traits are what a transaction has to know of its connection. They never change, so they are stored
-// with the connection: reading its configuration copies that each time.
+// traits are what a transaction has to know of its connection. They are stored with the connection:
+// reading its configuration copies that each time.
 type traits struct {
-	bare     bool // without a tracer, which should see all statements
-	prepares bool
-	// unacknowledged says that the server ignores tcp_user_timeout, once that has been learned.
-	learned, unacknowledged bool
+	bare      bool // without a tracer, which should see all statements
+	prepares  bool
+	probed    bool // keepaliveSQL has run
+	keepalive bool // and has set the session's keepalives
 }
 
 const traitsKey = "github.com/gorm-inbox/inbox/internal/pgxtx.traits"
 
-func traitsOf(c *pgx.Conn) traits {
+// traitsOf returns the traits of a connection on which a transaction with a bound is about to begin.
+func traitsOf(ctx context.Context, c *pgx.Conn, bound Bound) (traits, error) {
 	data := c.PgConn().CustomData()
-	of, ok := data[traitsKey].(traits)
-	if !ok {
+	of, known := data[traitsKey].(traits)
+	if known && (of.probed || bound != ByKeepalive) {
+		return of, nil
+	}
+	if !known {
 		config := c.Config()
 		of.bare = config.Tracer == nil
 		of.prepares = of.bare && config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
-		data[traitsKey] = of
 	}
-	return of
+	if bound == ByKeepalive && !of.probed {
+		set, err := c.Exec(ctx, keepaliveSQL(c.PgConn().PID()))
+		if err != nil {
+			return of, fmt.Errorf("set the connection's keepalives: %w", err)
+		}
+		of.probed, of.keepalive = true, set.RowsAffected() > 0
+	}
+	data[traitsKey] = of
+	return of, nil
 }

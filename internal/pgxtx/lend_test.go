@@ -22,8 +22,8 @@ func (nowhere) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { r
 func (nowhere) Commit() error                                                { return nil }
 func (nowhere) Rollback() error                                              { return nil }
 
-// TestConnectionClosedByItsTransactionIsNotReused runs the steps of Commit. Without lend,
-// about one of 2,000 tries panics under the race detector: in database/sql, with a nil connection.
+// TestConnectionClosedByItsTransactionIsNotReused ends the transaction while its connection is in use. With
+// Raw alone, about one of 2,000 tries panics under the race detector: in database/sql, with a nil connection.
 func TestConnectionClosedByItsTransactionIsNotReused(t *testing.T) {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()

@@ -55,18 +55,18 @@ func Query(ctx context.Context, db *sql.DB, statement string, args []any, each f
 // returns the connection to the pool.
 type Tx struct {
 	*sql.Tx
-	ctx    context.Context
 	conn   *sql.Conn
 	detach func() bool // from the context, which may live for long
 	lent   *lent
 }
 
 // Begin begins a transaction. bound is how the server notices that we have vanished; further settings
-// are SET LOCAL statements. They take no round trip. Its errors include ErrUnavailable.
+// are SET LOCAL statements. They take no round trip, but for one of each connection with ByKeepalive.
+// Its errors include ErrUnavailable.
 func Begin(
 	ctx context.Context, db *sql.DB, options *sql.TxOptions, bound Bound, settings ...string,
 ) (*Tx, error) {
-	conn, lent, err := lend(ctx, db, settingsSQL(ctx, bound, settings))
+	conn, lent, err := lend(ctx, db, bound, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func Begin(
 		return nil, errors.Join(ErrUnavailable, err, conn.Close())
 	}
 	// Close waits for the end of the transaction, which the end of its context causes.
-	return &Tx{Tx: tx, ctx: ctx, conn: conn, lent: lent,
+	return &Tx{Tx: tx, conn: conn, lent: lent,
 		detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
@@ -85,23 +85,7 @@ func (t *Tx) Prepares() bool { return t.lent.traits.prepares }
 
 // Commit commits the transaction and returns the connection to the pool. Its errors include
 // ErrUnconfirmed.
-func (t *Tx) Commit() error {
-	if !t.detach() {
-		return t.end(t.Tx.Commit()) // the context has ended, and the connection is being returned
-	}
-	var own *commit
-	if t.lent.traits.bare {
-		withDriverConn(t.conn, func(any) { own = startCommit(t.ctx, t.lent.Conn.Conn()) })
-	}
-	err := t.Tx.Commit()
-	if own != nil {
-		// This commit has sent nothing, because pgx refuses a busy connection. But it has ended the
-		// transaction for database/sql: further statements get sql.ErrTxDone.
-		err = own.err
-		withDriverConn(t.conn, func(any) { own.finish() })
-	}
-	return t.end(t.lent.explain(err))
-}
+func (t *Tx) Commit() error { return t.end(t.Tx.Commit()) }
 
 // withDriverConn calls work with the driver's connection, unless the connection is closed.
 //

