@@ -158,7 +158,8 @@ func TestCleanupWaitsForAHaltedPartition(t *testing.T) {
 		var waiting *cleanup.WaitingError
 		waits := func() bool {
 			_, err := ib.Cleanup(t.Context())
-			return errors.As(err, &waiting) // unless a run in the background has the lease
+			// Not if a run in the background has the lease, or what partition 0 has caught up to is not stored yet.
+			return errors.As(err, &waiting) && waiting.Partition != 0
 		}
 		inboxtest.Eventually(t, waits, "it waits")
 		require.Equal(t, &cleanup.WaitingError{Channel: "c", GroupID: group, Topic: topic, Partition: 1}, waiting)
