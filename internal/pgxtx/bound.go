@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 )
 
@@ -33,10 +32,11 @@ const idleWithoutDeadline = time.Minute
 var keepalives = []string{"set local tcp_keepalives_idle = 20", "set local tcp_keepalives_interval = 5",
 	"set local tcp_keepalives_count = 4", "set local tcp_user_timeout = 40000"}
 
-// keepaliveSQL returns a statement that makes keepalives settings of the session, and as many rows, if its
-// process ID is pid. A pooler gives its clients made-up ones: its sessions are other clients', too.
+// keepaliveSQL returns a statement that makes keepalives settings of the session if its process ID is pid.
+// Otherwise it does nothing and returns no row: a pooler gives its clients made-up IDs, and other clients
+// use its sessions, too.
 func keepaliveSQL(pid uint32) string {
-	return strings.Replace(oneStatement(keepalives), "true)", "false)", -1) + fmt.Sprintf(" WHERE pg_backend_pid() = %d", pid)
+	return fmt.Sprintf("%s WHERE pg_backend_pid() = %d", oneStatement(keepalives, false), pid)
 }
 
 // settings returns the SET LOCAL statements that set the bound for one transaction.

@@ -48,18 +48,19 @@ func (b bounded) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.Conn
 	if err != nil {
 		return nil, err
 	}
-	if _, err := tx.ExecContext(ctx, oneStatement(append(b.bound.settings(ctx), b.settings...))); err != nil {
+	if _, err := tx.ExecContext(ctx, oneStatement(append(b.bound.settings(ctx), b.settings...), true)); err != nil {
 		return nil, errors.Join(fmt.Errorf("bound the transaction: %w", err), tx.(gorm.TxCommitter).Rollback())
 	}
 	return tx, nil
 }
 
-// oneStatement turns SET LOCAL statements into one that every driver can run.
-func oneStatement(settings []string) string {
+// oneStatement turns SET LOCAL statements into one that every driver can run, for the transaction or else
+// for the session.
+func oneStatement(settings []string, local bool) string {
 	var calls []string
 	for _, statement := range settings {
 		name, value, _ := strings.Cut(strings.TrimPrefix(statement, "set local "), " = ")
-		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', true)", name, value))
+		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', %t)", name, value, local))
 	}
 	return "SELECT " + strings.Join(calls, ", ")
 }
