@@ -38,13 +38,16 @@ var levels = []string{
 	"acceptor processor cleanup kafkaconsumer ops internal/synchronous " +
 		"idempotent/gormstore idempotent/memstore idempotent/idempotenttest",
 	"idempotent internal/store/storetest",
-	"internal/store/dialects",
+	"internal/stores",
 	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
 	"internal/store/base",
 	"internal/properties internal/registry internal/store internal/telemetry",
 	"handler internal/fingerprint internal/handlertx internal/redaction",
 	"models redact",
+	"internal/dialects",
+	"internal/store/postgres/pgdialect internal/store/sqlite/sqlitedialect",
+	"internal/dialect",
 	"internal/clock internal/columns internal/health internal/keyless internal/routine internal/settings " +
 		"internal/pages internal/pages/options internal/pages/schema " +
 		"internal/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/session internal/sqlitefile internal/sqltest " +

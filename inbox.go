@@ -23,12 +23,13 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/logging"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
@@ -95,7 +96,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err = ib.instrument(); err != nil {
 		return fail(err)
 	}
-	if ib.store, err = dialects.New(db, ib.naming, cfg.storeOptions()); err != nil {
+	if ib.store, err = stores.New(db, ib.naming, cfg.storeOptions()); err != nil {
 		return fail(err)
 	}
 	ib.running = attempt.NewRunning(cfg.clock.Now)
@@ -187,15 +188,16 @@ func (ib *Inbox) validateDB() error {
 	}
 	var all []error
 	level := ib.cfg.options.Processor.TxIsolation
-	if allowed := handlertx.RefusedIsolation(ib.db.Dialector.Name(), level); allowed != handlertx.RefusedIsolation("",
-		level) {
-		all = append(all, fmt.Errorf("option TxIsolation = %s: must be %s", level, allowed))
+	if d, err := dialects.Of(ib.db); err == nil && dialects.RefusedIsolation(level) == "" {
+		if allowed := d.RefusedIsolation(level); allowed != "" {
+			all = append(all, fmt.Errorf("option TxIsolation = %s: must be %s on %s", level, allowed, d.Name))
+		}
 	}
 	naming := ib.naming
 	if naming.Validate() != nil { // Options.Validate reports that
 		naming = models.Naming{Prefix: columns.DefaultPrefix}
 	}
-	if _, err := dialects.New(ib.db, naming, store.Options{}); err != nil {
+	if _, err := stores.New(ib.db, naming, store.Options{}); err != nil {
 		return errors.Join(append(all, err)...)
 	}
 	_, err := ib.newMemories(naming)

@@ -340,7 +340,7 @@ func TestTxIsolationThatCannotBeIsRefused(t *testing.T) {
 			sql.LevelReadUncommitted: "option TxIsolation = Read Uncommitted: must be Default, Read Committed, Repeatable Read or Serializable",
 		}
 		if d.Dialect == "sqlite" {
-			const only = "option TxIsolation = %s: must be Default or Serializable on sqlite, whose transactions are always serializable"
+			const only = "option TxIsolation = %s: must be Default or Serializable on sqlite"
 			refused[sql.LevelReadCommitted] = fmt.Sprintf(only, sql.LevelReadCommitted)
 			refused[sql.LevelRepeatableRead] = fmt.Sprintf(only, sql.LevelRepeatableRead)
 		}

@@ -98,11 +98,6 @@ const (
 	slowTries = 3
 )
 
-// tookTooLong reports whether a transaction ended because its time was over.
-func tookTooLong(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || store.SQLState(err) == "57014"
-}
-
 // unmanageable returns the error of a large record if the database does not manage to store it within StatementTimeout:
 // it has failed slowTries times in a row.
 func unmanageable(before failure, err error) *slowError {
@@ -174,7 +169,7 @@ func storedBytes(m store.NewMessage) int { return len(m.Content) + len(m.Seriali
 // slowIf marks the error of a transaction with one record as the record's, if it is large and took too long. While the
 // database does not answer a small query either, the record is not what took too long.
 func (a *Acceptor) slowIf(ctx context.Context, channel string, err error, at coordinates, bytes int) error {
-	if bytes < largeRecord || ctx.Err() != nil || !tookTooLong(err) {
+	if bytes < largeRecord || ctx.Err() != nil || !store.TimedOut(err) {
 		return err
 	}
 	if _, away := a.PartitionRequests(ctx, channel); away != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -351,7 +351,7 @@ func TestConsumerWithAWrongClockReadsRequestsAsLongAsOthers(t *testing.T) {
 	for name, wrong := range map[string]time.Duration{"behind": -2 * time.Hour, "ahead": 2 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // a SQLite file is on one machine
-				st, err := dialects.New(d.DB, models.Naming{}, store.Options{})
+				st, err := stores.New(d.DB, models.Naming{}, store.Options{})
 				require.NoError(t, err)
 				r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Store, cfg.Clock = st, clock.Offset(wrong) })
 				r.requestSkip(envelope.Record{Topic: "topic"})

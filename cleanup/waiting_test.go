@@ -18,7 +18,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -265,7 +265,7 @@ func TestCleanerWithAWrongClockReportsAWaitAfterSixIntervals(t *testing.T) {
 				cfg.Options.CleanupInterval, cfg.Clock = 20*time.Millisecond, clock.Offset(wrong)
 				cfg.Logger = zap.New(core)
 				var err error
-				cfg.Store, err = dialects.New(d.DB, models.Naming{}, store.Options{})
+				cfg.Store, err = stores.New(d.DB, models.Naming{}, store.Options{})
 				require.NoError(t, err)
 			})
 			record(t, d, time.Now(), at(0, time.Now().Add(-2*time.Minute)))

@@ -38,9 +38,9 @@ func (a assigned) ModifyStatement(stmt *gorm.Statement) {
 	case len(unset) == 0:
 	case len(unset) < len(rows):
 		_ = stmt.AddError(fmt.Errorf("%s: %w", a.field.DBName, errMixedBatch))
-	case stmt.Dialector.Name() == "postgres":
+	case identity(stmt.DB) != "":
 		a.leaveOut(stmt)
-	case stmt.Dialector.Name() == "sqlite" && !stmt.DryRun:
+	case !stmt.DryRun:
 		_ = stmt.AddError(a.count(stmt, unset))
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"gorm.io/gorm/schema"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/session"
 )
@@ -43,15 +45,16 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	}
 	db = db.Session(&gorm.Session{NewDB: true, Context: ctx})
 	claim := func(tx *gorm.DB) error { return claimName(ctx, tx.Statement.ConnPool, naming, inboxName) }
-	if db.Dialector.Name() != "postgres" {
-		return claim(db)
-	}
 	if name, id, err := Identity(ctx, db, naming); err != nil || id != "" && name == inboxName {
 		return err // the tables are already named, as always after the first start
 	}
+	d, err := dialects.Of(db)
+	if err != nil {
+		return err
+	}
 	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be
 	// the sessions' default, it would fail once the other one commits.
-	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: d.Stated})
 }
 
 // CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of
@@ -62,7 +65,11 @@ func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 		return err
 	}
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
-	found, err := look(ctx, pool, db.Dialector.Name(), naming)
+	d, err := dialects.Of(db)
+	if err != nil {
+		return err
+	}
+	found, err := look(ctx, pool, d, naming)
 	if err != nil {
 		return err
 	}
@@ -114,9 +121,13 @@ type found struct {
 
 // look reads what there is, without a statement that could fail: on PostgreSQL that would abort the caller's
 // transaction.
-func look(ctx context.Context, pool gorm.ConnPool, dialect string, naming Naming) (found, error) {
+func look(ctx context.Context, pool gorm.ConnPool, d *dialect.Dialect, naming Naming) (found, error) {
 	f := found{columns: map[string][]string{}, later: map[string]bool{}, meta: map[string]string{}}
-	err := each(ctx, pool, columnsSQL(dialect, naming), func(rows *sql.Rows) error {
+	tables := map[string]string{}
+	for table := range modelColumns() {
+		tables[table] = naming.table(table)
+	}
+	err := each(ctx, pool, d.ColumnsSQL(tables, naming.Schema), func(rows *sql.Rows) error {
 		var table, column string
 		var later bool
 		err := rows.Scan(&table, &column, &later)
@@ -146,31 +157,6 @@ func look(ctx context.Context, pool gorm.ConnPool, dialect string, naming Naming
 		}
 	}
 	return f, nil
-}
-
-// columnsSQL lists the columns of all tables that exist. The names need no escapes: see Naming.Validate.
-func columnsSQL(dialect string, naming Naming) string {
-	var tables []string
-	for table := range modelColumns() {
-		if dialect == "postgres" {
-			tables = append(tables, `('`+table+`', to_regclass('`+columns.Quote(naming.table(table))+`'))`)
-		} else {
-			tables = append(tables, `('`+table+`', '`+naming.table(table)+`')`)
-		}
-	}
-	list := strings.Join(tables, ", ")
-	if dialect == "postgres" {
-		later := `c.relnamespace IS DISTINCT FROM to_regnamespace(quote_ident(current_schema()))`
-		if naming.Schema != "" {
-			later = `false`
-		}
-		return `SELECT t.column1, a.attname::text, ` + later + ` FROM (VALUES ` + list + `) AS t
-			JOIN pg_class c ON c.oid = t.column2
-			JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum`
-	}
-	return `SELECT t.column1, c.name, false FROM (VALUES ` + list + `) AS t
-		JOIN sqlite_master m ON m.type IN ('table', 'view') AND m.name = t.column2 COLLATE NOCASE
-		JOIN pragma_table_info(m.name) c`
 }
 
 // compare returns the tables that are missing, and which columns of the models the others lack.

@@ -6,15 +6,14 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"strings"
 	"time"
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/columns"
-	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 )
 
 // Migrate brings the tables of naming to this module's version with the files that SQL returns, and
@@ -39,30 +38,31 @@ func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) 
 	}
 	defer conn.Close()
 
-	begin := beginPostgres
-	if db.Dialector.Name() == "sqlite" {
-		begin = beginSQLite
+	d, err := dialects.Of(db)
+	if err == nil {
+		err = d.BeginMigration(ctx, conn, "inbox migrate "+naming.Meta())
 	}
-	if err := begin(ctx, conn, naming); err != nil {
-		return fmt.Errorf("migrate: %w", err)
+	if err != nil {
+		err = fmt.Errorf("migrate: %w", err)
+	} else {
+		err = apply(ctx, conn, d, naming, migrations, inboxName)
 	}
-	err = apply(ctx, conn, db.Dialector.Name(), naming, migrations, inboxName)
 	return errors.Join(err, end(ctx, conn, err == nil))
 }
 
 func apply(
-	ctx context.Context, conn *sql.Conn, dialect string, naming Naming, migrations []Migration, inboxName string,
+	ctx context.Context, conn *sql.Conn, d *dialect.Dialect, naming Naming, migrations []Migration, inboxName string,
 ) error {
-	found, err := look(ctx, conn, dialect, naming)
+	found, err := look(ctx, conn, d, naming)
 	if err == nil && found.version == 0 {
 		err = found.refuse(naming)
 	}
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if dialect == "postgres" && found.version == 0 && naming.Schema != "" {
-		if err := createSchema(ctx, conn, naming); err != nil {
-			return err
+	if found.version == 0 && naming.Schema != "" {
+		if err := d.CreateSchema(ctx, conn, naming.Schema); err != nil {
+			return fmt.Errorf("migrate: create schema %q: %w", naming.Schema, err)
 		}
 	}
 	for _, migration := range migrations {
@@ -76,7 +76,7 @@ func apply(
 			}
 		}
 	}
-	if found, err = look(ctx, conn, dialect, naming); err == nil {
+	if found, err = look(ctx, conn, d, naming); err == nil {
 		err = found.check(migrations, naming)
 	}
 	if err != nil {
@@ -94,58 +94,6 @@ func (f found) refuse(naming Naming) error {
 			"set option TablePrefix, or drop it", strings.Join(lacking, "; "))
 	}
 	return nil
-}
-
-// createSchema checks for the schema first, because CREATE SCHEMA IF NOT EXISTS needs the privilege
-// even if there is nothing to create.
-func createSchema(ctx context.Context, conn *sql.Conn, naming Naming) error {
-	_, found, err := one[int](ctx, conn, `SELECT 1 FROM pg_namespace WHERE nspname = $1`, naming.Schema)
-	if err == nil && !found {
-		_, err = conn.ExecContext(ctx, `CREATE SCHEMA `+columns.Quote(naming.Schema))
-	}
-	if err != nil {
-		return fmt.Errorf("migrate: create schema %q: %w", naming.Schema, err)
-	}
-	return nil
-}
-
-// beginPostgres begins a transaction and waits for an advisory lock. The lock ends with the
-// transaction, so nothing of it stays on a pooled connection, and the server ends the transaction if
-// we vanish. With READ COMMITTED, the work of the previous holder is visible after the wait.
-func beginPostgres(ctx context.Context, conn *sql.Conn, naming Naming) error {
-	if _, err := conn.ExecContext(ctx, `BEGIN ISOLATION LEVEL READ COMMITTED`); err != nil {
-		return err
-	}
-	if _, err := conn.ExecContext(ctx, `SET LOCAL idle_in_transaction_session_timeout = '1min'`); err != nil {
-		return errors.Join(err, end(ctx, conn, false))
-	}
-	key := fnv.New64a()
-	key.Write([]byte("inbox migrate " + naming.Meta()))
-	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(key.Sum64())); err != nil {
-		return errors.Join(err, end(ctx, conn, false))
-	}
-	return nil
-}
-
-// beginSQLite takes the write lock before it reads anything, so that no snapshot is outdated when
-// it is written from. It retries on a busy database until ctx ends, for a minute at most, whatever
-// the connection's busy_timeout is.
-func beginSQLite(ctx context.Context, conn *sql.Conn, _ Naming) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
-		if err == nil {
-			return nil
-		}
-		text := strings.ToLower(err.Error())
-		if !strings.Contains(text, "locked") && !strings.Contains(text, "busy") {
-			return err
-		}
-		if !routine.Sleep(ctx, 20*time.Millisecond) {
-			return err
-		}
-	}
 }
 
 // end commits or rolls back, even if ctx has ended meanwhile: the connection returns to the pool

@@ -2,18 +2,14 @@ package models
 
 import (
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"fmt"
-	"path"
 	"strconv"
 	"strings"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 )
-
-//go:embed sql
-var sqlFiles embed.FS
 
 // Migration is one numbered step of the schema as plain SQL.
 type Migration struct {
@@ -56,24 +52,24 @@ func SQL(dialect string, naming Naming) ([]Migration, error) {
 	if err := naming.Validate(); err != nil {
 		return nil, err
 	}
+	of, err := dialects.Named(dialect)
 	switch {
-	case dialect != "postgres" && dialect != "sqlite":
-		return nil, fmt.Errorf("dialect %q is not supported: use \"postgres\" or \"sqlite\"", dialect)
-	case dialect == "sqlite" && naming.Schema != "":
-		return nil, fmt.Errorf("schema %q: SQLite has no schemas, use a table prefix", naming.Schema)
+	case err != nil:
+		return nil, err
+	case naming.Schema != "" && of.CreateSchema == nil:
+		return nil, fmt.Errorf("schema %q: %s has no schemas, use a table prefix", naming.Schema, of.Title)
 	}
 	schema := ""
 	if naming.Schema != "" {
 		schema = columns.Quote(naming.Schema) + "."
 	}
-	directory := path.Join("sql", dialect)
-	entries, err := sqlFiles.ReadDir(directory) // sorted by name
+	entries, err := of.Migrations.ReadDir("migrations") // sorted by name
 	if err != nil {
 		return nil, fmt.Errorf("read migrations of %s: %w", dialect, err)
 	}
 	migrations := make([]Migration, 0, len(entries))
 	for i, entry := range entries {
-		text, err := sqlFiles.ReadFile(path.Join(directory, entry.Name()))
+		text, err := of.Migrations.ReadFile("migrations/" + entry.Name())
 		if err != nil {
 			return nil, fmt.Errorf("read migration %s: %w", entry.Name(), err)
 		}

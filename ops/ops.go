@@ -24,7 +24,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
@@ -68,7 +68,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if opts.Clock == nil {
 		opts.Clock = clock.System{}
 	}
-	st, err := dialects.New(db, opts.Naming, store.Options{TestClock: clock.IsTest(opts.Clock)})
+	st, err := stores.New(db, opts.Naming, store.Options{TestClock: clock.IsTest(opts.Clock)})
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}

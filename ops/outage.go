@@ -24,7 +24,7 @@ const (
 // lost reports whether the same may succeed once the database is back: it could not be reached, ended the
 // connection or refused what it would do at other times. That a statement was slow is no such reason.
 func lost(err error) bool {
-	return store.IsTransient(err) && (store.IsBusy(err) || !timedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
+	return store.IsTransient(err) && (store.IsBusy(err) || !store.TimedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
 }
 
 // outlast repeats do, which changes nothing, until the database has answered.

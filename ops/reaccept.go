@@ -183,7 +183,7 @@ func (r *reAccepting) one(ctx context.Context, id string) error {
 	case errors.Is(err, ErrBadInput), errors.Is(err, ErrPaused), errors.Is(err, ErrProcessing): // not here, or not now
 		r.result.Skipped++
 		r.stays(err)
-	case (timedOut(err) && !errors.Is(err, ErrNotAudited) || errors.Is(err, errGivenUp)) && ctx.Err() == nil:
+	case (store.IsWaiting(err) && !errors.Is(err, ErrNotAudited) || errors.Is(err, errGivenUp)) && ctx.Err() == nil:
 		// The audit row shows what was tried. If it fails too, the database is at fault and not the record.
 		event := "timed out"
 		if errors.Is(err, errGivenUp) {
@@ -227,9 +227,6 @@ func (r *reAccepting) acceptThrough(ctx context.Context, id string) ([]Accepted,
 		before = auditID
 	}
 }
-
-// timedOut reports whether a statement took too long, also by a timeout of the server.
-func timedOut(err error) bool { return store.IsWaiting(err) || store.SQLState(err) == "57014" }
 
 // skippedDetail is the audit's detail of a rejected message that was skipped because its accept took too long, or lost
 // its connection.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 )
 
 // Options configure how an inbox runs its handlers. Start from DefaultOptions:
@@ -143,14 +143,6 @@ const (
 	ModeExclusive Mode = "exclusive"
 )
 
-// defaultMode: SQLite has one writer at a time whoever claims.
-func defaultMode(dialect string) Mode {
-	if dialect == "sqlite" {
-		return ModeExclusive
-	}
-	return ModeCompeting
-}
-
 // lockName is the lease of ModeExclusive, which lasts WorkerTimeout.
 const lockName = "processor"
 
@@ -198,7 +190,7 @@ func (o Options) Validate() []error {
 			refuse(counted.name, counted.value, fmt.Sprintf("%d or more", counted.least))
 		}
 	}
-	if allowed := handlertx.RefusedIsolation("", o.TxIsolation); allowed != "" {
+	if allowed := dialects.RefusedIsolation(o.TxIsolation); allowed != "" {
 		refuse("TxIsolation", o.TxIsolation, allowed)
 	}
 	if o.HandlerTimeout < 0 {

@@ -145,7 +145,10 @@ func New(cfg Config) (*Processor, error) {
 		p.report = func() (health, consumers string) { return "", "" }
 	}
 	if p.opts.Mode == "" {
-		p.opts.Mode = defaultMode(cfg.DB.Dialector.Name())
+		p.opts.Mode = ModeCompeting
+		if p.store.SingleWriter() { // whoever claims
+			p.opts.Mode = ModeExclusive
+		}
 	}
 	for h := range cfg.Registry.Handlers() {
 		opts := cfg.Options

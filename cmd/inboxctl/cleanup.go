@@ -15,7 +15,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/ops"
 )
 
@@ -125,7 +125,7 @@ func (a *app) cleanup(ctx context.Context, o *ops.Ops, d *database, retention ti
 }
 
 func (a *app) cleaner(d *database, retention time.Duration) (*cleanup.Cleaner, error) {
-	st, err := dialects.New(d.DB, d.naming, store.Options{})
+	st, err := stores.New(d.DB, d.naming, store.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("cleanup: %w", err)
 	}

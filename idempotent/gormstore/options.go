@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gorm-inbox/inbox/idempotent"
-	"github.com/gorm-inbox/inbox/internal/handlertx"
+	"github.com/gorm-inbox/inbox/internal/dialect"
 )
 
 // Options configure a Store. Start from DefaultOptions: zero values are values.
@@ -62,7 +62,7 @@ const maxTimeout = 24 * time.Hour
 
 // validate reports every option that is out of range, by name, with its value
 // and what is allowed.
-func (o Options) validate(dialect string) error {
+func (o Options) validate(of *dialect.Dialect) error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {
 		problems = append(problems, fmt.Errorf("option %s = %v: must be %s", name, value, allowed))
@@ -79,8 +79,8 @@ func (o Options) validate(dialect string) error {
 	if o.MaxAttempts < 1 {
 		refuse("MaxAttempts", o.MaxAttempts, "1 or more")
 	}
-	if allowed := handlertx.RefusedIsolation(dialect, o.Isolation); allowed != "" {
-		refuse("Isolation", o.Isolation, allowed)
+	if allowed := of.RefusedIsolation(o.Isolation); allowed != "" {
+		refuse("Isolation", o.Isolation, allowed+" on "+of.Name)
 	}
 	return errors.Join(problems...)
 }

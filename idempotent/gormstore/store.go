@@ -26,8 +26,9 @@ import (
 
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/clock"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -61,10 +62,14 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
 	}
 	s.naming = models.Naming{Schema: s.opts.Schema, Prefix: s.opts.TablePrefix}
 	var err error
-	if s.markers, err = dialects.New(db, s.naming, store.Options{TestClock: clock.IsTest(s.clock)}); err != nil {
+	if s.markers, err = stores.New(db, s.naming, store.Options{TestClock: clock.IsTest(s.clock)}); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
-	if err := s.opts.validate(db.Dialector.Name()); err != nil {
+	d, err := dialects.Of(db)
+	if err == nil {
+		err = s.opts.validate(d)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
 	s.db = db.Session(&gorm.Session{NewDB: true})

@@ -25,7 +25,7 @@ import (
 	times "github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/internal/testenv"
@@ -124,7 +124,7 @@ func (f *failover) ways() map[string]way {
 	}), inbox.Channel("c", inbox.On("t",
 		inbox.Func("h", func(context.Context, handler.Message[[]byte]) error { return nil }))))
 	require.NoError(t, err)
-	tables, err := dialects.New(db, models.Naming{}, store.Options{})
+	tables, err := stores.New(db, models.Naming{}, store.Options{})
 	require.NoError(t, err)
 	key := func(id string) idempotent.Key { return idempotent.Key{MessageID: id, HandlerKey: "h"} }
 	return map[string]way{

@@ -5,7 +5,7 @@ var acceptingMutants = []mutant{
 	{
 		Name:    "sqlite: the primary key of statuses is gone",
 		Why:     "two accepts at once would leave two rows for one handler (contract 3.2)",
-		Package: "models/sql/sqlite",
+		Package: "internal/store/sqlite/sqlitedialect/migrations",
 		In:      "0001_inbox.sql",
 		Old:     `PRIMARY KEY ("message_number", "handler_key"),`,
 		New:     ``,

@@ -27,7 +27,7 @@ func steer(ctx context.Context, pool gorm.ConnPool, statements string) error {
 		return steer(ctx, pool.Tx, statements)
 	case *WatchedTx:
 		err := steer(ctx, pool.ConnPool, statements)
-		pool.note(txcontrol.Find(statements, pool.dialect), err)
+		pool.note(txcontrol.Find(statements, pool.dialect.Syntax), err)
 		return err
 	}
 	_, err := pool.ExecContext(ctx, statements)

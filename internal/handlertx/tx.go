@@ -12,6 +12,8 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
@@ -26,6 +28,7 @@ type Tx struct {
 	// DB is the session in the transaction.
 	DB *gorm.DB
 
+	dialect *dialect.Dialect
 	cancel  context.CancelFunc
 	release func() // gives the connection back to the pool's quota
 	timeout time.Duration
@@ -69,10 +72,17 @@ func begin(
 }
 
 func (t *Tx) begin(ctx context.Context, db *gorm.DB, isolation sql.IsolationLevel) error {
+	var err error
+	if t.dialect, err = dialects.Of(db); err != nil {
+		return err
+	}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	t.DB = overPgx(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}))
 	detach := context.AfterFunc(ctx, t.cancel)
-	err := t.Within(func() error { t.DB = t.DB.Begin(stated(db, isolation)); return t.DB.Error })
+	if isolation == sql.LevelDefault {
+		isolation = t.dialect.Stated
+	}
+	err = t.Within(func() error { t.DB = t.DB.Begin(&sql.TxOptions{Isolation: isolation}); return t.DB.Error })
 	if !detach() && err == nil {
 		err = ctx.Err() // it was begun nevertheless; database/sql rolls it back because its own context has ended
 	}
@@ -84,33 +94,6 @@ func (t *Tx) begin(ctx context.Context, db *gorm.DB, isolation sql.IsolationLeve
 		return fmt.Errorf("begin handler transaction: %w", err)
 	}
 	return nil
-}
-
-// stated returns options that state the isolation, because the role or the database may have any
-// default.
-func stated(db *gorm.DB, isolation sql.IsolationLevel) *sql.TxOptions {
-	switch {
-	case db.Dialector.Name() == "sqlite": // one level, by any name
-		isolation = sql.LevelDefault
-	case isolation == sql.LevelDefault:
-		isolation = sql.LevelReadCommitted
-	}
-	return &sql.TxOptions{Isolation: isolation}
-}
-
-// RefusedIsolation returns which levels handlers' transactions can have if level is none of them,
-// and nothing otherwise. dialect is empty where it is not known yet.
-func RefusedIsolation(dialect string, level sql.IsolationLevel) (allowed string) {
-	switch level {
-	case sql.LevelDefault, sql.LevelSerializable:
-		return ""
-	case sql.LevelReadCommitted, sql.LevelRepeatableRead:
-		if dialect == "sqlite" {
-			return "Default or Serializable on sqlite, whose transactions are always serializable"
-		}
-		return ""
-	}
-	return "Default, Read Committed, Repeatable Read or Serializable"
 }
 
 // Explain adds to the error of a statement why PostgreSQL has ended the connection, if another server process
@@ -173,18 +156,18 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 func (t *Tx) Commit() error {
 	t.ended = true
 	defer t.release()
-	return t.Within(func() error { return commit(t.Ctx, t.DB) })
+	return t.Within(t.commit)
 }
 
 // commit commits the handler's transaction. On SQLite a refused commit (a deferred constraint)
 // leaves the transaction open. database/sql takes it for ended, and some drivers do not roll it
 // back. The connection would return to the pool with the transaction, and the write lock, still
 // open. So COMMIT is sent as a statement, after which a rollback is still possible.
-func commit(ctx context.Context, tx *gorm.DB) error {
-	if tx.Dialector.Name() != "sqlite" {
-		return tx.Commit().Error
+func (t *Tx) commit() error {
+	if !t.dialect.CommitsByStatement {
+		return t.DB.Commit().Error
 	}
-	_, err := tx.Statement.ConnPool.ExecContext(ctx, "COMMIT")
-	_ = tx.Rollback() // after a commit there is nothing left to roll back
+	_, err := t.DB.Statement.ConnPool.ExecContext(t.Ctx, "COMMIT")
+	_ = t.DB.Rollback() // after a commit there is nothing left to roll back
 	return err
 }

@@ -11,6 +11,8 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
@@ -27,7 +29,7 @@ import (
 type WatchedTx struct {
 	gorm.ConnPool // the transaction's own
 	pool          func() (*sql.DB, error)
-	dialect       txcontrol.Dialect
+	dialect       *dialect.Dialect
 	timeout       time.Duration // of the watch's own statements
 
 	once  sync.Once
@@ -51,10 +53,8 @@ type savepoint struct {
 // Watch returns a session in tx's transaction, bound to ctx, whose errors are noted. A statement of
 // the watch's own may take as long as timeout.
 func Watch(ctx context.Context, tx *gorm.DB, timeout time.Duration) (*gorm.DB, *WatchedTx) {
-	w := &WatchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB, dialect: txcontrol.SQLite, timeout: timeout}
-	if tx.Dialector.Name() == "postgres" {
-		w.dialect = txcontrol.PostgreSQL
-	}
+	d, _ := dialects.Of(tx) // without one there is no inbox or marker store
+	w := &WatchedTx{ConnPool: tx.Statement.ConnPool, pool: tx.DB, dialect: d, timeout: timeout}
 	session := tx.WithContext(ctx) // with a statement of its own: tx keeps its pool
 	session.Statement.ConnPool = w
 	return session, w
@@ -174,7 +174,7 @@ func (w *WatchedTx) relayed() *relay {
 
 // swallows reports whether the database continues a transaction in which a statement has failed.
 // PostgreSQL does not, so there the handler's reads need not go through the relay.
-func (w *WatchedTx) swallows() bool { return w.dialect != txcontrol.PostgreSQL }
+func (w *WatchedTx) swallows() bool { return w.dialect.GoesOn }
 
 // Commit is refused and fails the attempt: the transaction belongs to the inbox. Because Commit and
 // Rollback exist, GORM takes this for a transaction and turns nested ones into savepoints.
@@ -188,13 +188,13 @@ func (w *WatchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }
 
 // admit returns what a text does with savepoints. It refuses one that begins or ends a transaction.
 func (w *WatchedTx) admit(text string) ([]txcontrol.Control, error) {
-	controls := txcontrol.Find(text, w.dialect)
+	controls := txcontrol.Find(text, w.dialect.Syntax)
 	for _, c := range controls {
 		if c.Kind == txcontrol.Boundary {
 			return nil, w.refuse(c.Words)
 		}
 	}
-	if w.dialect == txcontrol.PostgreSQL && txcontrol.Sets(text) {
+	if w.dialect.Sets && txcontrol.Sets(text) {
 		w.mu.Lock()
 		w.sets = true
 		w.mu.Unlock()

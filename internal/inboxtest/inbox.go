@@ -17,7 +17,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/processor"
@@ -211,7 +211,7 @@ func Receive[T any](t testing.TB, signals <-chan T, what string) T {
 // Store returns the inbox's store, with which a test acts like another process.
 func Store(t testing.TB, db *gorm.DB) store.Store {
 	t.Helper()
-	st, err := dialects.New(db, models.Naming{}, store.Options{TestClock: true})
+	st, err := stores.New(db, models.Naming{}, store.Options{TestClock: true})
 	require.NoError(t, err)
 	return st
 }

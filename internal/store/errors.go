@@ -11,6 +11,8 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
@@ -72,15 +74,8 @@ func IsTransient(err error) bool {
 	if errors.As(err, &network) {
 		return true
 	}
-	if state := SQLState(err); state != "" {
-		return transientState(state)
-	}
-	if code, ok := SQLiteCode(err); ok {
-		switch code & 0xff {
-		case 5, 6, 7, 8, 9, 10, 13, 14, 15: // BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
-			return true
-		}
-		return false
+	if class, found := dialects.Classify(err); found {
+		return class.Has(dialect.Transient)
 	}
 	// pgx has no types for these errors.
 	return strings.Contains(err.Error(), "conn closed") || strings.Contains(err.Error(), "conn busy")
@@ -95,16 +90,7 @@ func IsDatabaseFault(err error) bool {
 		errors.Is(err, sql.ErrTxDone) {
 		return false
 	}
-	switch SQLState(err) {
-	case "57014", // a statement timeout
-		"53400",          // a limit for the statement, such as temp_file_limit
-		"58P01", "58P02": // a file that the statement names is missing, or is there already
-		return false
-	}
-	if strings.Contains(err.Error(), "conn busy") {
-		return false
-	}
-	if code, ok := SQLiteCode(err); ok && code&0xff == 9 { // INTERRUPT
+	if has(err, dialect.OfStatement) || strings.Contains(err.Error(), "conn busy") {
 		return false
 	}
 	return IsTransient(err)
@@ -113,63 +99,36 @@ func IsDatabaseFault(err error) bool {
 // IsConnectionLoss reports whether a database fault ended the connection: the network lost it, or the
 // server process that served it ended.
 func IsConnectionLoss(err error) bool {
-	if state := SQLState(err); state != "" {
-		return state[:2] == "08" || strings.HasPrefix(state, "57P")
+	if class, found := dialects.Classify(err); found {
+		return class.Has(dialect.Lost)
 	}
-	_, isSQLite := SQLiteCode(err)
-	return !isSQLite && !errors.Is(err, pgxtx.ErrUnconfirmed) && IsDatabaseFault(err)
+	return !errors.Is(err, pgxtx.ErrUnconfirmed) && IsDatabaseFault(err)
 }
 
 // IsCrashOfAnother reports whether PostgreSQL ended the connection because another server process
 // crashed, or does not accept connections at the moment. Nothing on the connection is the cause.
-func IsCrashOfAnother(err error) bool {
-	state := SQLState(err)
-	return state == "57P02" || state == "57P03"
-}
-
-func transientState(state string) bool {
-	switch state {
-	case "25006", // read-only: a standby that was the primary
-		"55P03", // lock not available
-		"57014": // cancelled, as by statement_timeout
-		return true
-	case "08P01": // protocol violation: the same call would fail again
-		return false
-	}
-	switch state[:2] {
-	case "08", // connection
-		"40", // rolled back: deadlock, serialization
-		"53", // out of connections, memory, disk
-		"58": // system error
-		return true
-	}
-	return strings.HasPrefix(state, "57P") // shutting down, starting up, dropped
-}
+func IsCrashOfAnother(err error) bool { return has(err, dialect.Crash) }
 
 // IsBusy reports whether a SQLite file was locked by another connection.
-func IsBusy(err error) bool {
-	code, ok := SQLiteCode(err)
-	return ok && (code&0xff == 5 || code&0xff == 6) // BUSY, LOCKED
+func IsBusy(err error) bool { return has(err, dialect.Busy) }
+
+// TimedOut reports whether a statement took too long, for its deadline or for a timeout of the server.
+func TimedOut(err error) bool {
+	return has(err, dialect.TimedOut) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // IsWaiting reports whether a statement ended because it waited for too long, which on SQLite means
 // for the file. The driver may wait longer (busy_timeout) than the statement's deadline allows. The
 // error may then only say that the statement was interrupted.
-func IsWaiting(err error) bool {
-	code, ok := SQLiteCode(err)
-	return IsBusy(err) || ok && code&0xff == 9 || errors.Is(err, context.DeadlineExceeded) // INTERRUPT
-}
+func IsWaiting(err error) bool { return IsBusy(err) || TimedOut(err) }
 
 // OutcomeUnknown reports whether a commit that returned err may nevertheless have taken place: the
 // connection was lost or the context ended before the database answered, or the database answered
 // before its synchronous standby had the commit. The outcome of a commit that the database itself
 // refused is known.
 func OutcomeUnknown(err error) bool {
-	if state := SQLState(err); state != "" {
-		return state[:2] == "08" || state[:2] == "58" || strings.HasPrefix(state, "57P")
-	}
-	if code, ok := SQLiteCode(err); ok {
-		return code&0xff == 10 // IOERR
+	if class, found := dialects.Classify(err); found {
+		return class.Has(dialect.Unknown)
 	}
 	return IsTransient(err)
 }
@@ -189,39 +148,17 @@ func (e *commitError) Unwrap() error { return e.error }
 // error of the commit counts, whatever it is.
 func MayBeCommitted(err error) bool {
 	var commit *commitError
-	return errors.As(err, &commit) && (SQLState(err) == "" || OutcomeUnknown(err))
+	return errors.As(err, &commit) && !has(err, dialect.Refused)
 }
 
 // IsData reports whether the data to store is at fault, so that retrying is useless: SQLSTATE
 // classes 22, 23 and 54, SQLite's constraint, too-big and mismatch errors, and ErrUnstorable.
-func IsData(err error) bool {
-	if errors.Is(err, ErrUnstorable) {
-		return true
-	}
-	if state := SQLState(err); state != "" {
-		switch state[:2] {
-		case "22", "23", "54":
-			return true
-		}
-		return false
-	}
-	if code, ok := SQLiteCode(err); ok {
-		switch code & 0xff {
-		case 18, 19, 20: // TOOBIG, CONSTRAINT, MISMATCH
-			return true
-		}
-	}
-	return false
-}
+func IsData(err error) bool { return errors.Is(err, ErrUnstorable) || has(err, dialect.Data) }
 
 // IsUniqueViolation reports whether a unique index or primary key refused a row, whether or not the
 // user's GORM translates errors.
 func IsUniqueViolation(err error) bool {
-	if errors.Is(err, gorm.ErrDuplicatedKey) || SQLState(err) == "23505" {
-		return true
-	}
-	code, ok := SQLiteCode(err)
-	return ok && (code == 2067 || code == 1555) // CONSTRAINT_UNIQUE, CONSTRAINT_PRIMARYKEY
+	return errors.Is(err, gorm.ErrDuplicatedKey) || has(err, dialect.Duplicate)
 }
 
 // Collided reports whether a transaction was rolled back because of a conflict with another one, or
@@ -232,22 +169,11 @@ func Collided(err error) bool {
 
 // IsSerialization reports whether PostgreSQL rolled a transaction back because of a serialization
 // failure or a deadlock. The whole transaction may succeed when it runs again.
-func IsSerialization(err error) bool {
-	state := SQLState(err)
-	return state == serializationFailure || state == "40P01"
-}
+func IsSerialization(err error) bool { return has(err, dialect.Serialization) }
 
-// serializationFailure is a SQLSTATE that does not occur under READ COMMITTED.
-const serializationFailure = "40001"
-
-// SQLState returns the SQLSTATE of an error, empty for errors that are not PostgreSQL's. The errors
-// of both pgx and lib/pq have the method.
-func SQLState(err error) string {
-	var stated interface{ SQLState() string }
-	if errors.As(err, &stated) && len(stated.SQLState()) == 5 {
-		return stated.SQLState()
-	}
-	return ""
+func has(err error, what dialect.Class) bool {
+	class, _ := dialects.Classify(err)
+	return class.Has(what)
 }
 
 // PoolClosed reports whether an error means that the application has closed the pool. database/sql

@@ -10,10 +10,9 @@ import (
 	"weak"
 
 	"gorm.io/gorm"
-)
 
-// readOnly is the SQLSTATE of a statement that would write in a read-only transaction.
-const readOnly = "25006"
+	"github.com/gorm-inbox/inbox/internal/dialect"
+)
 
 // renewals are when RenewSessions last closed connections of a pool, in Unix seconds. Entries of earlier seconds are
 // dropped.
@@ -27,7 +26,7 @@ var renewals = struct {
 // default (default_transaction_read_only) that it began with, and after a failover it may be the standby's.
 // Sessions in use are renewed when one of their statements fails.
 func RenewSessions(db *gorm.DB, err error) {
-	if err == nil || SQLState(err) != readOnly {
+	if !has(err, dialect.ReadOnly) {
 		return
 	}
 	pool, err := db.DB()

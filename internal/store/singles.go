@@ -7,6 +7,8 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/pgxtx"
 )
 
@@ -24,13 +26,20 @@ var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 //
 // We do not set the session's default instead, because the pool belongs to the application.
 type Singles struct {
-	db    *gorm.DB
-	state *atomic.Bool // whether each statement states its isolation
-	noJIT bool         // see WithoutJIT
+	db        *gorm.DB
+	isolation sql.IsolationLevel // to state; LevelDefault where there is one level
+	state     *atomic.Bool       // whether each statement states it
+	noJIT     bool               // see WithoutJIT
 }
 
 // NewSingles returns a runner of single statements on db.
-func NewSingles(db *gorm.DB) Singles { return Singles{db: db, state: new(atomic.Bool)} }
+func NewSingles(db *gorm.DB) Singles {
+	s := Singles{db: db, state: new(atomic.Bool)}
+	if d, err := dialects.Of(db); err == nil {
+		s.isolation = d.Stated
+	}
+	return s
+}
 
 // StateIsolation records that the sessions' default is not READ COMMITTED.
 func (s Singles) StateIsolation() { s.state.Store(true) }
@@ -48,7 +57,7 @@ func (s Singles) WithoutJIT() Singles {
 // Pool returns the pool to pass to Query and Exec.
 func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	pool := s.db.WithContext(ctx).Statement.ConnPool
-	if s.db.Dialector.Name() != "postgres" {
+	if s.isolation == sql.LevelDefault {
 		return pool
 	}
 	return single{ConnPool: pool, of: s}
@@ -63,7 +72,7 @@ type single struct {
 func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) error) error {
 	if !s.of.noJIT && !s.of.state.Load() {
 		err := statement(s.ConnPool)
-		if SQLState(err) != serializationFailure {
+		if !has(err, dialect.Snapshot) {
 			RenewSessions(s.of.db, err)
 			return err
 		}
@@ -75,7 +84,7 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 	}
 	err := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, settings...).Transaction(func(tx *gorm.DB) error {
 		return statement(tx.Statement.ConnPool)
-	}, ReadCommitted)
+	}, &sql.TxOptions{Isolation: s.of.isolation})
 	RenewSessions(s.of.db, err)
 	return WithContextError(ctx, err)
 }

@@ -1,6 +1,6 @@
 // Package store declares what a store does: accepting, claiming, completing, failing, recovering
 // and cleaning. It also has the store's errors and what runs a statement. The statements are in
-// postgres, sqlite and base. Package dialects chooses among them, and storetest is the suite that
+// postgres, sqlite and base. Package stores chooses among them, and storetest is the suite that
 // each dialect must pass.
 //
 // A store knows only SQL and row versions. Its callers decide what a failure means, when a worker

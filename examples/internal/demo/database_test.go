@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -42,7 +42,7 @@ func TestSQLiteIsOpenedAsTheInboxNeedsIt(t *testing.T) {
 
 	err = db.Create(&marker).Error
 	const primaryKey = 1555 // SQLITE_CONSTRAINT_PRIMARYKEY
-	code, found := store.SQLiteCode(err)
+	code, found := sqlitedialect.Code(err)
 	require.True(t, found, "%T", err)
 	require.Equal(t, primaryKey, code)
 	require.ErrorIs(t, db.Session(&gorm.Session{}).Dialector.(gorm.ErrorTranslator).Translate(err), gorm.ErrDuplicatedKey)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/internal/testenv/pgproxy"
 	"github.com/gorm-inbox/inbox/models"
@@ -28,7 +28,7 @@ func TestOnlyACommitWithoutAResponseMayHaveHappened(t *testing.T) {
 	direct, _ := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
 	proxy := pgproxy.New(t, dsn)
 	behind := testenv.OpenPostgres(t, proxy.DSN())
-	st, err := dialects.New(behind, models.Naming{}, store.Options{})
+	st, err := stores.New(behind, models.Naming{}, store.Options{})
 	require.NoError(t, err)
 	within := testenv.Patience
 	accept := func(id string) error {

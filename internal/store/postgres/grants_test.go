@@ -9,9 +9,9 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -37,9 +37,9 @@ func TestSessionsOfAnotherRoleAreEndedWithBothGrants(t *testing.T) {
 	theirs, asThem := inboxtest.ApplicationRole(t, dsn)
 	ours, asUs := inboxtest.ApplicationRole(t, dsn)
 	their, our := testenv.OpenPostgres(t, asThem), testenv.OpenPostgres(t, asUs)
-	theirStore, err := dialects.New(their, models.Naming{}, store.Options{})
+	theirStore, err := stores.New(their, models.Naming{}, store.Options{})
 	require.NoError(t, err)
-	ourStore, err := dialects.New(our, models.Naming{}, store.Options{})
+	ourStore, err := stores.New(our, models.Naming{}, store.Options{})
 	require.NoError(t, err)
 
 	dead, now := uuid.NewString(), time.Now()

@@ -17,8 +17,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -27,7 +27,7 @@ import (
 func another(t *testing.T, db *gorm.DB, naming models.Naming) store.Store {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
-	s, err := dialects.New(db, naming, store.Options{})
+	s, err := stores.New(db, naming, store.Options{})
 	require.NoError(t, err)
 	return s
 }

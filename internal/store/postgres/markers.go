@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -61,7 +62,7 @@ func (p *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 		return rows.Scan(added, &restored)
 	}, marker.MessageID, marker.HandlerKey, marker.MessageType, marker.ProcessedAt.UTC(), marker.ExpiresAt.UTC(), bound,
 		marker.Namespace)
-	if store.SQLState(err) == "55P03" { // lock not available
+	if pgdialect.SQLState(err) == "55P03" { // lock not available
 		err = fmt.Errorf("%w for %s: %w", store.ErrMarkerBusy, bound, err)
 	}
 	return len(added) == 1 && added[0] == 1, base.Doing("add marker", err)

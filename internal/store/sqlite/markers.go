@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -40,7 +41,7 @@ func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Mark
 	added, err := store.Query(ctx, pool, s.Text(addMarkerSQL), store.Value[int],
 		marker.MessageID, marker.HandlerKey, marker.MessageType, store.SQLiteTime(marker.ProcessedAt),
 		store.SQLiteTime(marker.ExpiresAt), marker.Namespace)
-	if code, _ := store.SQLiteCode(err); store.IsBusy(err) && code != busySnapshot {
+	if code, _ := sqlitedialect.Code(err); store.IsBusy(err) && code != busySnapshot {
 		err = fmt.Errorf("%w: %w", store.ErrMarkerBusy, err)
 	}
 	return len(added) == 1, base.Doing("add marker", err)

@@ -14,7 +14,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -440,7 +440,7 @@ func (s *suite) begin() *gorm.DB {
 func (s *suite) byTheMachinesClock() {
 	s.Helper()
 	var err error
-	s.store, err = dialects.New(s.db, models.Naming{}, store.Options{})
+	s.store, err = stores.New(s.db, models.Naming{}, store.Options{})
 	require.NoError(s, err)
 }
 
@@ -448,7 +448,7 @@ func (s *suite) byTheMachinesClock() {
 func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 	t.Helper()
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
-	opened, err := dialects.New(db, models.Naming{}, store.Options{TestClock: true})
+	opened, err := stores.New(db, models.Naming{}, store.Options{TestClock: true})
 	require.NoError(t, err)
 	return db, opened
 }

@@ -1,5 +1,5 @@
-// Package dialects chooses the store for a database.
-package dialects
+// Package stores chooses the store for a database.
+package stores
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package dialects_test
+package stores_test
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -27,7 +27,7 @@ func FuzzPostgresKeepsTextAsItIs(f *testing.F) {
 func fuzzText(f *testing.F, open func(testing.TB) *gorm.DB) {
 	db := open(f)
 	require.NoError(f, models.Migrate(f.Context(), db, models.Naming{}, "test"))
-	s, err := dialects.New(db, models.Naming{}, store.Options{})
+	s, err := stores.New(db, models.Naming{}, store.Options{})
 	require.NoError(f, err)
 	f.Add("m1", "order.placed", "/shop", "mail", []byte(`{}`), []byte("key"), "boom", "[]")
 	f.Add("\u2028<&>\"\\'", "\u0001\u001f", "\U0001F600\uFFFE", "e\u0301", []byte{0, 0xff}, []byte{}, "a\x00\xff",

@@ -1,4 +1,4 @@
-package dialects_test
+package stores_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package dialects_test
+package stores_test
 
 import (
 	"bytes"
@@ -11,21 +11,21 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/dialects"
+	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
-	_, err := dialects.New(nil, models.Naming{}, store.Options{})
+	_, err := stores.New(nil, models.Naming{}, store.Options{})
 	require.ErrorContains(t, err, "no database")
 	db := testenv.SQLite(t)
-	_, err = dialects.New(db, models.Naming{Prefix: "a b"}, store.Options{})
+	_, err = stores.New(db, models.Naming{Prefix: "a b"}, store.Options{})
 	require.ErrorContains(t, err, "table prefix")
-	_, err = dialects.New(db, models.Naming{Schema: "shop"}, store.Options{})
+	_, err = stores.New(db, models.Naming{Schema: "shop"}, store.Options{})
 	require.ErrorContains(t, err, "SQLite has no schemas")
 	tx := db.Begin()
-	_, err = dialects.New(tx, models.Naming{}, store.Options{})
+	_, err = stores.New(tx, models.Naming{}, store.Options{})
 	require.ErrorContains(t, err, "transaction")
 	require.NoError(t, tx.Rollback().Error)
 }
@@ -41,7 +41,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 		now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 		for i, naming := range namings {
 			require.NoError(t, models.Migrate(t.Context(), db, naming, "test"))
-			opened, err := dialects.New(chatty, naming, store.Options{TestClock: true})
+			opened, err := stores.New(chatty, naming, store.Options{TestClock: true})
 			require.NoError(t, err)
 			// Use the same ID in each: they must not see each other.
 			accepted, err := opened.Accept(t.Context(), store.AcceptBatch{Now: now, Messages: []store.NewMessage{{
@@ -52,7 +52,7 @@ func TestStoreUnderOtherNamesIsQuietAndIgnoresInheritedClauses(t *testing.T) {
 			require.Equal(t, []store.Accepted{{Inserted: true, StatusesAdded: 1}}, accepted, i)
 		}
 		for _, naming := range namings {
-			opened, err := dialects.New(chatty, naming, store.Options{TestClock: true})
+			opened, err := stores.New(chatty, naming, store.Options{TestClock: true})
 			require.NoError(t, err)
 			claimed, err := opened.Claim(t.Context(), store.ClaimRequest{Now: now,
 				Limits: []store.KeyLimit{{HandlerKey: "mail", Limit: 5}}})

@@ -1,0 +1,93 @@
+// Package dialect is the form in which a database is described: what code outside of the database's own
+// folder has to know of it. The descriptions are in those folders, and package dialects finds the one of a
+// session.
+package dialect
+
+import (
+	"context"
+	"embed"
+	"database/sql"
+	"slices"
+	"strings"
+
+	"github.com/gorm-inbox/inbox/internal/txcontrol"
+)
+
+// Dialect describes a database. All dialects are values that never change.
+type Dialect struct {
+	// Name is the dialect's name in GORM and in models.SQL.
+	Name string
+	// Title is the name that people know.
+	Title string
+	// Classify says what an error means. It reports false for an error that is not the database's.
+	Classify func(error) (Class, bool)
+	// SingleWriter reports whether one open transaction that has written keeps all others from writing,
+	// but none from reading. A silent worker may then be one that waits to write.
+	SingleWriter bool
+	// Migrations has a directory of that name with the numbered steps of the schema.
+	Migrations embed.FS
+	// BeginMigration begins a transaction that one process of those that migrate these tables is in, and
+	// waits for that.
+	BeginMigration func(ctx context.Context, conn *sql.Conn, lock string) error
+	// CreateSchema creates a schema unless it exists; nil where there are none.
+	CreateSchema func(ctx context.Context, conn *sql.Conn, schema string) error
+	// ColumnsSQL lists the columns of the tables that exist, given by their names without and with schema
+	// and prefix: the former name, the column, and whether the table is of a later schema of the search
+	// path than that in which a new one would be. It cannot fail: that might abort the caller's
+	// transaction.
+	ColumnsSQL func(tables map[string]string, schema string) string
+	// Identity is the type of a column whose values the database assigns; "" where it assigns none to a
+	// column that is not the primary key.
+	Identity string
+	// Isolations are the levels that transactions can have, besides sql.LevelDefault.
+	Isolations []sql.IsolationLevel
+	// Stated is the level that a transaction states if its caller wants sql.LevelDefault, because the
+	// role or the database may have any default.
+	Stated sql.IsolationLevel
+	// Syntax is how a statement is read for what it does with transactions.
+	Syntax txcontrol.Dialect
+	// GoesOn reports whether a transaction goes on in which a statement has failed. Such a failure may
+	// also have rolled it back.
+	GoesOn bool
+	// Sets reports whether a statement may change settings for the rest of its transaction.
+	Sets bool
+	// CommitsByStatement is for a database where a refused commit leaves the transaction open and some
+	// drivers do not roll it back.
+	CommitsByStatement bool
+}
+
+// RefusedIsolation returns which levels transactions can have if level is none of them, and nothing otherwise.
+func (d *Dialect) RefusedIsolation(level sql.IsolationLevel) (allowed string) {
+	if level == sql.LevelDefault || slices.Contains(d.Isolations, level) {
+		return ""
+	}
+	names := []string{sql.LevelDefault.String()}
+	for _, level := range d.Isolations {
+		names = append(names, level.String())
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// Class is a set of what may be true of an error of the database.
+type Class uint16
+
+// What may be true of an error. Package store documents most of it where it asks.
+const (
+	Transient     Class = 1 << iota // the same call may succeed later
+	OfStatement                     // though transient, the statement or its caller is the cause
+	Lost                            // the connection ended
+	Crash                           // because another process of the server crashed
+	Busy                            // another connection had locked the file
+	TimedOut                        // the statement took too long
+	Unknown                         // a commit may have taken place in spite of it
+	Refused                         // a commit has certainly not taken place
+	Data                            // the data is at fault
+	Duplicate                       // by a unique index
+	Serialization                   // the whole transaction may succeed when it runs again
+	Snapshot                        // which does not occur under READ COMMITTED
+	ReadOnly                        // the session is read-only
+)
+
+// Has reports whether all of these are true.
+func (c Class) Has(all Class) bool { return c&all == all }

@@ -1,0 +1,57 @@
+// Package dialects finds the description of a database.
+package dialects
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
+)
+
+// all are the databases that an inbox can live in.
+var all = []*dialect.Dialect{pgdialect.Dialect, sqlitedialect.Dialect}
+
+// Of returns the dialect of a session's database.
+func Of(db *gorm.DB) (*dialect.Dialect, error) { return Named(db.Dialector.Name()) }
+
+// Named returns the dialect with a name.
+func Named(name string) (*dialect.Dialect, error) {
+	var names []string
+	for _, d := range all {
+		if d.Name == name {
+			return d, nil
+		}
+		names = append(names, fmt.Sprintf("%q", d.Name))
+	}
+	return nil, fmt.Errorf("dialect %q is not supported: use %s", name, strings.Join(names, " or "))
+}
+
+// RefusedIsolation returns which levels transactions can have if level is one of no database, and nothing
+// otherwise.
+func RefusedIsolation(level sql.IsolationLevel) (allowed string) {
+	for _, d := range all {
+		refused := d.RefusedIsolation(level)
+		if refused == "" {
+			return ""
+		}
+		if len(refused) > len(allowed) {
+			allowed = refused
+		}
+	}
+	return allowed
+}
+
+// Classify says what an error of any database means. It reports false for one that is not a database's.
+func Classify(err error) (dialect.Class, bool) {
+	for _, d := range all {
+		if class, found := d.Classify(err); found {
+			return class, true
+		}
+	}
+	return 0, false
+}
