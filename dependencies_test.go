@@ -50,7 +50,7 @@ var levels = []string{
 	"internal/dialect",
 	"internal/clock internal/columns internal/health internal/keyless internal/routine internal/settings " +
 		"internal/pages internal/pages/options internal/pages/schema " +
-		"internal/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/session internal/sqlitefile internal/sqltest " +
+		"internal/store/postgres/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/session internal/sqlitefile internal/sqltest " +
 		"internal/testenv internal/testenv/pgproxy internal/txcontrol",
 	"internal/brief",
 }

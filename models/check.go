@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/dialects"
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/session"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 var (

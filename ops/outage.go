@@ -9,9 +9,9 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // A bulk action goes on after the database was away: each of its statements waits for outageLimit at most,

@@ -184,7 +184,7 @@ var failoverMutants = []mutant{
 	{
 		Name:    "a commit that was not waited for succeeds",
 		Why:     "Accept and handlers' transactions would report as stored what a failover undoes (contract 2)",
-		Package: "internal/pgxtx",
+		Package: "internal/store/postgres/pgxtx",
 		In:      "receive",
 		Old:     "SyncRepWaitForLSN",
 		New:     "",

@@ -344,16 +344,16 @@ var processingMutants = []mutant{
 	{
 		Name:    "PostgreSQL does not notice that a client is gone",
 		Why:     "its transaction would keep the IDs that it has accepted for two hours (contract 3.8)",
-		Package: "internal/pgxtx",
+		Package: "internal/store/postgres/pgxtx",
 		In:      "lent.BeginTx",
 		Old:     "l.settings...",
 		New:     "l.settings[:0]...",
-		Test:    test{Package: "./internal/pgxtx", Run: "^TestServerEndsTheTransactionOfAVanishedProcess$"},
+		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestServerEndsTheTransactionOfAVanishedProcess$"},
 	},
 	{
 		Name:    "a process leaves its lost sessions open",
 		Why:     "the claims of their handlers would stay locked (contract 3.8)",
-		Package: "internal/pgxtx",
+		Package: "internal/store/postgres/pgxtx",
 		In:      "lent.Close",
 		Old:     "!l.begun.IsZero() && server.IsClosed()",
 		New:     "false",
@@ -362,11 +362,11 @@ var processingMutants = []mutant{
 	{
 		Name:    "a session in a later transaction is ended for a lost one",
 		Why:     "what another client has written would be undone (contract 3.8)",
-		Package: "internal/pgxtx",
+		Package: "internal/store/postgres/pgxtx",
 		In:      "endSessions",
 		Old:     "time.Since(s.begun) - clockError",
 		New:     "-clockError",
-		Test:    test{Package: "./internal/pgxtx", Run: "^TestOnlyTheVeryTransactionIsEnded$"},
+		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheVeryTransactionIsEnded$"},
 	},
 	{
 		Name:    "results whose rows are locked count as saved",

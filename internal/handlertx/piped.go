@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // overPgx makes transactions of db begin as a pipedTx wherever pgx is available. Then the

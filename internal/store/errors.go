@@ -13,7 +13,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/dialects"
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // ErrWorkerReleased means that the worker was declared dead and its claims were released.

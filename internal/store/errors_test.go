@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 func TestErrorClasses(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/dialects"
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have

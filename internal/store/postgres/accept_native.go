@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"gorm.io/gorm"
 
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // largeContents is the size in bytes from which on an accept calls pgx directly.

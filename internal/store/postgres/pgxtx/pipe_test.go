@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 const insertNumber = "INSERT INTO numbers SELECT generate_series(1, $1::bigint)"

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/internal/pgxtx"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 

@@ -154,7 +154,7 @@ type traits struct {
 	keepalive bool // and has set the session's keepalives
 }
 
-const traitsKey = "github.com/gorm-inbox/inbox/internal/pgxtx.traits"
+const traitsKey = "github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx.traits"
 
 // traitsOf returns the traits of a connection on which a transaction with a bound is about to begin.
 func traitsOf(ctx context.Context, c *pgx.Conn, bound Bound) (traits, error) {

@@ -83,7 +83,7 @@ type preparations struct {
 	made       int
 }
 
-const preparationsKey = "github.com/gorm-inbox/inbox/internal/pgxtx"
+const preparationsKey = "github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 
 func preparedBy(c *pgx.Conn) *preparations {
 	data := c.PgConn().CustomData()
