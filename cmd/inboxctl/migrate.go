@@ -190,7 +190,7 @@ JSON: a list of models.Migration.`,
 					wanted = append(wanted, migration)
 				}
 			}
-			return a.print(wanted, func() { a.printSQL(dialect, wanted) })
+			return a.print(wanted, func() { a.printSQL(wanted) })
 		},
 	}
 	cmd.Flags().StringVar(&dialect, "dialect", "", "postgres or sqlite (default that of the DSN)")
@@ -199,8 +199,8 @@ JSON: a list of models.Migration.`,
 	return cmd
 }
 
-func (a *app) printSQL(dialect string, migrations []models.Migration) {
-	if len(migrations) > 0 && migrations[0].Version == 1 && dialect == "postgres" && a.schema != "" {
+func (a *app) printSQL(migrations []models.Migration) {
+	if len(migrations) > 0 && migrations[0].Version == 1 && a.schema != "" {
 		fmt.Fprintf(a.out, "CREATE SCHEMA IF NOT EXISTS %s;\n\n", columns.Quote(a.schema))
 	}
 	for _, migration := range migrations {

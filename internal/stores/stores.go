@@ -3,12 +3,17 @@ package stores
 
 import (
 	"errors"
+	"fmt"
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
 	"github.com/gorm-inbox/inbox/internal/store/sqlite"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -20,10 +25,20 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (store.Store,
 	if db == nil {
 		return nil, errors.New("store: no database")
 	}
-	if db.Dialector.Name() == "sqlite" {
-		return checked(sqlite.New(db, naming, options))
+	d, err := dialects.Of(db)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
 	}
-	return checked(postgres.New(db, naming, options))
+	return makers[d](db, naming, options)
+}
+
+var makers = map[*dialect.Dialect]func(*gorm.DB, models.Naming, store.Options) (store.Store, error){
+	pgdialect.Dialect: func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
+		return checked(postgres.New(db, naming, options))
+	},
+	sqlitedialect.Dialect: func(db *gorm.DB, naming models.Naming, options store.Options) (store.Store, error) {
+		return checked(sqlite.New(db, naming, options))
+	},
 }
 
 // checked keeps a nil pointer out of the interface.
