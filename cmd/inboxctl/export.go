@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -50,22 +48,33 @@ const exportPage = 100
 func export[T any](
 	a *app, format string, most int, page func(after ops.Cursor, limit int) (ops.Page[T], error),
 ) error {
-	write := func(names, _ []string, compact []byte) error {
-		_, err := fmt.Fprintf(a.out, "%s\n", escapeUnprintable(compact))
+	write := func(item any) error {
+		line, err := asJSON(item, "")
+		if err != nil {
+			return fmt.Errorf("print as JSON: %w", err)
+		}
+		_, err = a.out.Write(line)
 		return err
 	}
 	if format == "csv" {
 		lines := csv.NewWriter(a.out)
-		write = func(_, cells []string, _ []byte) error {
+		writeCells := func(cells []string) error {
 			_ = lines.Write(cells) // Error returns its error after Flush
 			lines.Flush()
 			return lines.Error()
 		}
-		names, _, _, err := cellsOf(*new(T))
+		write = func(item any) error {
+			_, cells, err := cellsOf(item)
+			if err != nil {
+				return fmt.Errorf("print as CSV: %w", err)
+			}
+			return writeCells(cells)
+		}
+		names, _, err := cellsOf(plain(reflect.ValueOf(*new(T))))
 		if err != nil {
 			return err
 		}
-		if err := write(nil, names, nil); err != nil {
+		if err := writeCells(names); err != nil {
 			return err
 		}
 	}
@@ -80,11 +89,7 @@ func export[T any](
 			return err
 		}
 		for _, item := range found.Items {
-			names, cells, compact, err := cellsOf(item)
-			if err == nil {
-				err = write(names, cells, compact)
-			}
-			if err != nil {
+			if err := write(plain(reflect.ValueOf(item))); err != nil {
 				return err
 			}
 		}
@@ -95,71 +100,41 @@ func export[T any](
 	}
 }
 
-// cellsOf returns a row as JSON, and the names and texts of its fields as CSV has them.
-func cellsOf(item any) (names, cells []string, compact []byte, err error) {
-	var row bytes.Buffer
-	if err := encode(&row, reflect.ValueOf(item)); err != nil {
-		return nil, nil, nil, fmt.Errorf("print as JSON: %w", err)
-	}
-	fields, err := membersOf(row.Bytes())
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("print as CSV: %w", err)
-	}
-	for _, f := range fields {
-		names, cells = append(names, f.name), append(cells, f.cell())
-	}
-	return names, cells, row.Bytes(), nil
-}
-
-type member struct {
-	name  string
-	value json.RawMessage
-}
-
-// membersOf returns the members of a JSON object in their order.
-func membersOf(object []byte) (all []member, err error) {
-	in := json.NewDecoder(bytes.NewReader(object))
-	if _, err := in.Token(); err != nil { // {
-		return nil, err
-	}
-	for in.More() {
-		name, err := in.Token()
+// cellsOf returns the names and texts of a struct's fields as CSV has them.
+func cellsOf(row any) (names, cells []string, err error) {
+	of := reflect.ValueOf(row)
+	for i := range of.NumField() {
+		c, err := cell(of.Field(i).Interface())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		m := member{name: fmt.Sprint(name)}
-		if err := in.Decode(&m.value); err != nil {
-			return nil, err
-		}
-		all = append(all, m)
+		names, cells = append(names, of.Type().Field(i).Tag.Get("json")), append(cells, c)
 	}
-	return all, nil
+	return names, cells, nil
 }
 
-func (m member) cell() string {
-	var text string
-	switch {
-	case string(m.value) == "null":
-		return ""
-	case json.Unmarshal(m.value, &text) != nil:
-		// In JSON the character itself is escaped.
-		return oneLine(formula.ReplaceAllStringFunc(string(m.value), func(found string) string {
-			last := len(found) - 1
-			return fmt.Sprintf(`%s\u%04x`, found[:last], found[last])
-		}))
+// cell returns a text as it is and any other value as JSON, safe for a terminal and without a formula.
+func cell(value any) (string, error) {
+	switch value := value.(type) {
+	case nil:
+		return "", nil
+	case text:
+		return oneLine(formula.ReplaceAllString(leadingFormula.ReplaceAllString(string(value), "'$0"), "$1'$2")), nil
 	}
-	if strings.ContainsAny(text[:min(1, len(text))], "=+-@") {
-		text = "'" + text
-	}
-	return oneLine(formula.ReplaceAllStringFunc(text, func(found string) string {
+	compact, err := asJSON(value, "")
+	// In JSON the character itself is escaped.
+	return oneLine(formula.ReplaceAllStringFunc(strings.TrimSpace(string(compact)), func(found string) string {
 		last := len(found) - 1
-		return found[:last] + "'" + found[last:]
-	}))
+		return fmt.Sprintf(`%s\u%04x`, found[:last], found[last])
+	})), err
 }
 
-// formula matches where a spreadsheet whose list separator is not the comma begins another cell with a formula. It
-// splits the line there, whatever quotes are around it.
-var formula = regexp.MustCompile(`[;\t|][ "']*[=+\-@]`)
+// leadingFormula matches a cell that a spreadsheet takes for a formula. formula matches where one whose list separator
+// is not the comma begins another cell with a formula: it splits the line there, whatever quotes are around it.
+var (
+	leadingFormula = regexp.MustCompile(`^[=+\-@]`)
+	formula        = regexp.MustCompile(`([;\t|][ "']*)([=+\-@])`)
+)
 
 // exportList prints the statuses that match.
 func (a *app) exportList(ctx context.Context, o *ops.Ops, format string, filter ops.Filter, most int) error {

@@ -2,16 +2,18 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gorm-inbox/inbox/ops"
 )
@@ -40,23 +42,62 @@ func (a *app) structured() bool { return a.output != "table" }
 
 // writeStructured prints a value in the format that formatHelp documents.
 func (a *app) writeStructured(v any) error {
-	var compact, shown bytes.Buffer
-	if err := encode(&compact, reflect.ValueOf(v)); err != nil {
-		return fmt.Errorf("print as %s: %w", a.output, err)
-	}
+	var shown []byte
 	var err error
-	if a.output == "yaml" {
-		in := json.NewDecoder(bytes.NewReader(compact.Bytes()))
-		in.UseNumber()
-		err = writeYAML(&shown, in, "", false)
-	} else if err = json.Indent(&shown, compact.Bytes(), "", "  "); err == nil {
-		shown = *bytes.NewBuffer(append(escapeUnprintable(shown.Bytes()), '\n'))
+	if v := plain(reflect.ValueOf(v)); a.output == "yaml" {
+		shown, err = asYAML(v)
+	} else {
+		shown, err = asJSON(v, "  ")
 	}
 	if err != nil {
 		return fmt.Errorf("print as %s: %w", a.output, err)
 	}
-	_, err = a.out.Write(shown.Bytes())
+	_, err = a.out.Write(shown)
 	return err
+}
+
+// asJSON returns a result of plain as JSON and a line feed. Without an indent it is one line.
+func asJSON(v any, indent string) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	err := encoder.Encode(v)
+	return escapeUnprintable(out.Bytes()), err
+}
+
+// asYAML returns a result of plain as YAML. Only quoted texts have characters to escape, and Go's escapes are YAML's.
+func asYAML(v any) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	err := encoder.Encode(v)
+	lines := strings.Split(out.String(), "\n")
+	for i, line := range lines {
+		lines[i] = oneLine(line)
+	}
+	return []byte(strings.Join(lines, "\n")), err
+}
+
+// text is a string. In YAML it is quoted if asYAML has to escape some of it.
+type text string
+
+// MarshalYAML implements yaml.Marshaler.
+func (t text) MarshalYAML() (any, error) {
+	valid := string([]rune(string(t))) // as JSON shows it
+	if strings.ContainsFunc(valid, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: valid, Style: yaml.DoubleQuotedStyle}, nil
+	}
+	return valid, nil
+}
+
+// seconds is a duration. In YAML it is written as in JSON: not all readers take 1e+06 for a number.
+type seconds float64
+
+// MarshalYAML implements yaml.Marshaler.
+func (s seconds) MarshalYAML() (any, error) {
+	value, err := json.Marshal(float64(s))
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: string(value)}, err
 }
 
 // hidden replaces a payload that is not shown.
@@ -65,69 +106,51 @@ type hidden struct {
 	Size   int
 }
 
-func encode(out *bytes.Buffer, v reflect.Value) error {
+// plain returns a value in the form that encoding/json and the YAML library print as formatHelp documents.
+func plain(v reflect.Value) any {
 	if !v.IsValid() {
-		out.WriteString("null")
 		return nil
 	}
 	switch value := v.Interface().(type) {
 	case time.Time:
-		return encodeTime(out, value)
+		if value.IsZero() {
+			return nil
+		}
+		return text(value.UTC().Format(time.RFC3339Nano))
 	case time.Duration:
-		return encodePlain(out, value.Seconds())
+		return seconds(value.Seconds())
 	case []byte:
-		return encodeBytes(out, value)
+		switch {
+		case value == nil:
+			return nil
+		case utf8.Valid(value):
+			return map[text]any{"text": text(value)}
+		}
+		return map[text]any{"base64": base64.StdEncoding.EncodeToString(value)}
 	case ops.Count:
-		return encodePlain(out, value.N)
+		return value.N
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
-		return encode(out, v.Elem()) // invalid for nil, and so null
+		return plain(v.Elem()) // invalid for nil, and so null
 	case reflect.Struct:
-		return encodeStruct(out, v)
+		return plainStruct(v)
 	case reflect.Slice, reflect.Array:
-		return encodeList(out, v)
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = plain(v.Index(i))
+		}
+		return list
 	case reflect.Map:
-		return encodeMap(out, v)
-	case reflect.Chan, reflect.Func, reflect.UnsafePointer:
-		return fmt.Errorf("a %s has no JSON", v.Type())
+		members := map[text]any{} // keys are data, such as the names of attributes
+		for name, value := range v.Seq2() {
+			members[text(name.String())] = plain(value)
+		}
+		return members
+	case reflect.String:
+		return text(v.String())
 	}
-	return encodePlain(out, v.Interface())
-}
-
-func encodePlain(out *bytes.Buffer, v any) error {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
-		return err
-	}
-	out.Write(bytes.TrimRight(text.Bytes(), "\n"))
-	return nil
-}
-
-func encodeTime(out *bytes.Buffer, t time.Time) error {
-	if t.IsZero() {
-		out.WriteString("null")
-		return nil
-	}
-	return encodePlain(out, t.UTC().Format(time.RFC3339Nano))
-}
-
-func encodeBytes(out *bytes.Buffer, b []byte) error {
-	switch {
-	case b == nil:
-		out.WriteString("null")
-		return nil
-	case utf8.Valid(b):
-		return encode(out, reflect.ValueOf(struct{ Text string }{string(b)}))
-	}
-	out.WriteString(`{"base64":`)
-	if err := encodePlain(out, b); err != nil {
-		return err
-	}
-	out.WriteString(`}`)
-	return nil
+	return v.Interface()
 }
 
 // nameOf returns the name of a field in JSON. All output gets its names here.
@@ -140,23 +163,15 @@ func nameOf(field reflect.StructField) string {
 // capital of several before a small letter.
 var wordStarts = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 
-// encodeStruct encodes the fields of embedded structs as its own, as encoding/json does.
-func encodeStruct(out *bytes.Buffer, v reflect.Value) error {
-	out.WriteByte('{')
-	first := true
-	member := func(name string, value reflect.Value) error {
-		if !first {
-			out.WriteByte(',')
-		}
-		first = false
-		if err := encodePlain(out, name); err != nil {
-			return err
-		}
-		out.WriteByte(':')
-		if err := encode(out, value); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return nil
+// plainStruct returns a struct with the same members in the same order, tagged with the names that formatHelp documents.
+// The fields of embedded structs become its own, as in encoding/json.
+func plainStruct(v reflect.Value) any {
+	var fields []reflect.StructField
+	var values []any
+	member := func(name string, value any) {
+		fields = append(fields, reflect.StructField{Name: fmt.Sprintf("F%d", len(fields)), Type: reflect.TypeFor[any](),
+			Tag: reflect.StructTag(fmt.Sprintf("json:%q yaml:%q", name, name))})
+		values = append(values, value)
 	}
 	for _, field := range reflect.VisibleFields(v.Type()) {
 		if !field.IsExported() || field.Anonymous {
@@ -166,53 +181,18 @@ func encodeStruct(out *bytes.Buffer, v reflect.Value) error {
 		if strings.HasSuffix(field.Tag.Get("json"), ",omitzero") && value.IsZero() {
 			continue // known only to a running application
 		}
-		name := nameOf(field)
-		if err := member(name, value); err != nil {
-			return err
-		}
+		member(nameOf(field), plain(value))
 		if count, ok := value.Interface().(ops.Count); ok && count.Capped {
-			if err := member(name+"_capped", reflect.ValueOf(true)); err != nil {
-				return err
-			}
+			member(nameOf(field)+"_capped", true)
 		}
 	}
-	out.WriteByte('}')
-	return nil
-}
-
-func encodeList(out *bytes.Buffer, v reflect.Value) error {
-	out.WriteByte('[')
-	for i := range v.Len() {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		if err := encode(out, v.Index(i)); err != nil {
-			return err
+	tagged := reflect.New(reflect.StructOf(fields)).Elem()
+	for i, value := range values {
+		if value != nil {
+			tagged.Field(i).Set(reflect.ValueOf(value))
 		}
 	}
-	out.WriteByte(']')
-	return nil
-}
-
-// encodeMap encodes a map, whose keys are data, such as the names of attributes.
-func encodeMap(out *bytes.Buffer, v reflect.Value) error {
-	keys := v.MapKeys()
-	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
-	out.WriteByte('{')
-	for i, key := range keys {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		if err := encodePlain(out, key.String()); err != nil {
-			return err
-		}
-		out.WriteByte(':')
-		if err := encode(out, v.MapIndex(key)); err != nil {
-			return err
-		}
-	}
-	out.WriteByte('}')
-	return nil
+	return tagged.Interface()
 }
 
 // escapeUnprintable escapes characters that a terminal might act on. Outside of strings, JSON has
@@ -231,79 +211,4 @@ func escapeUnprintable(text []byte) []byte {
 		}
 	}
 	return out.Bytes()
-}
-
-// writeYAML writes the next JSON value as YAML, in lines that begin with indent. In a list, the
-// first line of an object follows its dash.
-func writeYAML(out *bytes.Buffer, in *json.Decoder, indent string, listed bool) error {
-	token, err := in.Token()
-	if err != nil {
-		return err
-	}
-	delimiter, ok := token.(json.Delim)
-	if !ok {
-		fmt.Fprintf(out, "%s\n", yamlScalar(token))
-		return nil
-	}
-	if !in.More() {
-		fmt.Fprintln(out, map[json.Delim]string{'[': "[]", '{': "{}"}[delimiter])
-		_, err := in.Token()
-		return err
-	}
-	if indent != "" && !listed {
-		out.WriteByte('\n')
-	}
-	for first := true; in.More(); first = false {
-		if !first || !listed {
-			out.WriteString(indent)
-		}
-		if delimiter == '[' {
-			out.WriteString("- ")
-			if err := writeYAML(out, in, indent+"  ", true); err != nil {
-				return err
-			}
-			continue
-		}
-		name, err := in.Token()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%s: ", yamlScalar(name))
-		if err := writeYAML(out, in, indent+"  ", false); err != nil {
-			return err
-		}
-	}
-	_, err = in.Token()
-	return err
-}
-
-// plainYAML matches texts that YAML reads as the same text without quotes, apart from yamlWords.
-var plainYAML = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./-]*$`)
-
-var yamlWords = []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-
-// yamlScalar formats a value. Text in double quotes has JSON's escapes, which YAML has too.
-func yamlScalar(token json.Token) string {
-	switch token := token.(type) {
-	case nil:
-		return "null"
-	case string:
-		if plainYAML.MatchString(token) && !slices.Contains(yamlWords, strings.ToLower(token)) {
-			return token
-		}
-		var quoted, shown bytes.Buffer
-		_ = encodePlain(&quoted, token) // a string can always be encoded
-		for _, r := range quoted.String() {
-			switch {
-			case unicode.IsPrint(r):
-				shown.WriteRune(r)
-			case r > 0xffff:
-				fmt.Fprintf(&shown, `\U%08x`, r)
-			default:
-				fmt.Fprintf(&shown, `\u%04x`, r)
-			}
-		}
-		return shown.String()
-	}
-	return fmt.Sprint(token)
 }

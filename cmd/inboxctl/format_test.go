@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -76,7 +77,9 @@ func TestYAMLIsWhatJSONIs(t *testing.T) {
 		nil, "", "true", "No", "plain", "12", "1e3", " x", "a: b", "- a", "#", "é 注文 😀", evil, "a\nb", 12, -1.5, true,
 		[]string{}, map[string]string{}, []any{[]any{1, []any{}}, map[string]any{"a": []any{1, 2}, "b c": map[string]any{"d": nil}}},
 		struct{ Empty, Full []struct{ A, B any } }{Full: []struct{ A, B any }{{1, "x"}, {[]int{1}, map[string]int{"y": 2}}}},
-		handler.Properties{Attributes: map[string]string{"Any-Name: x": "1"}},
+		handler.Properties{Attributes: map[string]string{"Any-Name: x": "1", evil: "2", "no": "3"}},
+		1_000_000 * time.Second, 1_000_001 * time.Second / 2, 12 * time.Nanosecond, strings.Repeat("long key ", 300),
+		map[string]string{strings.Repeat("long key ", 100): "yes"}, "2026-01-02", "12:30", "\xff\xfe", "\ufeff", "a\n\n  b\n",
 	} {
 		var asJSON, asYAML bytes.Buffer
 		require.NoError(t, writeJSON(&asJSON, v))
@@ -88,7 +91,10 @@ func TestYAMLIsWhatJSONIs(t *testing.T) {
 }
 
 func TestYAMLEscapesWhatATerminalWouldActOn(t *testing.T) {
-	require.Equal(t, `"a\U000e0041\u202eb"`, yamlScalar("a\U000e0041\u202eb"))
+	var out bytes.Buffer
+	a := &app{system: system{out: &out}, output: "yaml"}
+	require.NoError(t, a.writeStructured("a\U000e0041\u202eb"))
+	require.Equal(t, `"a\U000E0041\u202eb"`+"\n", out.String())
 }
 
 func TestWatchRepeatsUntilItIsInterrupted(t *testing.T) {
@@ -170,15 +176,17 @@ func TestRejectedRecordsAreExportedWithoutTheirContent(t *testing.T) {
 func TestExportCellsAreNoFormulas(t *testing.T) {
 	for text, want := range map[string]string{"=1": "'=1", "+1": "'+1", "-1": "'-1", "@x": "'@x", "x": "x", "": "",
 		"a=1": "a=1", "\x1b": `\x1b`} {
-		value, err := json.Marshal(text)
+		shown, err := cell(plain(reflect.ValueOf(text)))
 		require.NoError(t, err)
-		require.Equal(t, want, member{value: value}.cell())
+		require.Equal(t, want, shown)
 	}
-	require.Equal(t, "-1.5", member{value: json.RawMessage("-1.5")}.cell())
+	shown, err := cell(-1.5)
+	require.NoError(t, err)
+	require.Equal(t, "-1.5", shown)
 }
 
 func TestCellsHoldNoFormulaForASpreadsheet(t *testing.T) {
-	for value, want := range map[string]string{
+	for given, want := range map[string]string{
 		`"=1+1"`:            "'=1+1",
 		`"a;=1+1"`:          "a;'=1+1",
 		`"a; \"=1+1"`:       `a; "'=1+1`,
@@ -187,6 +195,10 @@ func TestCellsHoldNoFormulaForASpreadsheet(t *testing.T) {
 		`["a;=1+1","b;-2"]`: `["a;\u003d1+1","b;\u002d2"]`,
 		`-5`:                "-5",
 	} {
-		require.Equal(t, want, member{value: json.RawMessage(value)}.cell(), value)
+		var value any
+		require.NoError(t, json.Unmarshal([]byte(given), &value))
+		shown, err := cell(plain(reflect.ValueOf(value)))
+		require.NoError(t, err)
+		require.Equal(t, want, shown, given)
 	}
 }
