@@ -2,6 +2,10 @@ package redact
 
 import (
 	"bytes"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/gorm-inbox/inbox/internal/secrets"
 )
@@ -13,18 +17,20 @@ const Mask = "[redacted]"
 //
 //   - card numbers of the usual networks that pass the Luhn check: unspaced, in groups with spaces or
 //     dashes, or as fmt prints a float64 (4.111111111111111e+15);
-//   - the value of each header, attribute, JSON or XML member, form field and "name=value" or
+//   - the value of each header, attribute, JSON member, XML element, form field, flag, "name=value" or
 //     "name: value" whose name, in upper or lower case, ends in password, secret, token, apikey,
-//     authorization, cookie and the like, with or without dashes and underscores;
-//   - tokens after Bearer and Basic, and JSON Web Tokens;
-//   - passwords in URLs, by xxxxx.
+//     authorization, cookie and the like, with or without dashes and underscores, or in the word
+//     pass, pin, sig or otp;
+//   - tokens after Bearer and Basic, JSON Web Tokens, private keys, and tokens that begin as those of
+//     well-known services do;
+//   - passwords in URLs, by xxxxx, and in other data source names.
 //
 // UUIDs, times, offsets and most other numbers stay, but one number in ten that begins like a
-// card's passes the Luhn check. It returns v.Bytes itself if it finds nothing. Do not rely on it
-// for what only the application knows to be secret, such as names and addresses, nor for payloads
-// that are compressed or encoded.
+// card's passes the Luhn check. It returns v.Bytes itself if it finds nothing, and takes time in
+// proportion to v.Bytes. Do not rely on it for what only the application knows to be secret, such as
+// names and addresses, nor for payloads that are compressed or encoded.
 func Common(v Value) []byte {
-	if len(v.Bytes) > 0 && isSecret([]byte(v.Name)) {
+	if len(v.Bytes) > 0 && secretName.MatchString(v.Name) {
 		return []byte(Mask)
 	}
 	text := v.Bytes
@@ -33,378 +39,295 @@ func Common(v Value) []byte {
 			text = []byte(masked)
 		}
 	}
-	s := scanner{text: text}
-	return s.scan()
+	found := cardNumbers(text)
+	lower := asciiLower(text)
+	for _, r := range rules {
+		found = append(found, r.find(text, lower)...)
+	}
+	return mask(text, found)
 }
 
-// scanner finds secrets in one pass.
-type scanner struct {
-	text   []byte
-	out    []byte // nil until the first secret
-	copied int    // how much of text has been copied to out or replaced
+// span is where a secret is.
+type span struct{ from, to int }
+
+// mask returns text with Mask in place of the spans, and of several that overlap.
+func mask(text []byte, spans []span) []byte {
+	if len(spans) == 0 {
+		return text
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.from - b.from })
+	var out []byte
+	copied := 0
+	for i, s := range spans {
+		if i == 0 || s.from >= copied {
+			out = append(append(out, text[copied:s.from]...), Mask...)
+		}
+		copied = max(copied, s.to)
+	}
+	return append(out, text[copied:]...)
 }
 
-func (s *scanner) scan() []byte {
-	for i := 0; i < len(s.text); {
-		c := s.text[i]
-		switch {
-		case c == '\\' && i+1 < len(s.text): // the letter of \n is not part of a word
-			i += 2
-		case escaped(s.text[i:]):
-			i += 3
-		case isWord(c):
-			end := i + 1
-			for end < len(s.text) && isWord(s.text[end]) {
-				end++
+// asciiLower returns text with small letters, each where it was.
+func asciiLower(text []byte) []byte {
+	lower := bytes.Clone(text)
+	for i, c := range lower {
+		if 'A' <= c && c <= 'Z' {
+			lower[i] = c + 'a' - 'A'
+		}
+	}
+	return lower
+}
+
+// rule finds secrets of one form. Go's regular expressions take time in proportion to what they read. For the same to
+// hold for a rule and all of the text, its form must match what it reads, or fail before it has read far.
+type rule struct {
+	// hints are texts in small letters, separated by spaces, at which a match may begin.
+	hints string
+	// before matches the text before a hint, if it is not nil, by at most reach bytes of it. If it has a group, the
+	// secret begins there.
+	before *regexp.Regexp
+	reach  int
+	// form matches the text from the hint on. The secret is, or ends with, the one group that takes part.
+	form *regexp.Regexp
+	// isSecret confirms a match; nil confirms all.
+	isSecret func(secret string) bool
+}
+
+// find returns where the rule finds secrets. lower is the text in small letters.
+func (r rule) find(text, lower []byte) (found []span) {
+	for hint := range strings.FieldsSeq(r.hints) {
+		for at := bytes.Index(lower, []byte(hint)); at >= 0; {
+			s, end := r.match(text, at)
+			if s.from < s.to && (r.isSecret == nil || r.isSecret(string(text[s.from:s.to]))) {
+				found = append(found, s)
 			}
-			i = s.word(i, end)
-		default:
+			if at = bytes.Index(lower[end:], []byte(hint)); at >= 0 {
+				at += end
+			}
+		}
+	}
+	return found
+}
+
+// match returns where the secret is that belongs to the hint at a position, and where to continue.
+func (r rule) match(text []byte, at int) (s span, end int) {
+	begin, inBefore := max(at-r.reach, 0), false
+	if r.before != nil {
+		before := r.before.FindSubmatchIndex(text[begin:at])
+		if before == nil {
+			return s, at + 1
+		}
+		if inBefore = len(before) > 2; inBefore {
+			s = span{begin + before[2], at}
+		}
+	}
+	match := r.form.FindSubmatchIndex(text[at:])
+	if match == nil {
+		return span{}, at + 1
+	}
+	for i := 2; i < len(match) && !inBefore; i += 2 {
+		if match[i] >= 0 {
+			s = span{at + match[i], at + match[i+1]}
+		}
+	}
+	return s, at + match[1]
+}
+
+// Parts of the forms.
+const (
+	// lines are names whose values contain spaces without being quoted.
+	lines = `(?:authorization|cookies?)`
+	// names are other names of secrets, or their ends.
+	names = `(?:pass[-_.]?(?:words?|wd|phrase|code)|pwd|secrets?|bearer|token|credentials?|sess(?:ion)?[-_.]?id|` +
+		`card[-_.]?number|cv[cv])(?:[-_.]?(?:hash|confirm(?:ation)?|\d+))?`
+	nameHints = "pass pwd secret bearer token credential sess card cvv cvc"
+	// keys are the words before "key" in names of secrets.
+	keys = `(?:access|account|api|auth|encryption|functions?|master|private|secret|shared|signing|subscription)[-_.]?`
+	// shorts are names of secrets if they are a word.
+	shorts     = `(?:pass|pin|sig|otp)`
+	shortHints = "pass pin sig otp"
+	// camel is the end of a name such as dbPass.
+	camel = `(?-i:[a-z0-9](?:Pass|Pin|Sig|Otp))`
+	// anyName is a name of a secret, whatever is before it.
+	anyName = `(?:` + lines + `|` + names + `|` + keys + `key|(?:\b|_)` + shorts + `)`
+	// separator is between a name, which may be quoted or in brackets, and its value.
+	separator = `(?:\\*["'` + "`" + `]|&quot;|&#34;|\]|%5d)?[ \t]*[:=]=?>?[ \t]*`
+	// encodedValue is a separator and a value in a URL's encoding.
+	encodedValue = `(?:%2[27]|%5d)?(?:%20)*%3[ad](?:%20)*(?:%2[27])?((?:[^%\s&"'<>]|%[^27\s]|%2[^267c\s]|%7[^d\s])+)`
+	// quoted is a value in quotes, of JSON within JSON too. The end may be missing.
+	quoted = `\\"((?:[^"\\]|\\\\(?:\\["\\]|[^"\\])|\\[^"\\])*)|\\+["']([^"']*)|` +
+		`"((?:[^"\\]|\\[\s\S]|"")*)|'((?:[^'\\]|\\[\s\S]|'')*)|` + "`([^`]*)|" + `(?:&quot;|&#34;)((?:[^&]|&[^q#])*)`
+	// unquoted is a value without quotes.
+	unquoted = `((?:\\.|[^\s,;&"'` + "`" + `)\]}<>])+)`
+)
+
+// nested is a list or an object, or all of the text if it does not end. Inner ones may be four levels deep.
+var nested = func() string {
+	const text = `"(?:[^"\\]|\\[\s\S])*"|[^\[\]{}]`
+	inner := `(?:` + text + `)*`
+	for range 4 {
+		inner = `(?:` + text + `|[\[{]` + inner + `[\]}])*`
+	}
+	return `((?:\[\]\w+)?[\[{]` + inner + `[\]}])|([\[{][\s\S]*)`
+}()
+
+// value is any value. anyValue is one with what separates it from its name.
+var (
+	value    = `(?:` + quoted + `|` + nested + `|` + unquoted + `)`
+	anyValue = `(?:` + separator + value + `|` + encodedValue + `)`
+)
+
+var (
+	secretName = regexp.MustCompile(`(?i)` + anyName + `$`)
+	// apart matches before a word, shortly before it.
+	apart = regexp.MustCompile(`(?:^|[^A-Za-z0-9]|\\[nrt]|%[0-9A-Fa-f]{2})$`)
+)
+
+// rules are the forms of secrets.
+var rules = []rule{
+	{hints: "authorization cookie", isSecret: isValue,
+		form: begin(lines + `(?:` + separator + `(?:` + quoted + `|` + nested + `|([^\r\n]+))|` + encodedValue + `)`)},
+	{hints: nameHints, form: begin(names + anyValue), isSecret: isValue},
+	{hints: "key", before: regexp.MustCompile(`(?i)` + keys + `$`), reach: 16, isSecret: isValue,
+		form: begin(`key` + anyValue)},
+	{hints: shortHints, before: apart, reach: 3, form: begin(shorts + anyValue), isSecret: isValue},
+	{hints: shortHints, before: regexp.MustCompile(`[a-z0-9]$`), reach: 1, isSecret: isValue,
+		form: regexp.MustCompile(`^(?:Pass|Pin|Sig|Otp)` + anyValue)},
+	// signature is a query's parameter: in text about signatures it has a colon.
+	{hints: "signature=", form: begin(`signature=` + value)},
+	// Flags.
+	{hints: "-", before: regexp.MustCompile(`(?:^|[\s"'\[,])$`), reach: 1, isSecret: isArgument,
+		form: begin(`--?(?:[\w-]*-)?` + anyName + `(?:["'],[ \t]*|[ \t]+)` + value)},
+	{hints: "-u --user --proxy-user", before: regexp.MustCompile(`(?:^|\s)$`), reach: 1,
+		form: regexp.MustCompile(`^(?:-u|--user|--proxy-user)[ =]["']?[^\s:"']*:([^\s"']+)`)},
+	// XML's elements, and members called name and value.
+	{hints: "<", isSecret: isValue,
+		form: begin(`<[\w.:-]*` + anyName + `(?:\s[^<>]*)?>(?:(\s*<!\[CDATA\[[\s\S]*?(?:\]\]>|\z))|([^<]+))`)},
+	{hints: "value", before: regexp.MustCompile(`(?i)["'][\w.-]*` + anyName + `\\*["'][\s,]+\\*["']?$`), reach: 64,
+		form: begin(`value` + separator + value), isSecret: isValue},
+	// SQL.
+	{hints: "password identified", form: begin(`(?:password|identified\s+by)\s+'((?:[^']|'')*)`)},
+	// Tokens.
+	{hints: "bearer basic", form: begin(`(?:bearer|basic)[ \t]+([\w.~+/=-]{8,})`), isSecret: isToken},
+	{hints: "private", form: begin(`private key-----([\s\S]*?)(?:-----END|\z)`)},
+	{hints: "eyj", before: apart, reach: 3, form: regexp.MustCompile(`^(eyJ[\w.-]*)`), isSecret: isJWT},
+	{hints: "gh github_pat glpat- xox sk rk_ aiza ya29. npm_ sg. hvs.", before: apart, reach: 3, form: regexp.MustCompile(
+		`^((?:gh[opusr]|github_pat|npm)_\w{20,}|(?:glpat|xox[a-z]|sk)-[\w-]{16,}|[sr]k_(?:live|test)_\w{10,}|` +
+			`AIza[\w-]{30,}|(?:ya29|SG|hvs)\.[\w.-]{20,})`)},
+	// Data source names: user:password@tcp(host), user:password@host:port, thin:user/password@host.
+	{hints: "@", before: regexp.MustCompile(`[\w.%-]+:(/?[^\s/]\S*|/)$`), reach: 64, isSecret: isUnmasked,
+		form: begin(`@(?:[a-z0-9]*\(|/|[\w.-]+:\d)`)},
+	{hints: "@", before: regexp.MustCompile(`(?i)thin:[^\s/@]+/([^\s@]*)$`), reach: 64, form: begin(`@`)},
+}
+
+// begin returns an expression that matches at the beginning of a text, in small and capital letters.
+func begin(form string) *regexp.Regexp { return regexp.MustCompile(`^(?i:` + form + `)`) }
+
+// isValue reports whether the value of a secret's name is there.
+func isValue(value string) bool { return value != "null" && value != "nil" }
+
+// isUnmasked reports whether the password of a data source name is not that of a URL, which is masked before.
+func isUnmasked(password string) bool { return password != "xxxxx" }
+
+// isArgument reports whether the word after a flag is its value rather than a part of a sentence.
+func isArgument(word string) bool {
+	return !slices.Contains([]string{"is", "was", "must", "may", "cannot", "requires", "needs", "and", "or", "not",
+		"instead", "flag", "option"}, word)
+}
+
+// wording matches an English word.
+var wording = regexp.MustCompile(`^[A-Za-z][a-z]{0,19}\.?$`)
+
+// isJWT reports whether the text has the three parts of a JSON Web Token.
+func isJWT(text string) bool { return strings.Count(text, ".") >= 2 }
+
+// isToken reports whether the text is a token rather than an English word.
+func isToken(text string) bool { return !wording.MatchString(text) }
+
+// maxCard is how long a card number is at most: five groups with the longest separator between them.
+const maxCard = 4*4 + 3 + 4*len("%20")
+
+// cards are the forms in which a card number is written, longer ones first.
+var cards = func() (forms []*regexp.Regexp) {
+	for _, form := range []string{`\d{4}_\d{4}_\d{4}_\d{4}_\d{1,3}`, `\d{4}_\d{4}_\d{4}_\d{4}`, `\d{4}_\d{6}_\d{4,5}`} {
+		var separated []string
+		for _, separator := range []string{` `, `-`, `\+`, `%20`, "\u00a0"} {
+			separated = append(separated, strings.ReplaceAll(form, "_", separator))
+		}
+		forms = append(forms, regexp.MustCompile(`^(?:`+strings.Join(separated, "|")+`)`))
+	}
+	return append(forms, regexp.MustCompile(`^\d{13,19}`), regexp.MustCompile(`^\d\.\d{9,18}e\+1\d`))
+}()
+
+// Digits do not begin a card number within a word or after a decimal point, and do not end one before a letter, a digit
+// or decimals. The letter of \n and the digits of %20 belong to no word.
+var (
+	within  = regexp.MustCompile(`(?:[A-Za-z0-9]|\d\.)$`)
+	escape  = regexp.MustCompile(`(?:\\[^\d]|%[0-9A-Fa-f]{2})$`)
+	goesOn  = regexp.MustCompile(`^(?:[A-Za-z0-9]|\.\d)`)
+	between = regexp.MustCompile(`%20|\D`)
+)
+
+// cardNumbers returns where card numbers are.
+func cardNumbers(text []byte) (found []span) {
+	for i := 0; i < len(text); {
+		if !isDigit(text[i]) {
+			i++
+			continue
+		}
+		begin := i
+		for i < len(text) && isDigit(text[i]) {
 			i++
 		}
-	}
-	if s.out == nil {
-		return s.text
-	}
-	return append(s.out, s.text[s.copied:]...)
-}
-
-// replace replaces text[from:to] with Mask and returns to.
-func (s *scanner) replace(from, to int) int {
-	s.out = append(append(s.out, s.text[s.copied:from]...), Mask...)
-	s.copied = to
-	return to
-}
-
-// word checks the word text[from:to], which may be a secret or name one, and returns where to
-// continue.
-func (s *scanner) word(from, to int) int {
-	if begin, end := s.namedValue(from, to); end > begin {
-		s.cards(from, to)
-		return s.replace(begin, end)
-	}
-	word := s.text[from:to]
-	if scheme(word) && to < len(s.text) && s.text[to] == ' ' {
-		begin := to + 1
-		end := begin
-		for end < len(s.text) && isToken(s.text[end]) {
-			end++
+		if n := i - begin; n != 1 && n != 4 && n < 13 {
+			continue // no form begins with so many digits
 		}
-		if looksRandom(s.text[begin:end]) {
-			return s.replace(begin, end)
+		before := text[max(begin-3, 0):begin]
+		if n := cardAt(text[begin:]); n > 0 && (!within.Match(before) || escape.Match(before)) {
+			found = append(found, span{begin, begin + n})
+			i = begin + n
 		}
 	}
-	if bytes.HasPrefix(word, []byte("eyJ")) && bytes.Count(word, []byte(".")) >= 2 {
-		return s.replace(from, to)
-	}
-	return s.cards(from, to)
+	return found
 }
 
-// cards replaces the card numbers that begin in the word text[from:to]. If a card number has spaces
-// between its groups, each group is a word.
-func (s *scanner) cards(from, to int) int {
-	for i := from; i < to; {
-		if !isDigit(s.text[i]) {
-			i++
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// cardAt returns the length of the card number that text begins with, 0 if it begins with none.
+func cardAt(text []byte) int {
+	for _, form := range cards {
+		found := form.Find(text[:min(maxCard, len(text))])
+		if found == nil || goesOn.Match(text[len(found):min(len(found)+2, len(text))]) {
 			continue
 		}
-		if n := max(card(s.text, i), cardAsFloat(s.text, i)); n > 0 {
-			if i = s.replace(i, i+n); i > to {
-				return i
-			}
-			continue
+		digits := between.ReplaceAllString(string(found), "")
+		if bytes.ContainsRune(found, 'e') { // JSON was decoded into a float64
+			f, _ := strconv.ParseFloat(string(found), 64)
+			digits = strconv.FormatFloat(f, 'f', -1, 64)
 		}
-		for i < to && isDigit(s.text[i]) {
-			i++
+		if isCard(digits) {
+			return len(found)
 		}
 	}
-	return to
+	return 0
 }
 
-// namedValue returns the position of the value that the word text[from:to] names, if it is a
-// secret's name.
-func (s *scanner) namedValue(from, to int) (begin, end int) {
-	text, i := s.text, to
-	if i < len(text) && text[i] == '\\' {
-		i++
-	}
-	if i < len(text) && (text[i] == '"' || text[i] == '\'') {
-		i++
-	}
-	i += spaces(text[i:])
-	if i == len(text) {
-		return 0, 0
-	}
-	switch {
-	case text[i] != ':' && text[i] != '=' && text[i] != '>', !isSecret(text[from:to]):
-		return 0, 0
-	case text[i] == '>':
-		if i != to || from == 0 || text[from-1] != '<' && text[from-1] != ':' {
-			return 0, 0
-		}
-		length := bytes.IndexByte(text[i+1:], '<')
-		if length < 0 {
-			length = len(text) - i - 1
-		}
-		return i + 1, i + 1 + length
-	}
-	if i++; i < len(text) && (text[i] == '=' || text[i] == '>') { // == and :=, =>
-		i++
-	}
-	i += spaces(text[i:])
-	return valueAt(text, i, lined(text[from:to]))
-}
+// isCard reports whether a network issues such card numbers and the Luhn check passes.
+func isCard(digits string) bool { return issued.MatchString(digits) && luhn(digits) }
 
-// valueAt returns the position of the value that begins at i. wholeLine says that the value may
-// contain spaces without being quoted.
-func valueAt(text []byte, i int, wholeLine bool) (begin, end int) {
-	rest := text[i:]
-	if len(rest) == 0 {
-		return 0, 0
-	}
-	switch c := rest[0]; {
-	case c == '\\' && len(rest) > 1 && (rest[1] == '"' || rest[1] == '\''): // JSON within JSON
-		end := 2
-		for end < len(rest) && !bytes.HasPrefix(rest[end:], rest[:2]) {
-			if bytes.HasPrefix(rest[end:], []byte(`\\`)) { // a backslash, which escapes what follows it
-				end += 2
-			}
-			if end < len(rest) && rest[end] == '\\' {
-				end++
-			}
-			end++
-		}
-		return i + 2, i + min(end, len(rest))
-	case c == '"' || c == '\'' || c == '`':
-		end := 1
-		for end < len(rest) && rest[end] != c {
-			if rest[end] == '\\' {
-				end++
-			}
-			end++
-		}
-		return i + 1, i + min(end, len(rest))
-	case c == '[' || c == '{':
-		depth := 0
-		for end, c := range rest {
-			switch c {
-			case '[', '{':
-				depth++
-			case ']', '}':
-				depth--
-			}
-			if depth == 0 {
-				return i, i + end + 1
-			}
-		}
-		return i, len(text)
-	}
-	stop := " \t\r\n,;&\"'`)]}<>"
-	if wholeLine {
-		stop = "\r\n"
-	}
-	length := bytes.IndexAny(rest, stop)
-	if length < 0 {
-		length = len(rest)
-	}
-	if value := string(rest[:length]); value == "null" || value == "nil" {
-		return 0, 0
-	}
-	return i, i + length
-}
+// issued are the beginnings and lengths of the networks' card numbers.
+var issued = regexp.MustCompile(`^(?:` + strings.Join([]string{
+	`4(?:\d{12}|\d{15}|\d{18})`,                                        // Visa
+	`(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}`, // Mastercard
+	`3[47]\d{13}`,                        // American Express
+	`3(?:0[0-5]|[689]\d)\d{11}(?:\d\d)?`, // Diners Club
+	`(?:35(?:2[89]|[3-8]\d)|50\d\d|5[6-8]\d\d|6\d{3})\d{12,15}`, // JCB, Maestro, Discover, UnionPay, RuPay
+}, `|`) + `)$`)
 
-// secretEnds are the endings of names of secrets, without dashes, underscores and dots.
-var secretEnds = [][]byte{
-	[]byte("authorization"), []byte("cookie"), []byte("password"), []byte("passwd"), []byte("passphrase"),
-	[]byte("pwd"), []byte("secret"),
-	[]byte("secretkey"), []byte("token"), []byte("apikey"), []byte("accesskey"), []byte("privatekey"),
-	[]byte("signingkey"),
-	[]byte("credential"), []byte("credentials"), []byte("sessionid"), []byte("cardnumber"), []byte("cvv"),
-	[]byte("cvc"),
-}
-
-// longestName is how many characters of a name are checked, from its end.
-const longestName = 64
-
-// isSecret reports whether a value of this name is a secret.
-func isSecret(name []byte) bool {
-	var letters [longestName]byte
-	at := longestName
-	for i := len(name) - 1; i >= 0 && at > 0; i-- {
-		c := name[i]
-		switch {
-		case c == '-' || c == '_' || c == '.':
-			continue
-		case 'A' <= c && c <= 'Z':
-			c += 'a' - 'A'
-		}
-		at--
-		letters[at] = c
-	}
-	for _, end := range secretEnds {
-		if bytes.HasSuffix(letters[at:], end) {
-			return true
-		}
-	}
-	return false
-}
-
-// lined reports whether values of a header of this name may contain spaces.
-func lined(name []byte) bool {
-	lower := bytes.ToLower(name)
-	return bytes.HasSuffix(lower, []byte("authorization")) || bytes.HasSuffix(lower, []byte("cookie"))
-}
-
-// scheme reports whether the word is an authentication scheme, so that a token follows.
-func scheme(word []byte) bool {
-	return bytes.EqualFold(word, []byte("bearer")) || bytes.EqualFold(word, []byte("basic"))
-}
-
-// looksRandom reports whether the text is a token rather than an English word.
-func looksRandom(token []byte) bool {
-	if len(token) < 8 {
-		return false
-	}
-	for i, c := range token {
-		if 'a' <= c && c <= 'z' || i == 0 && 'A' <= c && c <= 'Z' || i == len(token)-1 && c == '.' {
-			continue
-		}
-		return true
-	}
-	return len(token) > 20
-}
-
-// card returns the length of the card number that begins at text[at], 0 if none does.
-func card(text []byte, at int) int {
-	withinWord := at > 0 && isLetterOrDigit(text[at-1]) && !afterEscape(text, at)
-	fraction := at > 1 && text[at-1] == '.' && isDigit(text[at-2])
-	if withinWord || fraction {
-		return 0
-	}
-	var digits [19]byte
-	var lengths [6]int
-	groups := lengths[:0] // lengths of the complete groups of digits
-	n, group, end := 0, 0, at
-	var between []byte // the separator between groups
-	best := 0
-	for {
-		for end < len(text) && isDigit(text[end]) && n < len(digits) {
-			digits[n] = text[end] - '0'
-			n, group, end = n+1, group+1, end+1
-		}
-		if group == 0 || end < len(text) && isLetterOrDigit(text[end]) || len(groups) == cap(groups) {
-			return best
-		}
-		groups, group = append(groups, group), 0
-		fraction = end+1 < len(text) && text[end] == '.' && isDigit(text[end+1])
-		if !fraction && grouped(groups) && issued(digits[:n]) && luhn(digits[:n]) {
-			best = end - at
-		}
-		separator := separatorAt(text[end:])
-		if len(separator) == 0 || len(between) > 0 && !bytes.Equal(separator, between) {
-			return best
-		}
-		between = separator
-		end += len(separator)
-	}
-}
-
-// cardAsFloat is card for a number that JSON has decoded into a float64, as Go prints it:
-// 4.111111111111111e+15.
-func cardAsFloat(text []byte, at int) int {
-	const fewest = 10 // digits before the zeros at the end, which are not printed
-	if at > 0 && (isWord(text[at-1]) && text[at-1] != '-' && text[at-1] != '_') || at+2 >= len(text) || text[at+1] != '.' {
-		return 0
-	}
-	var digits [19]byte
-	digits[0] = text[at] - '0'
-	n, end := 1, at+2
-	for end < len(text) && isDigit(text[end]) && n < len(digits) {
-		digits[n] = text[end] - '0'
-		n, end = n+1, end+1
-	}
-	if n < fewest || end+4 > len(text) || text[end] != 'e' || text[end+1] != '+' || !isDigit(text[end+2]) ||
-		!isDigit(text[end+3]) {
-		return 0
-	}
-	length := int(text[end+2]-'0')*10 + int(text[end+3]-'0') + 1
-	end += 4
-	if length < n || length > len(digits) || end < len(text) && isLetterOrDigit(text[end]) {
-		return 0
-	}
-	if !issued(digits[:length]) || !luhn(digits[:length]) {
-		return 0
-	}
-	return end - at
-}
-
-// afterEscape reports whether the character before text[at] ends an escape such as \n
-// or %20.
-func afterEscape(text []byte, at int) bool {
-	return at > 1 && text[at-2] == '\\' && !isDigit(text[at-1]) || at > 2 && escaped(text[at-3:])
-}
-
-// separatorAt returns the separator between groups of a card number that text begins with, if any.
-func separatorAt(text []byte) []byte {
-	for _, separator := range []string{" ", "-", "+", "%20", "\u00a0"} {
-		if bytes.HasPrefix(text, []byte(separator)) {
-			return text[:len(separator)]
-		}
-	}
-	return nil
-}
-
-// grouped reports whether card numbers are written in groups of these lengths.
-func grouped(groups []int) bool {
-	switch len(groups) {
-	case 1:
-		return true
-	case 3: // American Express, Diners Club
-		return groups[0] == 4 && groups[1] == 6 && (groups[2] == 5 || groups[2] == 4)
-	case 4, 5:
-		for _, g := range groups[:4] {
-			if g != 4 {
-				return false
-			}
-		}
-		return len(groups) == 4 || groups[4] <= 3
-	}
-	return false
-}
-
-// issued reports whether a network issues card numbers of this length with this beginning.
-func issued(digits []byte) bool {
-	n := len(digits)
-	if n < 13 {
-		return false
-	}
-	prefix := 0
-	for _, d := range digits[:4] {
-		prefix = prefix*10 + int(d)
-	}
-	between := func(from, to int) bool { return from <= prefix && prefix <= to }
-	switch {
-	case between(4000, 4999): // Visa
-		return n == 13 || n == 16 || n == 19
-	case between(5100, 5599), between(2221, 2720): // Mastercard
-		return n == 16
-	case between(3400, 3499), between(3700, 3799): // American Express
-		return n == 15
-	case between(3000, 3059), between(3600, 3699), between(3800, 3999): // Diners Club
-		return n == 14 || n == 16
-	case between(3528, 3589): // JCB
-		return n >= 16
-	case between(5000, 5099), between(5600, 5899): // Maestro
-		return n >= 16
-	case between(6000, 6999): // Discover, UnionPay, Maestro, RuPay
-		return n >= 16
-	}
-	return false
-}
-
-func luhn(digits []byte) bool {
+func luhn(digits string) bool {
 	sum := 0
 	for i := range digits {
-		d := int(digits[len(digits)-1-i])
+		d := int(digits[len(digits)-1-i] - '0')
 		if i%2 == 1 {
 			if d *= 2; d > 9 {
 				d -= 9
@@ -414,23 +337,3 @@ func luhn(digits []byte) bool {
 	}
 	return sum%10 == 0
 }
-
-// escaped reports whether text begins with a percent-encoded character.
-func escaped(text []byte) bool {
-	return len(text) > 2 && text[0] == '%' && isHex(text[1]) && isHex(text[2])
-}
-
-func spaces(text []byte) int { return len(text) - len(bytes.TrimLeft(text, " \t")) }
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
-
-func isLetterOrDigit(c byte) bool {
-	return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-}
-
-func isHex(c byte) bool { return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' }
-
-// isWord reports whether c can be part of a name. Tokens may have further characters, see isToken.
-func isWord(c byte) bool { return isLetterOrDigit(c) || c == '_' || c == '-' || c == '.' }
-
-func isToken(c byte) bool { return isWord(c) || c == '+' || c == '/' || c == '=' || c == '~' }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -107,10 +108,99 @@ func TestCommonHidesValuesNamedAsSecrets(t *testing.T) {
 	}
 }
 
+// Contract 11.6: however a secret is written, nothing of it shows.
+func TestCommonHidesSecretsInHostileTexts(t *testing.T) {
+	for _, text := range []string{
+		// flags and commands
+		"exec: mysqldump --password s3cr3t --host db", "exec: mysqldump --password=s3cr3t",
+		"run --db-password 's3cr3t x' now",
+		"run -password s3cr3t", `argv ["--api-key","s3cr3t"]`, `argv ["--token", "s3cr3t"]`,
+		"[login --client-secret s3cr3t]",
+		"curl -u bob:s3cr3t https://h", "curl --user=bob:s3cr3t h", `curl -H "Authorization: Bearer s3cr3t"`,
+		"PGPASSWORD=s3cr3t psql",
+		"export DB_PASS=s3cr3t", "MYSQL_PWD=s3cr3t mysql", "env AWS_SECRET_ACCESS_KEY=s3cr3t", "--pin s3cr3t",
+		// names and values
+		"pass=s3cr3t", "PASS: s3cr3t", "user=u pass=s3cr3t host=h", "pin=s3cr3t", "card_pin=s3cr3t",
+		"{UserPin:s3cr3t}", "dbPass=s3cr3t",
+		"otp=s3cr3t", "password1=s3cr3t", "password_confirmation=s3cr3t", "passwords: [s3cr3t]", "passcode=s3cr3t",
+		"passphrase: s3cr3t",
+		"Bearer: s3cr3t", "bearer=s3cr3t", "X-Auth-Token: s3cr3t", "Ocp-Apim-Subscription-Key: s3cr3t",
+		"encryption_key: s3cr3t",
+		"JSESSIONID=s3cr3t", "sess_id=s3cr3t", "password := \"s3cr3t\"", "password => 's3cr3t'",
+		"user[password]=s3cr3t",
+		"password=s3\\ cr3t host=h", "password='it''s3cr3t'", `password="it""s3cr3t"`, "password=`s3cr3t`",
+		"password = s3cr3t",
+		"{password=\"s3cr3t\",user=\"u\"}", "cvv: s3cr3t", "line\\npass=s3cr3t",
+		// connections
+		"app:s3cr3t@tcp(db:3306)/orders", "app:s3c@r3t@tcp(db:3306)/orders?parseTime=true", "app:s3cr3t@/orders",
+		"app:s3cr3t@unix(/run/mysqld.sock)/orders", "dial app:s3cr3t@db:5432: refused",
+		"jdbc:oracle:thin:scott/s3cr3t@//db:1521/x",
+		"DefaultEndpointsProtocol=https;AccountName=n;AccountKey=s3cr3t+/==;EndpointSuffix=core.windows.net",
+		"Endpoint=sb://n/;SharedAccessKeyName=k;SharedAccessKey=s3cr3t=", "Server=h;User Id=u;Pwd=s3cr3t;",
+		"amqp://u:s3cr3t@h:5672/v",
+		"https://h/b?sv=1&sig=s3cr3t%3D&se=2", "https://b/o?X-Amz-Credential=c&X-Amz-Signature=s3cr3t",
+		"redis://:s3cr3t@h:6379/0",
+		// documents
+		`<password type="x">s3cr3t</password>`, `<wsse:Password Type="PasswordText">s3cr3t</wsse:Password>`,
+		"<Token\n>s3cr3t</Token>",
+		"<password><![CDATA[s3cr3t]]></password>", `<db.password>s3cr3t</db.password>`,
+		`<add key="password" value="s3cr3t"/>`,
+		`{"name":"Authorization","value":"s3cr3t"}`, `{"name":"api_key","value":"s3cr3t"}`,
+		`{\"name\":\"api_key\",\"value\":\"s3cr3t\"}`,
+		`{"a":"{\"b\":\"{\\\"password\\\":\\\"s3cr3t\\\"}\"}"}`, `{"token":["x]","s3cr3t"],"n":1}`,
+		`{"secret":{"a":{"b":{"c":["s3cr3t"]}}}}`,
+		`{"secret":[[[[[[["s3cr3t"]]]]]]]}`, `{"password":["x", "s3cr3t`, "&quot;password&quot;:&quot;s3cr3t&quot;",
+		"&#34;pin&#34;:&#34;s3cr3t&#34;",
+		"password%3Ds3cr3t%26a%3Db", "%22password%22%3A%22s3cr3t%22%2C", "user%5Bpassword%5D=s3cr3t",
+		`http.Header{"Cookie":[]string{"a=s3cr3t"}}`,
+		"'password': 's3cr3t'", `:password=>"s3cr3t"`, "password: 's3cr3t", "ALTER ROLE app PASSWORD 's3cr3t'",
+		"IDENTIFIED BY 's3cr3t'",
+		// tokens
+		"Bearer  s3cr3t-s3cr3t", "bearer\ts3cr3ts3cr3t",
+		"-----BEGIN RSA PRIVATE KEY-----\ns3cr3t\n-----END RSA PRIVATE KEY-----",
+		"-----BEGIN PRIVATE KEY-----\ns3cr3t", "pushed with ghp_s3cr3ts3cr3ts3cr3ts3cr3ts3cr3ts3cr",
+		"using xoxb-s3cr3ts3cr3ts3cr3t1",
+		"stripe sk_live_s3cr3ts3cr3ts3", "glpat-s3cr3ts3cr3ts3cr3t",
+		"jwt eyJhbGciOiJub25lIn0.eyJzdWIiOiJzM2NyM3QifQ.s3cr3t",
+	} {
+		for _, whole := range []string{text, "failed: " + text, text + "\nnext line", `"` + text} {
+			redacted := common(whole)
+			require.NotContains(t, redacted, "s3c", whole)
+			require.NotContains(t, redacted, "cr3t", whole)
+			require.NotContains(t, redacted, "r3t", whole)
+			require.Equal(t, redacted, common(redacted), "%s: it is left alone once it is redacted", whole)
+		}
+	}
+}
+
+// Common runs on texts that other people write. Sixteen times the text may take about sixteen times as long.
+func TestCommonTakesTimeInProportionToTheText(t *testing.T) {
+	took := func(part string, bytes int) time.Duration {
+		v := redact.Value{Part: redact.PartError, Bytes: []byte(strings.Repeat(part, bytes/len(part)+1))}
+		began := time.Now()
+		redact.Common(v)
+		return time.Since(began)
+	}
+	for _, part := range []string{
+		"a", "pass", "password", "password=", `password="`, "password=[", "token ", "key=", "api_key=[", `xpass="`,
+		"xPass=[", `\"`,
+		"<", "<password ", "<password>", "--pass ", " -u", "a:", "a:b@", "a:b@( ", "@", "thin:a/", "eyJ", "eyJ.", "xeyJ",
+		"-----BEGIN PRIVATE KEY-----", "private", "pass%3d", "%22", "bearer ", "identified by '", `"password",`, `"value`,
+		"ghp_", "4111 ", "4111 1111 1111 1112 ", "1.1111111111", "authorization:", "signature=", "&quot;", "a://b:c@",
+	} {
+		inProportion := false
+		for try := 0; try < 20 && !inProportion; try++ { // other programs take time, too
+			inProportion = took(part, 16*512) < 64*took(part, 512)
+		}
+		require.True(t, inProportion, part)
+	}
+}
+
 // Common keeps what operators need to find a message and to tell failures apart.
 func TestCommonLeavesEverythingElse(t *testing.T) {
 	for _, text := range []string{
-		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150", "4.111111111111111e-15",
+		"4.111111111111112e+15", "1.763863256411154e+15", "4.1e+15", "4.111111111111111e+150",
+		"4.111111111111111e-15",
 		"4.111111111111111",
 		"4.111111111111111e+", "v14.111111111111111e+15", "", "connection refused", "status 503: Service Unavailable",
 		"SQLSTATE 23505",
@@ -131,6 +221,17 @@ func TestCommonLeavesEverythingElse(t *testing.T) {
 		"the password was wrong", "password:", "handler timed out after 30s",
 		"partition 4 offset 1111 epoch 1111 leader 1111", `{"id":"o-1","amount":4111.11,"at":"2026-11-23T02:16:08Z"}`,
 		"eyJ.x", "\xff\xfe4\x00", "100%", "C:\\temp\\",
+		"compass=north", "bypass: true", "the token ring failed", "spin=up", "pin the version", "mapping: x",
+		"SIGTERM=15", "design: blue",
+		"tokenizer=bpe", "password_file=/run/x", "passenger=2", "passed: 3", "monkey=1",
+		"flag --password is required",
+		"flag needs an argument: --password", "invalid signature: crypto/rsa: verification error", "session=12 of 14",
+		"keys: 4",
+		"worker-pass 3", "ce_id=7f9c2ba4-e8f1-4111-8111-111111111111", "order 4500001234567: not paid",
+		"at 12:30 bob@example.com wrote",
+		"user: bob, roles: [a, b]", "<passwords/>", "docs say: basic authentication", "topic orders, partition 3@17",
+		"Basic HTTP access",
+		"task-path/to: ok", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
 	} {
 		require.Equal(t, text, common(text))
 	}
