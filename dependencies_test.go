@@ -48,10 +48,11 @@ var levels = []string{
 	"internal/dialects",
 	"internal/store/postgres/pgdialect internal/store/sqlite/sqlitedialect",
 	"internal/dialect",
-	"internal/clock internal/columns internal/health internal/keyless internal/routine internal/settings " +
+	"internal/clock internal/columns internal/health internal/keyless internal/settings " +
 		"internal/pages internal/pages/options internal/pages/schema " +
 		"internal/store/postgres/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/session internal/sqlitefile internal/sqltest " +
 		"internal/testenv internal/testenv/pgproxy internal/txcontrol",
+	"internal/routine",
 	"internal/brief",
 }
 

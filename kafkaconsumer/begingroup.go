@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // groupStart remembers what a consumer has learned about where its group begins.
@@ -130,7 +132,7 @@ func (s *session) beginGroup(ctx context.Context) {
 		return
 	}
 	defer c.fetching.Forget(s)
-	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
 	starts := map[string]map[int]int64{}
 	for {
 		err := s.tryBeginGroup(ctx, starts)
@@ -145,7 +147,7 @@ func (s *session) beginGroup(ctx context.Context) {
 		if !errors.Is(err, kafka.RebalanceInProgress) && !errors.Is(err, kafka.IllegalGeneration) {
 			c.fetching.Begin(s, c.cfg.explain(fmt.Errorf("begin group %q: %w", c.cfg.GroupID, err)))
 		}
-		if !retry.wait(ctx) {
+		if !retry.Wait(ctx) {
 			return
 		}
 	}

@@ -98,7 +98,7 @@ type deadLetterPublisher struct {
 func (d *deadLetterPublisher) publish(
 	ctx, session context.Context, p *partition, bad []deadLetter,
 ) (acknowledged int, err error) {
-	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: acceptBackoffMost}
 	limit := maxDeadLetterBytes
 	for acknowledged < len(bad) {
 		next := bad[acknowledged : acknowledged+d.fitting(bad[acknowledged:], limit)]
@@ -110,7 +110,7 @@ func (d *deadLetterPublisher) publish(
 			}
 			acknowledged += len(next)
 			d.publishing.End(p)
-			retry.reset()
+			retry.Reset()
 			continue
 		case refusedForGood(err) && len(next) > 1:
 			limit = 0 // send them one by one to find the refused one
@@ -123,7 +123,7 @@ func (d *deadLetterPublisher) publish(
 			d.publishing.Begin(p, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
 				zap.Int64(telemetry.FieldOffset, next[0].record.Offset))
 		}
-		if !retry.wait(session) { // session ends before ctx does
+		if !retry.Wait(session) { // session ends before ctx does
 			d.publishing.Forget(p)
 			return acknowledged, session.Err()
 		}

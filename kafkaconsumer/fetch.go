@@ -90,7 +90,7 @@ func (f *fetcher) read(offset int64) {
 			return
 		}
 	}
-	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
 	fatals := 0
 	for f.buffer.Wait(p.ctx) {
 		asked := time.Now()
@@ -106,7 +106,7 @@ func (f *fetcher) read(offset int64) {
 		}
 		if err == nil {
 			f.works()
-			retry.reset()
+			retry.Reset()
 			fatals = 0
 			if !some && time.Since(asked) < emptyPause && !routine.Sleep(p.ctx, emptyPause) {
 				return
@@ -124,7 +124,7 @@ func (f *fetcher) read(offset int64) {
 			}
 		}
 		f.failed(err, zap.Int64(telemetry.FieldOffset, offset))
-		if !retry.wait(p.ctx) {
+		if !retry.Wait(p.ctx) {
 			return
 		}
 	}

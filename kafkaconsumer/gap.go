@@ -76,7 +76,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		}
 	}
 	defer f.gaps.accepting.Forget(f)
-	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: acceptBackoffMost}
 	for {
 		gap, now, err := f.confirm(offset, reason)
 		if p.ctx.Err() != nil {
@@ -108,7 +108,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 			f.gaps.accepting.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
 				zap.Int64(telemetry.FieldOffset, offset))
 		}
-		if !retry.wait(p.ctx) {
+		if !retry.Wait(p.ctx) {
 			return 0, false
 		}
 	}
@@ -172,7 +172,7 @@ func (f *fetcher) askAgain(offset int64, reason error) (now, err error) {
 // watermark to catch up with.
 func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
-	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
 	for {
 		end, err := f.listOffset(kafka.LastOffset)
 		if err == nil {
@@ -183,7 +183,7 @@ func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 			return 0, false
 		}
 		f.failed(err, zap.Int64(telemetry.FieldOffset, offset))
-		if !retry.wait(p.ctx) {
+		if !retry.Wait(p.ctx) {
 			return 0, false
 		}
 	}

@@ -41,8 +41,8 @@ const refusalBackoffMost = 5 * time.Second
 // awaitTopics waits until at least one of the topics exists and returns those that do. It returns
 // none if the consumer is stopped. The requests never create a topic.
 func (c *Consumer) awaitTopics() []string {
-	retry := backoff{first: fetchBackoffFirst, most: metadataTTL}
-	refusals := backoff{first: metadataTTL, most: refusalBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
+	refusals := routine.Backoff{First: metadataTTL, Max: refusalBackoffMost}
 	for {
 		existing, err := c.existingTopics(c.ctx)
 		if c.ctx.Err() != nil {
@@ -60,7 +60,7 @@ func (c *Consumer) awaitTopics() []string {
 			// The transport would keep logging in with the same password about twice a second.
 			// Brokers log each try, and some of them lock the user out.
 			c.network.transport.CloseIdleConnections()
-			if !refusals.wait(c.ctx) {
+			if !refusals.Wait(c.ctx) {
 				return nil
 			}
 			continue
@@ -73,7 +73,7 @@ func (c *Consumer) awaitTopics() []string {
 			slices.Sort(topics)
 			return topics
 		}
-		if !retry.wait(c.ctx) {
+		if !retry.Wait(c.ctx) {
 			return nil
 		}
 	}
@@ -342,7 +342,7 @@ func (c *Consumer) existingPartitions() []kafka.Partition {
 // existingOf returns the number of partitions of each topic, as soon as they include all that are assigned, or once it
 // has asked for them for long enough that the brokers must know them. Nil means that ctx ended first.
 func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafka.PartitionAssignment) map[string]int {
-	retry := backoff{first: fetchBackoffFirst, most: metadataTTL}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
 	for deadline := time.Now().Add(2 * metadataTTL); ; {
 		existing, err := c.existingTopics(ctx)
 		if err == nil && (refuse(assignments, existing) == nil || time.Now().After(deadline)) {
@@ -351,7 +351,7 @@ func (c *Consumer) existingOf(ctx context.Context, assignments map[string][]kafk
 		if err != nil && ctx.Err() == nil {
 			c.grouping.Begin(nil, c.cfg.explain(err))
 		}
-		if !retry.wait(ctx) {
+		if !retry.Wait(ctx) {
 			return nil
 		}
 	}

@@ -42,7 +42,7 @@ func (s *session) observe(ctx context.Context) {
 // a leader that was just elected may know less than the true watermark. It refuses this request
 // until it knows it.
 func (s *session) awaitAssignedWatermarks(ctx context.Context) {
-	retry := backoff{first: fetchBackoffFirst, most: s.consumer.cfg.WatchInterval}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: s.consumer.cfg.WatchInterval}
 	for unknown := s.partitions; len(unknown) > 0; {
 		ends := s.listEnds(ctx, unknown, kafka.ReadUncommitted)
 		var left []*partition
@@ -57,7 +57,7 @@ func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 			}
 		}
 		unknown = left
-		if len(unknown) > 0 && !retry.wait(ctx) {
+		if len(unknown) > 0 && !retry.Wait(ctx) {
 			return
 		}
 	}

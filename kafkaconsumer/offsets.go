@@ -25,7 +25,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		p.begin(committed, false)
 		return committed, true
 	}
-	retry := backoff{first: fetchBackoffFirst, most: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
 	for waits := 0; ; {
 		offset, err := f.startOffset()
 		if err == nil {
@@ -39,7 +39,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		if waits++; !errors.Is(err, errNotBegun) || waits > waitsToReport {
 			f.failed(err)
 		}
-		if !retry.wait(p.ctx) {
+		if !retry.Wait(p.ctx) {
 			return 0, false
 		}
 	}

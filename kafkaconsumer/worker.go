@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
@@ -186,7 +185,7 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 
 // untilDone calls the acceptor until it succeeds. It reports false if ctx ended first.
 func (w *worker) untilDone(ctx context.Context, records int, call func() error) bool {
-	retry := backoff{first: acceptBackoffFirst, most: acceptBackoffMost}
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: acceptBackoffMost}
 	for {
 		err := call()
 		if err == nil {
@@ -197,7 +196,7 @@ func (w *worker) untilDone(ctx context.Context, records int, call func() error) 
 			return false
 		}
 		w.accepting.Begin(w, err, zap.Int(telemetry.FieldRecords, records))
-		if !retry.wait(ctx) {
+		if !retry.Wait(ctx) {
 			return false
 		}
 	}
@@ -303,22 +302,3 @@ func (w *worker) finish(s *batchOutcome) {
 		w.halt(s.partition, *s.halted)
 	}
 }
-
-// backoff computes a growing pause between tries. Its zero value is unusable.
-type backoff struct {
-	first, most time.Duration
-	tries       int
-}
-
-// wait pauses for half to all of the current delay and doubles the delay for the next call. It
-// reports false at once when ctx ends.
-func (b *backoff) wait(ctx context.Context) bool {
-	delay := b.most
-	if b.tries < 20 {
-		delay = min(b.first<<b.tries, b.most)
-	}
-	b.tries++
-	return routine.Sleep(ctx, delay/2+rand.N(delay/2+1))
-}
-
-func (b *backoff) reset() { b.tries = 0 }

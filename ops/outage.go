@@ -30,9 +30,10 @@ func lost(err error) bool {
 // outlast repeats do, which changes nothing, until the database has answered.
 func outlast(ctx context.Context, do func() error) error {
 	until := time.Now().Add(outageLimit)
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+	retry := routine.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
+	for {
 		err := do()
-		if err == nil || !lost(err) || time.Now().After(until) || !routine.Sleep(ctx, wait) {
+		if err == nil || !lost(err) || time.Now().After(until) || !retry.Wait(ctx) {
 			return err
 		}
 	}

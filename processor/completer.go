@@ -152,7 +152,7 @@ func (c *completer) run(ctx, hard context.Context) {
 // everything; results whose rows are locked, and results that the database refuses, are put aside.
 // It must not run concurrently with itself.
 func (c *completer) flush(ctx, hard context.Context) bool {
-	pause := 50 * time.Millisecond
+	retry := routine.Backoff{First: 50 * time.Millisecond, Max: 2 * time.Second}
 	careful := false
 	defer func() { clear(c.batch[:cap(c.batch)]) }() // do not keep messages reachable
 	for {
@@ -171,7 +171,8 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		left, refused, err := c.writeGroup(hard, batch, careful)
 		if err == nil {
 			c.putAside(left)
-			pause, careful = 50*time.Millisecond, false
+			retry.Reset()
+			careful = false
 			// Results that arrived meanwhile are in the queue after the batch.
 			c.mu.Lock()
 			c.queue = slices.Delete(c.queue, 0, len(batch))
@@ -197,9 +198,8 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-c.hurried:
-		case <-time.After(pause):
+		case <-time.After(retry.Next()):
 		}
-		pause = min(2*pause, 2*time.Second)
 	}
 }
 

@@ -259,7 +259,8 @@ func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 	deadline := time.NewTimer(p.opts.lockPatience())
 	defer deadline.Stop()
 	refused := false // the database has refused the lock at least once
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, longestTry, p.opts.WorkerTimeout/3) {
+	retry := routine.Backoff{First: 20 * time.Millisecond, Max: min(longestTry, p.opts.WorkerTimeout/3)}
+	for {
 		if t := p.joinLock(ctx); t != nil {
 			p.giveUpLock(ctx, own.leave)
 			return t, nil
@@ -271,7 +272,7 @@ func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 		refused = refused || err == nil
 		if err == nil || store.IsWaiting(err) { // a statement for the lease has little time, and the wait has more
 			select {
-			case <-time.After(pause):
+			case <-time.After(retry.Next()):
 				continue
 			case <-deadline.C:
 				refused = refused || p.awaits(err) // if nothing else refused it, a busy file did

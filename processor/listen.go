@@ -16,9 +16,8 @@ import (
 // continues, so nothing depends on a notification. While listening fails, the log says so from time
 // to time, and health shows it. Where no notification can arrive, the log says so once.
 func (p *Processor) listen(ctx context.Context) {
-	first := max(p.opts.restartDelay()/50, time.Millisecond)
 	longest := 12 * p.opts.restartDelay()
-	pause := first
+	retry := routine.Backoff{First: max(p.opts.restartDelay()/50, time.Millisecond), Max: longest}
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := routine.Protect("listening", func() error { return p.listenOnce(ctx) })
@@ -26,8 +25,9 @@ func (p *Processor) listen(ctx context.Context) {
 			return
 		}
 		if time.Since(began) > longest { // it worked for a while
-			pause = first
+			retry.Reset()
 		}
+		pause := retry.Next()
 		if unable := errors.Is(err, store.ErrCannotListen); unable || errors.Is(err, store.ErrSharedSession) {
 			p.polls.Do(func() {
 				p.log.Info("inbox: notifications cannot arrive, what other processes accept is found by polling", zap.Error(err))
@@ -41,7 +41,6 @@ func (p *Processor) listen(ctx context.Context) {
 			p.listening.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, pause))
 		}
 		routine.Sleep(ctx, pause)
-		pause = min(2*pause, longest)
 	}
 }
 

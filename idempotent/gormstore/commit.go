@@ -36,9 +36,9 @@ func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) e
 func (s *Store) readMarker(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
-	for attempt := 1; ; attempt++ {
+	for retry := newBackoff(); ; {
 		found, err := s.markers.HasMarker(ctx, key.MessageID, key.HandlerKey, key.Namespace)
-		if err == nil || !store.IsTransient(err) || !pause(ctx, attempt) {
+		if err == nil || !store.IsTransient(err) || !retry.Wait(ctx) {
 			return found, err
 		}
 	}

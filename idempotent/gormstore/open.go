@@ -20,12 +20,12 @@ import (
 // again. It waits for the only connection of a pool in the same way.
 func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool, err error) {
 	began := time.Now()
-	for attempt := 1; ; attempt++ {
+	for retry := newBackoff(); ; {
 		tx, added, err = s.tryOpen(ctx, w, s.opts.LockTimeout-time.Since(began))
 		if err == nil || !s.markers.SingleWriter() || !waited(err) {
 			return tx, added, err
 		}
-		if time.Since(began) >= s.opts.LockTimeout || !pause(ctx, attempt) {
+		if time.Since(began) >= s.opts.LockTimeout || !retry.Wait(ctx) {
 			return nil, false, inProgress(ctx, err)
 		}
 	}

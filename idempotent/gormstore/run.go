@@ -3,7 +3,6 @@ package gormstore
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"gorm.io/gorm"
@@ -62,10 +61,11 @@ func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
 	if joined {
 		return s.join(ctx, tx, w)
 	}
+	retry := newBackoff()
 	for attempt := 1; ; attempt++ {
 		var collided bool
 		duplicate, collided, err = s.attempt(ctx, w)
-		if !collided || attempt >= s.opts.MaxAttempts || !pause(ctx, attempt) {
+		if !collided || attempt >= s.opts.MaxAttempts || !retry.Wait(ctx) {
 			return duplicate, err
 		}
 	}
@@ -110,9 +110,7 @@ func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.Watch
 	return statements, err
 }
 
-// pause waits longer from attempt to attempt, at most a quarter of a second. It returns false if
-// ctx ends first.
-func pause(ctx context.Context, attempt int) bool {
-	limit := 10 * time.Millisecond << min(attempt, 5)
-	return routine.Sleep(ctx, min(limit, 250*time.Millisecond)/2+rand.N(min(limit, 250*time.Millisecond)/2))
+// newBackoff returns the pauses between attempts.
+func newBackoff() routine.Backoff {
+	return routine.Backoff{First: 20 * time.Millisecond, Max: 250 * time.Millisecond}
 }

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -23,7 +22,7 @@ type claim struct {
 // Pauses between two checks of another call's claim.
 const (
 	firstPause = time.Millisecond // as long as a call takes whose body is short
-	maxPause   = 500 * time.Millisecond
+	maxPause   = 750 * time.Millisecond
 )
 
 // claim claims the run's keys, or reports that one has been processed. It waits for a live claim of
@@ -35,7 +34,8 @@ func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplic
 		c.keys = append(c.keys, s.key(key))
 	}
 	waitUntil := time.Now().Add(s.options.WaitTimeout)
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+	retry := routine.Backoff{First: firstPause, Max: maxPause}
+	for {
 		sent := time.Now()
 		made, value, err := s.setIfFree(ctx, c)
 		if err != nil {
@@ -53,21 +53,19 @@ func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplic
 		case !known(value):
 			return nil, false, errForeignValue
 		}
-		if err := s.wait(ctx, pause, waitUntil); err != nil {
+		if err := s.wait(ctx, retry.Next(), waitUntil); err != nil {
 			return nil, false, err
 		}
 	}
 }
 
-// wait waits for about the pause, but not beyond until. The pause is random, so that calls that
-// began together do not keep asking together.
+// wait waits for the pause, but not beyond until.
 func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) error {
 	left := time.Until(until)
 	if left <= 0 {
 		return idempotent.ErrInProgress
 	}
-	pause = min(pause/2+rand.N(pause), left)
-	if !routine.Sleep(ctx, pause) {
+	if !routine.Sleep(ctx, min(pause, left)) {
 		return fmt.Errorf("%w: %w", idempotent.ErrInProgress, ctx.Err())
 	}
 	return nil

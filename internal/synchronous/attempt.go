@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -126,12 +125,6 @@ func ownCopy(d handler.Delivery) handler.Delivery {
 	return d
 }
 
-// Bounds of the pause after an attempt that charged nothing. The pause doubles each time.
-const (
-	cutFirst = 50 * time.Millisecond
-	cutMost  = 5 * time.Second
-)
-
 // applyVerdict carries out the verdict, counts the attempt and calls the hooks. Once ctx has ended, every
 // error counts as a consequence of that, and the transport delivers the record again.
 func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
@@ -169,7 +162,8 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 		a.done, a.failure = true, v.Err
 		a.log.Error("inbox: handler gave up a message", append(a.fields(), zap.Error(v.Err))...)
 	default:
-		a.cut, a.due = 0, time.Now().Add(v.Delay)
+		a.cut.Reset()
+		a.due = time.Now().Add(v.Delay)
 		if v.Outcome == handler.AttemptFailed {
 			now := a.cfg.Clock.Now()
 			a.failing.set(a.task, Failing{Topic: a.at.topic, Partition: a.at.id, HandlerKey: a.Handler.Key(),
@@ -188,13 +182,7 @@ const skipped handler.AttemptOutcome = "skipped"
 
 // putOff schedules the repeat of an uncharged attempt.
 func (a *run) putOff(ctx context.Context, err error, took time.Duration) {
-	delay := cutMost
-	if a.cut < 10 {
-		delay = min(cutFirst<<a.cut, cutMost)
-	}
-	delay = delay/2 + rand.N(delay/2+1)
-	a.cut++
-	a.due = time.Now().Add(delay)
+	a.due = time.Now().Add(a.cut.Next())
 	if errors.Is(err, idempotent.ErrInProgress) {
 		a.outage.End(a.task)
 		return // another process is making the attempt

@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/registry"
+	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -243,7 +244,7 @@ type task struct {
 	// received is the message as it was delivered. Each call gets a copy of its own, and the ID by
 	// which the handler remembers the message is computed from received again for each attempt.
 	received handler.Delivery
-	cut      int // attempts in a row that charged nothing
+	cut      routine.Backoff // after attempts that charged nothing
 	due      time.Time
 	done     bool
 	failure  error // the error with which the message was given up
@@ -271,7 +272,7 @@ func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 				Properties: m.Properties, OrderingKey: m.OrderingKey, ReceivedAt: now,
 				OccurredAt: properties.OccurredAt(m.Properties), HandlerKey: h.Key(),
 			}}
-			t := &task{received: received, message: i,
+			t := &task{received: received, message: i, cut: routine.Backoff{First: 50 * time.Millisecond, Max: 5 * time.Second},
 				Attempt: attempt.Attempt{Handler: h, Policy: policy, Timeout: policy.Timeout}}
 			t.SetDelivery(received)
 			tasks = append(tasks, t)
