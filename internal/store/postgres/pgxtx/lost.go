@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 // session is the server's session of a connection that was closed inside a transaction. If the
@@ -53,7 +55,7 @@ var lost = struct {
 type ending struct {
 	pool     *sql.DB
 	sessions []session
-	pause    time.Duration
+	retry    routine.Backoff
 	timer    *time.Timer
 }
 
@@ -83,11 +85,11 @@ func lose(pool *sql.DB, s session) {
 	defer lost.Unlock()
 	e := lost.pools[pool]
 	if e == nil {
-		e = &ending{pool: pool}
+		e = &ending{pool: pool, retry: routine.Backoff{First: closeTime, Max: maxPause}}
 		lost.pools[pool] = e
 		e.timer = time.AfterFunc(closeTime, e.run)
 	}
-	e.pause = closeTime
+	e.retry.Reset()
 	e.sessions = append(e.sessions[max(0, len(e.sessions)-maxLost+1):], s)
 }
 
@@ -108,8 +110,7 @@ func (e *ending) run() {
 	if closed || len(e.sessions) == 0 {
 		delete(lost.pools, e.pool)
 	} else {
-		e.timer.Reset(e.pause)
-		e.pause = min(2*e.pause, maxPause)
+		e.timer.Reset(e.retry.Next())
 	}
 	if err != nil && !closed {
 		return
