@@ -69,11 +69,8 @@ func Extend(name string, opts ...Option) fx.Option {
 	if err := cfg.validate(); err != nil {
 		return fx.Error(err)
 	}
-	return fx.Options(slices.Concat([]fx.Option{
-		cfg.claim(caller()),
-		fx.Provide(fx.Annotated{Group: "inbox.features." + name, Target: func() *config { return cfg }}),
-		fx.Invoke(cfg.checkFeature),
-	}, cfg.provideValues(), cfg.requireDeclared())...)
+	return fx.Module(cfg.label(), cfg.claim(), cfg.provideValues(), cfg.requireDeclared(),
+		fx.Provide(fx.Annotated{Group: cfg.label(), Target: func() *config { return cfg }}))
 }
 
 // Extended says that channels of this inbox, or handlers of its channels, are declared by Extend in other packages. A
@@ -153,14 +150,14 @@ func newInjection(what string, fn any, option reflect.Type) *injection {
 	return in
 }
 
-// provide makes Fx call the function and give what it returns to the inbox.
-func (in *injection) provide(inbox string) fx.Option {
+// constructor returns the function with what it returns as an injected value.
+func (in *injection) constructor() any {
 	t := in.fn.Type()
 	params := make([]reflect.Type, t.NumIn())
 	for i := range params {
 		params[i] = t.In(i)
 	}
-	call := reflect.MakeFunc(reflect.FuncOf(params, []reflect.Type{reflect.TypeFor[injected]()}, false),
+	return reflect.MakeFunc(reflect.FuncOf(params, []reflect.Type{reflect.TypeFor[injected]()}, false),
 		func(args []reflect.Value) []reflect.Value {
 			out := in.fn.Call(args)
 			result := injected{from: in, value: out[0]}
@@ -168,9 +165,7 @@ func (in *injection) provide(inbox string) fx.Option {
 				result.err, _ = out[1].Interface().(error)
 			}
 			return []reflect.Value{reflect.ValueOf(result)}
-		})
-	return fx.Provide(withLocation(in.fn.Pointer(),
-		fx.Annotate(call.Interface(), fx.ResultTags(groupTag("inbox.injected."+inbox)))))
+		}).Interface()
 }
 
 // resultsOf returns the options that the function returned, none while the graph is not known.
@@ -210,19 +205,38 @@ func (cfg *config) validateInjections() error {
 }
 
 // provideValues makes Fx call the injections and give the values of handlers to the inbox.
-func (cfg *config) provideValues() []fx.Option {
+func (cfg *config) provideValues() fx.Option {
 	var parts []fx.Option
-	for _, in := range cfg.injections {
-		parts = append(parts, in.provide(cfg.name))
+	for i, in := range cfg.injections {
+		var place string
+		for _, c := range cfg.channels {
+			if slices.Contains(c.injections, in) {
+				place = ", channel " + c.name
+			}
+		}
+		function := runtime.FuncForPC(in.fn.Pointer()).Name()
+		parts = append(parts, provideValue[injected](cfg, fmt.Sprintf("%s, %s %d: %s", place, in.what, i+1, function),
+			in.constructor()))
 	}
 	for _, c := range cfg.all() {
 		for _, s := range c.subscriptions {
 			if s.spec.graph != nil {
-				parts = append(parts, fx.Provide(fx.Annotated{Group: "inbox.handlers." + cfg.name, Target: s.spec.graph.fetch}))
+				parts = append(parts, provideValue[graphHandler](cfg,
+					fmt.Sprintf(", channel %s, type %s, handler %s", c.name, s.typ, s.spec.key), s.spec.graph.fetch))
 			}
 		}
 	}
-	return parts
+	return fx.Options(parts...)
+}
+
+// provideValue gives the inbox what the constructor makes. Fx prints the place in its error if the constructor fails or
+// lacks a dependency. The named value is private, so that two features may have one of the same place.
+func provideValue[T any](cfg *config, place string, constructor any) fx.Option {
+	name := nameTag(cfg.label() + place)
+	return fx.Options(
+		fx.Provide(fx.Annotate(constructor, fx.ResultTags(name)), fx.Private),
+		fx.Provide(fx.Annotate(func(value T) T { return value }, fx.ParamTags(name), fx.ResultTags(groupTag(cfg.label())))),
+		fx.Invoke(fx.Annotate(requireGraph[T], fx.ParamTags(name))))
 }
 
 // resolved is an inbox's whole declaration, with what features add and the graph gives.
@@ -298,111 +312,61 @@ func (cfg *config) specs(all map[*HandlerSpec]string) map[*HandlerSpec]string {
 }
 
 // What an application declares once. Each is in the graph under its name, so that Fx, and fx.ValidateApp, refuses a
-// second one with the lines of both declarations, and finds that one is missing.
+// second one, and finds that one is missing.
 type (
-	declaredInbox   struct{} // named after the inbox
-	declaredChannel struct{} // inbox/channel
+	declaredChannel struct{} // named after inbox and channel
 	handlerKey      struct{} // the key, legacy keys too
 	consumerGroup   struct{} // group@broker
+	declaredBy      struct{} // named after what is declared and where
 )
 
-func newDeclaredInbox() (declared declaredInbox)     { return }
-func newDeclaredChannel() (declared declaredChannel) { return }
-func newHandlerKey() (key handlerKey)                { return }
-func newConsumerGroup() (group consumerGroup)        { return }
-
-// claim puts what is declared in code into the graph. checkModule checks what only the graph shows.
-func (cfg *config) claim(at uintptr) fx.Option {
+// claim puts what is declared in code into the graph. checkModule checks what Inject returns.
+func (cfg *config) claim() fx.Option {
 	var parts []fx.Option
-	provide := func(constructor any, name string) {
-		parts = append(parts, fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ResultTags(nameTag(name))))))
-	}
-	if !cfg.feature {
-		provide(newDeclaredInbox, cfg.name)
-	}
 	groups := map[string]bool{}
 	for _, c := range cfg.channels {
-		provide(newDeclaredChannel, cfg.name+"/"+c.name)
+		parts = append(parts, provideClaim[declaredChannel](cfg, cfg.channelName(c.name), c.name))
 		for _, k := range c.kafka {
 			for _, broker := range k.Brokers {
 				if group := k.GroupID + "@" + broker; !groups[group] { // a broker may be listed twice
 					groups[group] = true
-					provide(newConsumerGroup, group)
+					parts = append(parts, provideClaim[consumerGroup](cfg, group, c.name))
 				}
 			}
 		}
 	}
 	for _, r := range registrations(cfg.name, cfg.all()) {
-		provide(newHandlerKey, r.Key)
+		parts = append(parts, provideClaim[handlerKey](cfg, r.Key, r.Channel))
 	}
 	return fx.Options(parts...)
 }
 
-// requireDeclared makes fx.ValidateApp fail if the inbox, or a channel that handlers are added to, is not declared.
-func (cfg *config) requireDeclared() []fx.Option {
+// provideClaim provides a T of the name. If there is another one, Fx prints the names of both results in its error.
+func provideClaim[T any](cfg *config, name, channel string) fx.Option {
+	by := fmt.Sprintf("%T %s: give each its own. Declared by %s", *new(T), name, cfg.channelName(channel))
+	return fx.Provide(fx.Annotate(func() (claim T, by declaredBy) { return }, fx.ResultTags(nameTag(name), nameTag(by))))
+}
+
+// requireDeclared makes Fx fail if the inbox, or a channel that handlers are added to, is not declared.
+func (cfg *config) requireDeclared() fx.Option {
 	var parts []fx.Option
 	if cfg.feature {
-		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredInbox], fx.ParamTags(nameTag(cfg.name)))))
+		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[*declaredInbox], fx.ParamTags(nameTag(cfg.name)))))
 	}
 	for _, a := range cfg.added {
-		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredChannel], fx.ParamTags(nameTag(cfg.name+"/"+a.channel)))))
+		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredChannel], fx.ParamTags(nameTag(cfg.channelName(a.channel))))))
 	}
-	return parts
+	return fx.Options(parts...)
 }
 
-// checkFeature reports what requireDeclared requires, in better words.
-func (cfg *config) checkFeature(graph fx.DotGraph) error {
-	var all []error
-	if !provides(graph, reflect.TypeFor[declaredInbox](), cfg.name) {
-		all = append(all, errors.New("inbox.Extend adds to it, but no inbox.Module declares it"))
-	}
-	return cfg.named(errors.Join(append(all, cfg.missingChannels(graph))...))
-}
+// requireGraph makes Fx build a T, so that its error is about T alone and not about all that T is part of.
+func requireGraph[T any](T) {}
 
-// missingChannels returns an error for each channel that handlers are added to and that no one declares.
-func (cfg *config) missingChannels(graph fx.DotGraph) error {
-	var all []error
-	for _, a := range cfg.added {
-		if !provides(graph, reflect.TypeFor[declaredChannel](), cfg.name+"/"+a.channel) {
-			all = append(all, noChannel(a.channel))
-		}
-	}
-	return errors.Join(all...)
-}
+// label returns the inbox's name for the Fx graph's errors.
+func (cfg *config) label() string { return strings.TrimSpace("inbox " + cfg.name) }
 
-// provides reports whether the graph has a constructor of a type. An optional parameter would not tell, because Fx
-// leaves it zero as well where a dependency of its constructor is missing.
-func provides(graph fx.DotGraph, typ reflect.Type, name string) bool {
-	node := typ.String()
-	if name != "" {
-		node += "[name=" + name + "]"
-	}
-	return strings.Contains(string(graph), "\t"+fmt.Sprintf("%q", node)+" [label=")
-}
-
-// caller returns where the caller of Module or Extend called it.
-func caller() uintptr {
-	var at [1]uintptr
-	if runtime.Callers(3, at[:]) == 0 {
-		return 0
-	}
-	return at[0] - 1 // a return address is one past the call
-}
-
-// withLocation makes Fx report pc as the place of an annotated constructor. Otherwise Fx reports reflect.makeFuncStub,
-// by which fx.Annotate builds functions. Fx has a field for the place but no option. Without that field Fx reports the
-// stub again.
-func withLocation(pc uintptr, annotated any) any {
-	located := reflect.New(reflect.TypeOf(annotated)).Elem()
-	located.Set(reflect.ValueOf(annotated))
-	if located.Kind() != reflect.Struct {
-		return annotated
-	}
-	if field := located.FieldByName("FuncPtr"); field.IsValid() && field.CanSet() && field.Kind() == reflect.Uintptr {
-		field.SetUint(uint64(pc))
-	}
-	return located.Interface()
-}
+// channelName returns a channel's name for the Fx graph's errors.
+func (cfg *config) channelName(channel string) string { return cfg.label() + ", channel " + channel }
 
 func groupTag(group string) string { return fmt.Sprintf("group:%q", group) }
 

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,52 +33,38 @@ import (
 // options come from the graph by Inject. Other packages add channels and handlers by Extend.
 //
 // A wrong declaration fails the start, and fx.ValidateApp, with an error that joins all mistakes, each with inbox,
-// channel, option and handler key. What only the graph shows fails the start in the same way, such as a missing
-// database or handler. If a constructor of the application fails, or lacks a dependency, the error is Fx's own. Fx also
-// refuses two modules of one name, and a handler key or consumer group that two modules declare, and names both calls
-// of Module (contract 10.4).
+// channel, option and handler key. What the graph lacks fails both with an error of Fx, which names the inbox, the
+// channel, the handler key and the missing type. Fx also refuses two modules of one name, and a handler key or consumer
+// group that two modules declare. A constructor of an optional value, such as the logger's, that lacks a dependency
+// counts as missing, as everywhere in Fx: take what the inbox must not be without by Inject (contract 10.4).
 func Module(name string, opts ...Option) fx.Option {
 	cfg := (&config{name: name, declared: opts, withFx: true}).apply(nil)
 	if err := cfg.validate(); err != nil {
 		return fx.Error(err)
 	}
-	at := caller()
-	label := "inbox"
-	if name != "" {
-		label += "." + name
-	}
-	// Results are named after the module. If those of all modules had one type and no name, Fx would see a cycle between
-	// the modules.
-	result, whole, later := nameTag("inbox.result."+name), nameTag("inbox.resolved."+name), nameTag("inbox.later."+name)
-	provided := func(constructor any, param string) fx.Option {
-		return fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ParamTags(param), fx.ResultTags(nameTag(name)))))
-	}
-	private := func(constructor any, result string, params ...string) fx.Option {
-		return fx.Provide(withLocation(at, fx.Annotate(constructor, fx.ParamTags(params...), fx.ResultTags(result))),
-			fx.Private)
-	}
-	parts := []fx.Option{
-		// The inbox comes first, because Fx reports only the first constructor that it refuses.
-		provided(newModuleInbox, result),
-		provided(newModuleOps, result),
-		provided(newLaterInbox, later),
-		provided(newLaterOps, later),
-		cfg.claim(at),
-		fx.Provide(fx.Annotate(cfg.newLater, fx.ResultTags(later))),
-		fx.Provide(fx.Annotate(cfg.resolve, fx.ParamTags(groupTag("inbox.injected."+name), groupTag("inbox.features."+name)),
-			fx.ResultTags(whole))),
-		fx.Provide(fx.Annotate(newModuleResolved, fx.ParamTags(whole), fx.ResultTags(groupTag("inbox.modules")))),
-		private(newModuleDB, "", nameTag(cfg.dbName())),
-		private(newModuleParts, "", whole, groupTag("inbox.handlers."+name), later),
-		fx.Provide(withLocation(at, fx.Annotate(newModuleResult, fx.ResultTags(result))), fx.Private),
-	}
-	parts = append(parts, cfg.provideValues()...)
-	parts = append(parts, fx.Invoke(fx.Annotate(checkModule, fx.ParamTags(whole, groupTag("inbox.modules"))),
-		requireGraph[moduleDB]))
-	parts = append(parts, cfg.requireDeclared()...)
-	parts = append(parts, cfg.requireHandlers()...)
-	return fx.Module(label, append(parts, fx.Invoke(fx.Annotate(startModule, fx.ParamTags(result))))...)
+	named, group := nameTag(name), groupTag(cfg.label())
+	return fx.Module(cfg.label(),
+		fx.Provide(
+			// The inbox comes first, because Fx reports only the first constructor that it refuses.
+			fx.Annotate(newModuleInbox, fx.ParamTags(named), fx.ResultTags(named)),
+			fx.Annotate(newModuleOps, fx.ParamTags(named), fx.ResultTags(named)),
+			fx.Annotate(newLaterInbox, fx.ParamTags(named), fx.ResultTags(named)),
+			fx.Annotate(newLaterOps, fx.ParamTags(named), fx.ResultTags(named)),
+			fx.Annotate(cfg.newDeclaredInbox, fx.ResultTags(named)),
+			fx.Annotate(cfg.resolve, fx.ParamTags(group, group), fx.ResultTags(named)),
+			fx.Annotate(newModuleResolved, fx.ParamTags(named), fx.ResultTags(groupTag(allModules))),
+			fx.Annotate(newModuleDB, fx.ParamTags(nameTag(cfg.dbName())), fx.ResultTags(nameTag(cfg.dbLabel()))),
+			fx.Annotate(newModuleResult, fx.ParamTags(named, group, named, nameTag(cfg.dbLabel())), fx.ResultTags(named)),
+		),
+		fx.Provide(newApplication, fx.Private),
+		cfg.claim(), cfg.provideValues(), cfg.requireDeclared(),
+		fx.Invoke(fx.Annotate(requireGraph[moduleDB], fx.ParamTags(nameTag(cfg.dbLabel()))),
+			fx.Annotate(checkModule, fx.ParamTags(named, groupTag(allModules))),
+			fx.Annotate(startModule, fx.ParamTags(named))))
 }
+
+// allModules is the group of the declarations of all modules.
+const allModules = "inbox.modules"
 
 // Override changes every inbox of an Fx application, for test kits that supply it to the graph. Do not supply it in
 // production.
@@ -89,44 +76,14 @@ type Override struct {
 	Clock Clock
 }
 
-// moduleDB is the module's database, whatever its name in the graph.
+// moduleDB is the module's database. Its name in the graph says how to provide it.
 type moduleDB struct{ db *gorm.DB }
 
 func newModuleDB(db *gorm.DB) moduleDB { return moduleDB{db} }
 
-// requireGraph makes Fx build a T, and so report itself what is wrong with the constructor of T or its dependencies.
-func requireGraph[T any](T) {}
-
-// requireHandlers makes Fx build the values of handlers, once for all handlers of a type.
-func (cfg *config) requireHandlers() []fx.Option {
-	var parts []fx.Option
-	required := map[reflect.Type]bool{}
-	for _, c := range cfg.all() {
-		for _, s := range c.subscriptions {
-			if s.spec.graph != nil && !required[s.spec.graph.typ] {
-				required[s.spec.graph.typ] = true
-				parts = append(parts, s.spec.graph.require)
-			}
-		}
-	}
-	return parts
-}
-
-// checkModule reports missing constructors, what is wrong with what the graph gives, and what modules share. Fx would
-// report missing constructors too, but not for which channel and handler.
-func checkModule(r *resolved, modules []*resolved, graph fx.DotGraph) error {
+// checkModule reports what is wrong with what the graph gives, and what modules share.
+func checkModule(r *resolved, modules []*resolved) error {
 	all := []error{r.err}
-	if !provides(graph, reflect.TypeFor[*gorm.DB](), r.dbName()) {
-		all = append(all, r.named(r.missingDB()))
-	}
-	for _, c := range r.channels {
-		for _, s := range c.subscriptions {
-			if s.spec != nil && s.spec.graph != nil && !provides(graph, s.spec.graph.typ, "") {
-				all = append(all, r.named(fmt.Errorf("channel %q, type %q, handler %q: no %s in the Fx graph: fx.Provide its constructor",
-					c.name, s.typ, s.spec.key, s.spec.graph.typ)))
-			}
-		}
-	}
 	var keys []registry.Registration
 	var members []membership
 	for _, m := range modules {
@@ -142,39 +99,28 @@ func checkModule(r *resolved, modules []*resolved, graph fx.DotGraph) error {
 	return errors.Join(all...)
 }
 
-// moduleParams holds what an inbox takes from the Fx graph.
 type moduleParams struct {
 	fx.In
 
-	Parts          moduleParts
-	DB             moduleDB
 	Logger         *zap.Logger                   `optional:"true"`
 	MeterProvider  metric.MeterProvider          `optional:"true"`
 	TracerProvider trace.TracerProvider          `optional:"true"`
 	Propagator     propagation.TextMapPropagator `optional:"true"`
 	Override       *Override                     `optional:"true"`
-	Graph          fx.DotGraph
 	Lifecycle      fx.Lifecycle
 	Shutdowner     fx.Shutdowner
 }
 
-// moduleParts are the module's own values, whatever their names in the graph.
-type moduleParts struct {
-	declared *resolved
-	handlers []graphHandler
-	later    *moduleResult
-}
+// application is what every inbox takes from the Fx graph. fx.ParamTags does not work beside an fx.In struct.
+type application struct{ params moduleParams }
 
-func newModuleParts(declared *resolved, handlers []graphHandler, later *moduleResult) moduleParts {
-	return moduleParts{declared, handlers, later}
-}
+func newApplication(p moduleParams) application { return application{p} }
 
 func newModuleResolved(r *resolved) *resolved { return r }
 
 // moduleResult is an inbox, or what is wrong with it. The error is a value: were it returned by its constructor, Fx
 // would prefix it with the names of all constructors on the way. startModule returns it unaltered.
 type moduleResult struct {
-	name  string
 	inbox *Inbox
 	ops   *ops.Ops
 	err   error
@@ -184,23 +130,30 @@ type moduleResult struct {
 func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
 func newModuleOps(r moduleResult) (*ops.Ops, error) { return r.ops, r.err }
 
-// newLater returns the place of the result until it is there. It depends on nothing, so handlers can depend on it.
-func (cfg *config) newLater() *moduleResult { return &moduleResult{name: cfg.name} }
+// declaredInbox is the place of the inbox until it is built. It depends on nothing, so handlers can depend on it.
+type declaredInbox struct {
+	name  string
+	inbox *Inbox
+	ops   *ops.Ops
+}
+
+func (cfg *config) newDeclaredInbox() *declaredInbox { return &declaredInbox{name: cfg.name} }
 
 // newLaterInbox and newLaterOps are the constructors of what handlers of the inbox take.
-func newLaterInbox(r *moduleResult) func() *Inbox { return func() *Inbox { return r.built().inbox } }
-func newLaterOps(r *moduleResult) func() *ops.Ops { return func() *ops.Ops { return r.built().ops } }
+func newLaterInbox(d *declaredInbox) func() *Inbox { return func() *Inbox { return d.built().inbox } }
+func newLaterOps(d *declaredInbox) func() *ops.Ops { return func() *ops.Ops { return d.built().ops } }
 
-func (r *moduleResult) built() *moduleResult {
-	if r.inbox == nil {
-		panic(fmt.Sprintf("inbox %q is not built yet: call this function when a handler runs, not in a constructor", r.name))
+func (d *declaredInbox) built() *declaredInbox {
+	if d.inbox == nil {
+		panic(fmt.Sprintf("inbox %q is not built yet: call this function when a handler runs, not in a constructor", d.name))
 	}
-	return r
+	return d
 }
 
 // newModuleResult assembles the inbox and ties it to the application's start and stop.
-func newModuleResult(p moduleParams) moduleResult {
-	ib, err := p.assemble()
+func newModuleResult(r *resolved, handlers []graphHandler, d *declaredInbox, db moduleDB, app application) moduleResult {
+	p := app.params
+	ib, err := p.assemble(r, handlers, db)
 	if err != nil {
 		return moduleResult{err: err}
 	}
@@ -209,15 +162,15 @@ func newModuleResult(p moduleParams) moduleResult {
 		return moduleResult{err: err}
 	}
 	p.Lifecycle.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
-	p.Parts.later.inbox, p.Parts.later.ops = ib, o
-	return *p.Parts.later
+	d.inbox, d.ops = ib, o
+	return moduleResult{inbox: ib, ops: o}
 }
 
-func (p moduleParams) assemble() (*Inbox, error) {
-	if p.Parts.declared.err != nil {
-		return nil, p.Parts.declared.err
+func (p moduleParams) assemble(r *resolved, values []graphHandler, db moduleDB) (*Inbox, error) {
+	if r.err != nil {
+		return nil, r.err
 	}
-	cfg := *p.Parts.declared.config // the same Module may be built into several applications
+	cfg := *r.config // the same Module may be built into several applications
 	cfg.shutdown = func(exitCode int) error { return p.Shutdowner.Shutdown(fx.ExitCode(exitCode)) }
 	if p.Override != nil {
 		cfg.manual = p.Override.Manual
@@ -225,36 +178,18 @@ func (p moduleParams) assemble() (*Inbox, error) {
 			cfg.clock = p.Override.Clock
 		}
 	}
-	err := errors.Join(
-		useGraph(p.Graph, &cfg.options.Logger, p.Logger),
-		useGraph(p.Graph, &cfg.options.MeterProvider, p.MeterProvider),
-		useGraph(p.Graph, &cfg.options.TracerProvider, p.TracerProvider),
-	)
-	if cfg.options.Propagator == nil {
-		err = errors.Join(err, useGraph(p.Graph, &cfg.options.Propagator, p.Propagator))
-		if cfg.options.Propagator != nil {
-			cfg.options.Propagator = withoutBaggage{cfg.options.Propagator}
-		}
+	o := &cfg.options
+	o.Logger = cmp.Or(o.Logger, p.Logger)
+	o.MeterProvider = cmp.Or(o.MeterProvider, p.MeterProvider)
+	o.TracerProvider = cmp.Or(o.TracerProvider, p.TracerProvider)
+	if o.Propagator == nil && p.Propagator != nil {
+		o.Propagator = withoutBaggage{p.Propagator}
 	}
-	handlers, handlersErr := cfg.graphHandlers(p.Parts.handlers)
-	if err = errors.Join(err, handlersErr); err != nil {
+	handlers, err := cfg.graphHandlers(values)
+	if err != nil {
 		return nil, cfg.named(err)
 	}
-	return assemble(&cfg, p.DB.db, handlers)
-}
-
-// useGraph sets an option that is not set to the graph's value. Fx leaves an optional value zero also where something
-// that its constructor needs is missing; that is an error.
-func useGraph[T comparable](graph fx.DotGraph, option *T, value T) error {
-	var none T
-	if *option != none {
-		return nil
-	}
-	*option = value
-	if typ := reflect.TypeFor[T](); value == none && provides(graph, typ, "") {
-		return fmt.Errorf("the %s of the Fx graph is nil, or something that its constructor needs is missing", typ)
-	}
-	return nil
+	return assemble(&cfg, db.db, handlers)
 }
 
 // withoutBaggage is the graph's propagator. What a producer puts into its baggage must not reach handlers unasked.
@@ -292,18 +227,18 @@ func (cfg *config) dbName() string {
 	return cfg.name
 }
 
-func (cfg *config) missingDB() error {
+// dbLabel returns the name of the module's database for the Fx graph's errors.
+func (cfg *config) dbLabel() string {
 	if cfg.dbName() == "" {
-		return errors.New("no unnamed *gorm.DB in the Fx graph: fx.Provide its constructor")
+		return cfg.label() + ": fx.Provide an unnamed *gorm.DB"
 	}
-	return fmt.Errorf("no *gorm.DB named %q in the Fx graph: provide it with fx.ResultTags(`name:%[1]q`), or set option UnnamedDB", cfg.name)
+	return fmt.Sprintf("%s: provide a *gorm.DB with fx.ResultTags of name %s, or set option UnnamedDB", cfg.label(), cfg.name)
 }
 
 // fromGraph is a handler whose value the Fx graph provides.
 type fromGraph struct {
-	typ     reflect.Type
-	require fx.Option // makes Fx build the value, and so report itself what is wrong with its constructor
-	fetch   any       // a constructor that makes the graphHandler from the value
+	typ   reflect.Type
+	fetch any // a constructor that makes the graphHandler from the value
 }
 
 // graphHandler carries a handler from the graph to its inbox.
@@ -314,8 +249,7 @@ type graphHandler struct {
 
 func newFromGraph[H any](spec *HandlerSpec, build func(H) *handler.Handler) *fromGraph {
 	return &fromGraph{
-		typ:     reflect.TypeFor[H](),
-		require: fx.Invoke(requireGraph[H]),
+		typ: reflect.TypeFor[H](),
 		fetch: func(value H) graphHandler {
 			if isNil(value) {
 				return graphHandler{spec: spec}

@@ -40,24 +40,14 @@ func startError(opts ...fx.Option) error {
 func TestModuleMistakesFailTheStartAndAreNamed(t *testing.T) {
 	db := fxtest.OpenDB(t)
 	fine := inboxtest.Handlers(nothing("a"))
-	type missing struct{ graphHandler }
 	for name, tc := range map[string]struct {
 		opts []fx.Option
 		want string
 	}{
-		"missing named database": {[]fx.Option{fx.Supply(db),
-			inbox.Module("orders", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine)},
-			"inbox \"orders\": no *gorm.DB named \"orders\" in the Fx graph: provide it with fx.ResultTags(`name:\"orders\"`), or set option UnnamedDB"},
-		"missing unnamed database": {[]fx.Option{namedDB("orders", db),
-			inbox.Module("", inbox.Configure(func(o *inbox.Options) { o.Migrate = true }), fine)},
-			"no unnamed *gorm.DB in the Fx graph"},
 		"database that cannot be opened": {[]fx.Option{fx.Provide(fx.Annotate(func() (*gorm.DB, error) {
 			return nil, context.DeadlineExceeded
 		}, fx.ResultTags(`name:"orders"`))),
 			inbox.Module("orders", fine)}, context.DeadlineExceeded.Error()},
-		"missing handler": {[]fx.Option{namedDB("orders", db),
-			inbox.Module("orders", inboxtest.Handlers(inbox.From[*missing]("a")))},
-			`inbox "orders": channel "c", type "t", handler "a": no *inbox_test.missing in the Fx graph: fx.Provide its constructor`},
 		"bad option": {[]fx.Option{namedDB("orders", db), inbox.Module("orders", inbox.Configure(func(o *inbox.Options) {
 			o.Processor.BatchSize = 0
 		}), fine)},
