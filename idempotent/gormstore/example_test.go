@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
-	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"github.com/gorm-inbox/inbox/idempotent/gormstore"
+	"github.com/gorm-inbox/inbox/internal/testenv"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -28,11 +25,13 @@ func (p Placed) MessageID() string { return p.ID }
 type Account struct{ Balance int }
 
 func Example() {
-	db, closeDB, err := exampleDB()
+	db, closeDB := testenv.ExampleDB()
+	defer closeDB()
+	err := errors.Join(models.Migrate(context.Background(), db, models.Naming{}, ""), db.AutoMigrate(&Account{}),
+		db.Create(&Account{Balance: 100}).Error)
 	if err != nil {
 		panic(err)
 	}
-	defer closeDB()
 	if err := charging(context.Background(), db); err != nil {
 		panic(err)
 	}
@@ -66,27 +65,4 @@ func charging(ctx context.Context, db *gorm.DB) error {
 	}
 	fmt.Println("balance:", account.Balance)
 	return nil
-}
-
-// exampleDB opens an SQLite file with the tables and an account.
-func exampleDB() (db *gorm.DB, closeDB func(), err error) {
-	directory, err := os.MkdirTemp("", "inbox")
-	if err != nil {
-		return nil, nil, err
-	}
-	dsn := "file:" + filepath.Join(directory, "inbox.db") +
-		"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"
-	db, err = gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: dsn}, &gorm.Config{Logger: logger.Discard})
-	if err != nil {
-		return nil, nil, errors.Join(err, os.RemoveAll(directory))
-	}
-	closeDB = func() {
-		if pool, err := db.DB(); err == nil {
-			pool.Close()
-		}
-		os.RemoveAll(directory)
-	}
-	err = errors.Join(models.Migrate(context.Background(), db, models.Naming{}, ""), db.AutoMigrate(&Account{}),
-		db.Create(&Account{Balance: 100}).Error)
-	return db, closeDB, err
 }

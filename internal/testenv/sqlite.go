@@ -87,3 +87,22 @@ func Open(t testing.TB, dialector gorm.Dialector, config gorm.Config) *gorm.DB {
 	t.Cleanup(func() { require.NoError(t, pool.Close()) })
 	return db
 }
+
+// ExampleDB opens an SQLite file for an example, which has no *testing.T. The caller calls closeDB.
+func ExampleDB() (db *gorm.DB, closeDB func()) {
+	directory, err := os.MkdirTemp("", "inbox")
+	if err != nil {
+		panic(err)
+	}
+	db, err = gorm.Open(sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + filepath.Join(directory, "inbox.db") +
+		sqliteParameters}, &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		panic(err)
+	}
+	return db, func() {
+		if pool, err := db.DB(); err == nil {
+			_ = pool.Close()
+		}
+		_ = os.RemoveAll(directory)
+	}
+}

@@ -1,0 +1,42 @@
+package kafkaconsumer_test
+
+import (
+	"crypto/tls"
+	"fmt"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/gorm-inbox/inbox/envelope"
+	"github.com/gorm-inbox/inbox/kafkaconsumer"
+)
+
+// A channel's transport comes from the application's configuration and from code. inbox.Kafka takes it.
+func Example() {
+	file := `
+brokers: [kafka-1:9093, kafka-2:9093]
+topics: [orders.events]
+group_id: fulfilment
+start_offset: first
+sasl: {mechanism: SCRAM-SHA-512, username: fulfilment, password: from-the-environment}
+`
+	cfg := kafkaconsumer.DefaultConfig()
+	if err := yaml.Unmarshal([]byte(file), &cfg); err != nil {
+		panic(err)
+	}
+	cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	cfg.Decoder.ID = envelope.HeaderID("order-event-id")
+	fmt.Println(cfg.Validate())
+	fmt.Println(cfg.GroupID, "reads", cfg.Topics, "in", cfg.Isolation)
+	// Output:
+	// <nil>
+	// fulfilment reads [orders.events] in read_committed
+}
+
+// Validate reports all mistakes at once, as a start does.
+func ExampleConfig_Validate() {
+	cfg := kafkaconsumer.Config{Topics: []string{"orders.events"}, GroupID: "fulfilment", BatchRecords: -1}
+	fmt.Println(cfg.Validate())
+	// Output:
+	// option Brokers is empty: must have at least one host:port
+	// option BatchRecords = -1: must be 1 to 1000000
+}
