@@ -139,18 +139,13 @@ func ranResults(ran []synchronous.Ran) []acceptor.Result {
 func (ib *Inbox) reAcceptRequestedUntilStopped(ctx context.Context) {
 	failing := condition.New(ib.log, ib.cfg.clock, zap.WarnLevel, "reading requests to accept rejected messages again",
 		"they wait")
-	o, err := ib.Ops()
-	if err != nil { // New has checked that it can be made
-		failing.Begin(nil, err)
-		return
-	}
 	var channels []string
 	for _, c := range ib.cfg.channels {
 		channels = append(channels, c.name)
 	}
 	for routine.Sleep(ctx, ib.cfg.options.Processor.HeartbeatInterval) {
 		err := routine.Protect("accepting rejected messages again", func() error {
-			return o.ReAcceptRequested(ctx, channels)
+			return ib.ops.ReAcceptRequested(ctx, channels)
 		})
 		if err == nil {
 			failing.End(nil)

@@ -136,15 +136,12 @@ func (c *channel) handlerKeys() []string {
 	return keys
 }
 
-// decoders returns the decoders of the channels that have a transport. It skips an invalid configuration, because
-// newConsumers reports it.
+// decoders returns the decoders of the channels that have a transport.
 func (ib *Inbox) decoders() map[string]*envelope.Decoder {
 	decoders := map[string]*envelope.Decoder{}
 	for _, c := range ib.cfg.channels {
 		for _, cfg := range c.kafka {
-			if decoder, err := envelope.NewDecoder(c.decoding(cfg.Decoder), ib.log); err == nil {
-				decoders[c.name] = decoder
-			}
+			decoders[c.name], _ = envelope.NewDecoder(c.decoding(cfg.Decoder), ib.log) // validateKafka has checked it
 		}
 	}
 	return decoders

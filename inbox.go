@@ -34,6 +34,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
 )
 
@@ -53,6 +54,7 @@ type Inbox struct {
 	running      *attempt.Running               // calls of handlers, in all delivery modes
 	runners      map[string]*synchronous.Runner // of synchronous channels, by channel
 	memories     memories
+	ops          *ops.Ops // what Module provides
 	tables       *tables
 	log          *zap.Logger
 	logLimit     *logging.Limiter
@@ -96,7 +98,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	if err = ib.instrument(); err != nil {
 		return fail(err)
 	}
-	if ib.store, err = stores.New(db, ib.naming, cfg.storeOptions()); err != nil {
+	if ib.store, err = stores.New(db, ib.naming, store.Options{TestClock: clock.IsTest(cfg.clock)}); err != nil {
 		return fail(err)
 	}
 	ib.running = attempt.NewRunning(cfg.clock.Now)
@@ -140,10 +142,7 @@ func assemble(cfg *config, db *gorm.DB, resolved map[*HandlerSpec]*handler.Handl
 	}
 	ib.runners = ib.newRunners()
 	ib.sampler = &sampler{ib: ib}
-	if _, err := ib.newConsumers(); err != nil {
-		return fail(err)
-	}
-	if _, err := ib.Ops(); err != nil {
+	if ib.ops, err = ib.Ops(); err != nil {
 		return nil, err
 	}
 	handlertx.Reserve(db)
@@ -175,10 +174,6 @@ func (ib *Inbox) instrument() error {
 		_ = i.Close() // no caller is left to return it to
 	}, ib.instruments)
 	return nil
-}
-
-func (cfg *config) storeOptions() store.Options {
-	return store.Options{TestClock: clock.IsTest(cfg.clock)}
 }
 
 // validateDB returns what this database does not support, and what the marker stores of Inline channels refuse.

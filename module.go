@@ -122,32 +122,30 @@ func newModuleResolved(r *resolved) *resolved { return r }
 // would prefix it with the names of all constructors on the way. startModule returns it unaltered.
 type moduleResult struct {
 	inbox *Inbox
-	ops   *ops.Ops
 	err   error
 }
 
 // newModuleInbox and newModuleOps are the constructors of what users take.
 func newModuleInbox(r moduleResult) (*Inbox, error) { return r.inbox, r.err }
-func newModuleOps(r moduleResult) (*ops.Ops, error) { return r.ops, r.err }
+func newModuleOps(ib *Inbox) *ops.Ops               { return ib.ops }
 
 // declaredInbox is the place of the inbox until it is built. It depends on nothing, so handlers can depend on it.
 type declaredInbox struct {
 	name  string
 	inbox *Inbox
-	ops   *ops.Ops
 }
 
 func (cfg *config) newDeclaredInbox() *declaredInbox { return &declaredInbox{name: cfg.name} }
 
 // newLaterInbox and newLaterOps are the constructors of what handlers of the inbox take.
-func newLaterInbox(d *declaredInbox) func() *Inbox { return func() *Inbox { return d.built().inbox } }
+func newLaterInbox(d *declaredInbox) func() *Inbox { return func() *Inbox { return d.built() } }
 func newLaterOps(d *declaredInbox) func() *ops.Ops { return func() *ops.Ops { return d.built().ops } }
 
-func (d *declaredInbox) built() *declaredInbox {
+func (d *declaredInbox) built() *Inbox {
 	if d.inbox == nil {
 		panic(fmt.Sprintf("inbox %q is not built yet: call this function when a handler runs, not in a constructor", d.name))
 	}
-	return d
+	return d.inbox
 }
 
 // newModuleResult assembles the inbox and ties it to the application's start and stop.
@@ -157,13 +155,9 @@ func newModuleResult(r *resolved, handlers []graphHandler, d *declaredInbox, db 
 	if err != nil {
 		return moduleResult{err: err}
 	}
-	o, err := ib.Ops()
-	if err != nil {
-		return moduleResult{err: err}
-	}
 	p.Lifecycle.Append(fx.Hook{OnStart: ib.Start, OnStop: ib.Stop})
-	d.inbox, d.ops = ib, o
-	return moduleResult{inbox: ib, ops: o}
+	d.inbox = ib
+	return moduleResult{inbox: ib}
 }
 
 func (p moduleParams) assemble(r *resolved, values []graphHandler, db moduleDB) (*Inbox, error) {
