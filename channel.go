@@ -30,13 +30,15 @@ type channel struct {
 	configure     []func(o *ChannelOptions)
 	options       ChannelOptions // the inbox's, changed by configure; set by newConfig
 	injections    []*injection
+	injecting     bool                    // options of an injection are being applied
 	values        map[*injection]injected // nil while the Fx graph is not known
 	problems      []error
 }
 
 type subscription struct {
-	typ  string
-	spec *HandlerSpec
+	typ      string
+	spec     *HandlerSpec
+	injected bool // by an option that Inject or InjectChannel returned
 }
 
 // ChannelOption declares one thing about a channel.
@@ -50,7 +52,7 @@ type ChannelOption func(*channel)
 // keeps stored messages known.
 func Channel(name string, opts ...ChannelOption) Option {
 	return func(cfg *config) {
-		c := &channel{name: name, values: cfg.values}
+		c := &channel{name: name, values: cfg.values, injecting: cfg.injecting}
 		for _, o := range opts {
 			if o != nil {
 				o(c)
@@ -67,7 +69,7 @@ func Channel(name string, opts ...ChannelOption) Option {
 func On(messageType string, handlers ...*HandlerSpec) ChannelOption {
 	return func(c *channel) {
 		for _, h := range handlers {
-			c.subscriptions = append(c.subscriptions, subscription{messageType, h})
+			c.subscriptions = append(c.subscriptions, subscription{messageType, h, c.injecting})
 		}
 	}
 }
@@ -375,6 +377,10 @@ func (cfg *config) validateChannels() error {
 			case s.spec.graph != nil && !cfg.withFx:
 				problems = append(problems,
 					fmt.Errorf("channel %q, type %q, handler %q: it comes from the Fx graph (%s); without Fx use inbox.Func or inbox.Tx",
+						c.name, s.typ, s.spec.key, s.spec.graph.typ))
+			case s.spec.graph != nil && s.injected:
+				problems = append(problems,
+					fmt.Errorf("channel %q, type %q, handler %q: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx",
 						c.name, s.typ, s.spec.key, s.spec.graph.typ))
 			}
 		}

@@ -35,6 +35,8 @@ func Inject(fn any) Option {
 	return func(c *config) {
 		c.injects = true
 		c.injections = append(c.injections, in)
+		defer func(before bool) { c.injecting = before }(c.injecting)
+		c.injecting = true
 		for _, o := range resultsOf[Option](in, c.values, &c.problems) {
 			if o != nil {
 				o(c)
@@ -49,6 +51,8 @@ func InjectChannel(fn any) ChannelOption {
 	in := newInjection("inbox.InjectChannel", fn, reflect.TypeFor[ChannelOption]())
 	return func(c *channel) {
 		c.injections = append(c.injections, in)
+		defer func(before bool) { c.injecting = before }(c.injecting)
+		c.injecting = true
 		for _, o := range resultsOf[ChannelOption](in, c.values, &c.problems) {
 			if o != nil {
 				o(c)
@@ -84,7 +88,7 @@ func Extended() Option { return func(c *config) { c.extended = true } }
 func Subscribe(channel, messageType string, handlers ...*HandlerSpec) Option {
 	return func(c *config) {
 		for _, h := range handlers {
-			c.added = append(c.added, addition{channel, subscription{messageType, h}})
+			c.added = append(c.added, addition{channel, subscription{messageType, h, c.injecting}})
 		}
 	}
 }
@@ -254,7 +258,6 @@ func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	for _, v := range values {
 		byFunction[v.from] = v
 	}
-	fromGraph := cfg.specs(nil)
 	full := cfg.apply(byFunction)
 	if full.options.UnnamedDB != cfg.options.UnnamedDB {
 		full.problems = append(full.problems, errors.New("option UnnamedDB is set within inbox.Inject: set it in code"))
@@ -262,7 +265,6 @@ func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	var channels []*channel
 	var added []addition
 	for _, feature := range features {
-		fromGraph = feature.specs(fromGraph)
 		f := feature.apply(byFunction)
 		for _, c := range f.channels {
 			c.setOptions(full.options) // a feature has no options of its own
@@ -279,13 +281,6 @@ func (cfg *config) resolve(values []injected, features []*config) *resolved {
 	slices.SortFunc(full.problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	full.channels, full.added = append(full.channels, channels...), append(full.added, added...)
 	full.subscribe()
-	for spec, at := range full.specs(nil) {
-		if _, known := fromGraph[spec]; !known && spec.graph != nil {
-			full.problems = append(full.problems,
-				fmt.Errorf("%s: inbox.From within inbox.Inject: take the %s as a parameter, and use inbox.Func or inbox.Tx", at,
-					spec.graph.typ))
-		}
-	}
 	return &resolved{full, full.validate()}
 }
 
@@ -294,21 +289,6 @@ func (s subscription) key() string {
 		return ""
 	}
 	return s.spec.key
-}
-
-// specs adds the declared handlers to all, with where they are declared.
-func (cfg *config) specs(all map[*HandlerSpec]string) map[*HandlerSpec]string {
-	if all == nil {
-		all = map[*HandlerSpec]string{}
-	}
-	for _, c := range cfg.all() {
-		for _, s := range c.subscriptions {
-			if s.spec != nil {
-				all[s.spec] = fmt.Sprintf("channel %q, type %q, handler %q", c.name, s.typ, s.spec.key)
-			}
-		}
-	}
-	return all
 }
 
 // What an application declares once. Each is in the graph under its name, so that Fx, and fx.ValidateApp, refuses a
@@ -354,7 +334,8 @@ func (cfg *config) requireDeclared() fx.Option {
 		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[*declaredInbox], fx.ParamTags(nameTag(cfg.name)))))
 	}
 	for _, a := range cfg.added {
-		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredChannel], fx.ParamTags(nameTag(cfg.channelName(a.channel))))))
+		name := nameTag(cfg.channelName(a.channel))
+		parts = append(parts, fx.Invoke(fx.Annotate(requireGraph[declaredChannel], fx.ParamTags(name))))
 	}
 	return fx.Options(parts...)
 }

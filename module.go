@@ -149,9 +149,9 @@ func (d *declaredInbox) built() *Inbox {
 }
 
 // newModuleResult assembles the inbox and ties it to the application's start and stop.
-func newModuleResult(r *resolved, handlers []graphHandler, d *declaredInbox, db moduleDB, app application) moduleResult {
+func newModuleResult(r *resolved, values []graphHandler, d *declaredInbox, db moduleDB, app application) moduleResult {
 	p := app.params
-	ib, err := p.assemble(r, handlers, db)
+	ib, err := p.assemble(r, values, db)
 	if err != nil {
 		return moduleResult{err: err}
 	}

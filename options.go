@@ -276,6 +276,7 @@ type config struct {
 	// injections are what the Fx graph gives; values have what they returned, nil while the graph is not known.
 	injections []*injection
 	values     map[*injection]injected
+	injecting  bool    // options of an injection are being applied
 	injects    bool    // an injection returns options of the inbox
 	problems   []error // of options, found while they were applied
 	// shutdown ends the Fx application; nil without Fx.
