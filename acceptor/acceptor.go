@@ -64,15 +64,12 @@ type Config struct {
 	// Namespaces are those of channels that share their message IDs. Every other channel is its own
 	// namespace (contract 4.4).
 	Namespaces map[string]string
-	// Decoders decode rejected records again, by channel. A channel without one gets the default
-	// decoder.
+	// Decoders decode rejected records again, by channel. A channel without one gets the default decoder.
 	Decoders map[string]*envelope.Decoder
-	// NotStored are the channels that are delivered without an inbox: a message that their handlers
-	// would take is invalid.
+	// NotStored are the channels that are delivered without an inbox: a message that their handlers would take is invalid.
 	NotStored []string
-	// RunAgain runs the handlers of a rejected record of such a channel again, and returns a result for
-	// each message. bad is why the record stays rejected, err anything else that kept its handlers from
-	// running.
+	// RunAgain runs the handlers of a rejected record of such a channel again, and returns a result for each message. bad
+	// is why the record stays rejected, err anything else that kept its handlers from running.
 	RunAgain func(ctx context.Context, channel string, received envelope.Received) (results []Result, bad, err error)
 	// Options are the inbox's. Own are those of channels that have their own.
 	Options Options
@@ -90,13 +87,11 @@ type Config struct {
 	// Wake notifies the processor, and the workers of other processes, that these handlers have new
 	// statuses. It never blocks (contract 4.7).
 	Wake func(handlerKeys []string)
-	// NotifyTx makes the commit of a caller's transaction notify the workers of all processes. If it
-	// is nil, none are.
+	// NotifyTx makes the commit of a caller's transaction notify the workers of all processes. If it is nil, none are.
 	NotifyTx func(ctx context.Context, tx *gorm.DB, handlerKeys ...string) error
-	// Reserve asks the processor for slots for so many new statuses, by handler key, to run them
-	// without a claim (contract 5.17), and for memory for the bytes of their messages, counted once
-	// for each status. It is quick. A nil result means that this process runs
-	// nothing. If Reserve is nil, all statuses are left to claims.
+	// Reserve asks the processor for slots for so many new statuses, by handler key, to run them without a claim (contract
+	// 5.17), and for memory for the bytes of their messages, counted once for each status. It is quick. A nil result means
+	// that this process runs nothing. If Reserve is nil, all statuses are left to claims.
 	Reserve func(wanted map[string]int, bytes int) Reservation
 }
 
@@ -141,8 +136,7 @@ func New(cfg Config) (*Acceptor, error) {
 //
 // Invalid messages do not keep the others from being stored: the error then joins their
 // *InvalidError values, and the results are complete. If the database failed and nothing could be
-// stored, the results are nil. Accepting the same messages again is always safe, whatever happened
-// to the first try.
+// stored, the results are nil. Accepting the same messages again is always safe, whatever happened to the first try.
 func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) ([]Result, error) {
 	ctx, span := a.traced(ctx, messages)
 	p := a.plan(messages, span.Stored())
@@ -158,10 +152,9 @@ func (a *Acceptor) Accept(ctx context.Context, messages ...handler.RawMessage) (
 // AcceptTx does what Accept does, inside the caller's open transaction on the inbox's database. It
 // is for publishing directly and for taking messages over from an outbox (contract 4.1).
 //
-// If any message is invalid it fails with the joined *InvalidError values. It does so before any
-// SQL, except for ID conflicts, which only the database can see: the caller must then roll back.
-// Call Wake on the receipt after the caller's commit, and only then. A handler that accepts in the
-// transaction it runs in need not call it.
+// If any message is invalid it fails with the joined *InvalidError values. It does so before any SQL, except for ID
+// conflicts, which only the database can see: the caller must then roll back. Call Wake on the receipt after the
+// caller's commit, and only then. A handler that accepts in the transaction it runs in need not call it.
 func (a *Acceptor) AcceptTx(ctx context.Context, tx *gorm.DB, messages ...handler.RawMessage) (*Receipt, error) {
 	if tx == nil {
 		return nil, errors.New("accept in transaction: tx is nil")
@@ -206,9 +199,8 @@ func (r *Receipt) Wake() {
 	r.once.Do(func() { r.acceptor.report(context.Background(), r.plan) })
 }
 
-// committed runs after the commit of a handler's transaction and does what Wake does. The handler
-// may have called Wake before the commit, when the statuses were not visible yet, so committed
-// wakes the processor in any case.
+// committed runs after the commit of a handler's transaction and does what Wake does. The handler may have called Wake
+// before the commit, when the statuses were not visible yet, so committed wakes the processor in any case.
 func (r *Receipt) committed() {
 	r.Wake()
 	r.acceptor.wakeFor(r.plan)

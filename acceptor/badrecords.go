@@ -19,8 +19,7 @@ import (
 // badCount counts a partition's records in a batch, and how many of them are bad.
 type badCount struct{ bad, total int }
 
-// policyOf returns the channel's policy for bad records, but BadRecordHalt for a partition that is
-// mostly bad.
+// policyOf returns the channel's policy for bad records, but BadRecordHalt for a partition that is mostly bad.
 func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
 	if _, halts := in.mostlyBad[partitionOf(r)]; halts {
 		return BadRecordHalt
@@ -32,9 +31,8 @@ func (in *intake) policyOf(r envelope.Record) BadRecordPolicy {
 // are bad, and reports whether there are any. Each partition counts by itself: partitions that
 // share an accept may be of other topics and other producers.
 //
-// At least HaltAtBadRecords must be bad: on a quiet topic each record is a batch by itself, and one
-// bad record is no sign of a wrong schema. Unrouted records do not count as bad, and it finds none
-// if bad records halt in any case.
+// At least HaltAtBadRecords must be bad: on a quiet topic each record is a batch by itself, and one bad record is no
+// sign of a wrong schema. Unrouted records do not count as bad, and it finds none if bad records halt in any case.
 func (in *intake) findMostlyBad(received []envelope.Received, results []envelope.Result) bool {
 	if in.judged || in.opts.BadRecords == BadRecordHalt || in.opts.HaltAtBadRecords == 0 {
 		return false

@@ -63,8 +63,7 @@ func (b *bisection) mostlyRefused() bool {
 	return len(b.refused) >= mostlyRefused && len(b.refused) > len(b.received)/2
 }
 
-// narrow stores what it can of a refused part of the batch, in order, and notes the single records
-// that are refused.
+// narrow stores what it can of a refused part of the batch, in order, and notes the single records that are refused.
 func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 	if len(part) == 1 {
 		i := part[0]
@@ -105,8 +104,7 @@ func (b *bisection) narrow(ctx context.Context, part []int, cause error) error {
 	return nil
 }
 
-// reject treats the refused records as bad. If the database refuses the rejected row too, the
-// record halts.
+// reject treats the refused records as bad. If the database refuses the rejected row too, the record halts.
 func (b *bisection) reject(ctx context.Context) error {
 	for _, i := range slices.Sorted(maps.Keys(b.refused)) {
 		problem := &InvalidError{Reason: reasonRefused, Err: b.refused[i]}

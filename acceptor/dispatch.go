@@ -2,9 +2,8 @@ package acceptor
 
 import "github.com/gorm-inbox/inbox/internal/store"
 
-// Reservation is the processor's promise to run some of the statuses that one accept inserts,
-// claimed for its worker (contract 5.17). Exactly one of Deliver and Abandon ends it, after the
-// transaction.
+// Reservation is the processor's promise to run some of the statuses that one accept inserts, claimed for its worker
+// (contract 5.17). Exactly one of Deliver and Abandon ends it, after the transaction.
 type Reservation interface {
 	// Worker is the ID of the worker for which they are claimed.
 	Worker() string
@@ -16,8 +15,7 @@ type Reservation interface {
 	// Deliver dispatches what was claimed and committed. unclaimed counts by handler key the
 	// inserted statuses that any worker may claim. It never waits for handlers.
 	Deliver(claims []store.Claim, unclaimed map[string]int)
-	// Abandon means that nothing was committed, or, if lost is true, that this is unknown because
-	// the response was lost.
+	// Abandon means that nothing was committed, or, if lost is true, that this is unknown because the response was lost.
 	Abandon(lost bool)
 }
 
@@ -28,8 +26,7 @@ type dispatch struct {
 	ended       bool
 }
 
-// beginDispatch marks those statuses of the plan for which the processor has free slots, in the
-// order of the messages.
+// beginDispatch marks those statuses of the plan for which the processor has free slots, in the order of the messages.
 func (a *Acceptor) beginDispatch(p *plan) *dispatch {
 	if a.reserve == nil || len(p.batch.Messages) == 0 {
 		return nil

@@ -49,8 +49,7 @@ func (a *Acceptor) tracedRecords(
 
 func notTimed(error) {}
 
-// timed measures how long it takes to persist a plan. Call the returned function with the error of
-// that.
+// timed measures how long it takes to persist a plan. Call the returned function with the error of that.
 func (a *Acceptor) timed(ctx context.Context, p *plan) func(error) {
 	if !a.measure.TimesAccepts(ctx) {
 		return notTimed

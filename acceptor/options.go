@@ -45,15 +45,13 @@ const (
 	BadRecordHalt BadRecordPolicy = "halt"
 )
 
-// GapPolicy decides what happens where the records that should be read next no longer exist
-// (contract 7.5).
+// GapPolicy decides what happens where the records that should be read next no longer exist (contract 7.5).
 type GapPolicy string
 
 // The policies for gaps.
 const (
-	// GapHalt stops the partition before the gap. If the topic was created again, the halt does not
-	// survive a restart or a rebalance: brokers forget a group's offsets when its topic is deleted,
-	// and reading then begins at StartOffset.
+	// GapHalt stops the partition before the gap. If the topic was created again, the halt does not survive a restart or a
+	// rebalance: brokers forget a group's offsets when its topic is deleted, and reading then begins at StartOffset.
 	GapHalt GapPolicy = "halt"
 	// GapContinue stores a row that says what is missing and continues after the gap.
 	GapContinue GapPolicy = "continue"
@@ -62,51 +60,39 @@ const (
 // Options say what an inbox, or one of its channels, does with records that are not a message for one
 // of its handlers. Start from DefaultOptions.
 type Options struct {
-	// Unrouted says what happens to messages that no handler takes: UnroutedIgnore,
-	// UnroutedReject or UnroutedHalt. Do not use Reject on topics that carry other
-	// teams' types: every one of them would be kept. It is apart from BadRecords:
-	// Reject keeps a rejected row also where bad records go to a dead-letter topic. In
-	// Direct channels a record with several messages, of which some are unrouted and
-	// others were given up by a handler, is treated once: by BadRecords, and its reason
-	// says both. Default UnroutedIgnore.
+	// Unrouted says what happens to messages that no handler takes: UnroutedIgnore, UnroutedReject or UnroutedHalt. Do not
+	// use Reject on topics that carry other teams' types: every one of them would be kept. It is apart from BadRecords:
+	// Reject keeps a rejected row also where bad records go to a dead-letter topic. In Direct channels a record with
+	// several messages, of which some are unrouted and others were given up by a handler, is treated once: by BadRecords,
+	// and its reason says both. Default UnroutedIgnore.
 	Unrouted UnroutedPolicy `yaml:"unrouted" env:"UNROUTED"`
-	// DifferingContent says what happens to a message whose ID, type and source are
-	// known with other content: DifferingContentLog, which takes it for a duplicate, or
-	// DifferingContentReject, which makes its record bad, to be treated by BadRecords.
-	// The content stored first counts in either case, and each is counted and logged
-	// with its ID. Do not use Reject where a producer may build a message again when it
-	// sends it again, with a time of sending in it, say: each would be kept. Default
-	// DifferingContentLog (contract 4.3).
+	// DifferingContent says what happens to a message whose ID, type and source are known with other content:
+	// DifferingContentLog, which takes it for a duplicate, or DifferingContentReject, which makes its record bad, to be
+	// treated by BadRecords. The content stored first counts in either case, and each is counted and logged with its ID.
+	// Do not use Reject where a producer may build a message again when it sends it again, with a time of sending in it,
+	// say: each would be kept. Default DifferingContentLog (contract 4.3).
 	DifferingContent DifferingContentPolicy `yaml:"differing_content" env:"DIFFERING_CONTENT"`
-	// BadRecords says what happens to records of which no message can be made:
-	// BadRecordStore, BadRecordDeadLetter, which needs a DeadLetterTopic in the Kafka
-	// config of each channel that has it, or BadRecordHalt. Do not use Halt unless someone is there
-	// to act: the partition stands still until then. Do not use DeadLetter to be rid of
-	// them: AcceptRejected only knows what is stored. Default BadRecordStore
-	// (contract 7.4).
+	// BadRecords says what happens to records of which no message can be made: BadRecordStore, BadRecordDeadLetter, which
+	// needs a DeadLetterTopic in the Kafka config of each channel that has it, or BadRecordHalt. Do not use Halt unless
+	// someone is there to act: the partition stands still until then. Do not use DeadLetter to be rid of them:
+	// AcceptRejected only knows what is stored. Default BadRecordStore (contract 7.4).
 	BadRecords BadRecordPolicy `yaml:"bad_records" env:"BAD_RECORDS"`
-	// HaltAtBadRecords is how many records of one partition in one batch must be bad,
-	// and more than half of its records there with them, to halt the partition whatever
-	// BadRecords says: so many mean a wrong schema or configuration, which is better
-	// fixed before the rest is read. The other partitions of the batch go on. Unrouted
-	// records don't count as bad; a tombstone without headers of which no message can be
-	// made does not count at all, but is still treated by BadRecords. Default 20; 0 never
-	// halts for that. Do not set it to a few: on a quiet topic a batch is a record or two.
-	// Do not rely on it in Direct channels, whose batches are always one record
-	// (contract 7.1).
+	// HaltAtBadRecords is how many records of one partition in one batch must be bad, and more than half of its records
+	// there with them, to halt the partition whatever BadRecords says: so many mean a wrong schema or configuration, which
+	// is better fixed before the rest is read. The other partitions of the batch go on. Unrouted records don't count as
+	// bad; a tombstone without headers of which no message can be made does not count at all, but is still treated by
+	// BadRecords. Default 20; 0 never halts for that. Do not set it to a few: on a quiet topic a batch is a record or two.
+	// Do not rely on it in Direct channels, whose batches are always one record (contract 7.1).
 	HaltAtBadRecords int `yaml:"halt_at_bad_records" env:"HALT_AT_BAD_RECORDS"`
-	// OnGap says what happens where records that should be read next are gone, because
-	// retention removed them or the topic was deleted and created again: GapHalt, or
-	// GapContinue, which keeps a row (Inbox.Gaps) and goes on with what the log holds.
-	// Going on in a topic that was created again, or whose log was truncated, reads it
-	// from its start, and what was read before is known by its ID: Retention must be
-	// longer than the topic keeps its records, or they are processed again. Do not use
-	// Continue where missing records must be looked into before the later ones are
-	// processed. Default GapHalt (contract 7.5).
+	// OnGap says what happens where records that should be read next are gone, because retention removed them or the topic
+	// was deleted and created again: GapHalt, or GapContinue, which keeps a row (Inbox.Gaps) and goes on with what the log
+	// holds. Going on in a topic that was created again, or whose log was truncated, reads it from its start, and what was
+	// read before is known by its ID: Retention must be longer than the topic keeps its records, or they are processed
+	// again. Do not use Continue where missing records must be looked into before the later ones are processed. Default
+	// GapHalt (contract 7.5).
 	//
-	// A halt at a topic that was created again does not survive a restart or a
-	// rebalance: brokers forget a group's offsets when its topic is deleted, and
-	// reading then begins at StartOffset.
+	// A halt at a topic that was created again does not survive a restart or a rebalance: brokers forget a group's offsets
+	// when its topic is deleted, and reading then begins at StartOffset.
 	OnGap GapPolicy `yaml:"on_gap" env:"ON_GAP"`
 }
 

@@ -12,9 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// maxRows is how many messages and statuses one transaction of AcceptRecords stores. Larger
-// transactions are not faster, and one record may hold ten thousand events, each with a status for
-// each of its handlers.
+// maxRows is how many messages and statuses one transaction of AcceptRecords stores. Larger transactions are not
+// faster, and one record may hold ten thousand events, each with a status for each of its handlers.
 const maxRows = 5000
 
 // place is where a batch of records begins. A batch that could not be stored is passed again and
@@ -50,9 +49,8 @@ func (a *Acceptor) failureAt(p place) failure {
 	return failure{rows: maxRows}
 }
 
-// noteFailure halves the rows for the batch's next try, whatever the error was: most likely a
-// transaction took too long. There is at most one entry per partition. A batch that is stored
-// removes its entry.
+// noteFailure halves the rows for the batch's next try, whatever the error was: most likely a transaction took too
+// long. There is at most one entry per partition. A batch that is stored removes its entry.
 func (a *Acceptor) noteFailure(p place, before failure, rows int, err error) {
 	next := failure{rows: max(rows/2, 1), tries: before.tries + 1, unstorable: before.unstorable}
 	if slow := (*slowError)(nil); errors.As(err, &slow) {
@@ -124,11 +122,10 @@ func (in *intake) givesUp(before *failure, err error) bool {
 	return true
 }
 
-// persistInParts stores a plan in its order, in as many transactions as it takes, each with its own
-// StatementTimeout. What is committed stays if a later transaction fails: the same records are
-// passed again, are then known, and get further. So no record is too large for a slow database, and
-// its partition makes progress. Bad records that are large, or whose batch has failed before, are
-// kept in transactions of their own.
+// persistInParts stores a plan in its order, in as many transactions as it takes, each with its own StatementTimeout.
+// What is committed stays if a later transaction fails: the same records are passed again, are then known, and get
+// further. So no record is too large for a slow database, and its partition makes progress. Bad records that are large,
+// or whose batch has failed before, are kept in transactions of their own.
 func (in *intake) persistInParts(ctx context.Context, p *plan, records func(row int) envelope.Record) error {
 	var apart []models.RejectedMessage
 	if in.careful || rejectedBytes(p.batch.Rejected...) > keptAtOnce {
@@ -205,10 +202,9 @@ func (in *intake) persistMessages(ctx context.Context, p *plan, records func(row
 	}
 }
 
-// part returns the part of the plan that begins at message from. It has as many messages as make up
-// at most most rows together with their statuses, but at least one. apart has large messages be in
-// parts of their own. The next part begins at message to. Records that were bad before any SQL are in
-// the last part.
+// part returns the part of the plan that begins at message from. It has as many messages as make up at most most rows
+// together with their statuses, but at least one. apart has large messages be in parts of their own. The next part
+// begins at message to. Records that were bad before any SQL are in the last part.
 func (p *plan) part(from, most int, apart bool) (part *plan, to int) {
 	rows, bytes := 0, 0
 	for to = from; to < len(p.batch.Messages); to++ {

@@ -16,8 +16,7 @@ type plan struct {
 	batch    store.AcceptBatch
 	// rows maps each row of the batch to its message.
 	rows []int
-	// repeats maps messages to the row of an earlier message with the same ID in the same
-	// namespace.
+	// repeats maps messages to the row of an earlier message with the same ID in the same namespace.
 	repeats map[int]int
 	// keys are the handlers that may get new statuses.
 	keys map[string]bool
@@ -30,8 +29,7 @@ func (p *plan) added() bool {
 	return slices.ContainsFunc(p.results, func(r Result) bool { return r.Handlers > 0 })
 }
 
-// plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored
-// with traceparent.
+// plan routes and checks the messages. Routing precedes the check of the ID. Messages are stored with traceparent.
 func (a *Acceptor) plan(messages []handler.RawMessage, traceparent string) *plan {
 	p := &plan{messages: messages, results: make([]Result, len(messages)), repeats: map[int]int{}, keys: map[string]bool{}}
 	p.batch.Messages, p.rows = make([]store.NewMessage, 0, len(messages)), make([]int, 0, len(messages))

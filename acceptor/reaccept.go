@@ -22,12 +22,11 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // messages and deletes the rejected row, all in one transaction (contract 7.4). The results are
 // those of the record's messages. An ID that is known by now is a duplicate, which is as good.
 //
-// If any message of the record cannot be accepted, nothing is stored, whatever the policies. The
-// error is then a *handler.StillBadError with the reason. The row stays and gets this reason. An
-// unknown ID, or one that another caller has just accepted, is ErrRejectedNotFound. A channel that
-// this process does not declare is an *InvalidError with reason unknown_channel, and the row keeps
-// its reason. After any other error it is unknown whether the record was accepted: call again, and
-// ErrRejectedNotFound then means that it was.
+// If any message of the record cannot be accepted, nothing is stored, whatever the policies. The error is then a
+// *handler.StillBadError with the reason. The row stays and gets this reason. An unknown ID, or one that another caller
+// has just accepted, is ErrRejectedNotFound. A channel that this process does not declare is an *InvalidError with
+// reason unknown_channel, and the row keeps its reason. After any other error it is unknown whether the record was
+// accepted: call again, and ErrRejectedNotFound then means that it was.
 //
 // A record of an Inline or Direct channel is not stored. Its handlers run again while the caller waits, one attempt
 // each, at most until ctx ends; on an Inline channel those that have processed their message before are left out. When
@@ -35,11 +34,10 @@ var ErrRejectedNotFound = errors.New("no such rejected message")
 // between, the row stays, and the next call runs what is not marked as processed: on a Direct channel all of it
 // (contract 7.4, 7.6). ErrRunning means that another call in this process runs the record.
 //
-// A record with several messages (batched CloudEvents) is accepted as a whole. That includes
-// messages that were stored when the record was rejected because of another message. They are
-// duplicates only as long as they are stored. Messages that were handled and cleaned up since are
-// new, and their handlers run again: accept such records within the retention, or make sure that
-// their handlers tolerate it.
+// A record with several messages (batched CloudEvents) is accepted as a whole. That includes messages that were stored
+// when the record was rejected because of another message. They are duplicates only as long as they are stored.
+// Messages that were handled and cleaned up since are new, and their handlers run again: accept such records within the
+// retention, or make sure that their handlers tolerate it.
 //
 // The messages count as received now: in their lanes they come after those accepted since.
 // AcceptRejected is safe for concurrent use.
@@ -47,11 +45,10 @@ func (a *Acceptor) AcceptRejected(ctx context.Context, id string) ([]Result, err
 	return a.AcceptRejectedBy(ctx, id, nil, nil)
 }
 
-// AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added
-// in the transaction that stores what the record holds or, if the record is still bad, the new
-// reason (contract 11.3). begun, if not nil, is called before handlers run, and its error ends the
-// call before they do. If the process ends while they run, begun has been called, and the audit row
-// is missing.
+// AcceptRejectedBy is AcceptRejected on behalf of an operator. The audit row, if not nil, is added in the transaction
+// that stores what the record holds or, if the record is still bad, the new reason (contract 11.3). begun, if not nil,
+// is called before handlers run, and its error ends the call before they do. If the process ends while they run, begun
+// has been called, and the audit row is missing.
 func (a *Acceptor) AcceptRejectedBy(
 	ctx context.Context, id string, begun func(context.Context) error, audit *models.Audit,
 ) ([]Result, error) {
@@ -147,9 +144,8 @@ func leavingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)*3/4)
 }
 
-// checkRunnable returns why no handler can run a record that its channel does not store. Unrouted
-// messages prevent it, as they do when a record is accepted again, unless the policy ignores them and
-// other messages have handlers.
+// checkRunnable returns why no handler can run a record that its channel does not store. Unrouted messages prevent it,
+// as they do when a record is accepted again, unless the policy ignores them and other messages have handlers.
 func (a *Acceptor) checkRunnable(channel string, received envelope.Received) error {
 	if received.Err != nil {
 		return received.Err

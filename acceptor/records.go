@@ -63,8 +63,7 @@ type intake struct {
 	traceparent string
 	// rows is how many rows one transaction stores at most.
 	rows int
-	// mostlyBad holds the partitions most of whose records in the batch are bad. It is set once the
-	// batch is judged.
+	// mostlyBad holds the partitions most of whose records in the batch are bad. It is set once the batch is judged.
 	mostlyBad map[partition]badCount
 	judged    bool
 	// careful means that the last try failed: bad records are kept in transactions of their own then.
@@ -156,8 +155,7 @@ func (in *intake) rejectRepeats(ctx context.Context, received []envelope.Receive
 	return in.persist(ctx, &late)
 }
 
-// planRecords plans the messages of all records that are not skipped. owner maps each message to
-// its record.
+// planRecords plans the messages of all records that are not skipped. owner maps each message to its record.
 func (a *Acceptor) planRecords(
 	channel string, received []envelope.Received, skip map[int]bool, traceparent string,
 ) (*plan, []int) {

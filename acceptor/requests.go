@@ -31,9 +31,8 @@ func (a *Acceptor) PartitionRequests(ctx context.Context, channel string) ([]mod
 
 // CarryOut deletes a request and stores its effect, if it has one, in the same transaction (contract
 // 7.10): a record as rejected, with its Err as the reason, or a gap. The result is Durable if that is
-// done. It is Halt if nothing is stored, because the request is no longer there, or because the
-// database refuses the effect: the request is then deleted alone. An error means that the database
-// could not be used: call again.
+// done. It is Halt if nothing is stored, because the request is no longer there, or because the database refuses the
+// effect: the request is then deleted alone. An error means that the database could not be used: call again.
 func (a *Acceptor) CarryOut(parent context.Context, request models.PartitionRequest, record *envelope.Received,
 	gap *envelope.Gap,
 ) (envelope.Disposition, error) {

@@ -18,8 +18,7 @@ import (
 
 const defaultTransport = "publish"
 
-// check converts a routed message into what the store persists. It never alters a value to fit a
-// column.
+// check converts a routed message into what the store persists. It never alters a value to fit a column.
 func (a *Acceptor) check(m handler.RawMessage, handlers []*handler.Handler) (store.NewMessage, error) {
 	transport := m.Transport
 	if transport == "" {

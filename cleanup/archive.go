@@ -18,24 +18,20 @@ import (
 type Archived struct {
 	// Message is the message's row.
 	Message models.Message
-	// Statuses are the statuses about to be deleted, in the order of acceptance. They are empty if
-	// the message has none.
+	// Statuses are the statuses about to be deleted, in the order of acceptance. They are empty if the message has none.
 	Statuses []models.HandlerStatus
-	// Stays is true if other statuses keep the message, such as a poisoned one or those of handlers
-	// with a longer Retention. Only Statuses are deleted now; the message is passed again with the
-	// rest.
+	// Stays is true if other statuses keep the message, such as a poisoned one or those of handlers with a longer
+	// Retention. Only Statuses are deleted now; the message is passed again with the rest.
 	Stays bool
 }
 
-// Archive receives rows that cleanup is about to delete, for example to write them to cheaper
-// storage (contract 6.3). They are deleted once it has returned nil, and only what was passed: a
-// status that is added meanwhile keeps its message. An error or a panic keeps all of them for a
-// later run.
+// Archive receives rows that cleanup is about to delete, for example to write them to cheaper storage (contract 6.3).
+// They are deleted once it has returned nil, and only what was passed: a status that is added meanwhile keeps its
+// message. An error or a panic keeps all of them for a later run.
 //
-// It is called at least once for each row: after a crash between its return and the deletion, or if
-// something changed meanwhile, the same rows are passed again. So write by primary key, and
-// replace. After an error the same messages are passed again at once in smaller calls, to find
-// those that cannot be archived.
+// It is called at least once for each row: after a crash between its return and the deletion, or if something changed
+// meanwhile, the same rows are passed again. So write by primary key, and replace. After an error the same messages are
+// passed again at once in smaller calls, to find those that cannot be archived.
 //
 // No transaction is open and no row is locked while it runs; it may use the inbox's own database.
 // Its context ends after ArchiveTimeout, when cleanup is stopped and when its lease is lost; it
@@ -48,12 +44,10 @@ type Archive func(ctx context.Context, messages []Archived) error
 var ErrArchiveFailed = errors.New("the archive function failed")
 
 const (
-	// archiveRows and archiveBytes limit what one call of the archive function gets, which is held
-	// in memory.
+	// archiveRows and archiveBytes limit what one call of the archive function gets, which is held in memory.
 	archiveRows  = 500
 	archiveBytes = 8 << 20
-	// maxRefusals is how many batches in a row may fail entirely before the walk ends: later ones
-	// would fail, too.
+	// maxRefusals is how many batches in a row may fail entirely before the walk ends: later ones would fail, too.
 	maxRefusals = 10
 	// maxFailedParts is how many failed calls in a row end the halving of a batch. Finding one bad
 	// message out of 500 takes ten.
@@ -95,10 +89,9 @@ func (r *run) archiveBatch(ctx context.Context, req store.CleanupRequest) (store
 	return result, nil
 }
 
-// archiveAll passes the loaded messages to the archive function and deletes them. If the function
-// fails, it passes the halves, and then their halves, down to the messages that cannot be archived,
-// so that these keep no others. If the function has failed with a whole batch, batches are not
-// halved again until it has accepted something.
+// archiveAll passes the loaded messages to the archive function and deletes them. If the function fails, it passes the
+// halves, and then their halves, down to the messages that cannot be archived, so that these keep no others. If the
+// function has failed with a whole batch, batches are not halved again until it has accepted something.
 func (r *run) archiveAll(ctx context.Context, loaded []store.ExpiredMessage, result *store.CleanupResult) error {
 	failed := 0 // in a row
 	taken := false

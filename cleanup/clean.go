@@ -94,9 +94,8 @@ type run struct {
 	owner *lease.Lease
 	now   time.Time // by the database's clock
 	local time.Time // the same moment by the injected clock
-	// until replaces now where redeliveries may need what is deleted. held returns a *WaitingError if
-	// until is too late by now; it is nil where they need nothing. behind is what until goes back to, nil
-	// if to now.
+	// until replaces now where redeliveries may need what is deleted. held returns a *WaitingError if until is too late by
+	// now; it is nil where they need nothing. behind is what until goes back to, nil if to now.
 	until  time.Time
 	held   func(ctx context.Context) error
 	behind *WaitingError

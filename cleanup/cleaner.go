@@ -37,9 +37,8 @@ type Config struct {
 	Options Options
 	// Handlers are all handlers of the inbox, for their own Retention (contract 6.2).
 	Handlers []*handler.Handler
-	// EveryHandler applies the inbox's retention also to handlers that only other processes
-	// register. An operator with the right to decide that has asked for it. Otherwise these
-	// handlers are left to cleaners that know their retentions.
+	// EveryHandler applies the inbox's retention also to handlers that only other processes register. An operator with the
+	// right to decide that has asked for it. Otherwise these handlers are left to cleaners that know their retentions.
 	EveryHandler bool
 	// Archive, if not nil, receives rows before they are deleted.
 	Archive Archive
@@ -89,10 +88,9 @@ func New(cfg Config) (*Cleaner, error) {
 	}, nil
 }
 
-// Start cleans once every CleanupInterval, for the first time after one interval. It does nothing
-// if there is nothing to clean: no retention of the inbox or of a handler, none of audit rows or
-// rejected messages, and no SweepMarkers. Starting twice does nothing. A stopped cleaner can be
-// started again; it begins when the previous run has ended.
+// Start cleans once every CleanupInterval, for the first time after one interval. It does nothing if there is nothing
+// to clean: no retention of the inbox or of a handler, none of audit rows or rejected messages, and no SweepMarkers.
+// Starting twice does nothing. A stopped cleaner can be started again; it begins when the previous run has ended.
 func (c *Cleaner) Start() {
 	if !c.idle() {
 		c.loop.Start(c.run)
@@ -106,9 +104,8 @@ func (c *Cleaner) idle() bool {
 		c.opts.RejectedRetention == 0
 }
 
-// Stop ends cleaning; the running batch is rolled back. It waits for the run to end, at most until
-// ctx ends, and then returns an error; call it again to wait longer. After the run has ended, or
-// before Start, it does nothing.
+// Stop ends cleaning; the running batch is rolled back. It waits for the run to end, at most until ctx ends, and then
+// returns an error; call it again to wait longer. After the run has ended, or before Start, it does nothing.
 func (c *Cleaner) Stop(ctx context.Context) error {
 	if err := c.loop.Stop(ctx); err != nil {
 		return fmt.Errorf("stop cleanup: %w", err)

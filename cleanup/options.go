@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Options say what an inbox keeps, and for how long. Start from DefaultOptions: zero
-// values are values.
+// Options say what an inbox keeps, and for how long. Start from DefaultOptions: zero values are values.
 type Options struct {
 	// Retention is how long completed statuses and finished messages are kept; 0 keeps
 	// them forever. It is also how far back duplicates are recognised: do not set it
@@ -18,19 +17,16 @@ type Options struct {
 	// CleanupBatchSize bounds the rows that one cleanup transaction reads. Do not raise
 	// it on a busy database. Default 10,000.
 	CleanupBatchSize int `yaml:"cleanup_batch_size" env:"CLEANUP_BATCH_SIZE"`
-	// SweepMarkers deletes the markers of Inline channels, and of a gormstore on the
-	// inbox's tables, once they have expired, but for those that records may
-	// need which Inline channels have not read yet. Do not use it where the marker
-	// store is swept by other means, or where redeliveries may come later than the
-	// handlers' retention. Default off (contract 6.5, 6.6, 8.4).
+	// SweepMarkers deletes the markers of Inline channels, and of a gormstore on the inbox's tables, once they have
+	// expired, but for those that records may need which Inline channels have not read yet. Do not use it where the marker
+	// store is swept by other means, or where redeliveries may come later than the handlers' retention. Default off
+	// (contract 6.5, 6.6, 8.4).
 	SweepMarkers bool `yaml:"sweep_markers" env:"SWEEP_MARKERS"`
-	// AuditRetention deletes audit rows that are older. Do not set it where someone
-	// must be able to tell later who did what. Default 0, which keeps them forever
-	// (contract 6.6).
+	// AuditRetention deletes audit rows that are older. Do not set it where someone must be able to tell later who did
+	// what. Default 0, which keeps them forever (contract 6.6).
 	AuditRetention time.Duration `yaml:"audit_retention" env:"AUDIT_RETENTION"`
-	// RejectedRetention deletes rejected messages that are older, whether or not
-	// anybody has looked at them. Do not set it unless their loss is acceptable: their
-	// offsets are committed, so they are nowhere else. Default 0, which keeps them
+	// RejectedRetention deletes rejected messages that are older, whether or not anybody has looked at them. Do not set it
+	// unless their loss is acceptable: their offsets are committed, so they are nowhere else. Default 0, which keeps them
 	// forever (contract 6.6).
 	RejectedRetention time.Duration `yaml:"rejected_retention" env:"REJECTED_RETENTION"`
 	// ArchiveTimeout limits each call of the archive function. Do not set it below what
@@ -51,8 +47,7 @@ func DefaultOptions() Options {
 // lockName is the lease that lets one worker clean at a time.
 const lockName = "cleanup"
 
-// Validate reports every option that is out of range, by name, with its value
-// and what is allowed.
+// Validate reports every option that is out of range, by name, with its value and what is allowed.
 func (o Options) Validate() []error {
 	var problems []error
 	refuse := func(name string, value any, allowed string) {

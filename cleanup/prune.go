@@ -9,8 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// vanishedAge is how long rows of vanished processes (their leases and workers) stay for
-// inspection.
+// vanishedAge is how long rows of vanished processes (their leases and workers) stay for inspection.
 const vanishedAge = 24 * time.Hour
 
 // prune deletes rows that are not messages or statuses, under the run's lease.

@@ -12,9 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// WaitingError says that cleanup keeps what a partition's redeliveries may need. After a downtime
-// longer than Retention the partition may hold redeliveries of messages that cleanup would forget
-// (contract 6.5).
+// WaitingError says that cleanup keeps what a partition's redeliveries may need. After a downtime longer than Retention
+// the partition may hold redeliveries of messages that cleanup would forget (contract 6.5).
 type WaitingError struct {
 	Channel string
 	GroupID string
@@ -73,10 +72,9 @@ func waitingFor(p models.Partition) *WaitingError {
 	return e
 }
 
-// caughtUp returns a moment such that no partition holds an unread record from before it: now or,
-// if it is earlier, what the partition that is furthest behind has caught up to. Redeliveries of all
-// channels may need markers, and those of Inbox channels need messages. It fails with a *WaitingError
-// if a partition has never caught up.
+// caughtUp returns a moment such that no partition holds an unread record from before it: now or, if it is earlier,
+// what the partition that is furthest behind has caught up to. Redeliveries of all channels may need markers, and those
+// of Inbox channels need messages. It fails with a *WaitingError if a partition has never caught up.
 func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behind *WaitingError, err error) {
 	until = r.now
 	err = r.bounded(ctx, func(ctx context.Context) error {
@@ -94,8 +92,7 @@ func (r *run) caughtUp(ctx context.Context, markers bool) (until time.Time, behi
 	return until, behind, err
 }
 
-// hold sets the moment that replaces now for what the run deletes next, and has it checked before each
-// deletion.
+// hold sets the moment that replaces now for what the run deletes next, and has it checked before each deletion.
 func (r *run) hold(ctx context.Context, markers bool) error {
 	until, behind, err := r.caughtUp(ctx, markers)
 	if err != nil {

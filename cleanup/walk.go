@@ -74,18 +74,16 @@ func (r retentions) request(now time.Time, foreign []string) store.CleanupReques
 // walked decides which messages a run reads, so that its cost does not grow with what it keeps.
 // With one retention a run reads everything older than the cutoff, which is what it deletes.
 //
-// With several retentions there may be millions of messages that are older than a short retention
-// and kept by a long one. A run reads a message when it passes a retention, and for lateCompletion
-// after that; then not again until it passes the next retention. But every run number fullEvery
-// reads everything, and so finds statuses that completed late. The first run of a process is such a
-// full run, because the position of earlier runs is not stored.
+// With several retentions there may be millions of messages that are older than a short retention and kept by a long
+// one. A run reads a message when it passes a retention, and for lateCompletion after that; then not again until it
+// passes the next retention. But every run number fullEvery reads everything, and so finds statuses that completed
+// late. The first run of a process is such a full run, because the position of earlier runs is not stored.
 type walked struct {
 	retentions
 	every bool // the inbox's retention also applies to handlers of other processes
 
 	mu sync.Mutex
-	// at is when the last complete run was: everything that had passed a retention by then was
-	// read.
+	// at is when the last complete run was: everything that had passed a retention by then was read.
 	at   time.Time
 	runs int // runs since the last full one
 }

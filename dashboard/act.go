@@ -42,9 +42,8 @@ func (q *request) discard() error { return q.actOn("discarded", q.d.ops.Discard)
 
 // actOn applies act to each selected status in a transaction of its own.
 //
-// For a single status, an error is returned. For several, statuses that changed meanwhile are
-// skipped and counted. Any other error ends the loop, and the page says how many statuses were done
-// before it.
+// For a single status, an error is returned. For several, statuses that changed meanwhile are skipped and counted. Any
+// other error ends the loop, and the page says how many statuses were done before it.
 func (q *request) actOn(done string, act func(context.Context, ops.Actor, ops.Ref) error) error {
 	refs, err := refsOf(q.r.PostForm["ref"])
 	if err != nil {
@@ -222,8 +221,7 @@ func (q *request) editReplay() error {
 	return q.render("replay", "Replay a message", "messages", replayBody{m, ref.CopyID()})
 }
 
-// replay accepts the copy. It changes only the fields that are ticked, because an empty field is a
-// value, too.
+// replay accepts the copy. It changes only the fields that are ticked, because an empty field is a value, too.
 func (q *request) replay() error {
 	form := q.r.PostForm
 	text := func(name string) *string {

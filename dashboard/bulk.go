@@ -14,8 +14,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// confirmBody is the data of the page that asks for confirmation before an action on several
-// statuses.
+// confirmBody is the data of the page that asks for confirmation before an action on several statuses.
 type confirmBody struct {
 	Action string // "retry" or "discard"
 	Form   string

@@ -1,7 +1,6 @@
 // Package dashboard is the web UI of package ops, as an http.Handler for any mux (contract 11.1,
 // 11.4). It shows what an inbox holds and what failed, and offers the actions of operators. Pages
-// are rendered on the server and load nothing from other sites. They work without JavaScript,
-// except for live updates.
+// are rendered on the server and load nothing from other sites. They work without JavaScript, except for live updates.
 //
 // Nothing is shown without an Authorizer, which returns the user and the role: viewer, operator or
 // admin. One table names the role that each route needs.
@@ -28,8 +27,7 @@ import (
 // Dashboard is an http.Handler for one inbox. It is safe for concurrent use.
 //
 // All of its links are relative and one level deep, so it works under any prefix: mount it behind
-// http.StripPrefix("/inbox", d) at "/inbox/". A request for the prefix without its slash is
-// redirected there.
+// http.StripPrefix("/inbox", d) at "/inbox/". A request for the prefix without its slash is redirected there.
 //
 // It has goroutines only between Start and Stop, which sample for the charts, and while a bulk
 // action or a cleanup runs. Stop ends them all.
@@ -95,18 +93,16 @@ func (d *Dashboard) forget() {
 	d.groupings.forget()
 }
 
-// Start takes the charts' samples in the background, so that a page opened later shows the last
-// hour. Without Start, samples are taken only while pages are open. Start and Stop may be called in
-// any order, and repeatedly.
+// Start takes the charts' samples in the background, so that a page opened later shows the last hour. Without Start,
+// samples are taken only while pages are open. Start and Stop may be called in any order, and repeatedly.
 func (d *Dashboard) Start(context.Context) error {
 	d.jobs.reopen()
 	d.sampler.Start(d.sample)
 	return nil
 }
 
-// Stop ends the sampling and all running bulk actions and cleanups, between two chunks. It waits
-// for them until ctx ends. New ones are refused until Start. Call Stop before you close the
-// database.
+// Stop ends the sampling and all running bulk actions and cleanups, between two chunks. It waits for them until ctx
+// ends. New ones are refused until Start. Call Stop before you close the database.
 func (d *Dashboard) Stop(ctx context.Context) error {
 	d.jobs.close()
 	return errors.Join(d.sampler.Stop(ctx), d.jobs.wait(ctx), d.deniedAll(ctx))
@@ -135,16 +131,14 @@ const minSecret = 32
 
 // Options configure a Dashboard. The functions that New gets may change them.
 type Options struct {
-	// Authorizer returns who sent a request and which role they have. It is called once for every
-	// request, including those for the style sheet, and must be safe for concurrent use. Look the
-	// user up in the session or the context that your own middleware has made. An error is answered
-	// with 401, the zero Role with 403. The error is logged and not shown. To redirect people to a
-	// login page, use middleware before the dashboard (contract 11.4).
+	// Authorizer returns who sent a request and which role they have. It is called once for every request, including those
+	// for the style sheet, and must be safe for concurrent use. Look the user up in the session or the context that your
+	// own middleware has made. An error is answered with 401, the zero Role with 403. The error is logged and not shown.
+	// To redirect people to a login page, use middleware before the dashboard (contract 11.4).
 	Authorizer func(*http.Request) (Principal, error)
-	// Insecure gives everybody who reaches the handler the role Admin, as the actor "anonymous". It is
-	// for a listener on your own machine's loopback and for tests. Requests are refused unless their
-	// Host header is localhost, a loopback address or one of Origins, because names of other sites can
-	// resolve to this machine.
+	// Insecure gives everybody who reaches the handler the role Admin, as the actor "anonymous". It is for a listener on
+	// your own machine's loopback and for tests. Requests are refused unless their Host header is localhost, a loopback
+	// address or one of Origins, because names of other sites can resolve to this machine.
 	//
 	// Never use it where anybody else can reach the port: not in a cluster, not behind a proxy, not
 	// "only inside our network". Anybody who reaches it can read and discard what your customers sent,

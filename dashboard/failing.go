@@ -25,8 +25,7 @@ type problem struct {
 	title  string
 	text   string
 	cause  error
-	// bare answers with plain text instead of a page, because rendering a page is the cost to
-	// avoid.
+	// bare answers with plain text instead of a page, because rendering a page is the cost to avoid.
 	bare bool
 }
 
@@ -132,10 +131,9 @@ func (q *request) fail(err error) {
 }
 
 const (
-	// groupingReuse is how long a slow grouping of failures is reused, as a multiple of the time it
-	// took. A grouping is slow if it took longer than quickGrouping. Groupings read thousands of
-	// rows, and open pages request them every few seconds. Reuse limits them to a tenth of the
-	// time, however many people watch.
+	// groupingReuse is how long a slow grouping of failures is reused, as a multiple of the time it took. A grouping is
+	// slow if it took longer than quickGrouping. Groupings read thousands of rows, and open pages request them every few
+	// seconds. Reuse limits them to a tenth of the time, however many people watch.
 	groupingReuse = 10
 	quickGrouping = 100 * time.Millisecond
 	// maxGroupings limits how many filters have a stored grouping.

@@ -14,8 +14,7 @@ var pageSizes = []int{50, 100, 200}
 // filterFields are the query parameters that form a filter of statuses.
 var filterFields = []string{"state", "handler", "id", "namespace", "type", "from", "to", "error", "fingerprint"}
 
-// filterOf reads a filter from the query of an address, so that filtered lists can be bookmarked
-// and shared.
+// filterOf reads a filter from the query of an address, so that filtered lists can be bookmarked and shared.
 func filterOf(query url.Values) (ops.Filter, error) {
 	f := ops.Filter{
 		MessageID: query.Get("id"), Namespace: query.Get("namespace"), Type: query.Get("type"), ErrorText: query.Get("error"),

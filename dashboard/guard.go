@@ -94,10 +94,9 @@ const (
 
 // visit returns the nonce that identifies the browser, from its cookie or newly made.
 //
-// The cookie has no Path: browsers then use the directory of the page, which is the prefix, even if
-// a proxy rewrites it. It is SameSite=Lax, so forms of other sites do not carry it. Strict would
-// not be safer here. It would also replace the cookie, and so invalidate the forms of other tabs,
-// whenever someone follows a link to a page.
+// The cookie has no Path: browsers then use the directory of the page, which is the prefix, even if a proxy rewrites
+// it. It is SameSite=Lax, so forms of other sites do not carry it. Strict would not be safer here. It would also
+// replace the cookie, and so invalidate the forms of other tabs, whenever someone follows a link to a page.
 func (g guard) visit(w http.ResponseWriter, r *http.Request) (nonce string) {
 	if nonce, ok := sentVisit(r); ok {
 		return nonce
@@ -165,12 +164,10 @@ type Role int
 
 // The roles, from least to most rights.
 const (
-	// Viewer sees everything but payloads, values of headers and attributes,
-	// keys, and the audit.
+	// Viewer sees everything but payloads, values of headers and attributes, keys, and the audit.
 	Viewer Role = iota + 1
-	// Operator sees those too (payloads with ShowPayloads), and may retry,
-	// discard, accept rejected messages again, pause and resume, resume halted partitions and skip
-	// their records.
+	// Operator sees those too (payloads with ShowPayloads), and may retry, discard, accept rejected messages again, pause
+	// and resume, resume halted partitions and skip their records.
 	Operator
 	// Admin may also delete, replay, backfill, and run the cleanup.
 	Admin

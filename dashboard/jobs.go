@@ -17,11 +17,9 @@ import (
 )
 
 const (
-	// jobsAtOnce limits the concurrent jobs, so that operators do not load the database more than
-	// the inbox does.
+	// jobsAtOnce limits the concurrent jobs, so that operators do not load the database more than the inbox does.
 	jobsAtOnce = 4
-	// jobsFor is how long a job is remembered after its end. It is also the longest time that a job
-	// may take.
+	// jobsFor is how long a job is remembered after its end. It is also the longest time that a job may take.
 	jobsFor = time.Hour
 )
 

@@ -11,8 +11,7 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Limits of the query parameters. They bound the work of a request, because each named item is
-// looked up.
+// Limits of the query parameters. They bound the work of a request, because each named item is looked up.
 const (
 	maxAddress    = 32 << 10 // fits the longest error text to search for, encoded
 	maxParameters = 50

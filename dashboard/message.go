@@ -103,8 +103,7 @@ func (q *request) message() error {
 	return q.render("message", "Message "+short(visible(m.ID), 40), "messages", b)
 }
 
-// messageRef returns the message that the address names. Without a namespace, the ID must be
-// unique.
+// messageRef returns the message that the address names. Without a namespace, the ID must be unique.
 func (q *request) messageRef() (ops.MessageRef, error) {
 	ref := refIn(q.query)
 	if ref.ID == "" {
@@ -275,8 +274,7 @@ type messagesBody struct {
 	Filtered bool
 	// Selectable is true if the page has poisoned statuses that the principal may act on.
 	Selectable bool
-	// All is the filter as query parameters of an action on all that match. It is empty if the
-	// filter allows none.
+	// All is the filter as query parameters of an action on all that match. It is empty if the filter allows none.
 	All template.URL
 	// Narrow is true if an action on all that match needs a narrower filter.
 	Narrow bool

@@ -37,8 +37,7 @@ type overviewBody struct {
 	Reasons []ops.HealthReason
 	// Unrouted is how many messages no handler took.
 	Unrouted int64
-	// Since is when this process began to count ended attempts. It is zero if it does not count
-	// them.
+	// Since is when this process began to count ended attempts. It is zero if it does not count them.
 	Since time.Time
 	// Peak is the largest number of pending statuses of one handler. Bars are relative to it.
 	Peak int64

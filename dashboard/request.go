@@ -45,8 +45,7 @@ type request struct {
 func (q *request) actor() ops.Actor { return ops.Actor(q.who.Actor) }
 func (q *request) now() time.Time   { return q.d.clock.Now().UTC() }
 
-// may reports whether the principal may use a route and this dashboard can serve it. Pages offer
-// only such routes.
+// may reports whether the principal may use a route and this dashboard can serve it. Pages offer only such routes.
 func (q *request) may(method, path string) bool {
 	may, lacking := q.use(method, path)
 	return may && lacking == nil
@@ -61,8 +60,7 @@ func (q *request) lacks(method, path string) string {
 	return ""
 }
 
-// use reports whether the principal's role allows a route, and the error if this dashboard cannot
-// serve it.
+// use reports whether the principal's role allows a route, and the error if this dashboard cannot serve it.
 func (q *request) use(method, path string) (may bool, lacking error) {
 	found, _ := find(method, path)
 	if found == nil || q.who.Role < found.role {
@@ -75,9 +73,8 @@ func (q *request) use(method, path string) (may bool, lacking error) {
 func (q *request) seesValues() bool   { return q.who.Role >= Operator }
 func (q *request) seesPayloads() bool { return q.seesValues() && q.d.opts.ShowPayloads }
 
-// answer checks in this order: the principal, the route, the role, the form's token if the route
-// changes something, and whether this dashboard can serve the route. Requests without a known
-// principal learn nothing about the routes.
+// answer checks in this order: the principal, the route, the role, the form's token if the route changes something, and
+// whether this dashboard can serve the route. Requests without a known principal learn nothing about the routes.
 func (q *request) answer() error {
 	harden(q.w.Header())
 	who, err := q.d.authorize(q.r)
@@ -143,8 +140,7 @@ func (q *request) answer() error {
 	return found.serve(q)
 }
 
-// denied audits a request that is refused for lack of rights. The request is refused even if
-// auditing fails.
+// denied audits a request that is refused for lack of rights. The request is refused even if auditing fails.
 func (q *request) denied(actor ops.Actor, target string) { q.d.denied(q.r, actor, target) }
 
 // denied writes no row of a request that another site made in a visitor's name.
@@ -222,8 +218,7 @@ func (q *request) back(otherwise string, notice url.Values) error {
 	return q.redirect("./" + to.Path + "?" + query.Encode())
 }
 
-// ownPage parses an address from a form if it names a page of the dashboard, else it returns
-// otherwise.
+// ownPage parses an address from a form if it names a page of the dashboard, else it returns otherwise.
 func ownPage(address, otherwise string) *url.URL {
 	to, err := url.Parse(strings.TrimPrefix(address, "./"))
 	if err == nil && address != "" && to.Scheme == "" && to.Host == "" && to.User == nil && to.Opaque == "" {

@@ -91,8 +91,7 @@ func (r *route) action() ops.Action {
 	return ""
 }
 
-// find returns the route of a method and a path. If there is none, it returns the methods that the
-// path has.
+// find returns the route of a method and a path. If there is none, it returns the methods that the path has.
 func find(method, path string) (found *route, other []string) {
 	if method == http.MethodHead {
 		method = http.MethodGet

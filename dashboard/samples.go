@@ -17,8 +17,7 @@ const (
 	window = time.Hour
 	// sampleEvery is the time between two samples.
 	sampleEvery = 15 * time.Second
-	// sharedFor is how long one overview is reused for all requests, so that many viewers cost as
-	// much as one.
+	// sharedFor is how long one overview is reused for all requests, so that many viewers cost as much as one.
 	sharedFor = time.Second
 	// navCountsFor is how long the navigation reuses an overview's counts.
 	navCountsFor = 10 * time.Second
@@ -59,8 +58,7 @@ type samples struct {
 	// taken is when last was taken, by the dashboard's clock.
 	taken time.Time
 
-	// sem is a one-slot semaphore: one request queries the database while the others wait for its
-	// result.
+	// sem is a one-slot semaphore: one request queries the database while the others wait for its result.
 	sem chan struct{}
 }
 
@@ -152,8 +150,7 @@ func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 	return g
 }
 
-// sample is the loop that Start runs. After an error it tries again at the next tick, and the
-// charts have a gap.
+// sample is the loop that Start runs. After an error it tries again at the next tick, and the charts have a gap.
 func (d *Dashboard) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()

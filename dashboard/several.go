@@ -26,11 +26,10 @@ type several struct {
 // segment is a name that can be one segment of a path as it is.
 var segment = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// Several serves several dashboards, each under its name: mounted at "/inbox/", it serves that of
-// "orders" at "/inbox/orders/". Their pages have a switch among them. Each dashboard keeps its own
-// options, so its Authorizer decides who sees it: the switch lists those that know the caller, and
-// asks the Authorizer of each for every page. Names have letters, digits, dots, underscores and
-// hyphens. Start and Stop each dashboard yourself.
+// Several serves several dashboards, each under its name: mounted at "/inbox/", it serves that of "orders" at
+// "/inbox/orders/". Their pages have a switch among them. Each dashboard keeps its own options, so its Authorizer
+// decides who sees it: the switch lists those that know the caller, and asks the Authorizer of each for every page.
+// Names have letters, digits, dots, underscores and hyphens. Start and Stop each dashboard yourself.
 func Several(dashboards map[string]*Dashboard) (http.Handler, error) {
 	if len(dashboards) == 0 {
 		return nil, errors.New("dashboard: several: there are none")
@@ -46,9 +45,8 @@ func Several(dashboards map[string]*Dashboard) (http.Handler, error) {
 	return &several{names: slices.Sorted(maps.Keys(dashboards)), of: maps.Clone(dashboards)}, nil
 }
 
-// ServeHTTP serves the dashboard that the path names. A caller whom no dashboard knows gets the same
-// answer for every path. One whom only others know gets the same answer for it as for a name that does
-// not exist. So both learn no name.
+// ServeHTTP serves the dashboard that the path names. A caller whom no dashboard knows gets the same answer for every
+// path. One whom only others know gets the same answer for it as for a name that does not exist. So both learn no name.
 func (s *several) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, path, below := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	d := s.of[name]

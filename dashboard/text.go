@@ -14,9 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// visible makes stored text readable. Invisible characters, characters that change the text
-// direction and invalid bytes are written as escapes with their numbers. Line ends and tabs stay.
-// Templates escape the rest.
+// visible makes stored text readable. Invisible characters, characters that change the text direction and invalid bytes
+// are written as escapes with their numbers. Line ends and tabs stay. Templates escape the rest.
 func visible(s string) string {
 	clean := utf8.ValidString(s)
 	if clean {
@@ -57,8 +56,7 @@ func typable(id string) string {
 	return out.String()
 }
 
-// hides reports whether c is a control, format or private-use character, or a line or paragraph
-// separator.
+// hides reports whether c is a control, format or private-use character, or a line or paragraph separator.
 func hides(c rune) bool {
 	if c == '\n' || c == '\t' {
 		return false

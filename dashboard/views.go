@@ -51,8 +51,7 @@ type view struct {
 	Token   string
 	Nav     navCounts
 	Notice  *notice
-	// Here is this page's address, for forms to return to. Live is the address of the part that is
-	// updated, or empty.
+	// Here is this page's address, for forms to return to. Live is the address of the part that is updated, or empty.
 	Here    string
 	Live    string
 	Refresh int64 // milliseconds

@@ -22,8 +22,7 @@ const (
 	defaultMaxRecordBytes = 16 << 20
 )
 
-// Approximate costs of a record, and of each of its messages, headers and attributes, in addition
-// to their bytes.
+// Approximate costs of a record, and of each of its messages, headers and attributes, in addition to their bytes.
 const (
 	recordOverhead    = 192
 	messageOverhead   = 448
@@ -84,8 +83,7 @@ func messageSize(r Record, content []byte, attributes map[string]string) int {
 	return size
 }
 
-// storedWithEach returns the size of what every message of a record is stored with: the key, and
-// the headers as JSON.
+// storedWithEach returns the size of what every message of a record is stored with: the key, and the headers as JSON.
 func storedWithEach(r Record) int {
 	size := len(r.Key)
 	for _, h := range r.Headers {
@@ -148,8 +146,7 @@ func (d *Decoder) check(r Record) error {
 	return nil
 }
 
-// withHeaders reads the record's headers if whoever made the record left them unread because there
-// were too many.
+// withHeaders reads the record's headers if whoever made the record left them unread because there were too many.
 func (d *Decoder) withHeaders(r Record) (Record, error) {
 	if r.RawHeaders == nil {
 		return r, nil
@@ -174,9 +171,8 @@ func countHeaders(raw []byte) int {
 
 var errRawHeaders = errors.New("its raw headers are not what Kafka's record format says")
 
-// readHeaders reads headers in Kafka's record format: their number, and for each the length of its
-// name, the name, the length of its value and the value. A length of -1 is null. Numbers are
-// varints.
+// readHeaders reads headers in Kafka's record format: their number, and for each the length of its name, the name, the
+// length of its value and the value. A length of -1 is null. Numbers are varints.
 func readHeaders(raw []byte) ([]handler.Header, error) {
 	next := func() (int64, bool) {
 		n, size := binary.Varint(raw)

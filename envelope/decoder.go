@@ -25,8 +25,7 @@ const (
 	Auto Mode = "auto"
 	// CloudEvents accepts only CloudEvents 1.0. Other records are bad.
 	CloudEvents Mode = "cloudevents"
-	// Plain takes every record as it is: value = payload, headers = properties, even if it looks
-	// like a CloudEvent.
+	// Plain takes every record as it is: value = payload, headers = properties, even if it looks like a CloudEvent.
 	Plain Mode = "plain"
 )
 
@@ -35,16 +34,14 @@ const (
 	defaultTypeHeader = "MessageType"
 )
 
-// DecoderConfig configures how records become messages. The zero value is usable and equals
-// DefaultDecoderConfig.
+// DecoderConfig configures how records become messages. The zero value is usable and equals DefaultDecoderConfig.
 type DecoderConfig struct {
 	// Mode is what the records are. Default Auto. Set it to refuse records of the other kind. It
 	// does not make decoding faster.
 	Mode Mode `yaml:"mode" env:"MODE"`
 
-	// ID is where message IDs come from. Default CloudEventsID for CloudEvents and HeaderID() for
-	// plain records. Any other strategy overrides a CloudEvent's own id: set it only if that id
-	// cannot be trusted.
+	// ID is where message IDs come from. Default CloudEventsID for CloudEvents and HeaderID() for plain records. Any other
+	// strategy overrides a CloudEvent's own id: set it only if that id cannot be trusted.
 	ID IDStrategy `yaml:"-" env:"-"`
 	// AllowMissingID gives a message without ID the ID "{topic}/{partition}/{offset}@{timestamp
 	// ms}" instead of rejecting it, and logs that once per channel. Do not set it if producers
@@ -55,19 +52,16 @@ type DecoderConfig struct {
 	// regardless of case. Of several such headers, the first that is not empty counts. Default
 	// "MessageType", or none if Type is set. It has no effect on CloudEvents.
 	//
-	// Debezium's outbox event router sets the header "id" by itself. Configure it to place the type
-	// in a header (table.fields.additional.placement: "type:header:eventType") and name that header
-	// here.
+	// Debezium's outbox event router sets the header "id" by itself. Configure it to place the type in a header
+	// (table.fields.additional.placement: "type:header:eventType") and name that header here.
 	TypeHeader string `yaml:"type_header" env:"TYPE_HEADER"`
-	// Type is the type of plain records, or of those without TypeHeader if both are set. Default
-	// none: a record without type is bad. Do not set it for channels whose records have different
-	// types.
+	// Type is the type of plain records, or of those without TypeHeader if both are set. Default none: a record without
+	// type is bad. Do not set it for channels whose records have different types.
 	Type string `yaml:"type" env:"TYPE"`
 	// Source is the source of plain records. Default "kafka:{topic}". Do not change it later:
 	// messages with known IDs would then have another source, which is a conflict (contract 4.3).
 	Source string `yaml:"source" env:"SOURCE"`
-	// ContentType is the content type of plain records without a "content-type" header. Default
-	// none.
+	// ContentType is the content type of plain records without a "content-type" header. Default none.
 	ContentType string `yaml:"content_type" env:"CONTENT_TYPE"`
 
 	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may result from one
@@ -80,15 +74,13 @@ type DecoderConfig struct {
 	// MaxEvents bounds the events of a batch of CloudEvents. Default 10,000. A record's offset is
 	// committed once all of them are stored, in as many transactions as that takes.
 	MaxEvents int `yaml:"max_events" env:"MAX_EVENTS"`
-	// MaxAttributes bounds the attributes of one event, extensions included. Default 100.
-	// CloudEvents itself has nine.
+	// MaxAttributes bounds the attributes of one event, extensions included. Default 100. CloudEvents itself has nine.
 	MaxAttributes int `yaml:"max_attributes" env:"MAX_ATTRIBUTES"`
-	// MaxRecordBytes bounds a record together with its messages, counted as BufferBytes is:
-	// decompressed bytes, some hundred more for each message, and the headers and the key again for
-	// each message, because each is stored with them. A larger record halts its partition, because it cannot
-	// be kept either (contract 7.4). Default 16 MiB, which is sixteen times what
-	// Kafka's producers and brokers allow by default. Do not set it below what your producers may
-	// write (max.request.size).
+	// MaxRecordBytes bounds a record together with its messages, counted as BufferBytes is: decompressed bytes, some
+	// hundred more for each message, and the headers and the key again for each message, because each is stored with them.
+	// A larger record halts its partition, because it cannot be kept either (contract 7.4). Default 16 MiB, which is
+	// sixteen times what Kafka's producers and brokers allow by default. Do not set it below what your producers may write
+	// (max.request.size).
 	MaxRecordBytes int `yaml:"max_record_bytes" env:"MAX_RECORD_BYTES"`
 
 	// OrderingKey returns a record's ordering key, which decides its lane. Nil means no lane.

@@ -14,8 +14,7 @@ var (
 	// ErrMissingID means that the channel's ID strategy found nothing in the record (contract 4.4).
 	// A strategy of your own may return it, wrapped or not.
 	ErrMissingID = errors.New("message ID is missing")
-	// ErrBadID means that the ID is not valid UTF-8 without NUL. It is never altered to fit
-	// (contract 3.6).
+	// ErrBadID means that the ID is not valid UTF-8 without NUL. It is never altered to fit (contract 3.6).
 	ErrBadID = errors.New("message ID is not valid UTF-8 without NUL")
 	// ErrSharedID means that several events of one batched record would get the same ID: it is taken
 	// from the record and not from the event, or a function found it for two of them.
@@ -24,8 +23,7 @@ var (
 	ErrMissingType = errors.New("message type is missing")
 	// ErrNotCloudEvent means that the record is no CloudEvent and the channel accepts nothing else.
 	ErrNotCloudEvent = errors.New("record is not a CloudEvent")
-	// ErrMalformed means that the record claims to be a CloudEvent and breaks the rules of
-	// CloudEvents 1.0.
+	// ErrMalformed means that the record claims to be a CloudEvent and breaks the rules of CloudEvents 1.0.
 	ErrMalformed = errors.New("malformed CloudEvent")
 )
 

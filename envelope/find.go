@@ -6,9 +6,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Find returns the ID of a record that is handled as a whole, without a Decoder, as the inline
-// receiver does. Some strategies prefix the ID with channel. The ID has passed CheckID if err is
-// nil.
+// Find returns the ID of a record that is handled as a whole, without a Decoder, as the inline receiver does. Some
+// strategies prefix the ID with channel. The ID has passed CheckID if err is nil.
 //
 // A record of several batched CloudEvents has an ID as a whole unless the strategy takes it from
 // the event, which is ErrSharedID. Func gets such a record without attributes. Events are read
@@ -70,8 +69,7 @@ func (s IDStrategy) FindIn(channel string, m handler.RawMessage) (string, error)
 	return id, err
 }
 
-// NeedsData reports whether a message's properties are not enough to find its ID: Func may read
-// the data.
+// NeedsData reports whether a message's properties are not enough to find its ID: Func may read the data.
 func (s IDStrategy) NeedsData() bool { return s.ofData }
 
 // orDefault replaces the zero value by the default strategy.

@@ -19,8 +19,7 @@ type IDStrategy struct {
 	ofEvent bool
 	// ofChannel means that the ID begins with the channel's name and a colon.
 	ofChannel bool
-	// ofData means that it may need the message's data, and that only the function knows whether
-	// IDs differ.
+	// ofData means that it may need the message's data, and that only the function knows whether IDs differ.
 	ofData bool
 	find   func(channel string, in IDInput) (string, error)
 	err    error // why it cannot be used
@@ -28,9 +27,8 @@ type IDStrategy struct {
 
 // IDInput is the message that an ID is found for.
 type IDInput struct {
-	// Record is the record as received. A message that was decoded before, such as a
-	// handler.RawMessage in package idempotent, no longer has it: Value is then Data, or nil for an
-	// event of a batch.
+	// Record is the record as received. A message that was decoded before, such as a handler.RawMessage in package
+	// idempotent, no longer has it: Value is then Data, or nil for an event of a batch.
 	Record Record
 	// Attributes are those of the CloudEvent. They are nil for a plain record, and for a record of
 	// several events that is handled as one message.
@@ -41,8 +39,7 @@ type IDInput struct {
 	Index int
 }
 
-// Err reports why the strategy cannot be used, such as a header without a name. It is nil if it
-// can.
+// Err reports why the strategy cannot be used, such as a header without a name. It is nil if it can.
 func (s IDStrategy) Err() error { return s.err }
 
 // OfChannel reports whether its IDs begin with the channel's name and a colon.
@@ -63,9 +60,8 @@ const (
 	defaultCorrelationHeader = "CorrelationId"
 )
 
-// CloudEventsID takes the CloudEvents attribute "id". It is the default for CloudEvents. Do not use
-// it on channels that carry plain records: these have no such attribute, so they would all be
-// missing their ID.
+// CloudEventsID takes the CloudEvents attribute "id". It is the default for CloudEvents. Do not use it on channels that
+// carry plain records: these have no such attribute, so they would all be missing their ID.
 func CloudEventsID() IDStrategy {
 	return IDStrategy{name: "CloudEvents id", ofEvent: true,
 		find: func(_ string, in IDInput) (string, error) {
@@ -76,12 +72,11 @@ func CloudEventsID() IDStrategy {
 		}}
 }
 
-// SourceAndID takes the CloudEvents attributes "source" and "id", as "{source} {id}". Use it where
-// several producers number their events by themselves: CloudEvents makes an id unique only within
-// its source. An event whose source has a space, which no URI reference may have, is bad, so two
-// different pairs never make one ID. Both count towards the 200 characters of an ID. Do not use it
-// where a producer may change its source, for example to its host's name: what it sends again would
-// be new.
+// SourceAndID takes the CloudEvents attributes "source" and "id", as "{source} {id}". Use it where several producers
+// number their events by themselves: CloudEvents makes an id unique only within its source. An event whose source has a
+// space, which no URI reference may have, is bad, so two different pairs never make one ID. Both count towards the 200
+// characters of an ID. Do not use it where a producer may change its source, for example to its host's name: what it
+// sends again would be new.
 func SourceAndID() IDStrategy {
 	return IDStrategy{name: "CloudEvents source and id", ofEvent: true,
 		find: func(_ string, in IDInput) (string, error) {
@@ -96,12 +91,11 @@ func SourceAndID() IDStrategy {
 		}}
 }
 
-// HeaderID takes the first header that exists and is not empty. It matches each name exactly and
-// then regardless of case, before it tries the next name. Of several headers of one name the first
-// counts. The value is taken byte for byte: white space and quotes are part of the ID. Without
-// names it uses "MessageId" and Debezium's "id", which is the default for plain records. An empty
-// name is an error at start. Do not use it if producers set a new header value each time they
-// resend: duplicates would go unnoticed.
+// HeaderID takes the first header that exists and is not empty. It matches each name exactly and then regardless of
+// case, before it tries the next name. Of several headers of one name the first counts. The value is taken byte for
+// byte: white space and quotes are part of the ID. Without names it uses "MessageId" and Debezium's "id", which is the
+// default for plain records. An empty name is an error at start. Do not use it if producers set a new header value each
+// time they resend: duplicates would go unnoticed.
 func HeaderID(names ...string) IDStrategy {
 	if len(names) == 0 {
 		names = []string{defaultIDHeader, debeziumIDHeader}
@@ -138,10 +132,9 @@ func CorrelationID(name string) IDStrategy {
 		}}
 }
 
-// KafkaKey takes the record's key, prefixed with "{channel}:". Do not use it for keys that recur,
-// such as the ID of the entity that a message is about: all but its first message would be taken
-// for duplicates. Do not use it for binary keys either, because an ID must be text: encode those
-// with Func.
+// KafkaKey takes the record's key, prefixed with "{channel}:". Do not use it for keys that recur, such as the ID of the
+// entity that a message is about: all but its first message would be taken for duplicates. Do not use it for binary
+// keys either, because an ID must be text: encode those with Func.
 func KafkaKey() IDStrategy {
 	return IDStrategy{name: "Kafka key", ofChannel: true, find: func(channel string, in IDInput) (string, error) {
 		if len(in.Record.Key) == 0 {

@@ -9,8 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Record is one record as a transport delivered it. A nil key, value or header value differs from
-// an empty one.
+// Record is one record as a transport delivered it. A nil key, value or header value differs from an empty one.
 type Record struct {
 	Topic     string
 	Partition int
@@ -19,9 +18,8 @@ type Record struct {
 	Key       []byte
 	Value     []byte
 	Headers   []handler.Header
-	// RawHeaders holds the headers in Kafka's record format, their number first, if there are too
-	// many to be read (DecoderConfig.MaxHeaders). Headers is empty then. It is nil in all other
-	// records.
+	// RawHeaders holds the headers in Kafka's record format, their number first, if there are too many to be read
+	// (DecoderConfig.MaxHeaders). Headers is empty then. It is nil in all other records.
 	RawHeaders []byte
 }
 
@@ -41,8 +39,7 @@ const (
 	// Durable means that everything the record asks for is stored (messages, a rejected row) or
 	// counted (unrouted). Its offset may be committed.
 	Durable Disposition = iota
-	// Halt means that the record is bad and the policy is to stop before it. Its offset must not be
-	// committed.
+	// Halt means that the record is bad and the policy is to stop before it. Its offset must not be committed.
 	Halt
 	// DeadLetter means that the record is bad and the policy is to publish it. Its offset must not
 	// be committed before the dead-letter topic has acknowledged it.

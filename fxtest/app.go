@@ -11,10 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox"
 )
 
-// App starts an Fx application and stops it when the test ends. Usually it is the user's own, with
-// a test database provided in place of its own (see OpenDB). An application that cannot start or
-// stop fails the test. With Manual among the options nothing is processed in the background. Use
-// gives the application's inboxes to the test.
+// App starts an Fx application and stops it when the test ends. Usually it is the user's own, with a test database
+// provided in place of its own (see OpenDB). An application that cannot start or stop fails the test. With Manual among
+// the options nothing is processed in the background. Use gives the application's inboxes to the test.
 func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 	t.Helper()
 	app := fxtest.New(t, opts...)
@@ -23,10 +22,9 @@ func App(t testing.TB, opts ...fx.Option) *fxtest.App {
 	return app
 }
 
-// Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx
-// application. The inboxes share one Clock, which is in the graph as *Clock. It starts at the
-// current time and then stands still. The test runs handlers with a Kit's Process, or with
-// Inbox.ProcessPending.
+// Manual turns off the background processing, the cleanup and the consumers of every inbox in an Fx application. The
+// inboxes share one Clock, which is in the graph as *Clock. It starts at the current time and then stands still. The
+// test runs handlers with a Kit's Process, or with Inbox.ProcessPending.
 func Manual() fx.Option { return manual(NewClock(time.Now())) }
 
 func manual(clock *Clock) fx.Option {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Clock is a clock that stands still until the test moves it. It is an
-// inbox.Clock and safe for concurrent use.
+// Clock is a clock that stands still until the test moves it. It is an inbox.Clock and safe for concurrent use.
 type Clock struct {
 	mu  sync.Mutex
 	now time.Time

@@ -21,9 +21,8 @@ const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)
 // poolSize is larger than what an inbox with default options needs.
 const poolSize = 20
 
-// OpenDB returns a session on a new, empty SQLite file in a temporary directory of the test. It
-// needs no server and no C compiler. It is closed when the test ends. Provide it in place of an
-// application's production database.
+// OpenDB returns a session on a new, empty SQLite file in a temporary directory of the test. It needs no server and no
+// C compiler. It is closed when the test ends. Provide it in place of an application's production database.
 func OpenDB(t testing.TB) *gorm.DB {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "inbox.db")

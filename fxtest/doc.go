@@ -12,9 +12,8 @@
 //	kit.Process()
 //	kit.RequireCompleted("o-1", "charge")
 //
-// App runs a whole application of yours. Manual stops its background processing, and Use gives its
-// inboxes to the test as kits. Without Manual, WaitCompleted and its siblings wait for what happens
-// in the background.
+// App runs a whole application of yours. Manual stops its background processing, and Use gives its inboxes to the test
+// as kits. Without Manual, WaitCompleted and its siblings wait for what happens in the background.
 //
 // Import the package under an alias where Uber's package of the same name is used too.
 package fxtest

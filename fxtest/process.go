@@ -30,9 +30,8 @@ func (k *Kit) Accept(messages ...handler.RawMessage) []acceptor.Result {
 	return results
 }
 
-// Process runs everything that is due by the inbox's clock, including what becomes due meanwhile,
-// and returns the counts. Failed messages wait for their next attempt: Advance the clock and call
-// Process again, or use ProcessAll.
+// Process runs everything that is due by the inbox's clock, including what becomes due meanwhile, and returns the
+// counts. Failed messages wait for their next attempt: Advance the clock and call Process again, or use ProcessAll.
 func (k *Kit) Process() processor.Drained {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

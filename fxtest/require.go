@@ -36,23 +36,20 @@ func (k *Kit) RequirePending(messageID, handlerKey string) models.HandlerStatus 
 	return require(k.t, k.Inbox, pending, messageID, handlerKey)
 }
 
-// RequireCompleted fails the test unless the handler has returned nil for the
-// message, and returns the status.
+// RequireCompleted fails the test unless the handler has returned nil for the message, and returns the status.
 func (k *Kit) RequireCompleted(messageID, handlerKey string) models.HandlerStatus {
 	k.t.Helper()
 	return require(k.t, k.Inbox, completed, messageID, handlerKey)
 }
 
-// RequireFailed fails the test unless the handler has failed for the message and the status waits
-// for its next attempt. It returns the status with its last error. After the last attempt the
-// status is poisoned instead.
+// RequireFailed fails the test unless the handler has failed for the message and the status waits for its next attempt.
+// It returns the status with its last error. After the last attempt the status is poisoned instead.
 func (k *Kit) RequireFailed(messageID, handlerKey string) models.HandlerStatus {
 	k.t.Helper()
 	return require(k.t, k.Inbox, failed, messageID, handlerKey)
 }
 
-// RequirePoisoned fails the test unless the status is poisoned, and returns it
-// with its last error.
+// RequirePoisoned fails the test unless the status is poisoned, and returns it with its last error.
 func (k *Kit) RequirePoisoned(messageID, handlerKey string) models.HandlerStatus {
 	k.t.Helper()
 	return require(k.t, k.Inbox, poisoned, messageID, handlerKey)

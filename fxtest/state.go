@@ -101,8 +101,7 @@ func summary(s models.HandlerStatus) string {
 	return text
 }
 
-// require returns the status if it is in the wanted state. Otherwise it fails the test with what
-// was found.
+// require returns the status if it is in the wanted state. Otherwise it fails the test with what was found.
 func require(t testing.TB, ib *inbox.Inbox, want state, messageID, handlerKey string) models.HandlerStatus {
 	t.Helper()
 	f, err := find(ib, messageID, handlerKey)

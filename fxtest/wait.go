@@ -10,9 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// WaitCompleted waits until a running inbox has completed the message for the handler, and returns
-// the status. It fails the test with the reason when that takes longer than within (real time), or
-// when the status is poisoned.
+// WaitCompleted waits until a running inbox has completed the message for the handler, and returns the status. It fails
+// the test with the reason when that takes longer than within (real time), or when the status is poisoned.
 func WaitCompleted(
 	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
 ) models.HandlerStatus {
@@ -20,9 +19,8 @@ func WaitCompleted(
 	return wait(t, ib, completed, within, messageID, handlerKey)
 }
 
-// WaitFailed waits until the handler has failed for the message and the status waits for its next
-// attempt. It fails the test as WaitCompleted does, and also when the status is completed. It may
-// miss a status that is retried quickly.
+// WaitFailed waits until the handler has failed for the message and the status waits for its next attempt. It fails the
+// test as WaitCompleted does, and also when the status is completed. It may miss a status that is retried quickly.
 func WaitFailed(
 	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
 ) models.HandlerStatus {

@@ -12,13 +12,11 @@ import (
 // are cheaper together: a bulk insert elsewhere, one request for many messages. A call gets what is
 // due: at least one message, and never two of one lane.
 //
-// If all messages are done, fn returns nil; BatchResult returns one result per message. Any other
-// error, a panic or a timeout fails every message, and what has failed is tried again alone.
-// Messages whose body cannot be decoded fail by themselves. After a crash the whole call is
-// repeated.
+// If all messages are done, fn returns nil; BatchResult returns one result per message. Any other error, a panic or a
+// timeout fails every message, and what has failed is tried again alone. Messages whose body cannot be decoded fail by
+// themselves. After a crash the whole call is repeated.
 //
-// Do not use it where messages have nothing to share: it only makes failures affect more messages.
-// (Contract 5.11.)
+// Do not use it where messages have nothing to share: it only makes failures affect more messages. (Contract 5.11.)
 func NewBatch[T any](
 	key string, size int, fn func(ctx context.Context, batch []Message[T]) error, opts ...Option,
 ) *Handler {
@@ -29,12 +27,11 @@ func NewBatch[T any](
 	return h
 }
 
-// NewTxBatch makes a transactional handler that takes up to size messages in one call: its writes
-// through tx happen exactly once. If some messages fail, everything is rolled back, they are
-// charged, and the call is repeated at once with the others, uncharged: nothing that a failed
-// message wrote is ever committed. If it is unknown which message is to blame (all have failed, a
-// panic, a timeout, a swallowed SQL error, a refused commit), none is charged and each runs again
-// alone. Otherwise it behaves like NewBatch and NewTx. (Contract 5.11.)
+// NewTxBatch makes a transactional handler that takes up to size messages in one call: its writes through tx happen
+// exactly once. If some messages fail, everything is rolled back, they are charged, and the call is repeated at once
+// with the others, uncharged: nothing that a failed message wrote is ever committed. If it is unknown which message is
+// to blame (all have failed, a panic, a timeout, a swallowed SQL error, a refused commit), none is charged and each
+// runs again alone. Otherwise it behaves like NewBatch and NewTx. (Contract 5.11.)
 func NewTxBatch[T any](
 	key string, size int, fn func(ctx context.Context, tx *gorm.DB, batch []Message[T]) error, opts ...Option,
 ) *Handler {
@@ -82,10 +79,9 @@ func runBatch[T any](key string, codec Codec[T], ds []Delivery, fn func([]Messag
 	return BatchResult(results...)
 }
 
-// BatchResult returns the result of a batch handler's call from one result per message, in their
-// order, nil for those that are done. Each may be RetryAfter, Poison or Snooze, as for a single
-// message. It returns nil if all are nil. If the number of results differs from the number of
-// messages, all messages fail. (Contract 5.11.)
+// BatchResult returns the result of a batch handler's call from one result per message, in their order, nil for those
+// that are done. Each may be RetryAfter, Poison or Snooze, as for a single message. It returns nil if all are nil. If
+// the number of results differs from the number of messages, all messages fail. (Contract 5.11.)
 func BatchResult(results ...error) error {
 	for _, err := range results {
 		if err != nil {

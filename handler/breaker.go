@@ -26,11 +26,10 @@ func (b *Breaker) problems() []error {
 	return problems
 }
 
-// CircuitBreaker stops a worker from trying this handler after b.Failures failed attempts in a row,
-// for b.OpenFor; then it tries one message at a time until one succeeds. While the breaker is open
-// nothing is claimed and nothing is charged. Snoozed, interrupted and undecodable messages do not
-// count. Do not use it for failures that lie in the message: a few bad messages in a row would
-// delay the good ones. (Contract 5.13.)
+// CircuitBreaker stops a worker from trying this handler after b.Failures failed attempts in a row, for b.OpenFor; then
+// it tries one message at a time until one succeeds. While the breaker is open nothing is claimed and nothing is
+// charged. Snoozed, interrupted and undecodable messages do not count. Do not use it for failures that lie in the
+// message: a few bad messages in a row would delay the good ones. (Contract 5.13.)
 func CircuitBreaker(b Breaker) Option { return func(s *settings) { s.breaker = &b } }
 
 // CircuitBreaker returns the handler's breaker; ok is false if it has none.

@@ -20,8 +20,7 @@ type CodecFunc[T any] func(meta Metadata, content []byte) (T, error)
 // Decode calls the function.
 func (f CodecFunc[T]) Decode(meta Metadata, content []byte) (T, error) { return f(meta, content) }
 
-// JSON decodes bodies with encoding/json. It is the default for every payload
-// type but []byte.
+// JSON decodes bodies with encoding/json. It is the default for every payload type but []byte.
 type JSON[T any] struct{}
 
 // Decode unmarshals the body.
@@ -31,8 +30,7 @@ func (JSON[T]) Decode(_ Metadata, content []byte) (T, error) {
 	return payload, err
 }
 
-// Raw passes the body as it is. It is the default for payloads of type []byte. The slice belongs to
-// the handler.
+// Raw passes the body as it is. It is the default for payloads of type []byte. The slice belongs to the handler.
 type Raw struct{}
 
 // Decode returns the body.

@@ -8,9 +8,8 @@ import (
 
 type dbKey struct{}
 
-// ContextWithDB returns a context that carries the database or transaction of an attempt, for DB.
-// DB uses no scopes, conditions or settings of db. The processor calls it; applications need it
-// only in tests of their handlers.
+// ContextWithDB returns a context that carries the database or transaction of an attempt, for DB. DB uses no scopes,
+// conditions or settings of db. The processor calls it; applications need it only in tests of their handlers.
 func ContextWithDB(ctx context.Context, db *gorm.DB) context.Context {
 	return context.WithValue(ctx, dbKey{}, db)
 }

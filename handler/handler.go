@@ -42,10 +42,9 @@ type Handler struct {
 	err     error
 }
 
-// New makes a plain handler of fn. It runs first and its status is completed afterwards, so after a
-// crash in between it runs again. fn must be safe for concurrent use. Err reports a missing key, an
-// empty legacy key, a nil fn, a codec of another payload type or an option out of range; any of
-// these fails the inbox's start.
+// New makes a plain handler of fn. It runs first and its status is completed afterwards, so after a crash in between it
+// runs again. fn must be safe for concurrent use. Err reports a missing key, an empty legacy key, a nil fn, a codec of
+// another payload type or an option out of range; any of these fails the inbox's start.
 func New[T any](key string, fn func(ctx context.Context, m Message[T]) error, opts ...Option) *Handler {
 	h, codec := build[T](key, Plain, fn == nil, opts)
 	h.run = func(ctx context.Context, _ *gorm.DB, ds []Delivery) error {
@@ -127,17 +126,15 @@ func (h *Handler) Payload() string { return h.payload }
 // Err returns what is wrong with the handler's declaration; nil if nothing is.
 func (h *Handler) Err() error { return h.err }
 
-// BatchSize returns how many messages one call takes at most: 1 unless the handler was made by
-// NewBatch or NewTxBatch.
+// BatchSize returns how many messages one call takes at most: 1 unless the handler was made by NewBatch or NewTxBatch.
 func (h *Handler) BatchSize() int { return max(h.batch, 1) }
 
 // TakesBatches reports whether the handler was made by NewBatch or NewTxBatch.
 func (h *Handler) TakesBatches() bool { return h.batch > 0 }
 
-// Run decodes the bodies and makes one call, for one message or for up to BatchSize messages; tx is
-// nil for plain handlers. Middleware outer runs around the handler's own, the first outermost. The
-// results are in the order of ds. A panic of the handler, of a codec or of middleware is not
-// recovered.
+// Run decodes the bodies and makes one call, for one message or for up to BatchSize messages; tx is nil for plain
+// handlers. Middleware outer runs around the handler's own, the first outermost. The results are in the order of ds. A
+// panic of the handler, of a codec or of middleware is not recovered.
 func (h *Handler) Run(ctx context.Context, tx *gorm.DB, outer []Middleware, ds ...Delivery) []error {
 	if len(outer)+len(h.middleware) == 0 {
 		return resultsOf(h.run(ctx, tx, ds), len(ds))

@@ -8,14 +8,12 @@ import "time"
 type Metadata struct {
 	// ID is the message ID: 1 to 200 characters (contract 4.4).
 	ID string
-	// Type and Source are the CloudEvents attributes of these names, or what the channel maps to
-	// them.
+	// Type and Source are the CloudEvents attributes of these names, or what the channel maps to them.
 	Type   string
 	Source string
 	// ContentType is the payload's media type; empty if the producer gave none.
 	ContentType string
-	// Transport names what delivered the message: "kafka", or "publish" for
-	// messages the application accepts itself.
+	// Transport names what delivered the message: "kafka", or "publish" for messages the application accepts itself.
 	Transport string
 	// Properties are the headers, attributes and transport coordinates.
 	Properties Properties
@@ -30,9 +28,8 @@ type Metadata struct {
 	// HandlerKey is the key of the status this attempt belongs to. After a
 	// rename it may be one of the handler's legacy keys.
 	HandlerKey string
-	// Attempt is 1 for the first attempt. It is one more for each charged failure, and for each
-	// worker that vanished during an attempt since the last attempt that ended. If it is above 1
-	// the handler may have run before.
+	// Attempt is 1 for the first attempt. It is one more for each charged failure, and for each worker that vanished
+	// during an attempt since the last attempt that ended. If it is above 1 the handler may have run before.
 	Attempt int
 }
 
@@ -45,8 +42,7 @@ type Message[T any] struct {
 	Payload T
 }
 
-// RawMessage is a message before its body is decoded, as a transport or the application passes it
-// to the inbox.
+// RawMessage is a message before its body is decoded, as a transport or the application passes it to the inbox.
 type RawMessage struct {
 	// Channel is the declared channel that the message belongs to. A transport's consumer sets it.
 	Channel string

@@ -2,12 +2,11 @@ package handler
 
 import "context"
 
-// Middleware runs around a handler's calls: logging, tracing, tenancy, limits. It calls next at
-// most once, with ctx or a context derived from it, and returns next's error or one of its own. If
-// it returns nil without calling next, the messages are completed unhandled. For a batch handler it
-// runs once per call, and next may return a *BatchError. It runs inside the attempt: its time
-// counts towards the timeout, and its panic is the attempt's failure. It must be safe for
-// concurrent use. (Contract 5.13.)
+// Middleware runs around a handler's calls: logging, tracing, tenancy, limits. It calls next at most once, with ctx or
+// a context derived from it, and returns next's error or one of its own. If it returns nil without calling next, the
+// messages are completed unhandled. For a batch handler it runs once per call, and next may return a *BatchError. It
+// runs inside the attempt: its time counts towards the timeout, and its panic is the attempt's failure. It must be safe
+// for concurrent use. (Contract 5.13.)
 type Middleware func(ctx context.Context, call Call, next func(context.Context) error) error
 
 // Call describes the call that a middleware runs around.
@@ -15,8 +14,7 @@ type Call struct {
 	// HandlerKey is the handler's primary key.
 	HandlerKey string
 	Kind       Kind
-	// Messages are the messages of the call: one, unless it is a batch handler's. Do not change
-	// them.
+	// Messages are the messages of the call: one, unless it is a batch handler's. Do not change them.
 	Messages []Metadata
 }
 

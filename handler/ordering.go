@@ -34,17 +34,15 @@ func (o *ordering) problems() []error {
 // because a claim has to judge their lane. (Contract 5.12, 5.17.)
 func Ordered() Option { return func(s *settings) { s.ordered = true } }
 
-// OrderedBy is Ordered with an ordering key that is computed from the message when it is accepted;
-// nil means that the message has no lane. key is called concurrently, once per accepted message,
-// and must return the same key for the same message. If it panics the message is invalid. Do not
-// decode large bodies in it: accepting waits for it.
+// OrderedBy is Ordered with an ordering key that is computed from the message when it is accepted; nil means that the
+// message has no lane. key is called concurrently, once per accepted message, and must return the same key for the same
+// message. If it panics the message is invalid. Do not decode large bodies in it: accepting waits for it.
 func OrderedBy(key func(m RawMessage) []byte) Option {
 	return func(s *settings) { s.ordered, s.ownKey, s.orderedBy = true, true, key }
 }
 
-// SkipPoisoned lets a lane continue when one of its messages is poisoned. If an operator retries
-// that message it runs next in its lane, after later ones. Do not use it where a message builds on
-// earlier ones.
+// SkipPoisoned lets a lane continue when one of its messages is poisoned. If an operator retries that message it runs
+// next in its lane, after later ones. Do not use it where a message builds on earlier ones.
 func SkipPoisoned() Option { return func(s *settings) { s.skipPoisoned = true } }
 
 // Ordered reports whether the handler's messages run in lanes.

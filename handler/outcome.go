@@ -32,7 +32,6 @@ const (
 	AttemptPoisoned AttemptOutcome = "poisoned"
 	// AttemptSnoozed means that the handler asked for another time, see Snooze.
 	AttemptSnoozed AttemptOutcome = "snoozed"
-	// AttemptReleased means that the inbox or the database interrupted the attempt, which is
-	// repeated uncharged.
+	// AttemptReleased means that the inbox or the database interrupted the attempt, which is repeated uncharged.
 	AttemptReleased AttemptOutcome = "released"
 )

@@ -9,8 +9,7 @@ type Properties struct {
 	// Headers are the transport's headers in their order. Names may repeat. Names and values may be
 	// any bytes; a nil value differs from an empty one.
 	Headers []Header
-	// Attributes are named strings that came with the message, for example
-	// CloudEvents context attributes and extensions.
+	// Attributes are named strings that came with the message, for example CloudEvents context attributes and extensions.
 	Attributes map[string]string
 	// Kafka is where the record came from; nil for other transports.
 	Kafka *KafkaCoordinates

@@ -18,8 +18,7 @@ type Deleted struct {
 	Leases  int64
 }
 
-// StillBadError says why a rejected record still cannot be accepted. Its row stays, with this as
-// its reason.
+// StillBadError says why a rejected record still cannot be accepted. Its row stays, with this as its reason.
 type StillBadError struct {
 	// ID is the ID of the rejected message.
 	ID string

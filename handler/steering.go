@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// RetryAfter fails the attempt and replaces the backoff by d: the next attempt is due in d. It
-// charges one error like any failure, so MaxRetries still applies. A negative d counts as zero. A
-// nil err is replaced by a plain text. Do not use it for "not yet" conditions that are not
-// failures: see Snooze. (Contract 5.7.)
+// RetryAfter fails the attempt and replaces the backoff by d: the next attempt is due in d. It charges one error like
+// any failure, so MaxRetries still applies. A negative d counts as zero. A nil err is replaced by a plain text. Do not
+// use it for "not yet" conditions that are not failures: see Snooze. (Contract 5.7.)
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("handler asked for a retry")
@@ -48,9 +47,8 @@ func (e *PoisonError) Error() string { return "poison: " + e.Err.Error() }
 // Unwrap returns the failure itself.
 func (e *PoisonError) Unwrap() error { return e.Err }
 
-// Snooze postpones the attempt by d without charging an error: the message is not ready for this
-// handler yet. A negative d counts as zero. Do not use it for failures: a snoozed message never
-// runs out of attempts. (Contract 5.7.)
+// Snooze postpones the attempt by d without charging an error: the message is not ready for this handler yet. A
+// negative d counts as zero. Do not use it for failures: a snoozed message never runs out of attempts. (Contract 5.7.)
 func Snooze(d time.Duration) error { return &SnoozeError{Delay: max(d, 0)} }
 
 // SnoozeError is the error that Snooze returns; find it with errors.As.

@@ -7,8 +7,7 @@ import "sync/atomic"
 type Counts struct {
 	// Processed counts messages that were handled and are remembered.
 	Processed int64
-	// DuplicateSkipped counts messages that had been processed before, whatever option Duplicates
-	// is.
+	// DuplicateSkipped counts messages that had been processed before, whatever option Duplicates is.
 	DuplicateSkipped int64
 	// MissingKey counts how often a message without an ID came to a handler, whether or not
 	// AllowMissingID let it pass. A repeated attempt counts again.
@@ -16,8 +15,7 @@ type Counts struct {
 	// InvalidKey counts messages refused for another reason of their ID: it is too long or not
 	// valid UTF-8, or KeyBy failed.
 	InvalidKey int64
-	// Failed counts calls of the handler that ended with an error, a panic or the end of their
-	// goroutine.
+	// Failed counts calls of the handler that ended with an error, a panic or the end of their goroutine.
 	Failed int64
 	// InProgress counts messages that were being handled elsewhere.
 	InProgress int64
@@ -25,8 +23,7 @@ type Counts struct {
 	Lost int64
 	// StoreFailed counts calls that ended with an error of the store itself.
 	StoreFailed int64
-	// Undeduplicated counts messages that were handled but are not remembered, because there is no
-	// store or no ID.
+	// Undeduplicated counts messages that were handled but are not remembered, because there is no store or no ID.
 	Undeduplicated int64
 }
 

@@ -1,6 +1,5 @@
-// Package idempotent handles each message once although its transport delivers it more than once
-// (contract 8). It is for consumers whose transport owns the retries. It needs no Kafka, no Fx and
-// no processor.
+// Package idempotent handles each message once although its transport delivers it more than once (contract 8). It is
+// for consumers whose transport owns the retries. It needs no Kafka, no Fx and no processor.
 //
 //	handle, err := idempotent.Wrap(store, "billing", charge)
 //	…

@@ -53,9 +53,8 @@ func newIdentifier[T any](handlerKey string, c config) (*Identifier[T], error) {
 	return &Identifier[T]{identity: i}, errors.Join(all...)
 }
 
-// Run returns the Run to pass to a store. If the message has no usable ID the error is an *IDError.
-// If it has none but AllowMissingID lets it pass, the MessageID of the key is empty: nothing can
-// remember it, which is logged once.
+// Run returns the Run to pass to a store. If the message has no usable ID the error is an *IDError. If it has none but
+// AllowMissingID lets it pass, the MessageID of the key is empty: nothing can remember it, which is logged once.
 func (i *Identifier[T]) Run(message T) (Run, error) {
 	id, err := i.find(message)
 	if err == nil {
@@ -98,9 +97,8 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 // for a nil pointer stored in the interface.
 func (i *Identifier[T]) CheckStore(s Store) error { return i.config.checkStore(s) }
 
-// FindsIDs reports whether the options say where the ID of a message comes from, or that one
-// without an ID may pass. If not, the ID that the transport found counts, and messages without one
-// can be refused before any handler runs.
+// FindsIDs reports whether the options say where the ID of a message comes from, or that one without an ID may pass. If
+// not, the ID that the transport found counts, and messages without one can be refused before any handler runs.
 func (i *Identifier[T]) FindsIDs() bool {
 	c := i.config
 	return c.AllowMissingID || c.hasID || c.keyBy != nil || c.recordBy != nil

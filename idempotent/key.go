@@ -10,10 +10,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/registry"
 )
 
-// Check returns why k is not a valid key: its message ID is missing, too long
-// (*envelope.IDTooLongError) or not valid UTF-8 without NUL, or the same holds for its handler key
-// or namespace; a namespace may be empty. The wrapper checks before it calls a store. Call it where
-// a Store is used without the wrapper.
+// Check returns why k is not a valid key: its message ID is missing, too long (*envelope.IDTooLongError) or not valid
+// UTF-8 without NUL, or the same holds for its handler key or namespace; a namespace may be empty. The wrapper checks
+// before it calls a store. Call it where a Store is used without the wrapper.
 func (k Key) Check() error {
 	if err := registry.CheckKey(k.HandlerKey); err != nil {
 		return err

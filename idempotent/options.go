@@ -20,8 +20,7 @@ type DuplicatePolicy string
 const (
 	// SkipDuplicates returns nil.
 	SkipDuplicates DuplicatePolicy = "skip"
-	// LogDuplicates logs the message with its handler and returns nil. It needs
-	// a logger.
+	// LogDuplicates logs the message with its handler and returns nil. It needs a logger.
 	LogDuplicates DuplicatePolicy = "log"
 	// FailDuplicates returns a *DuplicateError.
 	FailDuplicates DuplicatePolicy = "fail"
@@ -47,18 +46,16 @@ type Options struct {
 	// have to run without one, such as in a test of their own. Default off: the handlers run for
 	// every message, which is logged once (contract 8.5).
 	RequireStore bool `yaml:"require_store" env:"REQUIRE_STORE"`
-	// Channel names the channel that messages come from, in logs and as the prefix of IDs that are
-	// only unique in it (envelope.CorrelationID, envelope.KafkaKey). Without it the prefix is the
-	// channel of the message's properties, or the record's topic. It is the namespace of the
-	// handler's IDs, too, unless IDNamespace names another: what was processed for one channel is
-	// not known for another. Without either all that the handler gets is one namespace, whatever
-	// topics it comes from: wrap a handler once for each of its topics where others may write to
-	// one of them. Do not change it later: what was processed before would be handled again.
+	// Channel names the channel that messages come from, in logs and as the prefix of IDs that are only unique in it
+	// (envelope.CorrelationID, envelope.KafkaKey). Without it the prefix is the channel of the message's properties, or
+	// the record's topic. It is the namespace of the handler's IDs, too, unless IDNamespace names another: what was
+	// processed for one channel is not known for another. Without either all that the handler gets is one namespace,
+	// whatever topics it comes from: wrap a handler once for each of its topics where others may write to one of them. Do
+	// not change it later: what was processed before would be handled again.
 	Channel string `yaml:"-" env:"-"`
-	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several
-	// channels that name the same share what was processed. Do not share one where somebody may
-	// write to one of the channels and not to the other: a message of his has another's message of
-	// the same ID skipped.
+	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels that name the same
+	// share what was processed. Do not share one where somebody may write to one of the channels and not to the other: a
+	// message of his has another's message of the same ID skipped.
 	IDNamespace string `yaml:"-" env:"-"`
 	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do
 	// not leave it out in production.
@@ -74,8 +71,7 @@ func DefaultOptions() Options {
 	return Options{Duplicates: SkipDuplicates}
 }
 
-// Validate reports every option that is out of range, joined, each by name with
-// its value and what is allowed.
+// Validate reports every option that is out of range, joined, each by name with its value and what is allowed.
 func (o Options) Validate() error {
 	if o.Duplicates == "" && o.Retention == 0 && !o.AllowMissingID && !o.RequireStore {
 		return errors.New("options are zero: start from idempotent.DefaultOptions()")

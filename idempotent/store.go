@@ -52,24 +52,21 @@ const DefaultRetention = 24 * time.Hour
 // marker's presence decides, not its expiry (contract 8.2, 8.4). A store must be safe for
 // concurrent use. Package idempotenttest has the suite that each store must pass.
 type Store interface {
-	// Run calls body unless one of run.Keys has been processed, and then remembers that all of them
-	// are. If one has been processed, duplicate is true, err is nil and body is not called. Of
-	// concurrent calls that have a key in common only one at a time calls its body; the others wait
-	// for it or return ErrInProgress, depending on the store. Take the keys together, or sorted:
-	// programs of a rename list them in different orders. body is called with a context derived from
-	// ctx, and its error is returned as it is, or wrapped. After an error nothing is remembered, nor
-	// after a panic, which is not recovered.
+	// Run calls body unless one of run.Keys has been processed, and then remembers that all of them are. If one has been
+	// processed, duplicate is true, err is nil and body is not called. Of concurrent calls that have a key in common only
+	// one at a time calls its body; the others wait for it or return ErrInProgress, depending on the store. Take the keys
+	// together, or sorted: programs of a rename list them in different orders. body is called with a context derived from
+	// ctx, and its error is returned as it is, or wrapped. After an error nothing is remembered, nor after a panic, which
+	// is not recovered.
 	Run(ctx context.Context, run Run, body func(ctx context.Context) error) (duplicate bool, err error)
 	// Processed reports whether the key has been processed.
 	Processed(ctx context.Context, key Key) (bool, error)
-	// Cleanup forgets keys whose retention ended before olderThan, and returns how many. Stores
-	// that forget by themselves return 0. A store with a clock of its own, such as gormstore's
-	// PostgreSQL, keeps what has not expired by that clock.
+	// Cleanup forgets keys whose retention ended before olderThan, and returns how many. Stores that forget by themselves
+	// return 0. A store with a clock of its own, such as gormstore's PostgreSQL, keeps what has not expired by that clock.
 	Cleanup(ctx context.Context, olderThan time.Time) (int64, error)
 }
 
-// Errors of a run. In both cases do not acknowledge the message, so that it is delivered again
-// later.
+// Errors of a run. In both cases do not acknowledge the message, so that it is delivered again later.
 var (
 	// ErrInProgress says that another call for the key is in progress, here or in another process,
 	// and had not ended when the wait was over.

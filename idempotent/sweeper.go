@@ -15,10 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Sweeper makes a store forget at intervals what is past its retention (contract 8.4). Do not use
-// it beside an inbox with SweepMarkers on the same tables, or for stores that forget by themselves:
-// there is nothing left to do. Several processes may sweep one store. It is safe for concurrent
-// use.
+// Sweeper makes a store forget at intervals what is past its retention (contract 8.4). Do not use it beside an inbox
+// with SweepMarkers on the same tables, or for stores that forget by themselves: there is nothing left to do. Several
+// processes may sweep one store. It is safe for concurrent use.
 type Sweeper struct {
 	opts  SweepOptions
 	store Store
@@ -54,9 +53,8 @@ func NewSweeper(store Store, configure ...func(o *SweepOptions)) (*Sweeper, erro
 // be started again; it begins when the previous sweep has ended.
 func (s *Sweeper) Start() { s.loop.Start(s.run) }
 
-// Stop ends sweeping; a running sweep is cancelled. It waits for the sweep to end, at most until
-// ctx ends, and then returns an error; call it again to wait longer. After the sweep has ended, or
-// before Start, it does nothing.
+// Stop ends sweeping; a running sweep is cancelled. It waits for the sweep to end, at most until ctx ends, and then
+// returns an error; call it again to wait longer. After the sweep has ended, or before Start, it does nothing.
 func (s *Sweeper) Stop(ctx context.Context) error {
 	if err := s.loop.Stop(ctx); err != nil {
 		return fmt.Errorf("stop idempotent sweeper: %w", err)

@@ -21,10 +21,9 @@ const (
 	// one request before any member reads, so a restart before the first record loses nothing. With
 	// ReadCommitted the end is before transactions that are still open.
 	//
-	// Whatever has no committed offset later is read from its first record: added partitions,
-	// topics that appear, topics that are added to the config, and topics that the leader of a new
-	// group once found missing. All members must use Last: they wait for a leader that does not. A
-	// group whose offsets have expired on the brokers is new again.
+	// Whatever has no committed offset later is read from its first record: added partitions, topics that appear, topics
+	// that are added to the config, and topics that the leader of a new group once found missing. All members must use
+	// Last: they wait for a leader that does not. A group whose offsets have expired on the brokers is new again.
 	Last StartOffset = "last"
 )
 
@@ -41,23 +40,20 @@ const (
 
 // SASL configures authentication (contract 7.5). The zero value disables it.
 //
-// Errors, logs and Health of a Consumer never show the password. Neither do package fmt,
-// encoding/json and zap when they get a SASL or a Config. Two things do show it: libraries that
-// dump values by reflection, and fmt for a SASL or Config in an unexported field of another struct.
-// Do not print those.
+// Errors, logs and Health of a Consumer never show the password. Neither do package fmt, encoding/json and zap when
+// they get a SASL or a Config. Two things do show it: libraries that dump values by reflection, and fmt for a SASL or
+// Config in an unexported field of another struct. Do not print those.
 type SASL struct {
-	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means no authentication, or
-	// Custom.
+	// Mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512". Empty means no authentication, or Custom.
 	Mechanism string `yaml:"mechanism" env:"MECHANISM"`
 	Username  string `yaml:"username" env:"USERNAME"`
 	Password  string `yaml:"password" env:"PASSWORD"`
 	// Custom is a kafka-go mechanism for everything else, such as a cloud provider's own. Do not
 	// set it together with Mechanism.
 	Custom sasl.Mechanism `yaml:"-" env:"-"`
-	// AllowWithoutTLS allows a mechanism without TLS. Default false: PLAIN without TLS is then an
-	// error because it sends the password in clear text, and every other mechanism without TLS logs
-	// a warning at start. Do not set it unless everyone who can see the network may know the
-	// password and the messages.
+	// AllowWithoutTLS allows a mechanism without TLS. Default false: PLAIN without TLS is then an error because it sends
+	// the password in clear text, and every other mechanism without TLS logs a warning at start. Do not set it unless
+	// everyone who can see the network may know the password and the messages.
 	AllowWithoutTLS bool `yaml:"allow_without_tls" env:"ALLOW_WITHOUT_TLS"`
 }
 
@@ -76,17 +72,15 @@ type Config struct {
 	GroupID string `yaml:"group_id" env:"GROUP_ID"`
 	// ClientID names this process to the brokers. Default "inbox".
 	ClientID string `yaml:"client_id" env:"CLIENT_ID"`
-	// TLS encrypts all connections. Nil means no encryption. An empty ServerName means the host
-	// that is connected to. Certificates are shown to brokers that ask for one. Do not set
-	// InsecureSkipVerify outside of tests: anyone could then impersonate the broker and learn a
-	// PLAIN password.
+	// TLS encrypts all connections. Nil means no encryption. An empty ServerName means the host that is connected to.
+	// Certificates are shown to brokers that ask for one. Do not set InsecureSkipVerify outside of tests: anyone could
+	// then impersonate the broker and learn a PLAIN password.
 	TLS *tls.Config `yaml:"-" env:"-"`
 	// SASL authenticates all connections. Default none.
 	SASL SASL `yaml:"sasl" env:"SASL"`
-	// StartOffset is where a new group begins. Default First. Do not use Last where messages matter
-	// that were produced before the first start. Do not use it either where the group may have no
-	// members for longer than brokers keep its offsets (offsets.retention.minutes, 7 days by
-	// default).
+	// StartOffset is where a new group begins. Default First. Do not use Last where messages matter that were produced
+	// before the first start. Do not use it either where the group may have no members for longer than brokers keep its
+	// offsets (offsets.retention.minutes, 7 days by default).
 	StartOffset StartOffset `yaml:"start_offset" env:"START_OFFSET"`
 	// Isolation is the isolation level. Default ReadCommitted. Do not use ReadUncommitted with
 	// transactional producers unless records they roll back may be processed.
@@ -103,26 +97,22 @@ type Config struct {
 	// AcceptConcurrency is how many accepts may run at once, each for its own partitions. Each one
 	// needs a database connection. Default 2. Do not raise it above the number of partitions.
 	AcceptConcurrency int `yaml:"accept_concurrency" env:"ACCEPT_CONCURRENCY"`
-	// BufferBytes bounds the memory of what has been fetched and not yet accepted, decompressed, of
-	// all partitions together. Default 64 MiB. While it is used up, nothing more is fetched,
-	// decompressed or decoded, except for one partition at a time, so that what is larger than the
-	// bound passes too. That partition may exceed the bound by one response, one decompressed batch
-	// (MaxBatchBytes at most), what decoding one record takes (a few times Decoder.MaxRecordBytes)
-	// and four accepts (BatchBytes).
+	// BufferBytes bounds the memory of what has been fetched and not yet accepted, decompressed, of all partitions
+	// together. Default 64 MiB. While it is used up, nothing more is fetched, decompressed or decoded, except for one
+	// partition at a time, so that what is larger than the bound passes too. That partition may exceed the bound by one
+	// response, one decompressed batch (MaxBatchBytes at most), what decoding one record takes (a few times
+	// Decoder.MaxRecordBytes) and four accepts (BatchBytes).
 	BufferBytes int `yaml:"buffer_bytes" env:"BUFFER_BYTES"`
-	// MaxBatchBytes bounds a record batch, compressed or not. A larger batch halts its partition,
-	// because a few bytes can decompress to any number. Default 128 MiB, 1 GiB at most. Do not set
-	// it below what producers may write before compression: a broker's message.max.bytes counts
-	// after compression.
+	// MaxBatchBytes bounds a record batch, compressed or not. A larger batch halts its partition, because a few bytes can
+	// decompress to any number. Default 128 MiB, 1 GiB at most. Do not set it below what producers may write before
+	// compression: a broker's message.max.bytes counts after compression.
 	MaxBatchBytes int `yaml:"max_batch_bytes" env:"MAX_BATCH_BYTES"`
-	// CommitInterval is the shortest time between two commits. What is accepted in between is
-	// committed together. Default 100 ms. A longer interval means more redeliveries after a crash,
-	// not more throughput.
+	// CommitInterval is the shortest time between two commits. What is accepted in between is committed together. Default
+	// 100 ms. A longer interval means more redeliveries after a crash, not more throughput.
 	CommitInterval time.Duration `yaml:"commit_interval" env:"COMMIT_INTERVAL"`
 
-	// SessionTimeout is how long a member may be silent before the broker reassigns its partitions.
-	// Default 10 s. Brokers allow 6 s to 30 m unless configured otherwise. After a crash, the
-	// partitions stand still for as long.
+	// SessionTimeout is how long a member may be silent before the broker reassigns its partitions. Default 10 s. Brokers
+	// allow 6 s to 30 m unless configured otherwise. After a crash, the partitions stand still for as long.
 	SessionTimeout time.Duration `yaml:"session_timeout" env:"SESSION_TIMEOUT"`
 	// HeartbeatInterval is how often the member sends a heartbeat and learns of rebalances. Default
 	// 1 s. It must be less than a third of SessionTimeout.
@@ -137,21 +127,18 @@ type Config struct {
 	// that appeared. Default 10 s. It is also how often the lag of partitions is asked for that are
 	// not being fetched, and how often PublishPoisoned polls for new rows.
 	WatchInterval time.Duration `yaml:"watch_interval" env:"WATCH_INTERVAL"`
-	// ProgressTimeout is how long a partition with records to read may make no progress before
-	// Health and the log report it (contract 7.8). If another error of the partition is reported,
-	// this one is not. ProgressTimeout is also how long joining may take before that is reported.
-	// Default 2 m. It stops nothing. Do not set it shorter than the slowest accept of a batch, nor,
-	// in Inline and Direct channels, shorter than a handler and its retries may take.
+	// ProgressTimeout is how long a partition with records to read may make no progress before Health and the log report
+	// it (contract 7.8). If another error of the partition is reported, this one is not. ProgressTimeout is also how long
+	// joining may take before that is reported. Default 2 m. It stops nothing. Do not set it shorter than the slowest
+	// accept of a batch, nor, in Inline and Direct channels, shorter than a handler and its retries may take.
 	ProgressTimeout time.Duration `yaml:"progress_timeout" env:"PROGRESS_TIMEOUT"`
 
 	// FetchMaxWait is how long a broker holds a fetch for which it has no records. It answers at
 	// once when there are any. Default 500 ms.
 	FetchMaxWait time.Duration `yaml:"fetch_max_wait" env:"FETCH_MAX_WAIT"`
-	// FetchMaxBytes bounds a response per partition. A first record batch that is larger still
-	// comes whole. Default 1 MiB.
+	// FetchMaxBytes bounds a response per partition. A first record batch that is larger still comes whole. Default 1 MiB.
 	FetchMaxBytes int `yaml:"fetch_max_bytes" env:"FETCH_MAX_BYTES"`
-	// DialTimeout bounds opening a connection, RequestTimeout the response to a request. Default 5
-	// s each.
+	// DialTimeout bounds opening a connection, RequestTimeout the response to a request. Default 5 s each.
 	DialTimeout    time.Duration `yaml:"dial_timeout" env:"DIAL_TIMEOUT"`
 	RequestTimeout time.Duration `yaml:"request_timeout" env:"REQUEST_TIMEOUT"`
 
@@ -160,12 +147,11 @@ type Config struct {
 	// unchanged, with additional headers that name its origin and the reason (HeaderTopic and so on). The
 	// topic must exist, is never created, and must not be one of Topics.
 	//
-	// While it cannot be written to, the partition waits before the record. So do the partitions
-	// that share its accept worker, after what they have accepted already: every
-	// AcceptConcurrency-th partition, all of them with 1, and none in Direct channels. Raise
-	// AcceptConcurrency, or use BadRecordStore, where that matters. A record that the topic refuses
-	// permanently, for example as too large, halts only its partition: give the topic a larger
-	// max.message.bytes than Topics have.
+	// While it cannot be written to, the partition waits before the record. So do the partitions that share its accept
+	// worker, after what they have accepted already: every AcceptConcurrency-th partition, all of them with 1, and none in
+	// Direct channels. Raise AcceptConcurrency, or use BadRecordStore, where that matters. A record that the topic refuses
+	// permanently, for example as too large, halts only its partition: give the topic a larger max.message.bytes than
+	// Topics have.
 	DeadLetterTopic string `yaml:"dead_letter_topic" env:"DEAD_LETTER_TOPIC"`
 	// PublishPoisoned publishes a copy of each poisoned message of the channel, and of each record that is
 	// kept as rejected (stored bad records, and unrouted ones under Reject), to DeadLetterTopic as well,
@@ -180,9 +166,8 @@ type Config struct {
 	// what is wrong with the record, not for copies. It runs on goroutines of the consumer and must not block them.
 	// A crash can lose the call, and a redelivery can repeat it.
 	OnDeadLetter func(record envelope.Record, reason error) `yaml:"-" env:"-"`
-	// OnHalt is called for each partition that halts (contract 7.4), once per halt. It runs on a
-	// goroutine of the consumer and must not block it. Use it to end the application. For alerts,
-	// watch Health.
+	// OnHalt is called for each partition that halts (contract 7.4), once per halt. It runs on a goroutine of the consumer
+	// and must not block it. Use it to end the application. For alerts, watch Health.
 	OnHalt func(topic string, partition int, reason error) `yaml:"-" env:"-"`
 }
 

@@ -23,8 +23,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Consumer consumes the topics of one channel. Its methods are safe for
-// concurrent use.
+// Consumer consumes the topics of one channel. Its methods are safe for concurrent use.
 type Consumer struct {
 	channel  string
 	cfg      Config
@@ -126,10 +125,9 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 	return c, nil
 }
 
-// Start begins to consume in the background and returns at once. A broker that is down or a topic
-// that is missing is no error: it is logged, shown by Health and waited for. Starting a running
-// consumer does nothing. After Stop it fails with ErrStopped. ctx only decides whether to start at
-// all.
+// Start begins to consume in the background and returns at once. A broker that is down or a topic that is missing is no
+// error: it is logged, shown by Health and waited for. Starting a running consumer does nothing. After Stop it fails
+// with ErrStopped. ctx only decides whether to start at all.
 func (c *Consumer) Start(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start kafka consumer of channel %q: %w", c.channel, err)
@@ -154,11 +152,10 @@ const (
 	cutTimeout   = 2 * time.Second // to end after connections were cut
 )
 
-// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the
-// group and waits for all of that. After three quarters of ctx's time (or after DrainTimeout and 5
-// s, if ctx has no deadline) it cancels accepts and closes connections. What was accepted and not
-// committed by then is redelivered. Stop fails only if the acceptor ignores its context until ctx
-// ends. Calling Stop before Start, or twice, is allowed.
+// Stop ends fetching, lets running accepts finish within DrainTimeout, commits them, leaves the group and waits for all
+// of that. After three quarters of ctx's time (or after DrainTimeout and 5 s, if ctx has no deadline) it cancels
+// accepts and closes connections. What was accepted and not committed by then is redelivered. Stop fails only if the
+// acceptor ignores its context until ctx ends. Calling Stop before Start, or twice, is allowed.
 func (c *Consumer) Stop(ctx context.Context) error {
 	c.mu.Lock()
 	first := !c.stopped

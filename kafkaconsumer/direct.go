@@ -12,27 +12,23 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// Deliverer runs the handlers of records synchronously. It is called by several goroutines, one per
-// partition.
+// Deliverer runs the handlers of records synchronously. It is called by several goroutines, one per partition.
 type Deliverer interface {
-	// Deliver returns when every handler of the record's messages has finished. It returns nil if
-	// all of them succeeded, and otherwise the reason why the record is bad.
-	// envelope.ErrInterrupted means that it had to end before that, which it does soon after ctx
-	// has ended. Once stopping is closed, it finishes what runs and starts nothing new.
+	// Deliver returns when every handler of the record's messages has finished. It returns nil if all of them succeeded,
+	// and otherwise the reason why the record is bad. envelope.ErrInterrupted means that it had to end before that, which
+	// it does soon after ctx has ended. Once stopping is closed, it finishes what runs and starts nothing new.
 	Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error
 	// Unrouted returns the record's messages that no handler takes.
 	Unrouted(received envelope.Received) []handler.RawMessage
 }
 
-// NewDirect returns a consumer that delivers records to their handlers instead of accepting them
-// (contract 7.6). It delivers in order per partition, and the offset passes a record once all its
-// handlers are done.
+// NewDirect returns a consumer that delivers records to their handlers instead of accepting them (contract 7.6). It
+// delivers in order per partition, and the offset passes a record once all its handlers are done.
 //
-// The acceptor gets what handlers cannot process: bad records, records that handlers gave up, and
-// unrouted messages. It normally gets unrouted messages before the record's handlers run, so that
-// it can halt there. With unroutedIsBad, set if the acceptor keeps records for unrouted messages
-// (acceptor.UnroutedReject), it gets them after the handlers have run, so that the handlers'
-// failures are kept with the record.
+// The acceptor gets what handlers cannot process: bad records, records that handlers gave up, and unrouted messages. It
+// normally gets unrouted messages before the record's handlers run, so that it can halt there. With unroutedIsBad, set
+// if the acceptor keeps records for unrouted messages (acceptor.UnroutedReject), it gets them after the handlers have
+// run, so that the handlers' failures are kept with the record.
 //
 // Of the config's time limits only DrainTimeout applies to handlers, once a rebalance or a stop has
 // begun. Everything else is as in New.

@@ -53,10 +53,9 @@ func (e *OffsetGapError) Error() string {
 		": the log was truncated, or the topic was deleted and created again; to go on, resume the partition, set OnGap to continue or the group's offset within the log"
 }
 
-// TopicRecreatedError is why a partition halts when its topic was deleted and created again while
-// it was read, whatever offsets the new log holds (contract 7.5). Brokers before Kafka 2.8 send no
-// topic IDs: there, OffsetGapError or EpochError may appear instead. Like EpochError, it does not
-// survive a restart.
+// TopicRecreatedError is why a partition halts when its topic was deleted and created again while it was read, whatever
+// offsets the new log holds (contract 7.5). Brokers before Kafka 2.8 send no topic IDs: there, OffsetGapError or
+// EpochError may appear instead. Like EpochError, it does not survive a restart.
 type TopicRecreatedError struct {
 	Topic     string
 	Partition int
@@ -87,8 +86,7 @@ func (e *EpochError) Error() string {
 	return fmt.Sprintf("leader epoch fell from %d to %d at offset %d: the topic was deleted and created again, or a leader was elected that lacks records", e.From, e.To, e.Offset)
 }
 
-// authenticationError marks an error of a custom SASL mechanism, for example of a credential
-// service that is down.
+// authenticationError marks an error of a custom SASL mechanism, for example of a credential service that is down.
 type authenticationError struct{ err error }
 
 func (e *authenticationError) Error() string { return "authenticate: " + e.err.Error() }
@@ -125,9 +123,8 @@ func fatal(err error) bool {
 	return errors.As(err, &gap) || errors.As(err, &epoch) || errors.As(err, &recreated) || errors.Is(err, ErrUnreadable)
 }
 
-// explain adds to a broker's refusal what an operator has to know and the refusal does not say: who
-// was refused, what is configured, and which right is missing on what. Other errors are returned
-// unchanged.
+// explain adds to a broker's refusal what an operator has to know and the refusal does not say: who was refused, what
+// is configured, and which right is missing on what. Other errors are returned unchanged.
 func (c Config) explain(err error) error {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -160,9 +157,8 @@ func (c Config) explain(err error) error {
 	return fmt.Errorf("%w (%s)", err, hint)
 }
 
-// explainSilence is explain for a consumer that no broker has answered yet. Brokers close
-// connections that are not what they expect, without a reason. After the first answer a closed
-// connection is an ordinary event.
+// explainSilence is explain for a consumer that no broker has answered yet. Brokers close connections that are not what
+// they expect, without a reason. After the first answer a closed connection is an ordinary event.
 func (c Config) explainSilence(err error) error {
 	var shaking *handshakeError
 	if !lost(err) || errors.As(err, &shaking) {

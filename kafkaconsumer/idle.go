@@ -36,8 +36,7 @@ func (w *idleWatch) check(ctx context.Context) {
 		c.log.Debug("inbox: a member without partitions cannot see its group", zap.Error(err))
 		return
 	}
-	// A group that is rebalancing may show a state that is already over, so count what two checks
-	// in a row have seen.
+	// A group that is rebalancing may show a state that is already over, so count what two checks in a row have seen.
 	idle.Unassigned, w.seen = min(idle.Unassigned, w.seen), idle.Unassigned
 	c.setIdle(idle)
 	if !w.warned && (idle.Unassigned > 0 || idle.Partitions > idle.Members) {

@@ -328,9 +328,8 @@ func (s SASL) String() string {
 	}
 }
 
-// Format writes String whatever the verb. So printing a SASL, or a struct with one in an exported
-// field such as Config, does not show the password. For an unexported field package fmt does not
-// call Format and prints everything.
+// Format writes String whatever the verb. So printing a SASL, or a struct with one in an exported field such as Config,
+// does not show the password. For an unexported field package fmt does not call Format and prints everything.
 func (s SASL) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, s.String()) // the caller sees the writer's errors itself
 }

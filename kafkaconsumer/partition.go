@@ -28,8 +28,7 @@ type partition struct {
 	start int64
 	// next is the offset to fetch next.
 	next int64
-	// accepted is the next offset to commit: every record below it is accepted or was never
-	// visible.
+	// accepted is the next offset to commit: every record below it is accepted or was never visible.
 	accepted int64
 	// committed is what the group coordinator has.
 	committed int64
@@ -111,8 +110,7 @@ type mark struct {
 // election. A leader that was just elected knows the true end sooner.
 const shorterAfter = time.Minute
 
-// fetched stores the watermarks of a response, when it was asked for, and where the next fetch
-// continues.
+// fetched stores the watermarks of a response, when it was asked for, and where the next fetch continues.
 func (p *partition) fetched(asked time.Time, next, highWatermark, lastStable, logStart int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,8 +26,7 @@ type responseReader struct {
 	aborted *kafkawire.Aborted
 
 	chunk *chunk
-	// count is the number of records in the batch that is being read. messages counts what was made of
-	// them.
+	// count is the number of records in the batch that is being read. messages counts what was made of them.
 	count, messages int
 	// next is the offset after what is in chunk or passed. sent is the offset up to which the
 	// worker has been given chunks.

@@ -17,9 +17,8 @@ func (f *Fault) Hits() int { return f.handle.Hits() }
 // Remove removes the fault.
 func (f *Fault) Remove() { f.handle.Remove() }
 
-// FailNext answers the next n requests of that kind with Kafka's error code, for example 22 for
-// ILLEGAL_GENERATION, without acting on them. A negative n means until the fault is removed. An
-// unknown code is answered as -1.
+// FailNext answers the next n requests of that kind with Kafka's error code, for example 22 for ILLEGAL_GENERATION,
+// without acting on them. A negative n means until the fault is removed. An unknown code is answered as -1.
 func (k *Kafka) FailNext(request kmsg.Key, code int16, n int) *Fault {
 	known := kerr.TypedErrorForCode(code)
 	if known == nil {

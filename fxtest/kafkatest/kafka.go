@@ -1,6 +1,5 @@
-// Package kafkatest is an in-process Kafka for tests and demonstrations. It is a fake broker that
-// implements enough of the protocol for producers, consumer groups and transactions, starts in
-// milliseconds and can be told to fail.
+// Package kafkatest is an in-process Kafka for tests and demonstrations. It is a fake broker that implements enough of
+// the protocol for producers, consumer groups and transactions, starts in milliseconds and can be told to fail.
 //
 // It does not reproduce log compaction, quotas, replication or the timing of a real broker. Test
 // what depends on them against Apache Kafka.
@@ -44,8 +43,7 @@ func AutoCreateTopics() Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.AllowAutoTopicCreation()) }
 }
 
-// SASL makes clients authenticate as this user. The mechanism is "PLAIN", "SCRAM-SHA-256" or
-// "SCRAM-SHA-512".
+// SASL makes clients authenticate as this user. The mechanism is "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512".
 func SASL(mechanism, name, password string) Option {
 	return func(o *options) {
 		o.user = &user{mechanism, name, password}
@@ -89,8 +87,7 @@ func New(opts ...Option) (*Kafka, error) {
 	return k, nil
 }
 
-// Start is like New, for tests: it fails the test on errors and closes the Kafka when the test
-// ends.
+// Start is like New, for tests: it fails the test on errors and closes the Kafka when the test ends.
 func Start(t testing.TB, opts ...Option) *Kafka {
 	t.Helper()
 	k, err := New(opts...)
@@ -101,8 +98,7 @@ func Start(t testing.TB, opts ...Option) *Kafka {
 	return k
 }
 
-// Brokers returns the addresses for clients (host:port). They stay the same across Stop and
-// Restart.
+// Brokers returns the addresses for clients (host:port). They stay the same across Stop and Restart.
 func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
 
 // Cluster returns the fake cluster itself, for what this package does not wrap.
@@ -160,9 +156,8 @@ func (k *Kafka) Members(group string) int {
 // Connections returns how many connections clients have open.
 func (k *Kafka) Connections() int { return k.network.connections() }
 
-// Stop makes the broker unreachable, as if its network were cut: connections break and new ones are
-// refused. The broker keeps its state, and group sessions time out as usual. Stopping twice does
-// nothing.
+// Stop makes the broker unreachable, as if its network were cut: connections break and new ones are refused. The broker
+// keeps its state, and group sessions time out as usual. Stopping twice does nothing.
 func (k *Kafka) Stop() { k.network.stop() }
 
 // Restart makes a stopped or frozen broker reachable again at its address.
@@ -173,8 +168,7 @@ func (k *Kafka) Restart() error {
 	return nil
 }
 
-// Freeze keeps connections open but passes no data, like a hanging broker or a silent network,
-// until Restart or Close.
+// Freeze keeps connections open but passes no data, like a hanging broker or a silent network, until Restart or Close.
 func (k *Kafka) Freeze() { k.network.freeze() }
 
 // FallSilent makes all connections that are open now pass nothing any more, in either direction, as a

@@ -1,5 +1,4 @@
-// Package idempotenttest is the suite that every idempotent.Store has to pass.
-// Run it on a store of your own:
+// Package idempotenttest is the suite that every idempotent.Store has to pass. Run it on a store of your own:
 //
 //	func TestConformance(t *testing.T) {
 //		idempotenttest.Run(t, func(t *testing.T) idempotenttest.Fixture {
@@ -31,14 +30,12 @@ type Fixture struct {
 	// Its Cleanup then returns 0. Otherwise the store must remember until Cleanup.
 	Forgets bool
 
-	// Waits is how long a call waits at least for another call of its key before it returns
-	// ErrInProgress. 0 means that it may return ErrInProgress at once. The suite makes a call wait
-	// for most of this time.
+	// Waits is how long a call waits at least for another call of its key before it returns ErrInProgress. 0 means that it
+	// may return ErrInProgress at once. The suite makes a call wait for most of this time.
 	Waits time.Duration
 
-	// Notices is how long a waiting call takes at most to notice that its context has ended, for
-	// drivers that do not watch the context. Default 0, which means 0.8 of Waits. It is checked
-	// only if Waits is at least 3 s.
+	// Notices is how long a waiting call takes at most to notice that its context has ended, for drivers that do not watch
+	// the context. Default 0, which means 0.8 of Waits. It is checked only if Waits is at least 3 s.
 	Notices time.Duration
 
 	// Crash runs the key in a process that dies in the body (SIGKILL, not a panic). It returns when

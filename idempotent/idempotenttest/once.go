@@ -76,8 +76,7 @@ var onceForAKey = []promise{
 	}},
 }
 
-// nothingLeft are runs that leave no marker (contract 8.4), so the message is handled when it is
-// delivered again.
+// nothingLeft are runs that leave no marker (contract 8.4), so the message is handled when it is delivered again.
 var nothingLeft = []promise{
 	{"a body's failure leaves no marker", func(t *testing.T, f Fixture) {
 		r, calls := run("m1", "handler"), 0

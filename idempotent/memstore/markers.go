@@ -52,8 +52,7 @@ func (s *Store) makeRoom(n int) bool {
 	return true
 }
 
-// forget forgets the key that expires first, if it expired before the given time. It reports
-// whether it did.
+// forget forgets the key that expires first, if it expired before the given time. It reports whether it did.
 func (s *Store) forget(before time.Time) bool {
 	if len(s.expiry) == 0 || !s.expiry[0].expiresAt.Before(before) {
 		return false

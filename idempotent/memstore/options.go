@@ -28,8 +28,7 @@ type Options struct {
 // DefaultOptions returns the defaults.
 func DefaultOptions() Options { return Options{MaxKeys: 100_000, WaitTimeout: 10 * time.Second} }
 
-// Validate reports every option that is out of range, joined, each by name with
-// its value and what is allowed.
+// Validate reports every option that is out of range, joined, each by name with its value and what is allowed.
 func (o Options) Validate() error {
 	if o.MaxKeys == 0 && o.WaitTimeout == 0 {
 		return errors.New("options are zero: start from memstore.DefaultOptions()")

@@ -21,12 +21,11 @@ var ErrFull = errors.New("the memory store is full")
 // the same messages, or if a message that was handled before a restart must not run again: it knows
 // nothing of other processes or earlier runs.
 //
-// A call for a key that is being handled waits for that call, within its context and WaitTimeout.
-// A run with legacy keys remembers, and needs room for, each of its keys.
-// The store is bounded by MaxKeys, and never forgets a key before its retention is over. When it is
-// full it forgets as many expired keys as it needs room for, the longest expired first; if there
-// are none it returns ErrFull. A body that succeeds after its context has ended is remembered,
-// because its effects have happened.
+// A call for a key that is being handled waits for that call, within its context and WaitTimeout. A run with legacy
+// keys remembers, and needs room for, each of its keys. The store is bounded by MaxKeys, and never forgets a key before
+// its retention is over. When it is full it forgets as many expired keys as it needs room for, the longest expired
+// first; if there are none it returns ErrFull. A body that succeeds after its context has ended is remembered, because
+// its effects have happened.
 type Store struct {
 	opts Options
 
@@ -115,8 +114,7 @@ func (s *Store) claim(ctx context.Context, run idempotent.Run) (ended chan struc
 	}
 }
 
-// reserve claims the keys if all are free. Otherwise other is closed at the end of the call to wait
-// for.
+// reserve claims the keys if all are free. Otherwise other is closed at the end of the call to wait for.
 func (s *Store) reserve(keys []idempotent.Key) (ended, other chan struct{}, duplicate bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +140,7 @@ func (s *Store) reserve(keys []idempotent.Key) (ended, other chan struct{}, dupl
 	return ended, nil, false, nil
 }
 
-// end frees the run's keys, remembers them if its body has succeeded, and wakes the calls that wait
-// for them.
+// end frees the run's keys, remembers them if its body has succeeded, and wakes the calls that wait for them.
 func (s *Store) end(run idempotent.Run, ended chan struct{}, succeeded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxName is how many bytes Name keeps. It is enough for every value that a column holds as an ID or a type in
-// ASCII.
+// maxName is how many bytes Name keeps. It is enough for every value that a column holds as an ID or a type in ASCII.
 const maxName = 256
 
 // Name returns a value for an error or a log line: its first 256 bytes, with an ellipsis if it is longer.

@@ -47,8 +47,7 @@ func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning 
 // Name returns what fails.
 func (c *Condition) Name() string { return c.name }
 
-// Begin notes that a source meets the condition, and logs it if no source did
-// before, or if it was logged long ago.
+// Begin notes that a source meets the condition, and logs it if no source did before, or if it was logged long ago.
 func (c *Condition) Begin(source any, err error, fields ...zap.Field) {
 	err = brief.Error(err)
 	c.mu.Lock()
@@ -86,8 +85,7 @@ func (c *Condition) Forget(source any) {
 	delete(c.sources, source)
 }
 
-// Clear forgets a condition whose sources are all gone. The next source reports
-// its own state.
+// Clear forgets a condition whose sources are all gone. The next source reports its own state.
 func (c *Condition) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,16 +113,14 @@ func (c *Condition) now() (t time.Time) {
 	return c.clock.Now()
 }
 
-// Current returns the last error and since when the condition lasts; zero and nil
-// if it does not.
+// Current returns the last error and since when the condition lasts; zero and nil if it does not.
 func (c *Condition) Current() (since time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.since, c.err
 }
 
-// Until returns the current time while the condition lasts, and else when it ended
-// last; zero if it never began.
+// Until returns the current time while the condition lasts, and else when it ended last; zero if it never began.
 func (c *Condition) Until() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

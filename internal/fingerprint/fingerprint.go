@@ -11,16 +11,14 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// normalisedRunes is how much of an error names its kind. What is stored was
-// cut already, at a place that depends on how long the varying parts are: the
-// end of it must not count.
+// normalisedRunes is how much of an error names its kind. What is stored was cut already, at a place that depends on
+// how long the varying parts are: the end of it must not count.
 const normalisedRunes = 300
 
-// Of names the failure group of a handler key and the text of an error. Errors that
-// differ only in what Normalise leaves out, or in secrets that redact.Common knows, have
-// the same fingerprint. The text has been redacted by the application's hook before.
-// Common is applied to it in any case: an operator who guesses a secret must not be able
-// to confirm it by the fingerprint of an error that the hook did not see.
+// Of names the failure group of a handler key and the text of an error. Errors that differ only in what Normalise
+// leaves out, or in secrets that redact.Common knows, have the same fingerprint. The text has been redacted by the
+// application's hook before. Common is applied to it in any case: an operator who guesses a secret must not be able to
+// confirm it by the fingerprint of an error that the hook did not see.
 func Of(handlerKey, text string) string {
 	common := redact.Common(redact.Value{Part: redact.PartError, Bytes: []byte(text)})
 	normalised := Normalise(strings.ReplaceAll(string(common), redact.Mask, anyNumber))
@@ -28,19 +26,17 @@ func Of(handlerKey, text string) string {
 	return hex.EncodeToString(sum[:Length/2])
 }
 
-// anyNumber stands for what redact.Common hides: some of the numbers that Normalise leaves
-// out pass as card numbers, and whether one does makes no other failure. It is too long to
-// be a code.
+// anyNumber stands for what redact.Common hides: some of the numbers that Normalise leaves out pass as card numbers,
+// and whether one does makes no other failure. It is too long to be a code.
 const anyNumber = "000000"
 
 // Length is how many characters a fingerprint has.
 const Length = 16
 
-// Normalise replaces in an error's text what differs from one message to the
-// next: numbers, UUIDs, hexadecimal, times, durations, network and mail
-// addresses, and what stands in quotes. Spaces become single. It takes one pass and
-// no regular expressions, because it runs on every failure.
-// Codes that tell causes apart stay: HTTP statuses, SQLSTATEs, error numbers.
+// Normalise replaces in an error's text what differs from one message to the next: numbers, UUIDs, hexadecimal, times,
+// durations, network and mail addresses, and what stands in quotes. Spaces become single. It takes one pass and no
+// regular expressions, because it runs on every failure. Codes that tell causes apart stay: HTTP statuses, SQLSTATEs,
+// error numbers.
 func Normalise(text string) string {
 	n := normaliser{text: strings.ToValidUTF8(panicCause(text), "\uFFFD")}
 	n.out.Grow(min(len(n.text), normalisedRunes))
@@ -53,9 +49,8 @@ func Normalise(text string) string {
 // panicMark is how the text of a recovered panic begins.
 const panicMark = "handler panicked: "
 
-// panicCause reduces the text of a panic to its value and the function that
-// panicked: the same value from two functions is two causes, and what called the
-// function is none. Any other text stays as it is.
+// panicCause reduces the text of a panic to its value and the function that panicked: the same value from two functions
+// is two causes, and what called the function is none. Any other text stays as it is.
 func panicCause(text string) string {
 	_, panicked, found := strings.Cut(text, panicMark)
 	value, stack, hasStack := strings.Cut(panicked, "\n\n")

@@ -14,9 +14,8 @@ var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "e
 
 const sqlState = "sqlstate" // its codes have letters, too
 
-// codeEnd: a code that tells causes apart, such as an HTTP status, by the word
-// before it ("status 404", "StatusCode: 503", "exit status 1", "SQLSTATE 42P01",
-// "Error 1062"), or by the status text after it ("502 Bad Gateway").
+// codeEnd: a code that tells causes apart, such as an HTTP status, by the word before it ("status 404", "StatusCode:
+// 503", "exit status 1", "SQLSTATE 42P01", "Error 1062"), or by the status text after it ("502 Bad Gateway").
 func codeEnd(text string, i int) int {
 	end, digits := i, 0
 	for end < len(text) && isAlnum(text[end]) {
@@ -120,8 +119,7 @@ func bracketedIPv6(text string, i int) int {
 	return end
 }
 
-// hexEnd: 0x and hexadecimal digits, or eight and more of these with a digit
-// among them.
+// hexEnd: 0x and hexadecimal digits, or eight and more of these with a digit among them.
 func hexEnd(text string, i int) int {
 	end, digits := i, 0
 	if strings.HasPrefix(text[i:], "0x") || strings.HasPrefix(text[i:], "0X") {

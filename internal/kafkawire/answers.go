@@ -19,8 +19,7 @@ import (
 const (
 	// smallAnswer bounds answers that list API versions, mechanisms or nothing.
 	smallAnswer = 64 << 10
-	// largeAnswer bounds answers that list brokers, partitions or members. The metadata of 100,000
-	// partitions has 6 MB.
+	// largeAnswer bounds answers that list brokers, partitions or members. The metadata of 100,000 partitions has 6 MB.
 	largeAnswer = 16 << 20
 	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all
 	// together, may read and pass on at a time.
@@ -35,11 +34,10 @@ const (
 	maxAssigned = 10_000
 )
 
-// checkedConn is a connection for kafka-go that checks the answers. kafka-go takes as much memory
-// as an answer claims to need, and decodes on goroutines of its own, where a panic ends the
-// process. checkedConn reads each answer whole, within bounds, and passes it on if every length and
-// count in it is true. It knows from the requests that pass what each answer belongs to. After it
-// has refused an answer, it only returns that error.
+// checkedConn is a connection for kafka-go that checks the answers. kafka-go takes as much memory as an answer claims
+// to need, and decodes on goroutines of its own, where a panic ends the process. checkedConn reads each answer whole,
+// within bounds, and passes it on if every length and count in it is true. It knows from the requests that pass what
+// each answer belongs to. After it has refused an answer, it only returns that error.
 type checkedConn struct {
 	net.Conn
 	guard   *Guard
@@ -67,8 +65,7 @@ func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 
 // Guard is shared by all of a consumer's connections that kafka-go uses.
 type Guard struct {
-	// patience is how long an answer may wait until other large ones are read. cutting is closed
-	// when waiting must end.
+	// patience is how long an answer may wait until other large ones are read. cutting is closed when waiting must end.
 	patience time.Duration
 	cutting  <-chan struct{}
 	large    chan struct{} // has one element for each large answer that is being read

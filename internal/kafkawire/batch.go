@@ -1,8 +1,7 @@
-// Package kafkawire encodes and decodes what kafka-go leaves to its users or reads without bounds:
-// fetch requests and their answers, record batches, decompression, and aborted transactions. It
-// checks every answer that kafka-go decodes. It also keeps kafka-go from creating topics, refuses
-// assignments beyond bounds, and bounds memory (Budget). It knows no configuration and does not
-// decide what happens to a record.
+// Package kafkawire encodes and decodes what kafka-go leaves to its users or reads without bounds: fetch requests and
+// their answers, record batches, decompression, and aborted transactions. It checks every answer that kafka-go decodes.
+// It also keeps kafka-go from creating topics, refuses assignments beyond bounds, and bounds memory (Budget). It knows
+// no configuration and does not decide what happens to a record.
 package kafkawire
 
 import (
@@ -20,8 +19,7 @@ var ErrUnreadable = errors.New("records cannot be read")
 
 // Batch is a record batch as it is stored in the log: records that were written together.
 type Batch struct {
-	// Base and Last are the first and last offset of the batch. Compaction may have removed any or
-	// all of its records.
+	// Base and Last are the first and last offset of the batch. Compaction may have removed any or all of its records.
 	Base, Last int64
 	// Epoch is that of the leader that wrote the batch, -1 if unknown.
 	Epoch int32
@@ -51,8 +49,7 @@ const (
 	BatchPrefix = 12
 	// magicAt is where all formats have their number.
 	magicAt = 16
-	// oldSumAt is where formats 0 and 1 have their checksum, which covers everything from magicAt
-	// on.
+	// oldSumAt is where formats 0 and 1 have their checksum, which covers everything from magicAt on.
 	oldSumAt = 12
 	// batchHeader is the size of a batch without records, after its prefix.
 	batchHeader = 49

@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// Budget bounds the bytes that are fetched and not yet accepted, over all partitions. Fetchers take
-// bytes before they take memory: for a response as it arrives, for a batch as it is decompressed,
-// and for records as they are copied out. The size of a decompressed batch is known only then, and
-// a batch larger than the whole budget must pass too. So one fetcher at a time may exceed the
-// budget.
+// Budget bounds the bytes that are fetched and not yet accepted, over all partitions. Fetchers take bytes before they
+// take memory: for a response as it arrives, for a batch as it is decompressed, and for records as they are copied out.
+// The size of a decompressed batch is known only then, and a batch larger than the whole budget must pass too. So one
+// fetcher at a time may exceed the budget.
 //
 // No fetcher waits indefinitely. Workers return bytes as chunks are accepted, whatever fetchers
 // wait for. When workers have less than the limit, one of the waiting fetchers continues, even if

@@ -5,9 +5,8 @@ import (
 	"math"
 )
 
-// cursor reads the fields of Kafka's protocol from untrusted bytes. A missing field reads as zero
-// and sets short, which callers check before they use the values. No length or count is trusted
-// before the bytes that it describes are there.
+// cursor reads the fields of Kafka's protocol from untrusted bytes. A missing field reads as zero and sets short, which
+// callers check before they use the values. No length or count is trusted before the bytes that it describes are there.
 type cursor struct {
 	rest  []byte
 	short bool
@@ -63,8 +62,7 @@ func (c *cursor) varint() int64 {
 	return value
 }
 
-// uvarint reads an unsigned number. Lengths and counts are encoded as one more than they are, and 0
-// means none.
+// uvarint reads an unsigned number. Lengths and counts are encoded as one more than they are, and 0 means none.
 func (c *cursor) uvarint() uint64 {
 	value, n := binary.Uvarint(c.rest)
 	if n <= 0 {
@@ -108,8 +106,7 @@ func (c *cursor) sized(n int64) []byte {
 	return c.take(n)
 }
 
-// count reads how many elements follow, each of at least size bytes. -1, which means none, counts
-// as 0.
+// count reads how many elements follow, each of at least size bytes. -1, which means none, counts as 0.
 func (c *cursor) count(size int) int {
 	n := c.int32()
 	if n < -1 || int64(n)*int64(size) > int64(len(c.rest)) {

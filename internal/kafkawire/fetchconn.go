@@ -19,10 +19,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// FetchConn is a connection to a partition's leader for consecutive fetches. It belongs to one
-// goroutine. kafka-go connects and authenticates. We write requests and read answers ourselves:
-// kafka-go takes as much memory as an answer claims to need. It also decodes answers on goroutines
-// of its own, where a panic ends the process.
+// FetchConn is a connection to a partition's leader for consecutive fetches. It belongs to one goroutine. kafka-go
+// connects and authenticates. We write requests and read answers ourselves: kafka-go takes as much memory as an answer
+// claims to need. It also decodes answers on goroutines of its own, where a panic ends the process.
 type FetchConn struct {
 	net.Conn
 	clientID      string
@@ -48,9 +47,8 @@ const (
 	lastFetchVersion  = 11
 )
 
-// NewFetchConn uses a connection on which kafka-go has authenticated, and asks the broker which
-// versions it supports. An answer may take as long as timeout. After an error the connection is
-// closed.
+// NewFetchConn uses a connection on which kafka-go has authenticated, and asks the broker which versions it supports.
+// An answer may take as long as timeout. After an error the connection is closed.
 func NewFetchConn(
 	ctx context.Context, conn net.Conn, clientID string, timeout time.Duration, maxBatchBytes int,
 ) (*FetchConn, error) {
@@ -112,9 +110,8 @@ func (c *FetchConn) ask(
 	return c.exchange(ctx, write, wait, most, h)
 }
 
-// exchange writes a request and returns its answer, which has at most most bytes and which the
-// broker may delay for wait. With a hold, the answer's memory is taken from the budget. When ctx
-// ends, the connection is closed.
+// exchange writes a request and returns its answer, which has at most most bytes and which the broker may delay for
+// wait. With a hold, the answer's memory is taken from the budget. When ctx ends, the connection is closed.
 //
 // Brokers answer a client that has used up its quota at once, and leave its next requests unread
 // for the time that the answer names. exchange sends nothing during that time.
@@ -181,8 +178,7 @@ func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, err
 	return &cursor{rest: content}, nil
 }
 
-// answers pools the memory of answers of the usual size. Only partitions that are just receiving an
-// answer need some.
+// answers pools the memory of answers of the usual size. Only partitions that are just receiving an answer need some.
 var answers sync.Pool // of *[]byte
 
 const usualAnswer = 4 << 20
@@ -228,8 +224,7 @@ var errOtherAnswer = errors.New("the answer is not about it")
 // Fetch sends a fetch of one partition.
 func (c *FetchConn) Fetch(ctx context.Context, request *fetch.Request, h *Hold) (*Response, error) {
 	asked := request.Topics[0].Partitions[0]
-	// A first batch may be larger than asked for, and the list of aborted transactions has no limit
-	// of its own.
+	// A first batch may be larger than asked for, and the list of aborted transactions has no limit of its own.
 	const others = 16 << 20
 	most := min(int64(asked.PartitionMaxBytes)+int64(c.maxBatchBytes)+others, 1<<31-1)
 	wait := time.Duration(request.MaxWaitTime) * time.Millisecond

@@ -14,9 +14,8 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// Inflater decompresses batches of at most as many bytes as NewInflater got. Compressed bytes may
-// claim or become any size. So memory is taken from the budget for what is there or can result from
-// it, never for what a header claims.
+// Inflater decompresses batches of at most as many bytes as NewInflater got. Compressed bytes may claim or become any
+// size. So memory is taken from the budget for what is there or can result from it, never for what a header claims.
 //
 // Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So
 // a batch has at most maxFrames, and the context is checked between them and while bytes are read.
@@ -39,8 +38,7 @@ var errFrames = fmt.Errorf("it has more than %d frames", maxFrames)
 // NewInflater returns an Inflater. It is safe for concurrent use.
 func NewInflater(maxBatchBytes int) *Inflater { return &Inflater{limit: maxBatchBytes} }
 
-// Inflate returns a batch's records decompressed, and how many bytes of the budget are held for
-// them.
+// Inflate returns a batch's records decompressed, and how many bytes of the budget are held for them.
 func (i *Inflater) Inflate(ctx context.Context, b Batch, h *Hold) (content []byte, held int, err error) {
 	if len(b.content) > i.limit {
 		return nil, 0, i.tooLarge(b, "compressed ")

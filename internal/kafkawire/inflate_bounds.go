@@ -16,8 +16,7 @@ var errClaim = errors.New("it claims more than its bytes can hold")
 type zstdFrame struct {
 	bytes []byte
 	size  int
-	// holds is the largest size that the frame can decompress to. exact means that it is what the
-	// frame says.
+	// holds is the largest size that the frame can decompress to. exact means that it is what the frame says.
 	holds int64
 	exact bool
 	// skippable means that the frame holds nothing.
@@ -129,8 +128,7 @@ func checkLZ4(content []byte) error {
 	return nil
 }
 
-// xerialMagic starts what Java's snappy library writes: a header of 16 bytes, then blocks, each
-// after its length.
+// xerialMagic starts what Java's snappy library writes: a header of 16 bytes, then blocks, each after its length.
 var xerialMagic = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
 
 // eachSnappyBlock calls each for the blocks of snappy-compressed bytes, with the size that a block

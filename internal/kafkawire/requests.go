@@ -27,10 +27,9 @@ const (
 	allowNoTopicCreation = 0
 )
 
-// Write changes each metadata request so that it does not create topics. As the group's leader,
-// kafka-go asks for the partitions of its topics and lets the broker create missing ones. A topic
-// that is deleted while it is consumed would then come back with the broker's defaults: the commit
-// of its offsets fails, the member joins again, and asks for it.
+// Write changes each metadata request so that it does not create topics. As the group's leader, kafka-go asks for the
+// partitions of its topics and lets the broker create missing ones. A topic that is deleted while it is consumed would
+// then come back with the broker's defaults: the commit of its offsets fails, the member joins again, and asks for it.
 //
 // In the versions that have the field (4 to 7, of which kafka-go uses 6) it is the request's last
 // byte. Requests may come in pieces, or several in one write, but from one goroutine at a time.

@@ -130,8 +130,7 @@ func isFlexible(t reflect.Type, version int16) bool {
 	return ok && inVersion(f.Tag, version)
 }
 
-// inVersion reports whether a version has the field of this tag, such as
-// `kafka:"min=v0,max=v5|min=v6,max=v7,compact"`.
+// inVersion reports whether a version has the field of this tag, such as `kafka:"min=v0,max=v5|min=v6,max=v7,compact"`.
 func inVersion(tag reflect.StructTag, version int16) bool {
 	for one := range strings.SplitSeq(tag.Get("kafka"), "|") {
 		var least, most int16
@@ -225,8 +224,7 @@ func structOf(t reflect.Type, version int16, flexible bool) (s shape, least int)
 	}, least
 }
 
-// within walks over what members of a group send each other. Brokers pass it on as bytes, and
-// kafka-go decodes it.
+// within walks over what members of a group send each other. Brokers pass it on as bytes, and kafka-go decodes it.
 func within(inner shape, flexible bool) shape {
 	return func(w *walk) {
 		var content []byte

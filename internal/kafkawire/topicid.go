@@ -13,8 +13,7 @@ import (
 // name and another ID. Zero means no ID.
 type TopicID [16]byte
 
-// topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has
-// earlier versions.
+// topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has earlier versions.
 const topicIDVersion = 10
 
 // TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to

@@ -51,8 +51,7 @@ type count struct {
 	core    *core
 }
 
-// Limit returns log without stacks, with its lines limited by the returned Limiter and its errors
-// redacted.
+// Limit returns log without stacks, with its lines limited by the returned Limiter and its errors redacted.
 func Limit(log *zap.Logger, redactor redaction.Redactor) (*zap.Logger, *Limiter) {
 	l := &Limiter{kinds: map[kind]*count{}, now: time.Now}
 	return WithoutStacks(log).WithOptions(zap.WrapCore(func(inner zapcore.Core) zapcore.Core {
@@ -105,8 +104,7 @@ func (c *count) write(now time.Time) {
 		zap.Duration(telemetry.FieldAfter, now.Sub(c.began))))
 }
 
-// admit counts a line. It reports whether to write it, and returns the window that the line ended,
-// if any.
+// admit counts a line. It reports whether to write it, and returns the window that the line ended, if any.
 func (l *Limiter) admit(c *core, k kind, entry zapcore.Entry) (write bool, ended *count) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -167,8 +167,7 @@ func SerializeHeaders(headers []handler.Header) string {
 	return string(out)
 }
 
-// rawHeaders is the stored form of headers in one piece. It is a JSON object, while
-// SerializeHeaders writes an array.
+// rawHeaders is the stored form of headers in one piece. It is a JSON object, while SerializeHeaders writes an array.
 type rawHeaders struct {
 	Raw []byte `json:"raw"`
 }
@@ -177,8 +176,7 @@ type rawHeaders struct {
 // piece (see RawHeaders).
 var ErrRawHeaders = errors.New("stored headers were too many to be read and are kept in one piece")
 
-// SerializeRawHeaders is SerializeHeaders for headers that were not read. raw is their part of
-// Kafka's record format.
+// SerializeRawHeaders is SerializeHeaders for headers that were not read. raw is their part of Kafka's record format.
 func SerializeRawHeaders(raw []byte) string {
 	out, err := json.Marshal(rawHeaders{raw})
 	if err != nil {

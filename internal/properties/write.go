@@ -8,9 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// writeProperties writes what json.Marshal would write, several times as fast, if all text is
-// printable ASCII without anything to escape. ok is false for everything else. A fuzz test compares
-// the two.
+// writeProperties writes what json.Marshal would write, several times as fast, if all text is printable ASCII without
+// anything to escape. ok is false for everything else. A fuzz test compares the two.
 func writeProperties(p handler.Properties) (serialized string, ok bool) {
 	var usual [512]byte // on the stack
 	w := writer{text: append(usual[:0], '{')}

@@ -30,8 +30,7 @@ type Registry struct {
 
 type route struct{ channel, typ string }
 
-// New checks the subscriptions and indexes them. The error joins all problems, each with
-// channel, type and handler key.
+// New checks the subscriptions and indexes them. The error joins all problems, each with channel, type and handler key.
 func New(subscriptions []Subscription) (*Registry, error) {
 	r := &Registry{byKey: map[string]Subscription{}, routes: map[route][]*handler.Handler{}}
 	var problems []error
@@ -147,9 +146,8 @@ func (e *DuplicateKeyError) Error() string {
 	return fmt.Sprintf("handler key %q is registered twice: as %s, and as %s", e.Key, e.First, e.Second)
 }
 
-// CheckKeys returns an error for every key that two registrations share, over all inboxes and
-// channels of the process, primary and legacy keys together. The error joins *DuplicateKeyError
-// values.
+// CheckKeys returns an error for every key that two registrations share, over all inboxes and channels of the process,
+// primary and legacy keys together. The error joins *DuplicateKeyError values.
 func CheckKeys(registrations []Registration) error {
 	first := map[string]Registration{}
 	var problems []error

@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// Loop runs at most one goroutine at a time. The zero value is ready. It is safe for concurrent
-// use.
+// Loop runs at most one goroutine at a time. The zero value is ready. It is safe for concurrent use.
 type Loop struct {
 	mu   sync.Mutex
 	last *loopRun // nil if nothing was started, or its end was waited for
@@ -20,9 +19,8 @@ type loopRun struct {
 	done    chan struct{} // closed when run has returned
 }
 
-// Start runs run in a goroutine until Stop, which ends its context. Starting twice does nothing. If
-// an earlier run was stopped and has not ended yet, the new one begins after its end, never beside
-// it.
+// Start runs run in a goroutine until Stop, which ends its context. Starting twice does nothing. If an earlier run was
+// stopped and has not ended yet, the new one begins after its end, never beside it.
 func (l *Loop) Start(run func(ctx context.Context)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

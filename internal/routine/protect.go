@@ -9,9 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
-// Protect runs f and returns its error. It turns a panic into an error of one line that names what
-// panicked and where, because no code that we call may end the process. It does not catch panics of
-// goroutines that f starts.
+// Protect runs f and returns its error. It turns a panic into an error of one line that names what panicked and where,
+// because no code that we call may end the process. It does not catch panics of goroutines that f starts.
 func Protect(what string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -24,8 +23,7 @@ func Protect(what string, f func() error) (err error) {
 // maxFrames is the number of functions that an error of Protect names.
 const maxFrames = 8
 
-// panickedIn returns the functions between Protect and the panic that is being recovered, the
-// innermost first.
+// panickedIn returns the functions between Protect and the panic that is being recovered, the innermost first.
 func panickedIn() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(0, pcs[:])])

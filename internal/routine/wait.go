@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d and returns true. It returns false as soon as ctx ends, and whenever ctx has
-// ended.
+// Sleep waits for d and returns true. It returns false as soon as ctx ends, and whenever ctx has ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

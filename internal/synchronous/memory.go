@@ -95,9 +95,8 @@ func (a *run) remembered(ctx context.Context, m *Memory) error {
 	return a.duplicate(m, asked)
 }
 
-// unusableID returns the error of an attempt whose message has no usable ID. It poisons, because
-// the ID is the same at each delivery, unless the body's codec failed: that error may ask for a
-// retry.
+// unusableID returns the error of an attempt whose message has no usable ID. It poisons, because the ID is the same at
+// each delivery, unless the body's codec failed: that error may ask for a retry.
 func unusableID(err error) error {
 	var (
 		id   *idempotent.IDError

@@ -14,11 +14,10 @@ type partition struct {
 
 // stuck tracks the calls that ignore their cancelled context.
 //
-// A call is given up when its grace is over, or when the partition must be released (a rebalance, a
-// stop). It may still be running then, and the partition can come back to this same process at
-// once, with the same record. The next call for the partition waits for the old one until grace has
-// passed since the old call became overdue. So no record runs beside itself sooner than the inbox
-// would allow.
+// A call is given up when its grace is over, or when the partition must be released (a rebalance, a stop). It may still
+// be running then, and the partition can come back to this same process at once, with the same record. The next call
+// for the partition waits for the old one until grace has passed since the old call became overdue. So no record runs
+// beside itself sooner than the inbox would allow.
 //
 // Once there are limit such calls, no other call begins until one returns: each of them holds a
 // goroutine, and perhaps a connection.
@@ -88,8 +87,7 @@ func (s *stuck) forget(c *call) {
 	}
 }
 
-// await waits until a call for the partition may begin. It returns false if stopping is closed or
-// ctx ends first.
+// await waits until a call for the partition may begin. It returns false if stopping is closed or ctx ends first.
 func (s *stuck) await(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for {
 		c, patience := s.blocking(at)
@@ -102,8 +100,7 @@ func (s *stuck) await(ctx context.Context, stopping <-chan struct{}, at partitio
 	}
 }
 
-// await waits for the call to return, at most for patience. It returns false if stopping is closed
-// or ctx ends first.
+// await waits for the call to return, at most for patience. It returns false if stopping is closed or ctx ends first.
 func (c *call) await(ctx context.Context, stopping <-chan struct{}, patience time.Duration) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()

@@ -10,9 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// carrier reads a producer's trace context from a message: from its headers, or else from its
-// attributes (CloudEvents' extension for distributed tracing). Header names are compared without
-// case, because producers spell them differently.
+// carrier reads a producer's trace context from a message: from its headers, or else from its attributes (CloudEvents'
+// extension for distributed tracing). Header names are compared without case, because producers spell them differently.
 type carrier handler.Properties
 
 // maxContextBytes limits a value that a propagator gets, because the value is read at the accept

@@ -15,9 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/redaction"
 )
 
-// Config configures Instruments. Each of the two providers may be nil: then OpenTelemetry's global
-// one is used, which does nothing unless the application has set it. A nil Propagator reads trace
-// context and nothing else.
+// Config configures Instruments. Each of the two providers may be nil: then OpenTelemetry's global one is used, which
+// does nothing unless the application has set it. A nil Propagator reads trace context and nothing else.
 type Config struct {
 	Inbox          string
 	Counters       *Counters

@@ -27,8 +27,7 @@ func text(s string) string {
 	return brief.Characters(s, maxText)
 }
 
-// stacked is an error whose text ends with a stack after an empty line, such as that of a handler's
-// panic.
+// stacked is an error whose text ends with a stack after an empty line, such as that of a handler's panic.
 type stacked interface{ Trace() []byte }
 
 // explain returns an error's text and, separately, the stack it carries. Both are redacted before
@@ -48,8 +47,7 @@ func (i *Instruments) explain(of redact.Value, err error) (message, stack string
 	return text(i.cfg.Redactor.Error(of, message)), text(i.cfg.Redactor.Error(of, stack))
 }
 
-// fail sets a span's status to error and adds the error as an event, as trace.Span.RecordError
-// would.
+// fail sets a span's status to error and adds the error as an event, as trace.Span.RecordError would.
 func (i *Instruments) fail(span trace.Span, of redact.Value, err error, errorType string) {
 	if err == nil || !span.IsRecording() {
 		return

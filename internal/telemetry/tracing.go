@@ -127,11 +127,10 @@ type Attempt struct {
 	handlerKey  string
 }
 
-// StartAttempt starts the span of a call of a handler with these messages. A call with one message
-// continues the producer's trace, or the accept's if the producer sent none. A call with several
-// messages has a trace of its own. The span links to the accepts of all messages, or to the
-// producer of a message whose accept was not traced. Use the returned context for the handler, so
-// that its spans are children.
+// StartAttempt starts the span of a call of a handler with these messages. A call with one message continues the
+// producer's trace, or the accept's if the producer sent none. A call with several messages has a trace of its own. The
+// span links to the accepts of all messages, or to the producer of a message whose accept was not traced. Use the
+// returned context for the handler, so that its spans are children.
 func (i *Instruments) StartAttempt(
 	ctx context.Context, handlerKey string, messages ...handler.Metadata,
 ) (context.Context, *Attempt) {
@@ -189,8 +188,7 @@ func (i *Instruments) links(ctx context.Context, messages []handler.Metadata) []
 	return links
 }
 
-// Came records the outcome of one of the call's messages. errorType is the class of a failure, err
-// the failure.
+// Came records the outcome of one of the call's messages. errorType is the class of a failure, err the failure.
 func (a *Attempt) Came(outcome, errorType string, err error) {
 	if a == nil {
 		return
