@@ -136,6 +136,7 @@ func TestRedisAndMemoryHandleOnce(t *testing.T) {
 		address, _ := testenv.Redis(t)
 		options, err := redis.ParseURL(address)
 		require.NoError(t, err)
+		options.ContextTimeoutEnabled = true
 		client := redis.NewClient(options)
 		defer client.Close()
 		handle, err := inRedis(client, zap.NewNop(), charge)

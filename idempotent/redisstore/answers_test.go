@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -298,16 +299,16 @@ func TestFailedReleaseIsReturned(t *testing.T) {
 	require.Equal(t, 1, logs.FilterMessageSnippet("claim not released").FilterField(zap.String("key", r.key())).Len())
 }
 
-func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
-	r := newRig(t)
-	hang := make(chan struct{})
-	store := r.on(t, func(_ context.Context, cmd redis.Cmder, send func() error) error {
-		if cmd.Name() == "get" {
-			<-hang
-		}
-		return send()
-	}, func(o *redisstore.Options) { o.OperationTimeout = time.Second })
-	_, err := store.Processed(t.Context(), payment)
+func TestSilentServerIsNotWaitedForLongerThanOperationTimeout(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, silent.Close()) })
+	client := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), ReadTimeout: time.Hour, DialTimeout: time.Hour,
+		ContextTimeoutEnabled: true})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	store, err := redisstore.New(client, func(o *redisstore.Options) { o.OperationTimeout = time.Second })
+	require.NoError(t, err)
+	_, err = store.Processed(t.Context(), payment)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `redisstore: handler "billing", message "m1": no answer within 1s`)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -315,23 +316,14 @@ func TestCommandThatHangsIsNotWaitedFor(t *testing.T) {
 	_, err = store.Processed(ctx, payment)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NotContains(t, err.Error(), "no answer within")
-
-	closed := make(chan error, 1)
-	go func() { closed <- store.Close() }()
-	select {
-	case <-closed:
-		require.Fail(t, "closed before its commands had ended")
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(hang)
-	require.NoError(t, <-closed)
+	_, err = store.Run(t.Context(), run(payment), func(context.Context) error { panic("called") })
+	require.ErrorContains(t, err, "no answer within 1s")
 }
 
-// TestContextThatEndedIsTheErrorOfACommand checks the client that is called directly: its own error
-// is about a socket.
+// The client's own error is about a socket.
 func TestContextThatEndedIsTheErrorOfACommand(t *testing.T) {
 	r := newRig(t)
-	client := r.another(t, respectDeadlines)
+	client := r.another(t)
 	client.AddHook(line(func(ctx context.Context, cmd redis.Cmder, send func() error) error {
 		if cmd.Name() != "get" {
 			return send()
@@ -350,13 +342,11 @@ func TestContextThatEndedIsTheErrorOfACommand(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestHookThatHangsDoesNotKeepABodyPastItsLease checks that renewals are bounded even where the store
-// trusts the client to end its commands in time.
 func TestHookThatHangsDoesNotKeepABodyPastItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
 	r := newRig(t)
-	client := r.another(t, respectDeadlines)
+	client := r.another(t)
 	var hanging atomic.Bool
 	hang := make(chan struct{})
 	client.AddHook(line(func(_ context.Context, cmd redis.Cmder, send func() error) error {
@@ -384,20 +374,11 @@ func TestHookThatHangsDoesNotKeepABodyPastItsLease(t *testing.T) {
 }
 
 func TestPanicOfTheClientIsAnErrorOfItsCommand(t *testing.T) {
-	for name, configure := range map[string]func(o *redis.Options){
-		"beside its caller": func(*redis.Options) {},
-		"called directly":   respectDeadlines,
-	} {
-		t.Run(name, func(t *testing.T) { testPanicOfTheClient(t, configure) })
-	}
-}
-
-func testPanicOfTheClient(t *testing.T, configure func(o *redis.Options)) {
 	r := newRig(t)
 	core, logs := observer.New(zapcore.DebugLevel)
 	var broken atomic.Value
 	broken.Store("get")
-	client := r.another(t, configure)
+	client := r.another(t)
 	client.AddHook(line(func(_ context.Context, cmd redis.Cmder, send func() error) error {
 		if strings.HasPrefix(cmd.Name(), broken.Load().(string)) {
 			panic("a hook's bug")

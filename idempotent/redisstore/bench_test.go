@@ -21,7 +21,7 @@ func BenchmarkMessage(b *testing.B) {
 	url, prefix := testenv.Redis(b)
 	options, err := redis.ParseURL(url)
 	require.NoError(b, err)
-	respectDeadlines(options)
+	options.ContextTimeoutEnabled = true
 	client := redis.NewClient(options)
 	b.Cleanup(func() { require.NoError(b, client.Close()) })
 	store, err := redisstore.New(client, func(o *redisstore.Options) { o.KeyPrefix = prefix })

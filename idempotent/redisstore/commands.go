@@ -84,12 +84,8 @@ end
 return released`)
 )
 
-// do runs one command, for at most OperationTimeout. A client that respects deadlines is called
-// directly: a goroutine for each command takes more than half as much CPU as the command itself.
+// do runs one command, for at most OperationTimeout.
 func do[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (value T, err error) {
-	if !s.direct {
-		return beside(ctx, s, command)
-	}
 	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
 	defer s.recovered(&err)
@@ -113,54 +109,8 @@ func (s *Store) late(ctx context.Context) error {
 	return fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
 }
 
-// respectsDeadlines reports whether the client ends each command when its context's deadline has
-// passed. Of a wrapper that is not known.
-func respectsDeadlines(client redis.UniversalClient) bool {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().ContextTimeoutEnabled
-	case *redis.ClusterClient:
-		return c.Options().ContextTimeoutEnabled
-	}
-	return false
-}
-
-// beside runs one command, for at most OperationTimeout, on a goroutine of its own: it returns in
-// time even if the client, or one of its hooks, ignores the context. If the command outlasts beside,
-// Close waits for it.
-func beside[T any](ctx context.Context, s *Store, command func(ctx context.Context) (T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	bounded, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
-	answers := make(chan answer, 1)
-	s.commands.Add(1)
-	go func() {
-		defer s.commands.Done()
-		defer cancel()
-		a := answer{err: errors.New("the client ended its goroutine")}
-		defer func() { answers <- a }()
-		defer s.recovered(&a.err)
-		a.value, a.err = command(bounded)
-	}()
-	select {
-	case a := <-answers:
-		return a.value, a.err
-	case <-bounded.Done():
-	}
-	select {
-	case a := <-answers: // it came at the same moment
-		return a.value, a.err
-	default:
-	}
-	var none T
-	return none, s.late(ctx)
-}
-
 // recovered turns a panic of the client, usually of one of its hooks, into the error of its
-// command. No caller could recover it on our goroutine, and renewals have no caller at all. It must
-// be deferred.
+// command. Renewals have no caller that could recover it. It must be deferred.
 func (s *Store) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the client panicked: %v", p)

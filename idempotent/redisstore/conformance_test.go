@@ -20,9 +20,6 @@ func TestConformance(t *testing.T) {
 		"waiting":        {6 * time.Second, func(_ *testing.T, r rig) redis.UniversalClient { return r.client }},
 		"not waiting":    {0, func(_ *testing.T, r rig) redis.UniversalClient { return r.client }},
 		"before Redis 7": {6 * time.Second, clientBeforeRedis7},
-		"called directly": {6 * time.Second, func(t *testing.T, r rig) redis.UniversalClient {
-			return r.another(t, respectDeadlines)
-		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -39,9 +39,8 @@
 // not work: if a server does not respond it asks another one for its keys, and finds no marker
 // there.
 //
-// Set ContextTimeoutEnabled on a client that is given to New, as Open does. The store then calls it
-// directly. Any other client may return late, so each of its commands runs on a goroutine of its
-// own, and a message takes about a quarter more CPU.
+// A client that is given to New must have ContextTimeoutEnabled, as Open's has. Its hooks must respect
+// their context, too: until a hook returns, its command does not.
 //
 // The user needs the commands SET, GET, PEXPIRE, DEL, EVALSHA and EVAL on the keys of KeyPrefix
 // (~inbox:*), SELECT for a database other than 0, and CLUSTER SLOTS and COMMAND for a cluster

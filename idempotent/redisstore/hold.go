@@ -14,7 +14,7 @@ import (
 const (
 	renewalsPerLease = 3
 	retriesPerLease  = 30 // pauses after a renewal or a finalise that failed
-	marginsPerLease  = 6  // this long before its end a claim that was not renewed counts as lost
+	marginsPerLease  = 6  // see margin
 )
 
 // hold renews the claim until end is called, even if ctx has ended, because the body may take a
@@ -24,9 +24,13 @@ func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end f
 	held, cancel := context.WithCancelCause(ctx)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
+	late := fmt.Errorf("%w: its renewal did not return in time", idempotent.ErrLost)
 	// Most bodies return before the first renewal is due. So the goroutine starts only then.
 	first := time.AfterFunc(time.Until(c.until)-s.options.Lease+s.options.Lease/renewalsPerLease, func() {
-		lost := s.keep(renewing, c)
+		// A hook of the client may ignore deadlines. The body is cancelled in time even if a renewal does not return.
+		fence := time.AfterFunc(time.Until(c.until)-s.margin(), func() { cancel(late) })
+		lost := s.keep(renewing, c, fence)
+		fence.Stop()
 		if lost != nil {
 			cancel(lost)
 		}
@@ -37,18 +41,24 @@ func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end f
 		if !first.Stop() {
 			lost = <-ended
 		}
+		if lost == nil && errors.Is(context.Cause(held), late) {
+			lost = late
+		}
 		cancel(nil)
 		return lost
 	}
 }
 
+// margin is how long before its end a claim that was not renewed counts as lost.
+func (s *Store) margin() time.Duration { return s.options.Lease / marginsPerLease }
+
 // keep renews the claim at once and then every third of its lease, more often after a failure. It
-// returns why the claim was lost, or nil when ctx ends.
+// returns why the claim was lost, or nil when ctx ends. fence fires when the claim counts as lost.
 //
 // By our own clock no other call can have the claim before the margin at the end of the lease. From
 // then on the body must be cancelled: by the time it stops, another call may have begun.
-func (s *Store) keep(ctx context.Context, c *claim) error {
-	margin := s.options.Lease / marginsPerLease
+func (s *Store) keep(ctx context.Context, c *claim, fence *time.Timer) error {
+	margin := s.margin()
 	var failed error
 	for {
 		pause := s.options.Lease / retriesPerLease
@@ -62,6 +72,7 @@ func (s *Store) keep(ctx context.Context, c *claim) error {
 			return fmt.Errorf("%w: its lease had run out when it was to be renewed", idempotent.ErrLost)
 		default:
 			failed, pause = nil, s.options.Lease/renewalsPerLease
+			fence.Reset(time.Until(c.until) - margin)
 		}
 		// If the process was suspended while the command was running, a positive response is out of
 		// date: the claim is lost nevertheless.
@@ -83,7 +94,7 @@ func (s *Store) renew(ctx context.Context, c *claim, deadline time.Time) (bool, 
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	sent := time.Now()
-	renewed, err := beside(ctx, s, s.script(renewScript, c, milliseconds(s.options.Lease)))
+	renewed, err := do(ctx, s, s.script(renewScript, c, milliseconds(s.options.Lease)))
 	if err != nil || renewed != 1 {
 		return false, err
 	}

@@ -76,25 +76,19 @@ func (r rig) storeOn(t *testing.T, client redis.UniversalClient, opts ...func(*r
 }
 
 // another returns a separate client, for hooks.
-func (r rig) another(t *testing.T, configure ...func(o *redis.Options)) *redis.Client {
+func (r rig) another(t *testing.T) *redis.Client {
 	t.Helper()
-	options := parse(t, r.url)
-	for _, set := range configure {
-		set(options)
-	}
-	client := redis.NewClient(options)
+	client := redis.NewClient(parse(t, r.url))
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	return client
 }
-
-// respectDeadlines has a client end its commands in time, so that the store calls it directly.
-func respectDeadlines(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
 // parse returns options for one client: two must not share them.
 func parse(t *testing.T, url string) *redis.Options {
 	t.Helper()
 	options, err := redis.ParseURL(url)
 	require.NoError(t, err)
+	options.ContextTimeoutEnabled = true
 	return options
 }
 

@@ -30,14 +30,12 @@ type Options struct {
 	Lease time.Duration `yaml:"lease" env:"LEASE"`
 	// WaitTimeout is how long a call waits for another one of the same key, which it asks for
 	// at growing, random intervals of up to three quarters of a second. The end of the caller's
-	// context ends the wait. A command that is running then may take its OperationTimeout if
-	// the client has ContextTimeoutEnabled, and the claim it may have made is released first, for
-	// at most another. 0 returns idempotent.ErrInProgress
+	// context ends the wait. The claim that a command may have made then is released first, for at
+	// most an OperationTimeout. 0 returns idempotent.ErrInProgress
 	// at once: right where the transport delivers again after a pause of its own, wrong where
 	// that would be a busy loop. Default 10 s.
 	WaitTimeout time.Duration `yaml:"wait_timeout" env:"WAIT_TIMEOUT"`
-	// OperationTimeout bounds each command, whatever the client's own timeouts are; a client with
-	// ContextTimeoutEnabled is relied on to end its commands then, except for renewals. At most a
+	// OperationTimeout bounds each command, whatever the client's own timeouts are. At most a
 	// third of Lease, so that a claim survives a command that hangs. Do not raise it to get
 	// over outages: bodies would lose their leases meanwhile. Default 0, which is 2 s, or a
 	// third of Lease where that is less.

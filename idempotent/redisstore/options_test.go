@@ -11,7 +11,7 @@ import (
 )
 
 func TestEveryOptionOutOfRangeIsNamedWithWhatIsAllowed(t *testing.T) {
-	client := redis.NewClient(&redis.Options{})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	long := make([]byte, 201)
 	for want, option := range map[string]func(*redisstore.Options){
@@ -60,6 +60,18 @@ func TestRingIsRefusedAsItLosesMarkers(t *testing.T) {
 	_, err := redisstore.New(ring)
 	require.ErrorContains(t, err, "redisstore: client is a *redis.Ring")
 	require.ErrorContains(t, err, "must be a *redis.Client or a *redis.ClusterClient")
+}
+
+func TestClientThatIgnoresDeadlinesIsRefused(t *testing.T) {
+	single, cluster := redis.NewClient(&redis.Options{}), redis.NewClusterClient(&redis.ClusterOptions{})
+	for name, client := range map[string]redis.UniversalClient{"*redis.Client": single, "*redis.ClusterClient": cluster} {
+		t.Cleanup(func() { require.NoError(t, client.Close()) })
+		_, err := redisstore.New(client)
+		require.EqualError(t, err, "redisstore: "+name+" ignores deadlines: set ContextTimeoutEnabled in its options")
+	}
+	store, err := redisstore.New(struct{ *redis.Client }{single})
+	require.NoError(t, err, "of a wrapper it is not known")
+	require.NoError(t, store.Close())
 }
 
 func TestURLThatCannotBeReadKeepsItsPassword(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +21,6 @@ import (
 type Store struct {
 	client  redis.UniversalClient
 	owned   bool // whether Open made the client
-	direct  bool // whether the client respects deadlines
 	options Options
 	log     *zap.Logger
 
@@ -31,16 +29,16 @@ type Store struct {
 	evictionChecked atomic.Int64 // when, since made, the server was last found not to evict; 0 if never
 	ready           atomic.Bool  // whether a script was tried
 	setThenGet      atomic.Bool  // whether the server, Redis before 7.0, refuses SET with NX and GET
-	commands        sync.WaitGroup
 }
 
 var _ idempotent.Store = (*Store)(nil)
 
 // New returns a store that uses client, in the client's database: a *redis.Client (also with
-// Sentinel), a *redis.ClusterClient, or a wrapper of one of them. A *redis.Ring is refused. The
-// caller closes the client. Each function of configure may change the options, which start as
-// DefaultOptions. Nothing is sent yet. The error names an option that is out of range,
-// its value and what is allowed.
+// Sentinel), a *redis.ClusterClient, or a wrapper of one of them. The client must have
+// ContextTimeoutEnabled, or it would ignore OperationTimeout; New checks this unless the client is
+// wrapped. A *redis.Ring is refused. The caller closes the client. Each function of configure may
+// change the options, which start as DefaultOptions. Nothing is sent yet. The error names an option
+// that is out of range, its value and what is allowed.
 func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
@@ -56,8 +54,8 @@ func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, e
 	return newStore(client, o), nil
 }
 
-// checkClient refuses clients with which keys do not stay on their server. If a server does not
-// respond, a ring asks another one for its keys: the claims and markers there count as missing, and
+// checkClient refuses clients with which keys do not stay on their server, and those that ignore deadlines. If a
+// server does not respond, a ring asks another one for its keys: the claims and markers there count as missing, and
 // messages are handled again.
 func checkClient(client redis.UniversalClient) error {
 	if client == nil {
@@ -66,8 +64,17 @@ func checkClient(client redis.UniversalClient) error {
 	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() { // the error of its constructor was ignored
 		return fmt.Errorf("redisstore: client is a nil %T", client)
 	}
-	if _, ring := client.(*redis.Ring); ring {
+	respects := true
+	switch c := client.(type) {
+	case *redis.Client:
+		respects = c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		respects = c.Options().ContextTimeoutEnabled
+	case *redis.Ring:
 		return errors.New("redisstore: client is a *redis.Ring: must be a *redis.Client or a *redis.ClusterClient, because a ring asks another server, which has no markers, when one does not answer")
+	}
+	if !respects {
+		return fmt.Errorf("redisstore: %T ignores deadlines: set ContextTimeoutEnabled in its options", client)
 	}
 	return nil
 }
@@ -92,18 +99,16 @@ func Open(address string, configure ...func(o *Options)) (*Store, error) {
 }
 
 func newStore(client redis.UniversalClient, o Options) *Store {
-	return &Store{client: client, direct: respectsDeadlines(client), options: o, log: o.Logger, made: time.Now()}
+	return &Store{client: client, options: o, log: o.Logger, made: time.Now()}
 }
 
-// Close waits for commands that have timed out and are still running, which the client's own
-// timeouts bound, and closes the client if Open made it. Call it after every call has returned. It
-// may be called twice.
+// Close closes the client if Open made it. Call it after every call has returned. It may be called
+// twice.
 func (s *Store) Close() error {
 	var err error
 	if s.owned {
-		err = s.client.Close() // this ends those commands
+		err = s.client.Close()
 	}
-	s.commands.Wait()
 	if err != nil && !errors.Is(err, redis.ErrClosed) {
 		return fmt.Errorf("redisstore: close: %w", err)
 	}

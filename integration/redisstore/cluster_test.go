@@ -54,7 +54,7 @@ func newCluster(t *testing.T, n int) *redis.ClusterClient {
 		}
 		addresses, buses = append(addresses, node.Options().Addr), append(buses, server.BusPort())
 	}
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses})
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	require.Eventually(t, func() bool {
 		for _, address := range addresses {

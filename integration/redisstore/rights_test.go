@@ -70,7 +70,7 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 			grant(t, node, password, append([]string{"+cluster|slots", "+command"}, documented...)...)
 		}
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: admin.Options().Addrs, Username: user,
-			Password: password})
+			Password: password, ContextTimeoutEnabled: true})
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
 		store, err := redisstore.New(client)
 		require.NoError(t, err)
@@ -109,7 +109,7 @@ func newRestricted(t *testing.T, server *servers.Redis, password string, databas
 	t.Helper()
 	options, err := redis.ParseURL(server.URL())
 	require.NoError(t, err)
-	options.Username, options.Password, options.DB = user, password, database
+	options.Username, options.Password, options.DB, options.ContextTimeoutEnabled = user, password, database, true
 	client := redis.NewClient(options)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	store, err := redisstore.New(client)
