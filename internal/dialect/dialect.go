@@ -5,8 +5,8 @@ package dialect
 
 import (
 	"context"
-	"embed"
 	"database/sql"
+	"embed"
 	"slices"
 	"strings"
 
