@@ -48,6 +48,9 @@ func RefusedIsolation(level sql.IsolationLevel) (allowed string) {
 
 // Classify says what an error of any database means. It reports false for one that is not a database's.
 func Classify(err error) (dialect.Class, bool) {
+	if err == nil {
+		return 0, false
+	}
 	for _, d := range all {
 		if class, found := d.Classify(err); found {
 			return class, true
