@@ -22,6 +22,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -146,7 +147,7 @@ func New(cfg Config) (*Processor, error) {
 	}
 	if p.opts.Mode == "" {
 		p.opts.Mode = ModeCompeting
-		if p.store.SingleWriter() { // whoever claims
+		if d, err := dialects.Of(cfg.DB); err == nil && d.SingleWriter { // whoever claims
 			p.opts.Mode = ModeExclusive
 		}
 	}

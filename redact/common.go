@@ -149,7 +149,7 @@ const (
 	// camel is the end of a name such as dbPass.
 	camel = `(?-i:[a-z0-9](?:Pass|Pin|Sig|Otp))`
 	// anyName is a name of a secret, whatever is before it.
-	anyName = `(?:` + lines + `|` + names + `|` + keys + `key|(?:\b|_)` + shorts + `)`
+	anyName = `(?:` + lines + `|` + names + `|` + keys + `key|(?:\b|_)` + shorts + `|` + camel + `)`
 	// separator is between a name, which may be quoted or in brackets, and its value.
 	separator = `(?:\\*["'` + "`" + `]|&quot;|&#34;|\]|%5d)?[ \t]*[:=]=?>?[ \t]*`
 	// encodedValue is a separator and a value in a URL's encoding.
@@ -197,7 +197,7 @@ var rules = []rule{
 	{hints: "signature=", form: begin(`signature=` + value)},
 	// Flags.
 	{hints: "-", before: regexp.MustCompile(`(?:^|[\s"'\[,])$`), reach: 1, isSecret: isArgument,
-		form: begin(`--?(?:[\w-]*-)?` + anyName + `(?:["'],[ \t]*|[ \t]+)` + value)},
+		form: begin(`--?[\w-]*` + anyName + `(?:["'],[ \t]*|[ \t]+)` + value)},
 	{hints: "-u --user --proxy-user", before: regexp.MustCompile(`(?:^|\s)$`), reach: 1,
 		form: regexp.MustCompile(`^(?:-u|--user|--proxy-user)[ =]["']?[^\s:"']*:([^\s"']+)`)},
 	// XML's elements, and members called name and value.

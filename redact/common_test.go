@@ -100,7 +100,7 @@ func TestCommonHidesValuesNamedAsSecrets(t *testing.T) {
 	}
 	for _, name := range []string{"Authorization", "authorization", "PROXY-AUTHORIZATION", "cookie", "Set-Cookie",
 		"X-Api-Key", "x_api_key", "password", "DbPassword", "client-secret",
-		"X-Amz-Security-Token", "sessionId"} {
+		"X-Amz-Security-Token", "sessionId", "pin", "card_pin", "dbPass", "x-functions-key"} {
 		for _, part := range []redact.Part{redact.PartHeader, redact.PartAttribute} {
 			require.Equal(t, redact.Mask, string(redact.Common(redact.Value{Part: part, Name: name, Bytes: []byte("s3cr3t")})),
 				name)
@@ -121,7 +121,8 @@ func TestCommonHidesSecretsInHostileTexts(t *testing.T) {
 		"export DB_PASS=s3cr3t", "MYSQL_PWD=s3cr3t mysql", "env AWS_SECRET_ACCESS_KEY=s3cr3t", "--pin s3cr3t",
 		// names and values
 		"pass=s3cr3t", "PASS: s3cr3t", "user=u pass=s3cr3t host=h", "pin=s3cr3t", "card_pin=s3cr3t",
-		"{UserPin:s3cr3t}", "dbPass=s3cr3t",
+		"{UserPin:s3cr3t}", "dbPass=s3cr3t", "run --dbPass s3cr3t", "run --dbpassword s3cr3t",
+		"<dbPass>s3cr3t</dbPass>",
 		"otp=s3cr3t", "password1=s3cr3t", "password_confirmation=s3cr3t", "passwords: [s3cr3t]", "passcode=s3cr3t",
 		"passphrase: s3cr3t",
 		"Bearer: s3cr3t", "bearer=s3cr3t", "X-Auth-Token: s3cr3t", "Ocp-Apim-Subscription-Key: s3cr3t",
@@ -227,13 +228,18 @@ func TestCommonLeavesEverythingElse(t *testing.T) {
 		"flag --password is required",
 		"flag needs an argument: --password", "invalid signature: crypto/rsa: verification error", "session=12 of 14",
 		"keys: 4",
-		"worker-pass 3", "ce_id=7f9c2ba4-e8f1-4111-8111-111111111111", "order 4500001234567: not paid",
+		"worker-pass 3", "sail --compass north",
+		"ce_id=7f9c2ba4-e8f1-4111-8111-111111111111", "order 4500001234567: not paid",
 		"at 12:30 bob@example.com wrote",
 		"user: bob, roles: [a, b]", "<passwords/>", "docs say: basic authentication", "topic orders, partition 3@17",
 		"Basic HTTP access",
 		"task-path/to: ok", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
 	} {
 		require.Equal(t, text, common(text))
+	}
+	for _, name := range []string{"compass", "max_tokens", "key", "keys", "spin", "ce_id", "author"} {
+		header := redact.Value{Part: redact.PartHeader, Name: name, Bytes: []byte("x")}
+		require.Equal(t, "x", string(redact.Common(header)), name)
 	}
 	require.Nil(t, redact.Common(redact.Value{Part: redact.PartHeader, Name: "Authorization"}))
 }

@@ -163,8 +163,8 @@ func nameOf(field reflect.StructField) string {
 // capital of several before a small letter.
 var wordStarts = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 
-// plainStruct returns a struct with the same members in the same order, tagged with the names that formatHelp documents.
-// The fields of embedded structs become its own, as in encoding/json.
+// plainStruct returns a struct with the same members in the same order, tagged with the names that formatHelp
+// documents. The fields of embedded structs become its own, as in encoding/json.
 func plainStruct(v reflect.Value) any {
 	var fields []reflect.StructField
 	var values []any
