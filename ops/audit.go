@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -93,21 +92,26 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 		return Page[AuditEntry]{}, err
 	}
 	from, to := o.roughly(filter.From, filter.To)
-	placeAt := func(r auditRow) place { return place{ID: r.ID} }
-	read := func(ctx context.Context, p place, depth, limit int) (part[auditRow], error) {
-		rows, err := readMany(ctx, o, listAudit, scanAudit, min(p.ID, auditBefore(filter.To)), depth, limit,
-			string(filter.Actor),
-			string(filter.Action), filter.Target, o.stamp(from), o.stamp(to), auditFrom(filter.From))
-		return parted(rows, placeAt, func(r auditRow) (int, bool) { return r.looked, r.closes }), err
+	placeAt := func(h store.AuditHit) place { return place{ListPlace: store.ListPlace{ID: h.ID}} }
+	read := func(ctx context.Context, p place, depth, limit int) (part[store.AuditHit], error) {
+		scan := store.AuditScan{FromID: auditFrom(filter.From), BeforeID: min(p.ID, auditBefore(filter.To)), Depth: depth,
+			Limit: limit, Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
+		rows, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.AuditHit, error) {
+			return o.store.ScanAudit(ctx, pool, scan)
+		})
+		return parted(rows, placeAt, func(h store.AuditHit) (int, bool) { return h.Looked, h.Closes }), err
 	}
-	page, err := pageOf(ctx, list, filter, after, limit, false, read, placeAt, func(r auditRow) bool {
+	page, err := pageOf(ctx, list, filter, after, limit, false, read, placeAt, func(r store.AuditHit) bool {
 		return (filter.From.IsZero() || !r.OccurredAt.Before(filter.From)) &&
 			(filter.To.IsZero() || r.OccurredAt.Before(filter.To))
 	})
 	if err != nil {
 		return Page[AuditEntry]{}, fmt.Errorf("list the audit: %w", err)
 	}
-	shown := pageAs(page, func(r auditRow) AuditEntry { return r.AuditEntry })
+	shown := pageAs(page, func(h store.AuditHit) AuditEntry {
+		return AuditEntry{ID: h.ID, OccurredAt: h.OccurredAt, Actor: Actor(h.Actor), DatabaseRole: h.DatabaseRole,
+			Action: Action(h.Action), Target: h.Target}
+	})
 	if err := o.details(ctx, shown.Items); err != nil {
 		return Page[AuditEntry]{}, fmt.Errorf("list the audit: %w", err)
 	}
@@ -117,59 +121,18 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 // details fills in the details, which are long: chunks of bulk actions name all of their statuses.
 // So it reads them only for the entries that are shown, not for all that were scanned.
 func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
-	of := make(map[string]*AuditEntry, len(entries))
 	ids := make([]string, len(entries))
+	for i, entry := range entries {
+		ids[i] = entry.ID
+	}
+	details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
+		return o.store.AuditDetails(ctx, pool, ids)
+	})
 	for i := range entries {
-		ids[i] = entries[i].ID
-		of[ids[i]] = &entries[i]
+		entries[i].Detail = details[entries[i].ID]
 	}
-	list, err := jsonOf(ids)
-	if err != nil {
-		return err
-	}
-	_, err = readRows(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
-		var id, detail string
-		err := rows.Scan(&id, &detail)
-		if entry := of[id]; entry != nil {
-			entry.Detail = detail
-		}
-		return err
-	}, list, len(ids))
 	return err
 }
-
-// listAudit uses the audit's primary key: the IDs ascend with time, see auditIDs.
-const listAudit = `
-WITH looked AS (
-	SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 AND id >= $9 ORDER BY id DESC LIMIT $2
-)
-SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY id DESC) AS rank
-FROM (
-	SELECT * FROM looked WHERE ($4 = '' OR actor = $4) AND ($5 = '' OR action = $5) AND ($6 = '' OR {index of}target, $6) > 0)
-		AND occurred_at >= $7 AND occurred_at < $8
-	ORDER BY id DESC LIMIT $3
-) f
-UNION ALL
-SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY id LIMIT 1) l
-ORDER BY rank`
-
-// auditRow is an entry, or the last row that was scanned.
-type auditRow struct {
-	AuditEntry
-	closes bool
-	looked int
-}
-
-func scanAudit(rows *sql.Rows, r *auditRow) error {
-	var occurred store.Stamp
-	var rank int64
-	err := rows.Scan(&r.closes, &r.looked, &r.ID, &r.Actor, &r.Action, &r.Target, &occurred, &r.DatabaseRole, &rank)
-	r.OccurredAt = occurred.Time
-	return err
-}
-
-// auditDetails uses the audit's primary key.
-const auditDetails = `SELECT id, detail FROM {audit} WHERE id {= any ID} LIMIT $2`
 
 // check returns what is wrong with an actor.
 func (a Actor) check() error {

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // Backfill gives a handler the statuses that it lacks for stored messages, as redeliveries of them would: those of its
@@ -59,11 +59,10 @@ type backfill struct {
 	actor  Actor
 	of     Subscription
 	key    string
-	keys   string // all keys of the handler, as an argument
 	target string // the audit's
 	filter Filter // the audit's
 	begin  place
-	before any
+	before time.Time // as statements compare it
 }
 
 func (o *Ops) newBackfill(actor Actor, handlerKey string, from, to time.Time) (*backfill, error) {
@@ -85,11 +84,8 @@ func (o *Ops) newBackfill(actor Actor, handlerKey string, from, to time.Time) (*
 	}
 	b := &backfill{Ops: o, actor: actor, of: of, key: of.Handler.Key(), target: "handler " + of.Handler.Key(),
 		filter: Filter{HandlerKeys: []string{of.Handler.Key()}, From: from.UTC(), To: to.UTC()}}
-	if b.keys, err = jsonOf(of.Handler.Keys()); err != nil {
-		return nil, err
-	}
 	oldest, before := o.roughly(from, to)
-	b.begin, b.before = place{At: store.SQLiteTime(oldest)}, o.stamp(before)
+	b.begin, b.before = place{ListPlace: store.ListPlace{At: store.ListTime(oldest)}}, before
 	return b, nil
 }
 
@@ -101,18 +97,6 @@ func (b *backfill) retained(receivedAt time.Time) bool {
 
 // backfillPage is how many messages one statement reads.
 const backfillPage = 1000
-
-// listUnhandled reads messages by the index on (received_at, number). It finds the handler's rows by
-// the statuses' primary key, message by message: a join may be planned as a scan of the whole table.
-const listUnhandled = `
-WITH walked AS (
-	SELECT number, id, namespace, type, received_at, {received as stored} AS at, serialized_properties FROM {messages}
-	WHERE (received_at, number) > ($1, $2) AND received_at < $4 ORDER BY received_at, number LIMIT $5
-)
-SELECT number, at, received_at, id, CASE WHEN namespace = $6 AND type = $7 THEN
-		(SELECT count(*) FROM {statuses} s WHERE s.message_number = walked.number AND s.handler_key {= any text}) = 0 ELSE false END,
-	CASE WHEN $8 THEN substr(serialized_properties, 1, $9) ELSE '' END
-FROM walked ORDER BY received_at, number`
 
 // unhandled is a message without a row of the handler.
 type unhandled struct {
@@ -126,30 +110,24 @@ type unhandled struct {
 func (b *backfill) find(
 	ctx context.Context, after place, limit int,
 ) (found []unhandled, next *place, looked int, err error) {
-	at, err := b.argument(after.At)
-	if err != nil {
-		return nil, nil, 0, err
+	scan := store.UnhandledScan{After: after.ListPlace, To: b.before, Limit: limit, Keys: b.of.Handler.Keys(),
+		Namespace: b.of.Namespace, Type: b.of.Type}
+	if b.of.Shared {
+		scan.ReadsProperties = properties.ChannelBytes
 	}
-	_, err = readMany(ctx, b.Ops, listUnhandled, func(rows *sql.Rows, _ *struct{}) error {
-		var m unhandled
-		var received store.Stamp
-		var as stored
-		var lacks bool
-		var beginning string
-		if err := rows.Scan(&m.number, &as, &received, &m.id, &lacks, &beginning); err != nil {
-			return err
-		}
-		looked++
-		next = &place{At: string(as), Number: m.number}
-		m.receivedAt = received.Time
-		if lacks && (!b.of.Shared || properties.Channel(beginning) == b.of.Channel) && b.retained(m.receivedAt) &&
-			!m.receivedAt.Before(b.filter.From) && m.receivedAt.Before(b.filter.To) {
-			found = append(found, m)
-		}
-		return nil
-	}, at, after.Number, b.keys, b.before, limit, b.of.Namespace, b.of.Type, b.of.Shared, properties.ChannelBytes)
+	read, err := readMany(ctx, b.Ops, func(ctx context.Context, pool gorm.ConnPool) ([]store.UnhandledMessage, error) {
+		return b.store.ScanUnhandled(ctx, pool, scan)
+	})
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("find messages: %w", err)
+	}
+	for _, m := range read {
+		looked++
+		next = &place{ListPlace: m.Place}
+		if m.Lacks && (!b.of.Shared || properties.Channel(m.Properties) == b.of.Channel) && b.retained(m.ReceivedAt) &&
+			!m.ReceivedAt.Before(b.filter.From) && m.ReceivedAt.Before(b.filter.To) {
+			found = append(found, unhandled{number: m.Place.Number, id: m.ID, receivedAt: m.ReceivedAt})
+		}
 	}
 	if looked < limit {
 		next = nil
@@ -207,28 +185,6 @@ func (b *backfill) run(ctx context.Context, chunk int, bulk Bulk) (result BulkRe
 	return result, nil
 }
 
-// lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away
-// from them.
-const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
-
-// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement
-// of its own after the lock, so that it sees what an accept that held the lock before has added. A row
-// gets the earliest sequence that its message has: only that of another handler's row shows when the
-// message was accepted, since numbers do not follow the order of one accept. A message without any row
-// is about to be cleaned up.
-const addStatuses = `
-INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
-SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number),
-	(SELECT max(s.message_bytes) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key
-FROM (
-	SELECT CAST({0} AS bigint) AS number, {1} AS message_id, {2 as ID} AS id, CAST({3} AS bigint) AS lane_handler, CAST({4} AS bigint) AS lane_key
-	FROM {list}
-) m
-WHERE (SELECT count(*) FROM {statuses} s WHERE s.message_number = m.number AND s.handler_key {= any text}) = 0
-	AND (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number) IS NOT NULL
-ON CONFLICT (message_number, handler_key) DO NOTHING
-RETURNING id`
-
 // addChunk adds the rows of some messages in one transaction and returns how many it added.
 func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, error) {
 	if err := ctx.Err(); err != nil {
@@ -241,17 +197,13 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 			return 0, fmt.Errorf("message %q: %w", messages[i].id, err)
 		}
 	}
-	list, err := jsonOf(numbers)
-	if err != nil {
-		return 0, err
-	}
 	var added []string
-	err = b.auditedThrough(ctx, b.actor, ActionBackfill, b.target, func(ctx context.Context, tx *gorm.DB) (any, error) {
+	err := b.auditedThrough(ctx, b.actor, ActionBackfill, b.target, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		pool := tx.Statement.ConnPool
 		if err := b.checkPaused(ctx, pool); err != nil {
 			return nil, err
 		}
-		locked, err := query(ctx, b.Ops, pool, lockUnhandled, store.Value[int64], list)
+		locked, err := b.store.LockMessages(ctx, pool, numbers)
 		if err != nil {
 			return nil, err
 		}
@@ -259,8 +211,7 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 		if err != nil {
 			return nil, err
 		}
-		added, err = query(ctx, b.Ops, pool, addStatuses, store.Value[string], rows, b.stamp(b.opts.Clock.Now()), b.keys,
-			b.key)
+		added, err = b.store.AddStatuses(ctx, pool, b.key, b.of.Handler.Keys(), rows, b.opts.Clock.Now())
 		if err == nil && len(added) == 0 {
 			err = errNothing
 		}
@@ -272,41 +223,31 @@ func (b *backfill) addChunk(ctx context.Context, messages []unhandled) (int, err
 	if err != nil {
 		return 0, err
 	}
-	b.wakeAfter(ctx, true, []changed{{handlerKey: b.key}})
+	b.wakeAfter(ctx, true, []store.ChangedStatus{{HandlerKey: b.key}})
 	return len(added), nil
 }
 
-// rows returns the rows to add as an argument: those of messages that still exist and are retained
-// now that cleanup cannot touch them.
-func (b *backfill) rows(messages []unhandled, locked []int64) (string, error) {
-	rows := [][5]any{}
+// rows returns the rows to add: those of messages that still exist and are retained now that cleanup cannot touch them.
+func (b *backfill) rows(messages []unhandled, locked []int64) (rows []store.AddedStatus, err error) {
 	for _, m := range messages {
 		if !slices.Contains(locked, m.number) || !b.retained(m.receivedAt) {
 			continue
 		}
 		id, err := uuid.NewV7()
 		if err != nil {
-			return "", fmt.Errorf("make a status ID: %w", err)
+			return nil, fmt.Errorf("make a status ID: %w", err)
 		}
-		row := [5]any{m.number, m.id, id.String(), nil, nil}
-		if m.lane != nil {
-			row[3], row[4] = m.lane.Handler, m.lane.Key
-		}
-		rows = append(rows, row)
+		rows = append(rows, store.AddedStatus{ID: id.String(), MessageID: m.id, MessageNumber: m.number, Lane: m.lane})
 	}
-	return jsonOf(rows)
+	return rows, nil
 }
-
-// lockPaused keeps a resume waiting until the chunk has ended. Otherwise later rows could run while the chunk waits for
-// the lock of a message, and the chunk would then add an earlier one.
-const lockPaused = pausedKeys + ` {for update}`
 
 // checkPaused returns ErrNotPaused unless an ordered handler is paused by any of its keys.
 func (b *backfill) checkPaused(ctx context.Context, pool gorm.ConnPool) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	paused, err := query(ctx, b.Ops, pool, lockPaused, store.Value[string], maxListed)
+	paused, err := b.store.PausedKeys(ctx, pool, maxListed, true)
 	if err != nil {
 		return err
 	}
@@ -323,11 +264,13 @@ func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	messages, err := readRows(ctx, b.Ops, loadMessage, scanWholeMessage, m.number)
-	if err != nil || len(messages) == 0 { // gone: the lock will not find it either
+	message, err := read(ctx, b.Ops, func(ctx context.Context, pool gorm.ConnPool) (*models.Message, error) {
+		return b.store.LoadMessage(ctx, pool, m.number)
+	})
+	if err != nil || message == nil { // gone: the lock will not find it either
 		return err
 	}
-	raw, err := rawMessage(messages[0])
+	raw, err := rawMessage(*message)
 	if err != nil {
 		return err
 	}

@@ -2,21 +2,29 @@ package ops_test
 
 import (
 	"context"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
-	"github.com/gorm-inbox/inbox/redact"
 )
+
+// holdPause keeps each Pause of the handler "mail" waiting, with its connection, until release.
+func holdPause(t *testing.T, r *rig) (release func()) {
+	t.Helper()
+	tx := r.d.Another(t).Begin()
+	require.NoError(t, tx.Save(&models.Handler{HandlerKey: "mail", UpdatedAt: inboxtest.Noon}).Error)
+	return func() { require.NoError(t, tx.Rollback().Error) }
+}
 
 func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
-		r.poison("mail", "boom", "1", "2", "3")
-		r.accept("1", "2", "3")
+		r.poison("mail", "boom", "1")
+		r.accept("1")
 		inboxtest.Process(t, r.ib)
 		pool, err := r.d.DB.DB()
 		require.NoError(t, err)
@@ -33,42 +41,31 @@ func TestConnectionsUsedAtOnceAreBounded(t *testing.T) {
 			"no more than four by far": {100, 0, 4},
 		} {
 			pool.SetMaxOpenConns(c.pool)
-			var mu sync.Mutex
-			now, most := 0, 0
-			full := make(chan struct{})
-			hook := func(v redact.Value) []byte { // is called amid a statement's rows
-				mu.Lock()
-				now++
-				if most = max(most, now); now == c.want {
-					select {
-					case <-full:
-					default:
-						close(full)
-					}
-				}
-				mu.Unlock()
-				select { // all of the allowed meet here; one more would be counted
-				case <-full:
-				case <-time.After(inboxtest.Patience):
-				}
-				mu.Lock()
-				now--
-				mu.Unlock()
-				return v.Bytes
-			}
-			o, err := ops.New(r.d.DB, func(o *ops.Options) { o.Connections, o.Redact = c.connections, hook })
+			o, err := ops.New(r.d.DB, patient, func(o *ops.Options) { o.Connections = c.connections })
 			require.NoError(t, err)
-			listed := make(chan error, 4*c.want)
-			for range cap(listed) {
+			release := holdPause(t, r)
+			began, done := make(chan struct{}), make(chan error, 4*c.want)
+			for range cap(done) {
 				go func() {
-					_, err := o.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}}, "", 10)
-					listed <- err
+					began <- struct{}{}
+					done <- o.Pause(t.Context(), ada, "mail")
 				}()
 			}
-			for range cap(listed) {
-				require.NoError(t, inboxtest.Receive(t, listed, "a list"), name)
+			for range cap(done) {
+				inboxtest.Receive(t, began, "a pause")
 			}
-			require.Equal(t, c.want, most, name)
+			inboxtest.Eventually(t, func() bool { return pool.Stats().InUse == c.want }, "all connections wait")
+			release()
+			for left := cap(done); left > 0; {
+				require.LessOrEqual(t, pool.Stats().InUse, c.want, name)
+				select {
+				case err := <-done:
+					require.NoError(t, err, name)
+					left--
+				case <-time.After(time.Millisecond): // look again
+				}
+			}
+			require.NoError(t, o.Resume(t.Context(), ada, "mail"))
 		}
 	})
 }
@@ -78,29 +75,22 @@ func TestWaitForAConnectionEndsWithItsContext(t *testing.T) {
 		r.poison("mail", "boom", "1")
 		r.accept("1")
 		inboxtest.Process(t, r.ib)
-		inside, done := make(chan struct{}, 10), make(chan struct{})
-		o, err := ops.New(r.d.DB, func(o *ops.Options) {
-			o.Connections = 1
-			o.Redact = func(v redact.Value) []byte {
-				inside <- struct{}{}
-				<-done
-				return v.Bytes
-			}
-		})
+		pool, err := r.d.DB.DB()
 		require.NoError(t, err)
-		listed := make(chan error, 1)
-		go func() {
-			_, err := o.List(t.Context(), ops.Filter{States: []ops.State{ops.StatePoisoned}}, "", 10)
-			listed <- err
-		}()
-		inboxtest.Receive(t, inside, "it has the connection")
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err = o.Workers(ctx)
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "option Connections is 1")
-		close(done)
-		require.NoError(t, inboxtest.Receive(t, listed, "the list"))
+		o, err := ops.New(r.d.DB, patient, func(o *ops.Options) { o.Connections = 1 })
+		require.NoError(t, err)
+		release := holdPause(t, r)
+		paused := make(chan error, 1)
+		go func() { paused <- o.Pause(t.Context(), ada, "mail") }()
+		inboxtest.Eventually(t, func() bool {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err = o.Workers(ctx)
+			require.ErrorIs(t, err, context.Canceled)
+			return pool.Stats().InUse == 1 && strings.Contains(err.Error(), "option Connections is 1")
+		}, "it waits with the connection")
+		release()
+		require.NoError(t, inboxtest.Receive(t, paused, "the pause"))
 		_, err = o.Workers(t.Context())
 		require.NoError(t, err)
 		_, err = ops.New(r.d.DB, func(o *ops.Options) { o.Connections = -1 })

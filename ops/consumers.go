@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -149,32 +148,28 @@ func (o *Ops) reportedConsumers(ctx context.Context, workers []Worker) (consumer
 			alive[w.ID] = w
 		}
 	}
-	_, err = readRows(ctx, o, storedConsumers, func(rows *sql.Rows, _ *struct{}) error {
-		var id, text string
-		if err := rows.Scan(&id, &text); err != nil {
-			return err
-		}
-		w, lives := alive[id]
-		if !lives || text == "" {
-			return nil
+	stored, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.WorkerConsumers, error) {
+		return o.store.StoredConsumers(ctx, pool, maxConsuming)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range stored {
+		w, lives := alive[of.WorkerID]
+		if !lives || of.Consumers == "" {
+			continue
 		}
 		var own []Consumer
-		if err := json.Unmarshal([]byte(text), &own); err != nil {
-			return fmt.Errorf("consumers of worker %s: %w", id, err)
+		if err := json.Unmarshal([]byte(of.Consumers), &own); err != nil {
+			return nil, fmt.Errorf("consumers of worker %s: %w", of.WorkerID, err)
 		}
 		for _, c := range own {
 			c.WorkerID, c.Host, c.PID, c.SilentFor = w.ID, w.Host, w.PID, w.SilentFor
 			consumers = append(consumers, c)
 		}
-		return nil
-	}, maxConsuming)
-	return consumers, err
+	}
+	return consumers, nil
 }
-
-// storedConsumers reads a whole table, which has one row per process.
-const storedConsumers = `
-SELECT CAST(id AS text), consumers FROM {workers} WHERE stopped_at IS NULL AND released_at IS NULL AND consumers <> '[]'
-ORDER BY id LIMIT $1`
 
 // requestsLast is how long consumers carry a request out (contract 7.10).
 const requestsLast = time.Hour
@@ -185,26 +180,18 @@ func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRe
 	if err != nil {
 		return nil, err
 	}
-	found, err := readRows(ctx, o, pendingRequests, func(rows *sql.Rows, r *models.PartitionRequest) error {
-		var at store.Stamp
-		err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
-		r.RequestedAt = at.Time
+	found, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]models.PartitionRequest, error) {
+		return o.store.AllPartitionRequests(ctx, pool, now.Add(-requestsLast), maxListed)
+	})
+	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
+	for _, r := range found {
 		if r.Decision == health.Continue {
 			r.Decision = health.Resume
 		}
-		return err
-	}, o.stamp(now.Add(-requestsLast)), maxListed)
-	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
-	for _, r := range found {
 		requests[PartitionRef{Channel: r.Channel, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}] = r
 	}
 	return requests, err
 }
-
-// pendingRequests reads a whole table, which has few rows.
-const pendingRequests = `
-SELECT channel, topic, "partition", CAST(id AS text), record_offset, decision, actor, requested_at FROM {requests}
-WHERE requested_at > $1 ORDER BY channel, topic, "partition" LIMIT $2`
 
 // ResumePartition requests that the consumer of a halted partition goes on. It reads the record or
 // the batch before which it is halted again, or goes on after the gap. The consumer carries the
@@ -257,11 +244,9 @@ func (o *Ops) request(ctx context.Context, actor Actor, action Action, at Partit
 	return o.audited(ctx, actor, action, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		id, err := uuid.NewV7()
 		if err == nil {
-			_, err = o.exec(ctx, tx.Statement.ConnPool, expiredRequests, o.stamp(now.Add(-requestsLast)))
-		}
-		if err == nil {
-			_, err = o.exec(ctx, tx.Statement.ConnPool, requestPartition, at.Channel, at.Topic, at.Partition, id.String(),
-				at.Offset, decision, string(actor), o.stamp(now))
+			err = o.store.RequestPartition(ctx, tx.Statement.ConnPool, models.PartitionRequest{Channel: at.Channel,
+				Topic: at.Topic, Partition: at.Partition, ID: id.String(), Offset: at.Offset, Decision: decision,
+				Actor: string(actor), RequestedAt: now}, now.Add(-requestsLast))
 		}
 		return map[string]any{"offset": at.Offset, "halted": halted.Problem}, err
 	})
@@ -289,15 +274,3 @@ func (o *Ops) halted(ctx context.Context, at PartitionRef) (ConsumedPartition, e
 	}
 	return ConsumedPartition{}, err
 }
-
-const (
-	// requestPartition uses the primary key.
-	requestPartition = `
-INSERT INTO {requests} (channel, topic, "partition", id, record_offset, decision, actor, requested_at)
-VALUES ($1, $2, $3, $4{as ID}, $5, $6, $7, $8)
-ON CONFLICT (channel, topic, "partition") DO UPDATE SET id = excluded.id, record_offset = excluded.record_offset,
-	decision = excluded.decision, actor = excluded.actor, requested_at = excluded.requested_at`
-
-	// expiredRequests reads a whole table, which has few rows.
-	expiredRequests = `DELETE FROM {requests} WHERE requested_at < $1`
-)

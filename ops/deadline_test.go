@@ -36,14 +36,15 @@ func (s slow) QueryContext(ctx context.Context, query string, args ...any) (*sql
 func TestPagesOfASlowDatabaseEndAfterAFewStatementTimeouts(t *testing.T) {
 	t.Parallel()
 	const timeout = 500 * time.Millisecond
+	at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	db := testenv.SQLite(t)
 	require.NoError(t, models.Migrate(t.Context(), db, models.Naming{}, "test"))
 	for i := range 50 {
 		id := fmt.Sprintf("00000000-0000-7000-8000-%012d", i)
 		require.NoError(t, db.Create(&models.Message{ID: id, Content: []byte("{}"), Number: models.MessageNumber(i + 1),
-			ReceivedAt: million}).Error)
+			ReceivedAt: at}).Error)
 		require.NoError(t, db.Create(&models.HandlerStatus{ID: id, MessageID: id, MessageNumber: int64(i + 1), HandlerKey: id,
-			IsPoisoned: true, CreatedAt: million, Version: 1}).Error)
+			IsPoisoned: true, CreatedAt: at, Version: 1}).Error)
 	}
 	o, err := New(db, func(o *Options) { o.StatementTimeout = timeout })
 	require.NoError(t, err)

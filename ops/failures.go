@@ -3,14 +3,13 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/base"
+	"gorm.io/gorm"
 )
 
 // Failures is an inbox's failures, grouped by their kind.
@@ -55,7 +54,7 @@ func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	if err != nil {
 		return fail(err)
 	}
-	keys, err := o.keysFor(ctx, f, byGroup)
+	keys, err := o.keysFor(ctx, f, store.StageGroup)
 	if err != nil {
 		return fail(err)
 	}
@@ -82,66 +81,8 @@ func forGroups(given Filter) (*filter, error) {
 	return given.checked()
 }
 
-// isGrouped is the condition of the index on failures, for the rows that belong to groups. It
-// repeats the index's terms literally: SQLite uses a partial index only for the same terms.
-const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count + interrupted_count > 0)`
-
-// failureGroups uses the index on failures with one step per group (a loose index scan), however
-// many statuses a group has. It returns at most $2 groups of each handler key after a fingerprint.
-const failureGroups = `
-WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
-	SELECT {0}, {1}, 0 FROM {list}
-	UNION ALL
-	SELECT g.handler_key, (SELECT CAST(s.fingerprint AS text) FROM {statuses} s WHERE s.handler_key = g.handler_key AND ` + isGrouped + `
-		AND s.fingerprint > g.fingerprint ORDER BY s.fingerprint LIMIT 1), g.number + 1
-	FROM groups g WHERE g.fingerprint IS NOT NULL AND g.number < $2
-)
-SELECT handler_key, fingerprint, number FROM groups WHERE fingerprint IS NOT NULL AND number > 0`
-
-// countGroups uses the index on failures and reads the newest $2 statuses of each group before an
-// ID. It is MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What
-// is shown of a group is read by the index on open statuses. Times are not compared again: our own form is
-// compared exactly here, other forms on SQLite to the second.
-const countGroups = `
-WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
-found AS MATERIALIZED (
-	SELECT CAST(s.id AS text){bytewise} AS id, s.handler_key, s.fingerprint, s.is_poisoned, s.created_at,
-		(` + stateBits + ` & $3) <> 0 AND (NOT $7 OR (
-			SELECT ($4 = '' OR type = $4) AND (received_at >= $5 OR {in another form} AND received_at >= $8) AND received_at < $6
-			FROM {messages} WHERE number = s.message_number
-		)) AS matched
-	FROM groups g {each} FROM {statuses}
-		WHERE handler_key = g.handler_key AND fingerprint = g.fingerprint AND ` + isGrouped + ` AND id < g.before
-		ORDER BY id DESC LIMIT $2
-	{/each}
-),
-counted AS (
-	SELECT count(*) AS looked, sum(CASE WHEN matched AND is_poisoned THEN 1 ELSE 0 END) AS poisoned,
-		sum(CASE WHEN matched AND NOT is_poisoned THEN 1 ELSE 0 END) AS failing,
-		min(CASE WHEN matched THEN created_at END) AS first_seen, max(CASE WHEN matched THEN created_at END) AS last_seen,
-		min(id) AS lowest, COALESCE(max(CASE WHEN matched THEN id END), min(id)) AS sample
-	FROM found GROUP BY handler_key, fingerprint
-)
-SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns + `
-FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} AND ` + base.OpenSQL + ` {/each}`
-
-// groupCount is what one statement has counted of a group.
-type groupCount struct {
-	looked, poisoned, failing int64
-	first, last               store.Stamp
-	lowest                    string // the oldest ID looked at
-	sample                    row
-}
-
-func (o *Ops) scanGroupCount(rows *sql.Rows, c *groupCount) error {
-	return o.scanColumns(rows, &c.sample, &c.looked, &c.poisoned, &c.failing, &c.first, &c.last, &c.lowest)
-}
-
 // maxGroups is how many failure groups are returned.
 const maxGroups = 1000
-
-// groupRef is a group, and the ID up to which it has been counted.
-type groupRef [3]string // handler key, fingerprint, ID
 
 // groupID identifies a group.
 type groupID struct{ handlerKey, fingerprint string }
@@ -171,22 +112,22 @@ func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
 }
 
 // find returns the groups of these handler keys.
-func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []groupRef, err error) {
+func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []store.FailureGroup, err error) {
 	if g.filter.Fingerprint != "" {
 		for _, key := range keys {
-			refs = append(refs, groupRef{key, g.filter.Fingerprint, lastID})
+			refs = append(refs, store.FailureGroup{HandlerKey: key, Fingerprint: g.filter.Fingerprint, Before: lastID})
 		}
 		return refs, nil
 	}
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	after := make([]groupRef, len(keys)) // those whose groups are not all known, and the last that is
+	after := make([]store.FailureGroup, len(keys)) // those whose groups are not all known, and the last that is
 	for i, key := range keys {
-		after[i][0] = key
+		after[i].HandlerKey = key
 	}
 	for round := 0; len(after) > 0 && round < maxRounds && len(refs)+len(after) <= maxGroups; round++ {
-		var found []groupRef
+		var found []store.FailureGroup
 		if found, after, err = g.findMore(ctx, o, after, (maxGroups-len(refs))/len(after)); err != nil {
 			return nil, err
 		}
@@ -203,80 +144,64 @@ const maxRounds = 8
 // findMore returns up to perKey groups of each handler key after one of its groups, and the last
 // group of each key that has more.
 func (g *grouping) findMore(
-	ctx context.Context, o *Ops, after []groupRef, perKey int,
-) (found, more []groupRef, err error) {
-	list, err := jsonOf(after)
-	if err != nil {
-		return nil, nil, err
-	}
-	type numbered struct {
-		groupRef
-		number int
-	}
-	read, err := readMany(ctx, o, failureGroups, func(rows *sql.Rows, r *numbered) error {
-		r.groupRef[2] = lastID
-		return rows.Scan(&r.groupRef[0], &r.groupRef[1], &r.number)
-	}, list, perKey+1)
-	last := map[string]groupRef{}
+	ctx context.Context, o *Ops, after []store.FailureGroup, perKey int,
+) (found, more []store.FailureGroup, err error) {
+	read, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.FoundGroup, error) {
+		return o.store.FailureGroups(ctx, pool, after, perKey+1)
+	})
+	last := map[string]store.FailureGroup{}
 	for _, r := range read {
-		if r.number == perKey {
-			last[r.groupRef[0]] = r.groupRef
+		of := store.FailureGroup{HandlerKey: r.HandlerKey, Fingerprint: r.Fingerprint, Before: lastID}
+		if r.Number > perKey {
+			more = append(more, last[r.HandlerKey])
+			continue
 		}
-	}
-	for _, r := range read {
-		if r.number > perKey {
-			more = append(more, last[r.groupRef[0]])
-		} else {
-			found = append(found, r.groupRef)
+		if found = append(found, of); r.Number == perKey {
+			last[r.HandlerKey] = of
 		}
 	}
 	return found, more, err
 }
 
 // round counts up to most statuses of each group, and returns the groups that have more.
-func (g *grouping) round(ctx context.Context, o *Ops, refs []groupRef, most int) ([]groupRef, error) {
-	list, err := jsonOf(refs)
+func (g *grouping) round(ctx context.Context, o *Ops, refs []store.FailureGroup, most int) ([]store.FailureGroup, error) {
+	scan := store.GroupScan{Groups: refs, Depth: most, States: g.filter.states, Type: g.filter.Type,
+		ComparesMessage: g.filter.comparesMessage()}
+	scan.From, scan.To = exactly(g.filter.From, g.filter.To)
+	scan.Rough, _ = o.roughly(g.filter.From, g.filter.To)
+	counts, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.GroupCount, error) {
+		return o.store.CountGroups(ctx, pool, scan)
+	})
 	if err != nil {
 		return nil, err
 	}
-	counts, err := readMany(ctx, o, countGroups, o.scanGroupCount,
-		append([]any{list, most}, o.groupArguments(g.filter)...)...)
-	if err != nil {
-		return nil, err
-	}
-	var more []groupRef
+	var more []store.FailureGroup
 	for _, c := range counts {
-		g.looked += int(c.looked)
-		name := groupID{c.sample.HandlerKey, c.sample.Fingerprint}
-		if int(c.looked) == most {
-			more = append(more, groupRef{name.handlerKey, name.fingerprint, c.lowest})
+		g.looked += int(c.Looked)
+		sample := o.status(&c.Sample)
+		name := groupID{sample.HandlerKey, sample.Fingerprint}
+		if int(c.Looked) == most {
+			more = append(more, store.FailureGroup{HandlerKey: name.handlerKey, Fingerprint: name.fingerprint, Before: c.Lowest})
 		}
-		if c.poisoned+c.failing == 0 {
+		if c.Poisoned+c.Failing == 0 {
 			continue
 		}
 		group := g.groups[name]
 		if group == nil {
-			group = &FailureGroup{Fingerprint: name.fingerprint, HandlerKey: name.handlerKey, Sample: c.sample.Status,
-				Error: fingerprint.Normalise(c.sample.LastError), FirstSeen: c.first.Time, LastSeen: c.last.Time}
+			group = &FailureGroup{Fingerprint: name.fingerprint, HandlerKey: name.handlerKey, Sample: sample,
+				Error: fingerprint.Normalise(sample.LastError), FirstSeen: c.FirstSeen, LastSeen: c.LastSeen}
 			g.groups[name] = group
 		}
-		group.Poisoned += c.poisoned
-		group.Failing += c.failing
-		if c.first.Before(group.FirstSeen) {
-			group.FirstSeen = c.first.Time
+		group.Poisoned += c.Poisoned
+		group.Failing += c.Failing
+		if c.FirstSeen.Before(group.FirstSeen) {
+			group.FirstSeen = c.FirstSeen
 		}
-		if c.last.After(group.LastSeen) {
-			group.LastSeen = c.last.Time
+		if c.LastSeen.After(group.LastSeen) {
+			group.LastSeen = c.LastSeen
 		}
 	}
 	return more, nil
-}
-
-// groupArguments returns the parameters of countGroups from $3 on.
-func (o *Ops) groupArguments(f *filter) []any {
-	from, until := exactly(f.From, f.To)
-	roughly, _ := o.roughly(f.From, f.To)
-	return []any{f.states, f.Type, o.stamp(from), o.stamp(until), f.comparesMessage(), o.stamp(roughly)}
 }
 
 func (g *grouping) result() Failures {

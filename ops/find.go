@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // filter is a Filter that has been checked.
@@ -20,7 +21,7 @@ type filter struct {
 	acting bool
 }
 
-// stateBit returns a state's bit in statements: its place in States. A failing status has the bits
+// stateBit returns a state's bit in a store.StatusScan: its place in States. A failing status has the bits
 // of StatePending and of StateFailing.
 func stateBit(s State) int { return 1 << slices.Index(States(), s) }
 
@@ -74,25 +75,6 @@ func (f *filter) asks(states ...State) bool {
 // comparesMessage reports whether statements must compare the message's columns.
 func (f *filter) comparesMessage() bool { return f.Type != "" || !f.From.IsZero() || !f.To.IsZero() }
 
-// messageUse is what lists need the message's columns for. Statements read them only then.
-type messageUse int
-
-const (
-	messageUnused   messageUse = iota
-	messageShown               // of the statuses found, because the redaction hook gets them
-	messageCompared            // and they decide which statuses are found
-)
-
-func (o *Ops) messageUse(f *filter) messageUse {
-	switch {
-	case f.comparesMessage():
-		return messageCompared
-	case f.text != "" && o.redacts():
-		return messageShown
-	}
-	return messageUnused
-}
-
 // takes reports whether a status matches.
 func (f *filter) takes(s Status) bool {
 	return (f.asks(s.State) || s.Failing && f.asks(StateFailing)) &&
@@ -135,28 +117,28 @@ func (f *filter) poisonedAlone() bool {
 // hold is found by these indexes, everything else by age. The index on failures holds what is
 // poisoned or failing: a retried status keeps its fingerprint and is not in it. An action begins with what waits in
 // lanes: discarding frees the next row of a lane, which is then found by its due time.
-func (f *filter) stages() []stage {
+func (f *filter) stages() []store.Stage {
 	switch {
 	case f.MessageID != "":
-		return []stage{byMessage}
+		return []store.Stage{store.StageMessage}
 	case f.asks(StateCompleted, StateDiscarded, StateSuperseded):
-		return []stage{byReceived}
+		return []store.Stage{store.StageReceived}
 	case f.Fingerprint != "" && !f.asks(StatePending, StateProcessing):
-		return []stage{byGroup}
+		return []store.Stage{store.StageGroup}
 	}
-	var stages []stage
+	var stages []store.Stage
 	if f.asks(StatePoisoned) {
-		stages = append(stages, byPoisoned)
+		stages = append(stages, store.StagePoisoned)
 	}
 	waits := f.asks(StatePending, StateFailing) // a failed head may be waiting again
 	if waits && f.acting {
-		stages = append(stages, byWaiting)
+		stages = append(stages, store.StageWaiting)
 	}
 	if f.asks(StatePending, StateProcessing, StateFailing) {
-		stages = append(stages, byDue)
+		stages = append(stages, store.StageDue)
 	}
 	if waits && !f.acting {
-		stages = append(stages, byWaiting)
+		stages = append(stages, store.StageWaiting)
 	}
 	return stages
 }
@@ -194,23 +176,23 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (fou
 
 // findIn adds the rows of a stage, the number-th. ended means that the stage has no more.
 func (o *Ops) findIn(
-	ctx context.Context, f *filter, st stage, number int, after *place, limit int, out *found,
+	ctx context.Context, f *filter, st store.Stage, number int, after *place, limit int, out *found,
 ) (ended bool, err error) {
 	at := o.start(f, st)
 	if after != nil {
-		if at = *after; at.ID == "" && st.keyed() {
+		if at = *after; at.ID == "" && st.Keyed() {
 			return false, badInput("cursor", "it is not one of this list")
 		}
 	}
 	keys, perStep := distinct(f.HandlerKeys), 1 // rows looked at for each that a step is long
-	if st.keyed() {
+	if st.Keyed() {
 		if keys, err = o.keysFor(ctx, f, st); err != nil {
 			return false, err
 		}
 		perStep = len(keys)
 	}
 	judges := o.judges(f)
-	for step := st.firstStep(limit); perStep > 0; step = min(4*step, lookLimit) {
+	for step := firstStep(st, limit); perStep > 0; step = min(4*step, lookLimit) {
 		left := lookLimit - out.looked
 		if left < perStep {
 			at.Stage = number
@@ -222,19 +204,19 @@ func (o *Ops) findIn(
 		if judges { // and so only find knows how many match
 			wanted = lookLimit
 		}
-		s, err := o.scan(ctx, f, st, keys, at, depth, wanted)
+		s, err := o.scan(ctx, f, st, number, keys, at, depth, wanted)
 		if err != nil {
 			return false, err
 		}
 		out.looked += s.looked
 		for _, h := range s.rows {
-			h.place.Stage = number
-			at = h.place
-			if !f.takesTime(h.receivedAt) || judges && !f.takesText(h.lastError) {
+			at = h.place()
+			if !f.takesTime(h.ReceivedAt) || judges && !f.takesText(h.LastError) {
 				continue
 			}
 			if len(out.rows) == limit { // so there is more
-				out.next = &out.rows[limit-1].place
+				last := out.rows[limit-1].place()
+				out.next = &last
 				return false, nil
 			}
 			out.rows = append(out.rows, h)
@@ -246,7 +228,7 @@ func (o *Ops) findIn(
 			return true, nil
 		}
 		at = *s.edge
-		if perStep = (s.looked + depth - 1) / depth; st.keyed() {
+		if perStep = (s.looked + depth - 1) / depth; st.Keyed() {
 			keys, perStep = s.keys, len(s.keys)
 		}
 	}
@@ -254,7 +236,7 @@ func (o *Ops) findIn(
 }
 
 // keysFor returns the handler keys for which a stage is searched.
-func (o *Ops) keysFor(ctx context.Context, f *filter, st stage) ([]string, error) {
+func (o *Ops) keysFor(ctx context.Context, f *filter, st store.Stage) ([]string, error) {
 	if len(f.HandlerKeys) > 0 {
 		return distinct(f.HandlerKeys), nil
 	}

@@ -3,6 +3,9 @@ package ops
 import (
 	"context"
 	"fmt"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+	"gorm.io/gorm"
 )
 
 // List returns a page of the statuses that match, newest first:
@@ -77,7 +80,7 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 	var n, looked int
 	for i, st := range f.stages() {
 		keys := []string{""}
-		if st.keyed() {
+		if st.Keyed() {
 			var err error
 			if keys, err = o.keysFor(ctx, f, st); err != nil {
 				return Count{}, err
@@ -99,11 +102,11 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 // countOf counts the rows of a stage, the number-th, after looked rows of others have been read.
 // ended means that all have been read.
 func (o *Ops) countOf(
-	ctx context.Context, f *filter, st stage, number int, key string, looked int,
+	ctx context.Context, f *filter, st store.Stage, number int, key string, looked int,
 ) (n, read int, ended bool, err error) {
 	if !o.counts(f, st) {
 		of := *f
-		if st.keyed() {
+		if st.Keyed() {
 			of.HandlerKeys = []string{key}
 		}
 		out := found{looked: looked}
@@ -120,13 +123,15 @@ func (o *Ops) countOf(
 
 // countPoisoned counts the poisoned statuses without reading their rows.
 func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
-	keys, err := o.keysFor(ctx, f, byPoisoned)
+	keys, err := o.keysFor(ctx, f, store.StagePoisoned)
 	if err != nil {
 		return Count{}, err
 	}
 	var all Count
 	for _, key := range keys {
-		its, err := o.capped(ctx, countPoisoned, lookLimit-all.N, key)
+		its, err := o.capped(ctx, lookLimit-all.N, func(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error) {
+			return o.store.CountPoisoned(ctx, pool, key, limit)
+		})
 		if err != nil {
 			return Count{}, err
 		}
@@ -181,7 +186,7 @@ func pageOf[T any](ctx context.Context, list string, filter any, after Cursor, l
 	if err != nil {
 		return page, err
 	}
-	at := place{At: lastTime, ID: lastID}
+	at := place{ListPlace: store.ListPlace{At: lastTime, ID: lastID}}
 	if from != nil {
 		if at = *from; at.ID == "" {
 			return page, badInput("cursor", "it is not one of this list")

@@ -9,6 +9,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -171,7 +172,7 @@ func (o *Ops) actOnChunks(
 		if err != nil {
 			return result, err
 		}
-		out.rows = slices.DeleteFunc(out.rows, func(h hit) bool { return taken[h.id] })
+		out.rows = slices.DeleteFunc(out.rows, func(h hit) bool { return taken[h.ID] })
 		if enough { // this was only to see whether there are more
 			if result.More, after = len(out.rows) > 0, out.next; result.More || after == nil {
 				return result, nil
@@ -180,7 +181,7 @@ func (o *Ops) actOnChunks(
 		}
 		if action == ActionRetry && slices.Contains(given.States, StateFailing) {
 			for _, h := range out.rows {
-				taken[h.id] = true
+				taken[h.ID] = true
 			}
 		}
 		done, err := o.actOnChunk(ctx, actor, action, given, out.rows)
@@ -238,14 +239,14 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	refs := make([][2]any, len(rows))
+	refs := make([]store.VersionedID, len(rows))
 	for i, r := range rows {
-		refs[i] = [2]any{r.id, r.version}
+		refs[i] = store.VersionedID{ID: r.ID, Version: r.Version}
 	}
 	// Most plans lock the rows in this order. Two actions that list the same rows by different indexes would
 	// otherwise end in a deadlock, chunk after chunk.
-	slices.SortFunc(refs, func(a, b [2]any) int { return strings.Compare(a[0].(string), b[0].(string)) })
-	var done []changed
+	slices.SortFunc(refs, func(a, b store.VersionedID) int { return strings.Compare(a.ID, b.ID) })
+	var done []store.ChangedStatus
 	err := o.auditedThrough(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {
 		var err error
 		if done, err = o.change(ctx, tx, action, refs); err == nil && len(done) == 0 {
@@ -253,7 +254,7 @@ func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter
 		}
 		detail := chunkDetail{Filter: filter, Statuses: make([]string, len(done))}
 		for i, c := range done {
-			detail.Statuses[i] = c.id
+			detail.Statuses[i] = c.ID
 		}
 		return detail, err
 	})

@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"regexp"
 	"slices"
@@ -123,20 +122,9 @@ func (r MessageRef) check() error {
 // inNamespace is the detail of an audit row.
 func inNamespace(name string) map[string]any { return map[string]any{"namespace": name} }
 
-// namesakes uses the messages' primary key.
-const namesakes = `
-SELECT number, namespace FROM {messages} WHERE id = $1 AND (CAST($2 AS text) = '' OR namespace = $2) ORDER BY namespace LIMIT 10`
-
-type namesake struct {
-	number    int64
-	namespace string
-}
-
 // numberOf returns the number of a message.
 func (o *Ops) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (int64, error) {
-	found, err := query(ctx, o, pool, namesakes, func(rows *sql.Rows, n *namesake) error {
-		return rows.Scan(&n.number, &n.namespace)
-	}, ref.ID, ref.Namespace)
+	found, err := o.store.Namesakes(ctx, pool, ref.ID, ref.Namespace)
 	switch {
 	case err != nil:
 		return 0, err
@@ -145,44 +133,26 @@ func (o *Ops) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) 
 	case len(found) > 1:
 		names := make([]string, len(found))
 		for i, n := range found {
-			names[i] = n.namespace
+			names[i] = n.Namespace
 		}
 		return 0, fmt.Errorf("message %q: %w, name one: %q", ref.ID, ErrAmbiguous, names)
 	}
-	return found[0].number, nil
+	return int64(found[0].Number), nil
 }
-
-// loadMessage uses the unique index on the messages' numbers. A separate column distinguishes an
-// empty ordering key from none, because drivers differ in what they return for an empty blob.
-const loadMessage = `
-SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
-FROM {messages} WHERE number = $1`
 
 func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (models.Message, error) {
 	number, err := o.numberOf(ctx, pool, ref)
 	if err != nil {
 		return models.Message{}, err
 	}
-	messages, err := query(ctx, o, pool, loadMessage, scanWholeMessage, number)
-	if err == nil && len(messages) == 0 {
+	message, err := o.store.LoadMessage(ctx, pool, number)
+	if err == nil && message == nil {
 		err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 	}
 	if err != nil {
 		return models.Message{}, err
 	}
-	return messages[0], nil
-}
-
-// scanWholeMessage scans the columns of loadMessage.
-func scanWholeMessage(rows *sql.Rows, m *models.Message) error {
-	var received store.Stamp
-	var ordered bool
-	err := rows.Scan(&m.ID, &m.Namespace, &m.Number, &m.TransportName, &m.Type, &m.Source, &m.Content, &m.ContentType,
-		&m.SerializedProperties, &ordered, &m.OrderingKey, &received)
-	if m.ReceivedAt = received.Time; ordered && m.OrderingKey == nil {
-		m.OrderingKey = []byte{}
-	}
-	return err
+	return *message, nil
 }
 
 // shown returns a message as operators see it, without its statuses.
@@ -246,7 +216,13 @@ func hangs(s Status, workers []Worker) bool {
 
 // statusesIn returns a message's statuses, each with its place in its lane.
 func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	rows, err := readRows(ctx, o, rowsOfMessage, o.scanWithAttempts, m.Number, maxListed)
+	stored, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
+		return o.store.StatusesOf(ctx, pool, m.Number, maxListed)
+	})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := o.rows(stored)
 	if err != nil {
 		return nil, err
 	}

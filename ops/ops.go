@@ -12,18 +12,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/stores"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
@@ -39,9 +35,6 @@ type Ops struct {
 	db       *gorm.DB
 	store    store.Store
 	singles  store.Singles
-	sqlite   bool
-	names    *strings.Replacer
-	texts    sync.Map // statement → with the names filled in
 	// inUse has room for as many connections as are used at once.
 	inUse    chan struct{}
 	auditIDs auditIDs
@@ -64,7 +57,6 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if err := opts.check(); err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	dialect := db.Dialector.Name()
 	if opts.Clock == nil {
 		opts.Clock = clock.System{}
 	}
@@ -80,8 +72,7 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 		opts.Cleanup = opts.Live.Cleanup
 	}
 	return &Ops{opts: opts, redactor: redaction.New(opts.Redact),
-		db: db, store: st, singles: store.NewSingles(db), sqlite: dialect == "sqlite",
-		names: texts(dialect, opts), inUse: make(chan struct{}, opts.Connections)}, nil
+		db: db, store: st, singles: store.NewSingles(db), inUse: make(chan struct{}, opts.Connections)}, nil
 }
 
 // fewConnections is the default of Connections.
@@ -104,109 +95,6 @@ func (o *Ops) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, o.opts.StatementTimeout)
 	defer cancel()
 	return models.CheckTables(ctx, o.db, o.opts.Naming)
-}
-
-// texts fills in the dialect's texts and the tables' names.
-func texts(dialect string, opts Options) *strings.Replacer {
-	names := append(tables(opts.Naming), dialectTexts[dialect]...)
-	if dialect == "postgres" {
-		names = append(names, "{at}", at(opts.Clock), "{attempts with a retry}",
-			base.PostgresAttemptsSQL("s", "jsonb_build_object('at', "+at(opts.Clock)+", 'retried', true)"))
-	} else {
-		statuses := columns.Quote(opts.Naming.HandlerStatuses())
-		names = append(names, "{attempts with a retry}",
-			base.SQLiteAttemptsSQL("s", "json_object('at', ?2, 'retried', json('true'))"), "{each}", `CROSS JOIN `+statuses+` s ON (s.message_number, s.handler_key) IN (SELECT message_number, handler_key`)
-	}
-	return strings.NewReplacer(names...)
-}
-
-// at returns the SQL of the second parameter, a time. On PostgreSQL the database's clock limits a
-// machine's time, but not a test's (contract 3.5).
-func at(c clock.Clock) string {
-	if clock.IsTest(c) {
-		return `$2::timestamptz`
-	}
-	return `LEAST($2::timestamptz, clock_timestamp())`
-}
-
-func tables(naming models.Naming) []string {
-	return []string{
-		"{messages}", columns.Quote(naming.Messages()),
-		"{statuses}", columns.Quote(naming.HandlerStatuses()),
-		"{rejected}", columns.Quote(naming.RejectedMessages()),
-		"{gaps}", columns.Quote(naming.Gaps()),
-		"{markers}", columns.Quote(naming.Markers()),
-		"{requests}", columns.Quote(naming.PartitionRequests()),
-		"{partitions}", columns.Quote(naming.Partitions()),
-		"{workers}", columns.Quote(naming.Workers()),
-		"{locks}", columns.Quote(naming.Locks()),
-		"{handlers}", columns.Quote(naming.Handlers()),
-		"{audit}", columns.Quote(naming.Audit()),
-		"{meta}", columns.Quote(naming.Meta()),
-	}
-}
-
-// dialectTexts are the parts of this package's statements that differ by dialect. Lists are passed
-// as JSON.
-var dialectTexts = map[string][]string{
-	"postgres": {
-		// The first parameter, a list of numbers.
-		"{= any}", `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
-		// The third parameter, a list of texts.
-		"{= any text}", `= ANY (ARRAY(SELECT value FROM json_array_elements_text($3::text::json) AS k(value)))`,
-		// The first parameter, a list of IDs.
-		"{= any ID}", `= ANY (ARRAY(SELECT value::uuid FROM json_array_elements_text($1::text::json) AS e(value)))`,
-		// The first parameter, a list of IDs with versions.
-		"{refs}", `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
-		// The first parameter, a list of texts or of lists: a row of each, its value.
-		"{list}", `json_array_elements_text($1::text::json) AS e(value)`,
-		"{0}", `(value::json->>0)`, "{1}", `(value::json->>1)`, "{2 as ID}", `(value::json->>2)::uuid`,
-		"{3}", `(value::json->>3)`, "{4}", `(value::json->>4)`,
-		"{as ID}", `::uuid`,
-		// What a statement has as s for each row before it: as many statuses as stand between
-		// the two.
-		"{each}", `CROSS JOIN LATERAL (SELECT *`, "{/each}", `) s`,
-		"{index of}", `strpos(`,
-		// Behind a text, so that no locale of the database decides on its order and its lower case.
-		"{bytewise}", ` COLLATE "C"`,
-		"{due as stored}", due,
-		"{received as stored}", `received_at`,
-		"{in another form}", `false`, // received_at than store.SQLiteTime's
-		"{rejected as stored}", `rejected_at`,
-		// By ID, however few poisoned rows there were when statistics were made.
-		"{by id}", `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
-		"{changed}", `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
-		"{clock}", `clock_timestamp()`,
-		"{for update}", `FOR UPDATE`,
-		// Locks messages in the order of all accepts, so that the two cannot deadlock.
-		"{as accepts lock}", `ORDER BY id COLLATE "C", namespace COLLATE "C" FOR NO KEY UPDATE`,
-		// How many bytes a text has.
-		"{octets}", `octet_length(`, "{/octets}", `)`,
-	},
-	"sqlite": {
-		"{= any}", `IN (SELECT value FROM json_each(?1))`,
-		"{= any ID}", `IN (SELECT value FROM json_each(?1))`,
-		"{= any text}", `IN (SELECT value FROM json_each(?3))`,
-		"{refs}", `(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS version FROM json_each(?1))`,
-		"{list}", `json_each(?1) AS e`,
-		"{0}", `json_extract(value, '$[0]')`, "{1}", `json_extract(value, '$[1]')`, "{2 as ID}",
-		`json_extract(value, '$[2]')`, "{3}", `json_extract(value, '$[3]')`, "{4}", `json_extract(value, '$[4]')`,
-		"{as ID}", ``,
-		// No join knows the tables to its left, but the subquery of a condition does.
-		"{/each}", `)`,
-		"{index of}", `instr(`,
-		"{bytewise}", ``, // as all are, and lower knows ASCII alone
-		"{due as stored}", `CAST(` + due + ` AS text)`,
-		"{received as stored}", `CAST(received_at AS text)`,
-		"{in another form}", `length(received_at) <> 32`,
-		"{rejected as stored}", `CAST(rejected_at AS text)`,
-		"{by id}", ``,
-		"{changed}", `id, message_id, handler_key, lane_handler, lane_key`, // RETURNING knows no alias
-		"{clock}", `NULL`,
-		"{at}", `?2`, // as at is
-		"{for update}", ``, "{as accepts lock}", ``,
-		"{octets}", `length(CAST(`, "{/octets}", ` AS BLOB))`, // octet_length is of 3.43
-	},
 }
 
 // Options configure an Ops. The functions that New and Inbox.Ops get may change them.

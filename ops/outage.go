@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -42,16 +41,11 @@ func outlast(ctx context.Context, do func() error) error {
 // committed reports whether the transaction that adds this audit row was committed, although it has failed
 // with why. It waits until the database answers.
 func (o *Ops) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
-	list, err := jsonOf([]string{auditID})
-	if err != nil {
-		return false, err
-	}
 	err = outlast(ctx, func() error {
-		rows, err := readRows(ctx, o, auditDetails, func(rows *sql.Rows, _ *struct{}) error {
-			var id, detail string
-			return rows.Scan(&id, &detail)
-		}, list, 1)
-		found = len(rows) > 0
+		details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
+			return o.store.AuditDetails(ctx, pool, []string{auditID})
+		})
+		found = len(details) > 0
 		return err
 	})
 	if err != nil {

@@ -2,13 +2,13 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/store"
+	"gorm.io/gorm"
 )
 
 // Overview summarizes an inbox.
@@ -87,12 +87,8 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	for _, c := range consumers {
 		out.Unrouted += c.Unrouted
 	}
-	names, err := readRows(ctx, o, inboxName, store.Value[string])
-	if err != nil {
+	if out.Inbox, err = read(ctx, o, o.store.InboxName); err != nil {
 		return fail(err)
-	}
-	if len(names) == 1 {
-		out.Inbox = names[0]
 	}
 	var ended map[string]Ended
 	if o.opts.Live != nil {
@@ -108,54 +104,14 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	for i := range out.Handlers {
 		out.Handlers[i].Ended = ended[out.Handlers[i].HandlerKey]
 	}
-	if out.Rejected, err = o.capped(ctx, countRejected, lookLimit); err != nil {
+	if out.Rejected, err = o.capped(ctx, lookLimit, o.store.CountRejected); err != nil {
 		return fail(err)
 	}
-	if out.Gaps, err = o.capped(ctx, countGaps, lookLimit); err != nil {
+	if out.Gaps, err = o.capped(ctx, lookLimit, o.store.CountGaps); err != nil {
 		return fail(err)
 	}
 	return out, nil
 }
-
-// inboxName uses meta's primary key.
-const inboxName = `SELECT "value" FROM {meta} WHERE "key" = 'name'`
-
-// countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows
-// only of those that are due by $2, oldest due first; these include what is processing, which was
-// due before. Everything else is counted in the indexes on due, waiting and poisoned rows. PostgreSQL
-// reads no rows for an index with an expression only if the statement names just its columns: so the
-// due index is walked in the order of the key, as a range of one key because a constant has no order.
-const countOpen = `
-WITH keys AS (SELECT value AS handler_key FROM {list}),
-due AS MATERIALIZED (
-	SELECT s.handler_key, count(*) AS looked,
-		sum(CASE WHEN s.processing_started_at IS NOT NULL THEN 1 ELSE 0 END) AS processing,
-		sum(CASE WHEN s.processing_started_at IS NULL AND ` + due + ` <= $4 THEN 1 ELSE 0 END) AS due,
-		min(CASE WHEN s.processing_started_at IS NULL AND ` + due + ` <= $4 THEN ` + due + ` END) AS oldest,
-		max(CASE WHEN s.processing_started_at IS NULL AND ` + due + ` <= $4 AND s.lane_key IS NOT NULL THEN 1 ELSE 0 END) AS lanes
-	FROM keys k {each} FROM {statuses}
-		WHERE handler_key = k.handler_key AND ` + isOpen + ` AND ` + due + ` <= $2 ORDER BY ` + due + `, id LIMIT $3
-	{/each}
-	GROUP BY s.handler_key
-)
-SELECT k.handler_key,
-	(SELECT count(*) FROM (
-		SELECT handler_key FROM {statuses} WHERE handler_key >= k.handler_key AND handler_key <= k.handler_key AND ` + isOpen + `
-		ORDER BY handler_key LIMIT $3
-	) o),
-	(SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_waiting ORDER BY id LIMIT $3) w),
-	(SELECT count(*) FROM (
-		SELECT id FROM {statuses} WHERE handler_key = k.handler_key AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $3
-	) p),
-	COALESCE(d.looked, 0), COALESCE(d.processing, 0), COALESCE(d.due, 0), d.oldest, COALESCE(d.lanes, 0)
-FROM keys k LEFT JOIN due d ON d.handler_key = k.handler_key`
-
-// These use the index on poisoned rows, the index on rejected_at, and the gaps' primary key.
-const (
-	countPoisoned = `SELECT count(*) FROM (SELECT id FROM {statuses} WHERE handler_key = $2 AND is_poisoned AND completed_at IS NULL ORDER BY id LIMIT $1) s`
-	countRejected = `SELECT count(*) FROM (SELECT id FROM {rejected} ORDER BY rejected_at LIMIT $1) r`
-	countGaps     = `SELECT count(*) FROM (SELECT id FROM {gaps} ORDER BY id LIMIT $1) g`
-)
 
 // keysAtOnce is how many handler keys are counted by one statement, which has a deadline.
 const keysAtOnce = 10
@@ -163,64 +119,48 @@ const keysAtOnce = 10
 // soon is how far the clock of a worker may be ahead of ours: what it is processing was due by its clock.
 const soon = time.Minute
 
-type openCounts struct {
-	handlerKey              string
-	open, waiting, poisoned int64 // open without the other two
-	// The rest is of the looked rows, of those that are open.
-	looked, processing, due int64
-	oldest                  store.Stamp
-	lanes                   int64 // 1 if any of those due is in a lane
-}
-
-func scanOpenCounts(rows *sql.Rows, c *openCounts) error {
-	return rows.Scan(&c.handlerKey, &c.open, &c.waiting, &c.poisoned, &c.looked, &c.processing, &c.due, &c.oldest,
-		&c.lanes)
-}
-
 // overviewsOf returns the overviews of some handlers.
 func (o *Ops) overviewsOf(ctx context.Context, handlers []Handler, now time.Time) ([]HandlerOverview, error) {
 	keys := make([]string, len(handlers))
 	for i, h := range handlers {
 		keys[i] = h.HandlerKey
 	}
-	list, err := jsonOf(keys)
+	counts, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.OpenCounts, error) {
+		return o.store.CountOpen(ctx, pool, keys, lookLimit+1, now, now.Add(soon))
+	})
 	if err != nil {
 		return nil, err
 	}
-	counts, err := readMany(ctx, o, countOpen, scanOpenCounts, list, o.stamp(now.Add(soon)), lookLimit+1, o.stamp(now))
-	if err != nil {
-		return nil, err
-	}
-	of := map[string]openCounts{}
+	of := map[string]store.OpenCounts{}
 	for _, c := range counts {
-		of[c.handlerKey] = c
+		of[c.HandlerKey] = c
 	}
 	all := make([]HandlerOverview, len(handlers))
 	for i, h := range handlers {
 		c := of[h.HandlerKey]
 		all[i] = overviewOf(h, c, now)
-		if c.lanes == 0 {
+		if !c.InLanes {
 			continue
 		}
-		if all[i], err = o.judgeLanes(ctx, all[i], c.due, now); err != nil {
+		if all[i], err = o.judgeLanes(ctx, all[i], c.Due, now); err != nil {
 			return nil, fmt.Errorf("handler %q: %w", h.HandlerKey, err)
 		}
 	}
 	return all, nil
 }
 
-func overviewOf(h Handler, c openCounts, now time.Time) HandlerOverview {
+func overviewOf(h Handler, c store.OpenCounts, now time.Time) HandlerOverview {
 	counted := func(n int64) Count { return Count{N: min(n, lookLimit), Capped: n > lookLimit} }
 	out := HandlerOverview{HandlerKey: h.HandlerKey, Paused: h.Paused, Registered: h.Registered, Obstacle: h.Obstacle,
-		Waiting: counted(c.waiting), Poisoned: counted(c.poisoned), Processing: counted(c.processing), Due: counted(c.due)}
-	if c.looked > lookLimit {
+		Waiting: counted(c.Waiting), Poisoned: counted(c.Poisoned), Processing: counted(c.Processing), Due: counted(c.Due)}
+	if c.Looked > lookLimit {
 		out.Processing.Capped, out.Due.Capped = true, true
 	}
-	out.Pending = counted(c.open)
+	out.Pending = counted(c.Open)
 	out.Pending.N += out.Waiting.N - out.Processing.N
 	out.Pending.Capped = out.Pending.Capped || out.Waiting.Capped
-	if c.due > 0 {
-		out.OldestDueAge = now.Sub(c.oldest.Time)
+	if c.Due > 0 {
+		out.OldestDueAge = now.Sub(c.OldestDue)
 	}
 	return out
 }
@@ -281,11 +221,14 @@ func (o *Ops) judgeLanes(
 	return out, nil
 }
 
-// capped counts up to most; the statement's first parameter is its limit.
-func (o *Ops) capped(ctx context.Context, statement string, most int64, args ...any) (Count, error) {
-	counts, err := readRows(ctx, o, statement, store.Value[int64], append([]any{most + 1}, args...)...)
+// capped counts up to a limit.
+func (o *Ops) capped(ctx context.Context, limit int64,
+	count func(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error)) (Count, error) {
+	n, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (int64, error) {
+		return count(ctx, pool, limit+1)
+	})
 	if err != nil {
 		return Count{}, err
 	}
-	return Count{N: min(counts[0], most), Capped: counts[0] > most}, nil
+	return Count{N: min(n, limit), Capped: n > limit}, nil
 }

@@ -2,15 +2,12 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
 )
 
@@ -63,13 +60,12 @@ func (o *Ops) PreviewMessage(
 		if err != nil {
 			return nil, err
 		}
-		previews, err := query(ctx, o, tx.Statement.ConnPool, previewMessage, o.scanPreview,
-			append([]any{number}, o.cuts(bounds)...)...)
-		if err == nil && len(previews) == 0 {
+		stored, err := o.store.PreviewMessage(ctx, tx.Statement.ConnPool, number, o.cuts(bounds))
+		if err == nil && stored == nil {
 			err = fmt.Errorf("message %q: %w", ref.ID, ErrNotFound)
 		}
 		if err == nil {
-			m = previews[0]
+			m = o.shownPreview(stored)
 		}
 		return inNamespace(m.Namespace), err
 	})
@@ -82,10 +78,8 @@ func (o *Ops) PreviewMessage(
 	return m, nil
 }
 
-// cuts returns the parameters $2 to $6 of a preview's statement. For the content and for the key
-// they are the length up to which it is read whole, and how much of a longer one is read. The last
-// one is the limit of the properties.
-func (o *Ops) cuts(bounds PreviewBounds) []any {
+// cuts returns how much of the stored bytes is read. A hook must see the whole value.
+func (o *Ops) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 	of := func(n int) (whole, head int) {
 		switch {
 		case n <= 0:
@@ -95,62 +89,38 @@ func (o *Ops) cuts(bounds PreviewBounds) []any {
 		}
 		return n, n
 	}
-	content, contentHead := of(bounds.Content)
-	key, keyHead := of(bounds.Key)
-	return []any{content, contentHead, key, keyHead, previewLimit}
+	cuts.ContentWhole, cuts.ContentHead = of(bounds.Content)
+	cuts.KeyWhole, cuts.KeyHead = of(bounds.Key)
+	cuts.Properties = previewLimit
+	return cuts
 }
 
-// previewMessage uses the unique index on the messages' numbers. It gets lengths without reading
-// the bytes; on PostgreSQL it does not decompress them either.
-const previewMessage = `
-SELECT id, namespace, number, transport_name, type, source, content_type, received_at,
-	length(content), CASE WHEN length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,
-	ordering_key IS NULL, length(ordering_key),
-	CASE WHEN length(ordering_key) <= $4 THEN ordering_key WHEN $5 > 0 THEN substr(ordering_key, 1, $5) END,
-	{octets}serialized_properties{/octets}, CASE WHEN {octets}serialized_properties{/octets} <= $6 THEN serialized_properties END
-FROM {messages} WHERE number = $1`
-
-func (o *Ops) scanPreview(rows *sql.Rows, m *MessagePreview) error {
-	var (
-		stored                    models.Message
-		received                  store.Stamp
-		content, key              []byte
-		contentSize, keySize, all sql.NullInt64
-		noKey                     bool
-		properties                sql.NullString
-	)
-	err := rows.Scan(&stored.ID, &stored.Namespace, &stored.Number, &stored.TransportName, &stored.Type, &stored.Source,
-		&stored.ContentType, &received,
-		&contentSize, &content, &noKey, &keySize, &key, &all, &properties)
-	if err != nil {
-		return err
-	}
-	stored.ReceivedAt = received.Time
-	if stored.SerializedProperties = properties.String; !properties.Valid {
+func (o *Ops) shownPreview(stored *store.MessagePreview) MessagePreview {
+	if stored.PropertiesCut {
 		stored.SerializedProperties = "{}"
 	}
-	m.Message = o.shown(stored)
-	if !properties.Valid {
-		m.PropertiesProblem = tooLong(all.Int64)
+	m := MessagePreview{Message: o.shown(stored.Message)}
+	if stored.PropertiesCut {
+		m.PropertiesProblem = tooLong(stored.PropertiesSize)
 	}
 	of := redact.Value{MessageID: m.ID, Type: m.Type, Channel: m.Properties.Channel, Part: redact.PartPayload}
-	m.Payload = o.preview(of, content, contentSize.Int64, false)
+	m.Payload = o.preview(of, stored.Payload)
 	of.Part = redact.PartKey
-	m.Key = o.preview(of, key, keySize.Int64, noKey)
-	return nil
+	m.Key = o.preview(of, stored.Key)
+	return m
 }
 
 func tooLong(size int64) string {
 	return fmt.Sprintf("they have %d bytes, more than are shown here (%d)", size, previewLimit)
 }
 
-// preview redacts the bytes that were read; size is how many are stored.
-func (o *Ops) preview(of redact.Value, read []byte, size int64, none bool) Preview {
-	p := Preview{Size: size, None: none, Withheld: o.redacts() && size > previewLimit}
-	if p.Cut = int64(len(read)) < size; none || read == nil && p.Cut {
+// preview redacts what was read of a value.
+func (o *Ops) preview(of redact.Value, stored store.Beginning) Preview {
+	p := Preview{Size: stored.Size, None: stored.IsNull, Withheld: o.redacts() && stored.Size > previewLimit}
+	if p.Cut = int64(len(stored.Bytes)) < stored.Size; stored.IsNull || stored.Bytes == nil && p.Cut {
 		return p
 	}
-	if of.Bytes = read; read == nil { // what a driver makes of empty bytes is its own affair
+	if of.Bytes = stored.Bytes; of.Bytes == nil { // drivers differ in what they return for empty bytes
 		of.Bytes = []byte{}
 	}
 	p.Bytes = o.redactor.Bytes(of)
@@ -181,13 +151,12 @@ func (o *Ops) PreviewRejected(
 	var r RejectedPreview
 	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			previews, err := query(ctx, o, tx.Statement.ConnPool, previewRejected, o.scanRejectedPreview,
-				append([]any{id}, o.cuts(bounds)...)...)
-			if err == nil && len(previews) == 0 {
+			stored, err := o.store.PreviewRejected(ctx, tx.Statement.ConnPool, id, o.cuts(bounds))
+			if err == nil && stored == nil {
 				err = ErrNotFound
 			}
 			if err == nil {
-				r = previews[0]
+				r = o.shownRejected(stored)
 			}
 			return nil, err
 		})
@@ -197,42 +166,17 @@ func (o *Ops) PreviewRejected(
 	return r, nil
 }
 
-// previewRejected uses the primary key.
-const previewRejected = `
-SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at,
-	"value" IS NULL, length("value"), CASE WHEN length("value") <= $2 THEN "value" WHEN $3 > 0 THEN substr("value", 1, $3) END,
-	"key" IS NULL, length("key"), CASE WHEN length("key") <= $4 THEN "key" WHEN $5 > 0 THEN substr("key", 1, $5) END,
-	{octets}headers{/octets}, CASE WHEN {octets}headers{/octets} <= $6 THEN headers END
-FROM {rejected} WHERE id = $1`
-
-func (o *Ops) scanRejectedPreview(rows *sql.Rows, r *RejectedPreview) error {
-	var (
-		timestamp, rejected     store.Stamp
-		value, key              []byte
-		valueSize, keySize, all sql.NullInt64
-		noValue, noKey          bool
-		headers                 sql.NullString
-	)
-	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected,
-		&noValue, &valueSize, &value, &noKey, &keySize, &key, &all, &headers)
-	if err != nil {
-		return err
-	}
-	r.Timestamp, r.RejectedAt, r.Size = timestamp.Time, rejected.Time, keySize.Int64+valueSize.Int64
+func (o *Ops) shownRejected(stored *store.RejectedPreview) RejectedPreview {
+	r := RejectedPreview{Rejected: rejectedOf(&stored.RejectedMessage, stored.RecordKey.Size+stored.Payload.Size)}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
-	r.Payload = o.preview(of, value, valueSize.Int64, noValue)
+	r.Payload = o.preview(of, stored.Payload)
 	of.Part = redact.PartKey
-	r.RecordKey = o.preview(of, key, keySize.Int64, noKey)
+	r.RecordKey = o.preview(of, stored.RecordKey)
 	r.Reason = o.redactor.Error(of, r.Reason)
-	if !headers.Valid {
-		r.HeadersProblem = tooLong(all.Int64)
-		return nil
+	if r.HeadersProblem = tooLong(stored.HeadersSize); !stored.HeadersCut {
+		r.Headers, r.HeadersProblem = o.headers(of, stored.Headers)
 	}
-	if r.Headers, err = properties.ParseHeaders(headers.String); err != nil {
-		r.HeadersProblem = err.Error()
-	}
-	r.Headers = o.redactHeaders(of, r.Headers)
-	return nil
+	return r
 }
 
 // redacts reports whether there is a hook. Without one only passwords in errors are masked.

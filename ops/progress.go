@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -84,22 +83,22 @@ func (o *Ops) Progress(ctx context.Context) ([]TopicProgress, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
 	}
-	topics, err := readMany(ctx, o, topicProgress, func(rows *sql.Rows, t *TopicProgress) error {
-		var inline int
-		var undeclared int64
-		var caughtUp, declared store.Stamp
-		err := rows.Scan(&t.Channel, &t.GroupID, &t.Topic, &inline, &t.Partitions, &t.Unread, &caughtUp, &declared,
-			&undeclared)
-		t.Inline, t.DeclaredAt, t.UndeclaredFor = inline > 0, declared.Time, time.Duration(undeclared)*time.Second
-		t.Removed = now.Sub(t.DeclaredAt) > removedAfter
-		if t.Unread == 0 {
-			t.CaughtUpAt = caughtUp.Time
-		}
-		t.Obstacle = t.obstacle(now)
-		return err
-	}, maxListed)
+	stored, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.TopicProgress, error) {
+		return o.store.TopicProgress(ctx, pool, maxListed)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
+	}
+	var topics []TopicProgress
+	for _, of := range stored {
+		t := TopicProgress{Channel: of.Channel, GroupID: of.GroupID, Topic: of.Topic, Inline: of.Inline,
+			Partitions: of.Partitions, Unread: of.Unread, DeclaredAt: of.DeclaredAt, UndeclaredFor: of.UndeclaredFor,
+			Removed: now.Sub(of.DeclaredAt) > removedAfter}
+		if t.Unread == 0 {
+			t.CaughtUpAt = of.CaughtUpAt
+		}
+		t.Obstacle = t.obstacle(now)
+		topics = append(topics, t)
 	}
 	return topics, nil
 }
@@ -122,35 +121,16 @@ func (o *Ops) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef) erro
 		return fmt.Errorf("%s %s: %w", actionForgetTopic, target, err)
 	}
 	return o.audited(ctx, actor, actionForgetTopic, target, func(ctx context.Context, tx *gorm.DB) (any, error) {
-		pool := tx.Statement.ConnPool
-		forgotten, err := o.exec(ctx, pool, forgetTopic, topic.Channel, topic.GroupID, topic.Topic,
-			o.stamp(now.Add(-removedAfter)))
-		if err != nil {
+		forgotten, known, err := o.store.ForgetTopic(ctx, tx.Statement.ConnPool, topic.Channel, topic.GroupID, topic.Topic,
+			now.Add(-removedAfter))
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if forgotten == 0 {
-			known, err := query(ctx, o, pool, countPartitions, store.Value[int], topic.Channel, topic.GroupID, topic.Topic)
-			switch {
-			case err != nil:
-				return nil, err
-			case known[0] == 0:
-				return nil, fmt.Errorf("%w: no worker has declared it", ErrNotFound)
-			}
+		case forgotten == 0 && known == 0:
+			return nil, fmt.Errorf("%w: no worker has declared it", ErrNotFound)
+		case forgotten == 0:
 			return nil, ErrStillDeclared
 		}
 		return map[string]any{"partitions": forgotten}, nil
 	})
 }
-
-// These statements use partitions_pkey, or read the whole table, which has one row per partition.
-const (
-	topicProgress = `
-SELECT channel, group_id, topic, max(CASE WHEN inline THEN 1 ELSE 0 END), sum(CASE WHEN "partition" >= 0 THEN 1 ELSE 0 END),
-	sum(CASE WHEN caught_up_at IS NULL THEN 1 ELSE 0 END), min(caught_up_at), min(declared_at), max(undeclared_for)
-FROM {partitions} GROUP BY channel, group_id, topic
-ORDER BY sum(CASE WHEN caught_up_at IS NULL THEN 1 ELSE 0 END) = 0, min(caught_up_at), channel, group_id, topic LIMIT $1`
-
-	forgetTopic = `DELETE FROM {partitions} WHERE channel = $1 AND group_id = $2 AND topic = $3 AND declared_at < $4`
-
-	countPartitions = `SELECT count(*) FROM {partitions} WHERE channel = $1 AND group_id = $2 AND topic = $3`
-)

@@ -102,14 +102,14 @@ const allRejected = "matching rejected messages"
 
 // start returns a place before the earliest message.
 func (s *rejectedSearch) start() place {
-	return place{At: store.SQLiteTime(s.oldest), ID: uuid.Nil.String()}
+	return place{ListPlace: store.ListPlace{At: store.ListTime(s.oldest), ID: uuid.Nil.String()}}
 }
 
 // find returns up to limit messages after a place, the earliest first.
-func (s *rejectedSearch) find(ctx context.Context, at place, limit int) (walked[rejectedRow], error) {
+func (s *rejectedSearch) find(ctx context.Context, at place, limit int) (walked[store.RejectedHit], error) {
 	ctx, cancel := s.ops.bounded(ctx)
 	defer cancel()
-	return walk(ctx, at, limit, s.judges(), s.reading(listEarliestRejected), placeOfRejected, s.takes)
+	return walk(ctx, at, limit, s.judges(), s.reading(true), placeOfRejected, s.takes)
 }
 
 // reAccepting is one running ReAcceptMatching.
@@ -128,7 +128,7 @@ func (r *reAccepting) all(ctx context.Context, s *rejectedSearch, bulk Bulk) err
 			return err
 		}
 		next, enough := bulk.next(r.result.Done + r.result.StillBad + r.result.Skipped)
-		var found walked[rejectedRow]
+		var found walked[store.RejectedHit]
 		err := outlast(ctx, func() (err error) { found, err = s.find(ctx, at, next); return err })
 		if err != nil {
 			return err

@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -67,11 +66,11 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 	if err != nil {
 		return Page[Rejected]{}, err
 	}
-	page, err := pageOf(ctx, "rejected", filter, after, limit, s.judges(), s.reading(listRejected), placeOfRejected, s.takes)
+	page, err := pageOf(ctx, "rejected", filter, after, limit, s.judges(), s.reading(false), placeOfRejected, s.takes)
 	if err != nil {
 		return Page[Rejected]{}, fmt.Errorf("list rejected messages: %w", err)
 	}
-	return pageAs(page, func(r rejectedRow) Rejected { return r.Rejected }), nil
+	return pageAs(page, func(h store.RejectedHit) Rejected { return rejectedOf(&h.RejectedMessage, h.Size) }), nil
 }
 
 // rejectedSearch is a RejectedFilter that has been checked.
@@ -110,79 +109,36 @@ func (o *Ops) searchRejected(filter RejectedFilter) (*rejectedSearch, error) {
 // judges reports whether takes must compare reasons because statements cannot.
 func (s *rejectedSearch) judges() bool { return s.inSQL != s.reason }
 
-func (s *rejectedSearch) takes(r rejectedRow) bool {
-	return strings.Contains(strings.ToLower(r.Reason), s.reason) &&
-		(s.From.IsZero() || !r.RejectedAt.Before(s.From)) && (s.To.IsZero() || r.RejectedAt.Before(s.To))
+func (s *rejectedSearch) takes(h store.RejectedHit) bool {
+	return strings.Contains(strings.ToLower(h.Reason), s.reason) &&
+		(s.From.IsZero() || !h.RejectedAt.Before(s.From)) && (s.To.IsZero() || h.RejectedAt.Before(s.To))
 }
 
-// reading returns what reads a part of the list by this statement, listRejected or listEarliestRejected.
-func (s *rejectedSearch) reading(statement string) func(context.Context, place, int, int) (part[rejectedRow], error) {
+// reading returns what reads a part of the list. The reasons that it returns are redacted.
+func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int, int) (part[store.RejectedHit], error) {
 	o := s.ops
-	return func(ctx context.Context, p place, depth, limit int) (part[rejectedRow], error) {
+	return func(ctx context.Context, p place, depth, limit int) (part[store.RejectedHit], error) {
 		if p.At == lastTime {
-			p.At = store.SQLiteTime(s.before)
+			p.At = store.ListTime(s.before)
 		}
-		at, err := o.argument(p.At)
-		if err != nil {
-			return part[rejectedRow]{}, badInput("cursor", "it is not one of this list")
+		if new(store.Stamp).Scan(p.At) != nil {
+			return part[store.RejectedHit]{}, badInput("cursor", "it is not one of this list")
 		}
-		rows, err := readMany(ctx, o, statement, o.scanRejected, at, p.ID, o.stamp(s.oldest), depth, limit, s.Channel,
-			s.Topic, o.stamp(s.before), s.inSQL, s.partition)
-		return parted(rows, placeOfRejected, func(r rejectedRow) (int, bool) { return r.looked, r.closes }), err
+		scan := store.RejectedScan{Earliest: earliest, After: p.ListPlace, Depth: depth, Limit: limit, Channel: s.Channel,
+			Topic: s.Topic, Partition: s.partition, Reason: s.inSQL, From: s.oldest, To: s.before}
+		rows, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.RejectedHit, error) {
+			return o.store.ScanRejected(ctx, pool, scan)
+		})
+		for i := range rows {
+			h := &rows[i]
+			h.Reason = o.redactor.Error(redact.Value{MessageID: h.ID, Channel: h.Channel}, h.Reason)
+		}
+		return parted(rows, placeOfRejected, func(h store.RejectedHit) (int, bool) { return h.Looked, h.Closes }), err
 	}
 }
 
-func placeOfRejected(r rejectedRow) place { return place{At: string(r.at), ID: r.ID} }
-
-const (
-	ofRejected = `
-WITH looked AS (
-	SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, {rejected as stored} AS at,
-		COALESCE(length("key"), 0) + COALESCE(length("value"), 0) AS size
-	FROM {rejected} WHERE `
-
-	matchRejected = `($6 = '' OR channel = $6) AND ($7 = '' OR topic = $7) AND ($10 < 0 OR "partition" = $10)
-		AND ($9 = '' OR {index of}lower(reason{bytewise}), $9) > 0)`
-)
-
-// listRejected uses rejected_messages_rejected_at, the latest first.
-const listRejected = ofRejected + `(rejected_at, id) < ($1, $2) AND rejected_at >= $3 ORDER BY rejected_at DESC, id DESC LIMIT $4
-)
-SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at DESC, id DESC) AS rank
-FROM (
-	SELECT * FROM looked WHERE ` + matchRejected + ` AND rejected_at < $8 ORDER BY rejected_at DESC, id DESC LIMIT $5
-) f
-UNION ALL
-SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at, id LIMIT 1) l
-ORDER BY rank`
-
-// listEarliestRejected uses rejected_messages_rejected_at, the earliest first.
-const listEarliestRejected = ofRejected + `(rejected_at, id) > ($1, $2) AND rejected_at < $8 ORDER BY rejected_at, id LIMIT $4
-)
-SELECT false AS closes, 0 AS n, f.*, row_number() OVER (ORDER BY rejected_at, id) AS rank
-FROM (
-	SELECT * FROM looked WHERE ` + matchRejected + ` AND rejected_at >= $3 ORDER BY rejected_at, id LIMIT $5
-) f
-UNION ALL
-SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked ORDER BY rejected_at DESC, id DESC LIMIT 1) l
-ORDER BY rank`
-
-// rejectedRow is an item with its place, or the last row that was read.
-type rejectedRow struct {
-	Rejected
-	at     stored
-	closes bool
-	looked int
-}
-
-func (o *Ops) scanRejected(rows *sql.Rows, r *rejectedRow) error {
-	var timestamp, rejected store.Stamp
-	var rank int64
-	err := rows.Scan(&r.closes, &r.looked, &r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason,
-		&rejected, &r.at, &r.Size, &rank)
-	r.Timestamp, r.RejectedAt = timestamp.Time, rejected.Time
-	r.Reason = o.redactor.Error(redact.Value{MessageID: r.ID, Channel: r.Channel}, r.Reason)
-	return err
+func placeOfRejected(h store.RejectedHit) place {
+	return place{ListPlace: store.ListPlace{At: h.At, ID: h.ID}}
 }
 
 // Rejected returns one rejected message with its record, and leaves an audit row. It returns
@@ -195,12 +151,12 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 	var record RejectedRecord
 	err = o.audited(ctx, actor, actionViewRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			found, err := query(ctx, o, tx.Statement.ConnPool, oneRejected, o.scanRecord, id)
-			if err == nil && len(found) == 0 {
+			stored, err := o.store.RejectedRecord(ctx, tx.Statement.ConnPool, id)
+			if err == nil && stored == nil {
 				err = ErrNotFound
 			}
 			if err == nil {
-				record = found[0]
+				record = o.record(stored)
 			}
 			return nil, err
 		})
@@ -210,38 +166,31 @@ func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRec
 	return record, nil
 }
 
-// oneRejected uses the primary key. Separate columns distinguish an empty key or value from none.
-const oneRejected = `
-SELECT id, channel, topic, "partition", record_offset, record_timestamp, reason, rejected_at, "key" IS NOT NULL, "key", "value" IS NOT NULL, "value", headers
-FROM {rejected} WHERE id = $1`
+// rejectedOf returns a rejected message without its record. Its reason is not redacted.
+func rejectedOf(m *models.RejectedMessage, size int64) Rejected {
+	return Rejected{ID: m.ID, Channel: m.Channel, Topic: m.Topic, Partition: m.Partition, Offset: m.Offset,
+		Timestamp: m.Timestamp, Reason: m.Reason, RejectedAt: m.RejectedAt, Size: size}
+}
 
-func (o *Ops) scanRecord(rows *sql.Rows, r *RejectedRecord) error {
-	var timestamp, rejected store.Stamp
-	var hasKey, hasValue bool
-	var headers string
-	err := rows.Scan(&r.ID, &r.Channel, &r.Topic, &r.Partition, &r.Offset, &timestamp, &r.Reason, &rejected, &hasKey,
-		&r.Key, &hasValue, &r.Value, &headers)
-	if err != nil {
-		return err
-	}
-	r.Timestamp, r.RejectedAt, r.Size = timestamp.Time, rejected.Time, int64(len(r.Key)+len(r.Value))
-	if hasKey && r.Key == nil {
-		r.Key = []byte{}
-	}
-	if hasValue && r.Value == nil {
-		r.Value = []byte{}
-	}
-	if r.Headers, err = properties.ParseHeaders(headers); err != nil {
-		r.HeadersProblem = err.Error()
-	}
+func (o *Ops) record(m *models.RejectedMessage) RejectedRecord {
+	r := RejectedRecord{Rejected: rejectedOf(m, int64(len(m.Key)+len(m.Value)))}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel}
-	r.Headers = o.redactHeaders(of, r.Headers)
-	of.Part, of.Bytes = redact.PartKey, r.Key
-	r.Key = o.redactor.Bytes(of)
-	of.Part, of.Bytes = redact.PartPayload, r.Value
-	r.Value = o.redactor.Bytes(of)
 	r.Reason = o.redactor.Error(of, r.Reason)
-	return nil
+	r.Headers, r.HeadersProblem = o.headers(of, m.Headers)
+	of.Part, of.Bytes = redact.PartKey, m.Key
+	r.Key = o.redactor.Bytes(of)
+	of.Part, of.Bytes = redact.PartPayload, m.Value
+	r.Value = o.redactor.Bytes(of)
+	return r
+}
+
+// headers returns stored headers, redacted, and why they cannot be read.
+func (o *Ops) headers(of redact.Value, stored string) (headers []handler.Header, problem string) {
+	headers, err := properties.ParseHeaders(stored)
+	if err != nil {
+		problem = err.Error()
+	}
+	return o.redactHeaders(of, headers), problem
 }
 
 // ReAccept accepts a rejected message's record again, by the present decoder and handlers of its
@@ -339,21 +288,16 @@ func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation 
 	}
 	return o.audited(ctx, actor, actionDeleteRejected, "rejected message "+id,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			deleted, err := query(ctx, o, tx.Statement.ConnPool, deleteRejected, func(rows *sql.Rows, r *rejectedDetail) error {
-				return rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.Offset)
-			}, id)
-			if err == nil && len(deleted) == 0 {
+			deleted, err := o.store.DropRejected(ctx, tx.Statement.ConnPool, id)
+			if err == nil && deleted == nil {
 				err = ErrNotFound
 			}
 			if err != nil {
 				return nil, err
 			}
-			return deleted[0], nil
+			return rejectedDetail{deleted.Channel, deleted.Topic, deleted.Partition, deleted.Offset}, nil
 		})
 }
-
-// deleteRejected uses the primary key.
-const deleteRejected = `DELETE FROM {rejected} WHERE id = $1 RETURNING channel, topic, "partition", record_offset`
 
 // rejectedDetail is the audit's detail of a deletion.
 type rejectedDetail struct {
@@ -369,23 +313,16 @@ func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (Page[model
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
-		gaps, err := readMany(ctx, o, walkGaps, func(rows *sql.Rows, g *models.Gap) error {
-			var found store.Stamp
-			err := rows.Scan(&g.ID, &g.Channel, &g.Topic, &g.Partition, &g.FromOffset, &g.ToOffset, &g.Reason, &found)
-			g.FoundAt = found.Time
-			return err
-		}, p.ID, limit)
+		gaps, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]models.Gap, error) {
+			return o.store.GapsBefore(ctx, pool, p.ID, limit)
+		})
 		return part[models.Gap]{items: gaps, looked: len(gaps)}, err
 	}
 	page, err := pageOf(ctx, "gaps", nil, after, limit, false, read, func(g models.Gap) place {
-		return place{ID: g.ID}
+		return place{ListPlace: store.ListPlace{ID: g.ID}}
 	}, func(models.Gap) bool { return true })
 	if err != nil {
 		return Page[models.Gap]{}, fmt.Errorf("list gaps: %w", err)
 	}
 	return page, nil
 }
-
-// walkGaps uses the gaps' primary key: the IDs ascend with time.
-const walkGaps = `
-SELECT id, channel, topic, "partition", from_offset, to_offset, reason, found_at FROM {gaps} WHERE id < $1 ORDER BY id DESC LIMIT $2`

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,18 +44,12 @@ func (o *Ops) requestReAccept(ctx context.Context, actor Actor, id string, filte
 	}
 	return o.audited(ctx, actor, ActionReAccept, target,
 		func(ctx context.Context, tx *gorm.DB) (any, error) {
-			requested, err := o.exec(ctx, tx.Statement.ConnPool, requestReAccept, id, string(actor), o.stamp(now))
-			if err == nil && requested == 0 {
+			requested, err := o.store.RequestReAccept(ctx, tx.Statement.ConnPool, id, string(actor), now)
+			if err == nil && !requested {
 				err = ErrNotFound
 			}
 			return reAcceptDetail{"requested", filter}, err
 		})
-}
-
-// reAcceptRequest is a request that no process has taken.
-type reAcceptRequest struct {
-	id, channel, actor string
-	at                 time.Time
 }
 
 // requestedTimeout bounds one request, whatever its handlers wait for.
@@ -74,25 +67,22 @@ func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
 	at, id := now.Add(-requestsLast), uuid.Nil.String()
 	for {
 		page, cancel := o.bounded(ctx)
-		requests, err := readRows(page, o, requestedReAccepts, func(rows *sql.Rows, r *reAcceptRequest) error {
-			var at store.Stamp
-			err := rows.Scan(&r.id, &r.channel, &r.actor, &at)
-			r.at = at.Time
-			return err
-		}, o.stamp(at), id, MaxLimit)
+		requests, err := read(page, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.ReAcceptRequest, error) {
+			return o.store.RequestedReAccepts(ctx, pool, at, id, MaxLimit)
+		})
 		cancel()
 		if err != nil {
 			return fmt.Errorf("list requests to accept again: %w", err)
 		}
 		for _, r := range requests {
-			if at, id = r.at, r.id; !slices.Contains(channels, r.channel) {
+			if at, id = r.RequestedAt, r.ID; !slices.Contains(channels, r.Channel) {
 				continue // of another program
 			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			if err := o.carryOut(context.WithoutCancel(ctx), r); err != nil {
-				return fmt.Errorf("accept again as requested: rejected message %s: %w", r.id, err)
+				return fmt.Errorf("accept again as requested: rejected message %s: %w", r.ID, err)
 			}
 		}
 		if len(requests) < MaxLimit {
@@ -102,23 +92,23 @@ func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
 }
 
 // carryOut takes a request, unless another process has, and accepts the message again.
-func (o *Ops) carryOut(ctx context.Context, r reAcceptRequest) error {
+func (o *Ops) carryOut(ctx context.Context, r store.ReAcceptRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, requestedTimeout)
 	defer cancel()
-	var taken int64
+	var taken bool
 	err := o.act(ctx, func(ctx context.Context, tx *gorm.DB) (err error) {
-		taken, err = o.exec(ctx, tx.Statement.ConnPool, takeReAccept, r.id, o.stamp(r.at))
+		taken, err = o.store.TakeReAccept(ctx, tx.Statement.ConnPool, r.ID, r.RequestedAt)
 		return err
 	})
-	if err != nil || taken == 0 {
+	if err != nil || !taken {
 		return err
 	}
-	_, err = o.ReAccept(ctx, Actor(r.actor), r.id)
+	_, err = o.ReAccept(ctx, Actor(r.Actor), r.ID)
 	if err == nil || errors.As(err, new(*handler.StillBadError)) {
 		return nil // the audit has it
 	}
-	return o.noteAnyway(ctx, Actor(r.actor), ActionReAccept, "rejected message "+r.id,
-		notAcceptedDetail{"not accepted", o.redactor.Error(redact.Value{MessageID: r.id, Channel: r.channel}, err.Error())})
+	return o.noteAnyway(ctx, Actor(r.Actor), ActionReAccept, "rejected message "+r.ID,
+		notAcceptedDetail{"not accepted", o.redactor.Error(redact.Value{MessageID: r.ID, Channel: r.Channel}, err.Error())})
 }
 
 // notAcceptedDetail is the audit's detail of a request that changed nothing.
@@ -126,14 +116,3 @@ type notAcceptedDetail struct {
 	Event string `json:"event"`
 	Error string `json:"error"`
 }
-
-const (
-	// requestReAccept uses the primary key, and so does takeReAccept, or rejected_messages_requested.
-	requestReAccept = `UPDATE {rejected} SET requested_by = $2, requested_at = $3 WHERE id = $1`
-	takeReAccept    = `UPDATE {rejected} SET requested_by = NULL, requested_at = NULL WHERE id = $1 AND requested_at = $2`
-
-	// requestedReAccepts uses rejected_messages_requested.
-	requestedReAccepts = `
-SELECT CAST(id AS text), channel, requested_by, requested_at FROM {rejected}
-WHERE requested_at IS NOT NULL AND (requested_at, id) > ($1, $2) ORDER BY requested_at, id LIMIT $3`
-)

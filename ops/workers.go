@@ -3,7 +3,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
+	"gorm.io/gorm"
 )
 
 // aliveFor is how young a worker's last heartbeat must be for it to count as alive here: the default of WorkerTimeout.
@@ -218,7 +218,9 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := readRows(ctx, o, pausedKeys, store.Value[string], maxListed)
+	paused, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]string, error) {
+		return o.store.PausedKeys(ctx, pool, maxListed, false)
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list paused handlers: %w", err)
 	}
@@ -246,25 +248,17 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	return handlers, workers, nil
 }
 
-// pausedKeys reads a whole table, which has a row for each handler that was ever paused.
-const pausedKeys = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY handler_key LIMIT $1`
-
 // Leases lists the leases of processor, cleanup and publishing copies, at most 1,000, sorted by name.
 func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
-	leases, err := readRows(ctx, o, leases, func(rows *sql.Rows, l *Lease) error {
-		var expires, now store.Stamp
-		err := rows.Scan(&l.Name, &l.OwnerID, &expires, &now)
-		if o.sqlite {
-			now.Time = o.opts.Clock.Now()
-		}
-		l.ExpiresIn = expires.Sub(now.Time)
-		return err
-	}, maxListed)
+	held, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.HeldLease, error) {
+		return o.store.AllLeases(ctx, pool, o.opts.Clock.Now(), maxListed)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)
 	}
+	var leases []Lease
+	for _, l := range held {
+		leases = append(leases, Lease(l))
+	}
 	return leases, nil
 }
-
-// leases reads a whole table, which has few rows.
-const leases = `SELECT name, CAST(owner_id AS text), expires_at, {clock} FROM {locks} ORDER BY name LIMIT $1`

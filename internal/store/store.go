@@ -34,6 +34,7 @@ type Store interface {
 	Progress
 	Markers
 	Publisher
+	Operators
 
 	// KeepSchema makes all statements from now on name the schema in which the search path of pool's
 	// session finds the tables. No later search path, such as one that a handler sets, then leads

@@ -79,14 +79,16 @@ const maxRequests = 1000
 func PartitionRequests(ctx context.Context, d Database, statements Requests, channel string, since any) (
 	[]models.PartitionRequest, error,
 ) {
-	found, err := store.Query(ctx, d.Pool(ctx), d.Text(statements.List),
-		func(rows *sql.Rows, r *models.PartitionRequest) error {
-			var at store.Stamp
-			err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
-			r.RequestedAt = at.Time
-			return err
-		}, channel, since, maxRequests)
+	found, err := store.Query(ctx, d.Pool(ctx), d.Text(statements.List), ScanPartitionRequest, channel, since, maxRequests)
 	return found, Doing("list requests for partitions", err)
+}
+
+// ScanPartitionRequest scans channel, topic, partition, ID, offset, decision, actor and time of a request.
+func ScanPartitionRequest(rows *sql.Rows, r *models.PartitionRequest) error {
+	var at store.Stamp
+	err := rows.Scan(&r.Channel, &r.Topic, &r.Partition, &r.ID, &r.Offset, &r.Decision, &r.Actor, &at)
+	r.RequestedAt = at.Time
+	return err
 }
 
 // CarryOut implements Store.CarryOut. It deletes the request first, so that of two consumers that

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/operators"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -19,6 +20,7 @@ import (
 // array.
 type Store struct {
 	base.Database
+	operators.Queries
 	// origin identifies the sender of this store's notifications, so that its own Listener ignores
 	// them.
 	origin string
@@ -31,7 +33,8 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Database: tables, large: largeContents, origin: uuid.NewString()}, nil
+	return &Store{Database: tables, Queries: operators.New(tables, operatorsForm), large: largeContents,
+		origin: uuid.NewString()}, nil
 }
 
 // bounded returns a statement with {most} filled in, a number of rows that is at least most. The

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/operators"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -19,7 +20,10 @@ import (
 // timeout helps.
 //
 // Parameters are numbered ?1, ?2, because drivers treat the other forms differently.
-type Store struct{ base.Database }
+type Store struct {
+	base.Database
+	operators.Queries
+}
 
 // New returns a store for the tables of naming in db.
 func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, error) {
@@ -27,7 +31,7 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Store{tables}, nil
+	return &Store{tables, operators.New(tables, operatorsForm)}, nil
 }
 
 // KeepSchema does nothing: SQLite has no search path.

@@ -1,18 +1,14 @@
-package ops
+package operators_test
 
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/sqltest"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
-
-// million is the time at which the rows of loadMillion are read.
-var million = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // loadMillion fills an inbox with messages and one status of each within seconds: without a
 // write-ahead log, and with the indexes created afterwards. Of the statuses

@@ -1,0 +1,102 @@
+package operators
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
+)
+
+// listUnhandled reads messages by the index on (received_at, number). It finds the handler's rows by
+// the statuses' primary key, message by message: a join may be planned as a scan of the whole table.
+const listUnhandled = `
+WITH walked AS (
+	SELECT number, id, namespace, type, received_at, {received as stored} AS at, serialized_properties FROM {messages}
+	WHERE (received_at, number) > ($1, $2) AND received_at < $4 ORDER BY received_at, number LIMIT $5
+)
+SELECT number, at, received_at, id, CASE WHEN namespace = $6 AND type = $7 THEN
+		(SELECT count(*) FROM {statuses} s WHERE s.message_number = walked.number AND s.handler_key {= any text}) = 0 ELSE false END,
+	CASE WHEN $8 THEN substr(serialized_properties, 1, $9) ELSE '' END
+FROM walked ORDER BY received_at, number`
+
+// ScanUnhandled implements store.Backfiller.
+func (q Queries) ScanUnhandled(ctx context.Context, pool gorm.ConnPool, scan store.UnhandledScan) (
+	[]store.UnhandledMessage, error,
+) {
+	args, err := q.unhandledArguments(scan)
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, q, pool, listUnhandled, func(rows *sql.Rows, m *store.UnhandledMessage) error {
+		var received store.Stamp
+		var at listed
+		err := rows.Scan(&m.Place.Number, &at, &received, &m.ID, &m.Lacks, &m.Properties)
+		m.Place.At, m.ReceivedAt = string(at), received.Time
+		return err
+	}, args...)
+}
+
+func (q Queries) unhandledArguments(scan store.UnhandledScan) ([]any, error) {
+	at, err := q.listTime(scan.After.At)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := list(scan.Keys)
+	return []any{at, scan.After.Number, keys, q.form.Time(scan.To), scan.Limit, scan.Namespace, scan.Type,
+		scan.ReadsProperties > 0, scan.ReadsProperties}, err
+}
+
+// lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away
+// from them.
+const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
+
+// LockMessages implements store.Backfiller.
+func (q Queries) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error) {
+	of, err := list(numbers)
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, q, pool, lockUnhandled, store.Value[int64], of)
+}
+
+// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement
+// of its own after the lock, so that it sees what an accept that held the lock before has added. A row
+// gets the earliest sequence that its message has: only that of another handler's row shows when the
+// message was accepted, since numbers do not follow the order of one accept. A message without any row
+// is about to be cleaned up.
+const addStatuses = `
+INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
+SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number),
+	(SELECT max(s.message_bytes) FROM {statuses} s WHERE s.message_number = m.number), {at}, m.lane_handler, m.lane_key
+FROM (
+	SELECT CAST({0} AS bigint) AS number, {1} AS message_id, {2 as ID} AS id, CAST({3} AS bigint) AS lane_handler, CAST({4} AS bigint) AS lane_key
+	FROM {list}
+) m
+WHERE (SELECT count(*) FROM {statuses} s WHERE s.message_number = m.number AND s.handler_key {= any text}) = 0
+	AND (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number) IS NOT NULL
+ON CONFLICT (message_number, handler_key) DO NOTHING
+RETURNING id`
+
+// AddStatuses implements store.Backfiller.
+func (q Queries) AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string,
+	statuses []store.AddedStatus, now time.Time) ([]string, error) {
+	rows := make([][5]any, len(statuses))
+	for i, s := range statuses {
+		rows[i] = [5]any{s.MessageNumber, s.MessageID, s.ID, nil, nil}
+		if s.Lane != nil {
+			rows[i][3], rows[i][4] = s.Lane.Handler, s.Lane.Key
+		}
+	}
+	added, err := list(rows)
+	if err != nil {
+		return nil, err
+	}
+	of, err := list(keys)
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, q, pool, addStatuses, store.Value[string], added, q.form.Time(now), of, key)
+}

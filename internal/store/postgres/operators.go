@@ -1,0 +1,54 @@
+package postgres
+
+import (
+	"time"
+
+	"github.com/gorm-inbox/inbox/internal/store/base"
+	"github.com/gorm-inbox/inbox/internal/store/operators"
+)
+
+// operatorsForm passes lists as JSON. The database's clock limits the time of an action, because a machine may be ahead
+// of it; no clock limits a test's.
+var operatorsForm = operators.Form{
+	Parameter: "$",
+	Time:      func(t time.Time) any { return t.UTC() },
+	Parts: map[string]string{
+		// The first parameter, a list of numbers.
+		"= any": `= ANY (ARRAY(SELECT value::text::bigint FROM json_array_elements($1::text::json)))`,
+		// The third parameter, a list of texts.
+		"= any text": `= ANY (ARRAY(SELECT value FROM json_array_elements_text($3::text::json) AS k(value)))`,
+		// The first parameter, a list of IDs.
+		"= any ID": `= ANY (ARRAY(SELECT value::uuid FROM json_array_elements_text($1::text::json) AS e(value)))`,
+		// The first parameter, a list of IDs with versions.
+		"refs": `(SELECT (value->>0)::uuid AS id, (value->>1)::bigint AS version FROM json_array_elements($1::text::json))`,
+		// The first parameter, a list of texts or of lists: a row of each, its value.
+		"list": `json_array_elements_text($1::text::json) AS e(value)`,
+		"0":    `(value::json->>0)`, "1": `(value::json->>1)`, "2 as ID": `(value::json->>2)::uuid`,
+		"3": `(value::json->>3)`, "4": `(value::json->>4)`,
+		"as ID": `::uuid`,
+		// What a statement has as s for each row before it: as many statuses as stand between the two.
+		"each": `CROSS JOIN LATERAL (SELECT *`, "/each": `) s`,
+		"index of": `strpos(`,
+		// After a text, so that no locale of the database decides on its order and its lower case.
+		"bytewise":           ` COLLATE "C"`,
+		"due as stored":      operators.Due,
+		"received as stored": `received_at`,
+		"in another form":    `false`, // received_at than store.ListTime's
+		"rejected as stored": `rejected_at`,
+		// By ID, however few poisoned rows there were when statistics were made.
+		"by id":   `s.id = ANY (ARRAY(SELECT (value->>0)::uuid FROM json_array_elements($1::text::json))) AND`,
+		"changed": `s.id, s.message_id, s.handler_key, s.lane_handler, s.lane_key`,
+		"clock":   `clock_timestamp()`,
+		"at":      atSQL,
+		"attempts with a retry": base.PostgresAttemptsSQL("s",
+			"jsonb_build_object('at', "+atSQL+", 'retried', true)"),
+		"for update": `FOR UPDATE`,
+		// Locks messages in the order of all accepts, so that the two cannot deadlock.
+		"as accepts lock": `ORDER BY id COLLATE "C", namespace COLLATE "C" FOR NO KEY UPDATE`,
+		// How many bytes a text has.
+		"octets": `octet_length(`, "/octets": `)`,
+	},
+}
+
+// atSQL is the second parameter, the time of an action.
+const atSQL = `LEAST($2::timestamptz, {latest})`
