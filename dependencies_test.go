@@ -1,10 +1,18 @@
 package inbox_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,11 +49,12 @@ var levels = []string{
 	"internal/stores",
 	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
+	"internal/store/operators",
 	"internal/store/base",
 	"internal/properties internal/registry internal/store internal/telemetry",
 	"handler internal/fingerprint internal/handlertx internal/redaction",
 	"models redact",
-	"internal/dialects",
+	"internal/dialects internal/store/postgres/pgdsn internal/store/sqlite/sqlitedsn",
 	"internal/store/postgres/pgdialect internal/store/sqlite/sqlitedialect",
 	"internal/dialect",
 	"internal/clock internal/columns internal/health internal/keyless internal/settings " +
@@ -81,4 +90,53 @@ func TestPackagesImportOnlyLowerLevels(t *testing.T) {
 		}
 	}
 	require.Len(t, levelOf, packages, "each package of the table is there")
+}
+
+// TestNoDialectsNameIsCompared proves that what is to be known of a database is in its own folder: elsewhere no code
+// compares its name, in a condition, a switch or the key of a map. Tests may.
+func TestNoDialectsNameIsCompared(t *testing.T) {
+	t.Parallel()
+	files := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{"internal/store/postgres", "internal/store/sqlite", "bench", "examples",
+			"integration"}, filepath.ToSlash(path)):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		files++
+		positions := token.NewFileSet()
+		file, err := parser.ParseFile(positions, path, nil, 0)
+		require.NoError(t, err)
+		check := func(compared ast.Expr) {
+			literal, ok := compared.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return
+			}
+			name, err := strconv.Unquote(literal.Value)
+			require.NoError(t, err)
+			require.NotContains(t, dialects.Names(), strings.ToLower(name), positions.Position(literal.Pos()))
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch node := node.(type) {
+			case *ast.BinaryExpr:
+				check(node.X)
+				check(node.Y)
+			case *ast.CaseClause:
+				for _, each := range node.List {
+					check(each)
+				}
+			case *ast.KeyValueExpr:
+				check(node.Key)
+			case *ast.IndexExpr:
+				check(node.Index)
+			}
+			return true
+		})
+		return nil
+	}))
+	require.Greater(t, files, 300)
 }

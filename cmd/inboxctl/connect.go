@@ -5,25 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/url"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
-	"gorm.io/driver/postgres"
-	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
 
+	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/redaction"
-	"github.com/gorm-inbox/inbox/internal/sqlitefile"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdsn"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedsn"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/redact"
@@ -49,29 +42,33 @@ func (a *app) open(ctx context.Context, create bool) (*database, error) {
 	if err := a.naming().Validate(); err != nil {
 		return nil, misuse("%w", err)
 	}
-	kind, dialector, err := a.dialector(create)
+	of := a.dsnOf()
+	if of == nil {
+		var forms []string
+		for _, each := range dsns {
+			forms = append(forms, each.Form)
+		}
+		// The DSN is not quoted, because it may contain a password.
+		return nil, misuse("the DSN must be %s, see \"inboxctl help connecting\"", strings.Join(forms, ", or "))
+	}
+	dialector, err := of.Dialector(a.dsn, dialect.Opening{Program: "inboxctl", Timeout: a.timeout, Create: create})
 	if err != nil {
-		return nil, err
+		return nil, asMisuse(err)
 	}
 	db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard, DisableAutomaticPing: true})
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", kind, err)
+		return nil, fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool, err := db.DB()
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", kind, err)
+		return nil, fmt.Errorf("open %s: %w", of.Title, err)
 	}
 	pool.SetMaxOpenConns(maxConnections)
 	d := &database{DB: db, naming: a.naming(), pool: pool}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	err = pool.PingContext(ctx)
-	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == "42704" {
-		// The server quotes the setting, which may be the end of a password that has a space.
-		err = misuse("the DSN sets something that the server does not know; if a value has a space, quote it")
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to %s: %w", kind, err), d.close())
+	if err := pool.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s: %w", of.Title, asMisuse(of.Explain(err))), d.close())
 	}
 	return d, nil
 }
@@ -83,124 +80,24 @@ func (d *database) close() error {
 	return nil
 }
 
-func (a *app) dialector(create bool) (kind string, dialector gorm.Dialector, err error) {
-	switch a.dialectName() {
-	case "postgres":
-		dialector, err = a.postgres()
-		return "PostgreSQL", dialector, err
-	case "sqlite":
-		dialector, err = a.sqlite(create)
-		return "SQLite", dialector, err
+// dsns are the databases that a DSN may name.
+var dsns = []dialect.DSN{pgdsn.DSN, sqlitedsn.DSN}
+
+// dsnOf returns the form of the DSN; nil if it has none.
+func (a *app) dsnOf() *dialect.DSN {
+	i := slices.IndexFunc(dsns, func(each dialect.DSN) bool { return each.Takes(a.dsn) })
+	if i < 0 {
+		return nil
 	}
-	// The DSN is not quoted, because it may contain a password.
-	return "", nil, misuse("the DSN must begin with postgres:// or file:, or be host=… or the path of a file, see \"inboxctl help connecting\"")
+	return &dsns[i]
 }
 
-var (
-	dsnScheme = regexp.MustCompile(`^(?i)(postgres|postgresql|file):`)
-	// dsnParameter is what a setting of PostgreSQL can be named.
-	dsnParameter = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)?$`)
-	dsnKeyword   = regexp.MustCompile(`^\s*[A-Za-z_]+\s*=`)
-	// dsnFile is strict, because errors name the file: a password must not be taken for one.
-	dsnFile = regexp.MustCompile(`^(\.{0,2}/|[\w.-]+(/[\w.-]+)*\.(db|sqlite3?)(\?|$))`)
-)
-
-// dialectName returns the DSN's dialect as GORM and models.SQL name it, or "" if the DSN is
-// neither. A DSN has the forms that GORM's drivers take: a URL, keywords with values, or a file.
-func (a *app) dialectName() string {
-	scheme := dsnScheme.FindStringSubmatch(a.dsn)
-	switch {
-	case scheme != nil && strings.EqualFold(scheme[1], "file"):
-		return "sqlite"
-	case scheme != nil, dsnKeyword.MatchString(a.dsn):
-		return "postgres"
-	case dsnFile.MatchString(a.dsn):
-		return "sqlite"
+// asMisuse returns what is wrong with a DSN as the caller's mistake, and other errors as they are.
+func asMisuse(err error) error {
+	if wrong := dialect.DSNError(""); errors.As(err, &wrong) {
+		return misuse("%w", wrong)
 	}
-	return ""
-}
-
-// postgres connects with a parsed configuration, so that no driver sees the DSN and puts it in an
-// error.
-func (a *app) postgres() (gorm.Dialector, error) {
-	notURL := func() error {
-		// The error quotes the part that it cannot parse, which may be a password.
-		return misuse("the DSN is not a valid URL: escape special characters in user and password, for example @ as %%40")
-	}
-	if _, err := url.Parse(a.dsn); err != nil && !dsnKeyword.MatchString(a.dsn) {
-		return nil, notURL()
-	}
-	dsn := a.dsn
-	if scheme, rest, isURL := strings.Cut(dsn, "://"); isURL && dsnScheme.MatchString(dsn) {
-		dsn = strings.ToLower(scheme) + "://" + rest // pgx takes other cases for keywords
-	}
-	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		text := afterQuote(err.Error())
-		if strings.Contains(text, "keyword/value") { // it quotes the end of a value, which may be a password
-			return nil, misuse(unquotedSpace)
-		}
-		return nil, misuse("the DSN: %s", text)
-	}
-	for name := range config.RuntimeParams {
-		if !dsnParameter.MatchString(name) { // the same
-			return nil, misuse(unquotedSpace)
-		}
-	}
-	if strings.Contains(config.Host, "@") { // connection errors name the host, which here contains part of the password
-		return nil, notURL()
-	}
-	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = a.timeout
-	}
-	if config.RuntimeParams["application_name"] == "" {
-		config.RuntimeParams["application_name"] = "inboxctl"
-	}
-	return postgres.New(postgres.Config{Conn: stdlib.OpenDB(*config)}), nil
-}
-
-const unquotedSpace = "the DSN is not of the form name=value name=value: quote a value with a space, as in password='a b'"
-
-// afterQuote removes the DSN that pgx puts at the start of its errors.
-func afterQuote(text string) string {
-	if i := strings.LastIndex(text, "`: "); i >= 0 {
-		return text[i+len("`: "):]
-	}
-	return "it cannot be parsed"
-}
-
-// sqlite adds the settings with which a connection waits for other writers, unless the DSN sets
-// them.
-func (a *app) sqlite(create bool) (gorm.Dialector, error) {
-	file, query, _ := strings.Cut(a.dsn, "?")
-	parameters, err := url.ParseQuery(query)
-	if err == nil && dsnScheme.MatchString(file) { // a URL, unlike a bare path
-		file, err = url.PathUnescape(strings.TrimPrefix(file[len("file:"):], "//"))
-	}
-	if err != nil {
-		return nil, misuse("the DSN: %w", err)
-	}
-	memory := parameters.Get("mode") == "memory"
-	if create && !memory {
-		if err := sqlitefile.Create(file); err != nil {
-			return nil, fmt.Errorf("open SQLite: %w", err)
-		}
-	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && !memory {
-		// Without this check SQLite would create an empty file.
-		return nil, fmt.Errorf("open SQLite: file %q does not exist", file)
-	}
-	pragmas := strings.Join(parameters["_pragma"], " ")
-	for name, value := range map[string]string{"busy_timeout": fmt.Sprint(a.timeout.Milliseconds()), "foreign_keys": "1"} {
-		if !strings.Contains(pragmas, name) {
-			parameters.Add("_pragma", name+"("+value+")")
-		}
-	}
-	if !parameters.Has("_txlock") {
-		parameters.Set("_txlock", "immediate")
-	}
-	// Escape the path again, because SQLite would end it at an unescaped #.
-	escaped := url.URL{Path: file}
-	return sqlite.Dialector{DriverName: "sqlite", DSN: "file:" + escaped.EscapedPath() + "?" + parameters.Encode()}, nil
+	return err
 }
 
 // with runs a command's work on the inbox that the flags name.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -158,8 +159,8 @@ func (a *app) migrateStatus(ctx context.Context, d *database) error {
 
 func newMigratePrint(a *app) *cobra.Command {
 	var (
-		dialect string
-		after   int
+		name  string
+		after int
 	)
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the SQL of the tables",
@@ -174,13 +175,13 @@ JSON: a list of models.Migration.`,
   inboxctl migrate print --dialect sqlite --prefix in_ | sqlite3 inbox.db`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dialect == "" {
-				dialect = a.dialectName()
+			if of := a.dsnOf(); name == "" && of != nil {
+				name = of.Name
 			}
-			if dialect == "" {
-				return misuse("--dialect is required: postgres or sqlite")
+			if name == "" {
+				return misuse("--dialect is required: %s", strings.Join(dialects.Names(), " or "))
 			}
-			migrations, err := models.SQL(dialect, a.naming())
+			migrations, err := models.SQL(name, a.naming())
 			if err != nil {
 				return &codedError{exitMisuse, err}
 			}
@@ -193,9 +194,9 @@ JSON: a list of models.Migration.`,
 			return a.print(wanted, func() { a.printSQL(wanted) })
 		},
 	}
-	cmd.Flags().StringVar(&dialect, "dialect", "", "postgres or sqlite (default that of the DSN)")
+	cmd.Flags().StringVar(&name, "dialect", "", strings.Join(dialects.Names(), " or ")+" (default that of the DSN)")
 	cmd.Flags().IntVar(&after, "after", 0, "only versions above this one")
-	completeFlag(cmd, "dialect", "postgres", "sqlite")
+	completeFlag(cmd, "dialect", dialects.Names()...)
 	return cmd
 }
 

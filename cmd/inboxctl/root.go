@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/secrets"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -293,7 +294,7 @@ JSON: {"version", "revision", "go", "schema"}.`,
 		Example: `  inboxctl version`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			schema, err := latest("postgres", models.Naming{})
+			schema, err := latest(dialects.Names()[0], models.Naming{}) // the same of all
 			if err != nil {
 				return err
 			}

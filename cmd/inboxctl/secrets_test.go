@@ -89,7 +89,7 @@ func TestErrorsNameTheProblemOfTheDatabase(t *testing.T) {
 		text string
 	}{
 		"":            {exitMisuse, "no database: set INBOX_DSN or --dsn"},
-		"mysql://x/y": {exitMisuse, "must begin with postgres:// or file:"},
+		"mysql://x/y": {exitMisuse, "must be postgres://… or host=…, or file:…"},
 		"host=127.0.0.1 port=1 user=a dbname=d TimeZone=UTC": {exitFailed,
 			"connect to PostgreSQL: failed to connect to `user=a database=d`: 127.0.0.1:1"},
 		"/nowhere/y.db":               {exitFailed, `file "/nowhere/y.db" does not exist`},

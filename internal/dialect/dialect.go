@@ -44,6 +44,8 @@ type Dialect struct {
 	// Stated is the level that a transaction states if its caller wants sql.LevelDefault, because the
 	// role or the database may have any default.
 	Stated sql.IsolationLevel
+	// WithoutJIT are statements after which no statement of the transaction is compiled to machine code.
+	WithoutJIT []string
 	// Syntax is how a statement is read for what it does with transactions.
 	Syntax txcontrol.Dialect
 	// GoesOn reports whether a transaction goes on in which a statement has failed. Such a failure may

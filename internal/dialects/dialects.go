@@ -16,19 +16,26 @@ import (
 // all are the databases that an inbox can live in.
 var all = []*dialect.Dialect{pgdialect.Dialect, sqlitedialect.Dialect}
 
+// Names returns the dialects' names.
+func Names() []string {
+	var names []string
+	for _, d := range all {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
 // Of returns the dialect of a session's database.
 func Of(db *gorm.DB) (*dialect.Dialect, error) { return Named(db.Dialector.Name()) }
 
 // Named returns the dialect with a name.
 func Named(name string) (*dialect.Dialect, error) {
-	var names []string
 	for _, d := range all {
 		if d.Name == name {
 			return d, nil
 		}
-		names = append(names, fmt.Sprintf("%q", d.Name))
 	}
-	return nil, fmt.Errorf("dialect %q is not supported: use %s", name, strings.Join(names, " or "))
+	return nil, fmt.Errorf("dialect %q is not supported: use %s", name, strings.Join(Names(), " or "))
 }
 
 // RefusedIsolation returns which levels transactions can have if level is one of no database, and nothing

@@ -24,31 +24,26 @@ type Database struct {
 	dsn string
 }
 
-// OnEach runs a test on a new SQLite file and, if a server is configured, on a new PostgreSQL
-// database. Both run in parallel with other tests.
+// OnEach runs a test on a new database of each dialect: a SQLite file and, if a server is configured, PostgreSQL. All run
+// in parallel with other tests.
 func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		dsn := testenv.SQLiteDSN(t)
-		test(t, &Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn), dsn: dsn})
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		test(t, openPostgres(t))
-	})
+	for _, e := range environments {
+		t.Run(e.dialect, func(t *testing.T) {
+			t.Parallel()
+			test(t, e.database(t))
+		})
+	}
 }
 
 // OnEachAlone is like OnEach while no other test of the package runs, for measurements of memory
 // that other tests would disturb.
 func OnEachAlone(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
-	t.Run("sqlite", func(t *testing.T) {
-		dsn := testenv.SQLiteDSN(t)
-		test(t, &Database{Dialect: "sqlite", DB: testenv.OpenSQLite(t, dsn), dsn: dsn})
-	})
-	t.Run("postgres", func(t *testing.T) { test(t, openPostgres(t)) })
+	for _, e := range environments {
+		t.Run(e.dialect, func(t *testing.T) { test(t, e.database(t)) })
+	}
 }
 
 // OnPostgres is like OnEach, but on PostgreSQL only. Use it for what cannot happen on SQLite, so
@@ -56,7 +51,7 @@ func OnEachAlone(t *testing.T, test func(t *testing.T, d *Database)) {
 func OnPostgres(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()
-	test(t, openPostgres(t))
+	test(t, onPostgres.database(t))
 }
 
 // OnStrictPostgres runs a test on databases whose default isolation is serializable or repeatable
@@ -77,46 +72,30 @@ func OnStrictPostgres(t *testing.T, test func(t *testing.T, d *Database, level s
 	}
 }
 
-func openPostgres(t *testing.T) *Database {
-	t.Helper()
-	dsn := testenv.PostgresDSN(t)
-	return &Database{Dialect: "postgres", DB: testenv.OpenPostgres(t, dsn), dsn: dsn}
-}
-
 // Another opens one more pool, like another process of the same inbox.
 func (d *Database) Another(t testing.TB) *gorm.DB {
 	t.Helper()
-	if d.Dialect == "sqlite" {
-		return testenv.OpenSQLite(t, d.dsn)
-	}
-	return testenv.OpenPostgres(t, d.dsn)
+	return of(t, d.Dialect).open(t, d.dsn)
 }
 
 // DSN returns the database's DSN, for connections of the test's own.
 func (d *Database) DSN() string { return d.dsn }
 
 // AsApplication makes the tables and opens a pool with an application's role, which has the rights
-// of ApplicationRole. SQLite has no roles, so there it returns DB.
+// of ApplicationRole. Where there are no roles, it returns DB.
 func (d *Database) AsApplication(t testing.TB) *gorm.DB {
 	t.Helper()
-	if d.Dialect == "sqlite" {
+	e := of(t, d.Dialect)
+	if e.application == nil {
 		return d.DB
 	}
-	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "test"))
-	_, as := ApplicationRole(t, d.dsn)
-	return testenv.OpenPostgres(t, as)
+	return e.open(t, d.as(t, e.application))
 }
 
-// OperatorDSN makes the tables and returns a DSN with an operator's role. On SQLite it returns DSN.
+// OperatorDSN makes the tables and returns a DSN with an operator's role. Where there are no roles, it returns DSN.
 func (d *Database) OperatorDSN(t testing.TB) string {
 	t.Helper()
-	if d.Dialect == "sqlite" || d.dsn == "" {
-		return d.dsn
-	}
-	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "test"))
-	role, as := testenv.Role(t, d.dsn)
-	grant(t, d.dsn, postgres.Roles{Operator: role})
-	return as
+	return d.as(t, of(t, d.Dialect).operator)
 }
 
 // ApplicationRole makes a role with only the rights that an application needs on the existing

@@ -16,11 +16,7 @@ type Item struct {
 // Items makes the table of items, with one item named "taken".
 func Items(t testing.TB, d *Database) {
 	t.Helper()
-	key := "integer PRIMARY KEY AUTOINCREMENT"
-	if d.Dialect == "postgres" {
-		key = "bigserial PRIMARY KEY"
-	}
-	Exec(t, d.DB, "CREATE TABLE items (id "+key+", name text NOT NULL UNIQUE)")
+	Exec(t, d.DB, "CREATE TABLE items (id "+of(t, d.Dialect).identity+", name text NOT NULL UNIQUE)")
 	Exec(t, d.DB, "INSERT INTO items (name) VALUES ('taken')")
 }
 

@@ -26,19 +26,19 @@ var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 //
 // We do not set the session's default instead, because the pool belongs to the application.
 type Singles struct {
-	db        *gorm.DB
-	isolation sql.IsolationLevel // to state; LevelDefault where there is one level
-	state     *atomic.Bool       // whether each statement states it
-	noJIT     bool               // see WithoutJIT
+	db       *gorm.DB
+	dialect  *dialect.Dialect
+	state    *atomic.Bool // whether each statement states its isolation
+	settings []string     // of each statement's transaction, see WithoutJIT
 }
 
 // NewSingles returns a runner of single statements on db.
 func NewSingles(db *gorm.DB) Singles {
-	s := Singles{db: db, state: new(atomic.Bool)}
-	if d, err := dialects.Of(db); err == nil {
-		s.isolation = d.Stated
+	d, err := dialects.Of(db)
+	if err != nil { // a store refuses it
+		d = &dialect.Dialect{}
 	}
-	return s
+	return Singles{db: db, dialect: d, state: new(atomic.Bool)}
 }
 
 // StateIsolation records that the sessions' default is not READ COMMITTED.
@@ -50,14 +50,14 @@ func (s Singles) StateIsolation() { s.state.Store(true) }
 // which is on by default): half a second for a statement of 10 ms. Each statement gets a
 // transaction, which costs two more round trips.
 func (s Singles) WithoutJIT() Singles {
-	s.noJIT = true
+	s.settings = s.dialect.WithoutJIT
 	return s
 }
 
 // Pool returns the pool to pass to Query and Exec.
 func (s Singles) Pool(ctx context.Context) gorm.ConnPool {
 	pool := s.db.WithContext(ctx).Statement.ConnPool
-	if s.isolation == sql.LevelDefault {
+	if s.dialect.Stated == sql.LevelDefault { // there is one level
 		return pool
 	}
 	return single{ConnPool: pool, of: s}
@@ -70,7 +70,7 @@ type single struct {
 }
 
 func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) error) error {
-	if !s.of.noJIT && !s.of.state.Load() {
+	if len(s.of.settings) == 0 && !s.of.state.Load() {
 		err := statement(s.ConnPool)
 		if !has(err, dialect.Snapshot) {
 			RenewSessions(s.of.db, err)
@@ -78,13 +78,9 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 		}
 		s.of.state.Store(true)
 	}
-	var settings []string
-	if s.of.noJIT {
-		settings = append(settings, `set local jit = off`)
-	}
-	err := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, settings...).Transaction(func(tx *gorm.DB) error {
+	err := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, s.of.settings...).Transaction(func(tx *gorm.DB) error {
 		return statement(tx.Statement.ConnPool)
-	}, &sql.TxOptions{Isolation: s.of.isolation})
+	}, &sql.TxOptions{Isolation: s.of.dialect.Stated})
 	RenewSessions(s.of.db, err)
 	return WithContextError(ctx, err)
 }

@@ -267,7 +267,7 @@ var claimTests = []test{
 	}},
 	{"a status whose message is gone comes without one", func(s *suite) {
 		s.accept(message("m1", "mail"), ordered("m2", "k", "stock"))
-		if s.postgres() {
+		if s.isServer() {
 			require.NoError(s,
 				s.db.Exec(`ALTER TABLE inbox_handler_statuses DROP CONSTRAINT inbox_handler_statuses_message_fk`).Error)
 			require.NoError(s, s.db.Exec(`DELETE FROM inbox_messages`).Error)

@@ -173,7 +173,7 @@ var cleanupTests = []test{
 	{"foreign keys switched off leave no orphans", func(s *suite) {
 		s.accept(message("m1", "old"))
 		s.bring("old", "m1")
-		if s.postgres() {
+		if s.isServer() {
 			s.Log("a PostgreSQL foreign key is always on")
 		} else {
 			require.NoError(s, s.db.Exec(`PRAGMA foreign_keys = off`).Error)
@@ -199,7 +199,7 @@ var cleanupRaceTests = []test{
 		s.bring("old", "m1")
 		tx := s.begin()
 		s.acceptTx(tx, cutoff, message("m1", "old"))
-		if s.postgres() {
+		if s.isServer() {
 			require.Equal(s, store.CleanupResult{Done: true}, s.cleanAll(store.CleanupRequest{Cutoff: cutoff, Limit: 10}))
 		}
 		require.NoError(s, tx.Commit().Error)
@@ -220,7 +220,7 @@ var cleanupRaceTests = []test{
 		s.accept(message("m1", "old"))
 		tx := s.begin()
 		lock := `SELECT id FROM inbox_messages FOR UPDATE`
-		if !s.postgres() {
+		if !s.isServer() {
 			lock = `UPDATE inbox_messages SET id = id`
 		}
 		require.NoError(s, tx.Exec(lock).Error)
@@ -291,7 +291,7 @@ func (s *suite) deleteBesideAccept(remove func() error) {
 	tx := s.begin()
 	require.Equal(s, []store.Accepted{{StatusesAdded: 1}}, s.acceptTx(tx, cutoff, message("m1", "old", "late")))
 	removed := make(chan error, 1)
-	if s.postgres() {
+	if s.isServer() {
 		removed <- remove() // does not wait for the accept
 		require.Equal(s, []string{"m1"}, s.messageIDs())
 		require.Equal(s, []string{"m1/old"}, pairs(s.statuses()))

@@ -127,7 +127,7 @@ func (s *suite) holdSetting(column string) (gate *gorm.DB) {
 func (s *suite) race(rule store.LaneRule, lanes, rows int) {
 	s.Helper()
 	claimers := 8
-	if !s.postgres() { // one of them writes at a time
+	if !s.isServer() { // one of them writes at a time
 		claimers, rows = 3, (rows+3)/4
 	}
 	for i := range rows {

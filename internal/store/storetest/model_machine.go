@@ -61,7 +61,7 @@ func (s *suite) hasten() {
 	s.Helper()
 	pool, err := s.db.DB()
 	require.NoError(s, err)
-	if s.postgres() {
+	if s.isServer() {
 		require.NoError(s,
 			s.db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`).Error)
 		pool.SetMaxIdleConns(0) // the setting applies to new connections
@@ -117,7 +117,7 @@ func newMachine(ctx context.Context, t *rapid.T, s *suite) *machine {
 	m := &machine{
 		T: t, ctx: ctx, db: s.db.WithContext(ctx), store: s.store,
 		// A year before noon: no sequence gets ahead of the database's clock.
-		model:     newModel(noon.AddDate(-1, 0, 0), !s.postgres()),
+		model:     newModel(noon.AddDate(-1, 0, 0), !s.isServer()),
 		workerIDs: []string{"", uuid.NewString(), uuid.NewString()},
 		ends:      map[string]store.Place{},
 		claimed:   map[version]bool{}, seen: map[string]models.HandlerStatus{}, unadvanced: map[store.Lane]bool{},

@@ -128,14 +128,15 @@ func message(id string, handlers ...string) store.NewMessage {
 	return m
 }
 
-func (s *suite) postgres() bool { return s.db.Dialector.Name() == "postgres" }
+// isServer reports whether the database is a server, with concurrent writers, typed columns and a clock for all.
+func (s *suite) isServer() bool { return !s.store.SingleWriter() }
 
 // onSQLite reports whether the database is SQLite, and logs why a promise does not apply there.
 func (s *suite) onSQLite(why string) bool {
-	if !s.postgres() {
+	if !s.isServer() {
 		s.Log(why)
 	}
-	return !s.postgres()
+	return !s.isServer()
 }
 
 // accept accepts at noon.
@@ -372,7 +373,7 @@ func (s *suite) numbersIn(namespace string, ids ...string) []int64 {
 // other writer past an open write transaction.
 func (s *suite) waitForLock() {
 	s.Helper()
-	if s.postgres() {
+	if s.isServer() {
 		s.waitForLocks(1)
 	}
 }
@@ -456,7 +457,7 @@ func Migrated(t testing.TB, db *gorm.DB) (*gorm.DB, store.Store) {
 var sizeTests = []test{
 	{"20,000 statuses are accepted, claimed, completed and cleaned in one call each", func(s *suite) {
 		messages := 5000
-		if raceDetector && !s.postgres() {
+		if raceDetector && !s.isServer() {
 			messages = 500
 			s.Log("a tenth of it: with the race detector SQLite in pure Go takes a minute")
 		}

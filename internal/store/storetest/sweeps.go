@@ -69,7 +69,7 @@ var sweepTests = []test{
 		require.Nil(s, walk.After)
 	}},
 	{"a dead worker's open transaction is ended, others are not", func(s *suite) {
-		if !s.postgres() {
+		if !s.isServer() {
 			ended, err := s.store.EvictHolders(s.ctx, []store.Ref{{}}, []string{s.worker("mail")})
 			require.NoError(s, err)
 			require.Zero(s, ended, "a SQLite transaction dies with its process")

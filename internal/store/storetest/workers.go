@@ -36,7 +36,7 @@ var workerTests = []test{
 	}},
 	{"silence is measured by the right clock", func(s *suite) {
 		s.worker("mail")
-		if !s.postgres() {
+		if !s.isServer() {
 			require.Equal(s, time.Minute, s.workers(noon.Add(time.Minute))[0].SilentFor)
 			return
 		}
@@ -177,7 +177,7 @@ var leaseTests = []test{
 		require.NoError(s, tx.Commit().Error)
 		require.NotEqual(s, a, s.leaseOwner("p"))
 		require.False(s, s.lives(worker))
-		require.Equal(s, !s.postgres(), s.store.SingleWriter())
+		require.Equal(s, !s.isServer(), s.store.SingleWriter())
 	}},
 	{"on PostgreSQL a lease is judged by the database's clock", func(s *suite) {
 		if s.onSQLite("SQLite goes by the caller's clock") {
@@ -206,7 +206,7 @@ func (s *suite) leaseOwner(name string) string {
 // endLeases lets the leases taken at noon expire, and returns the time after that.
 func (s *suite) endLeases() time.Time {
 	s.Helper()
-	if s.postgres() {
+	if s.isServer() {
 		require.NoError(s,
 			s.db.Exec(`UPDATE inbox_locks SET expires_at = clock_timestamp() - interval '1 millisecond'`).Error)
 	}

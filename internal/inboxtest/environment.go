@@ -1,0 +1,73 @@
+package inboxtest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store/postgres"
+	"github.com/gorm-inbox/inbox/internal/testenv"
+	"github.com/gorm-inbox/inbox/models"
+)
+
+// environment is how tests start databases of one dialect.
+type environment struct {
+	dialect string
+	dsn     func(t testing.TB) string // of a new database
+	open    func(t testing.TB, dsn string) *gorm.DB
+	// application and operator make a role with the rights of an application or an operator, and return a DSN with it;
+	// nil where there are no roles.
+	application, operator func(t testing.TB, dsn string) string
+	// identity is the type of a primary key that the database assigns.
+	identity string
+}
+
+// environments are those on which OnEach runs a test.
+var environments = []*environment{
+	{dialect: "sqlite", dsn: testenv.SQLiteDSN, open: testenv.OpenSQLite,
+		identity: "integer PRIMARY KEY AUTOINCREMENT"},
+	onPostgres,
+}
+
+var onPostgres = &environment{dialect: "postgres", dsn: testenv.PostgresDSN, open: testenv.OpenPostgres,
+	application: func(t testing.TB, dsn string) string {
+		_, as := ApplicationRole(t, dsn)
+		return as
+	},
+	operator: func(t testing.TB, dsn string) string {
+		role, as := testenv.Role(t, dsn)
+		grant(t, dsn, postgres.Roles{Operator: role})
+		return as
+	},
+	identity: "bigserial PRIMARY KEY",
+}
+
+// of returns the environment of a dialect.
+func of(t testing.TB, dialect string) *environment {
+	t.Helper()
+	for _, e := range environments {
+		if e.dialect == dialect {
+			return e
+		}
+	}
+	require.FailNow(t, "no test starts a database of this dialect", dialect)
+	return nil
+}
+
+// database opens a new database.
+func (e *environment) database(t testing.TB) *Database {
+	t.Helper()
+	dsn := e.dsn(t)
+	return &Database{Dialect: e.dialect, DB: e.open(t, dsn), dsn: dsn}
+}
+
+// as opens a database with a role, after the tables are made. Without roles it returns the DSN as it is.
+func (d *Database) as(t testing.TB, role func(t testing.TB, dsn string) string) (dsn string) {
+	t.Helper()
+	if role == nil || d.dsn == "" {
+		return d.dsn
+	}
+	require.NoError(t, models.Migrate(t.Context(), d.DB, models.Naming{}, "test"))
+	return role(t, d.dsn)
+}
