@@ -174,7 +174,7 @@ func (q *request) startBulk() error {
 	}
 	actor := q.actor()
 	return q.startJob(&job{action: action, expected: expected, back: back}, func(ctx context.Context, j *job) error {
-		result, err := act(ctx, actor, filter, ops.Bulk{Most: most, Progress: j.progress})
+		result, err := act(ctx, actor, filter, ops.Bulk{Max: most, Progress: j.progress})
 		j.progress(result)
 		return err
 	})
@@ -244,7 +244,7 @@ func (q *request) startReAccept() error {
 	actor := q.actor()
 	return q.startJob(&job{action: "accept", expected: expected, back: "./rejected?" + fields.Encode()},
 		func(ctx context.Context, j *job) error {
-			result, err := q.d.ops.ReAcceptMatching(ctx, actor, filter, ops.Bulk{Most: most, Progress: j.progress})
+			result, err := q.d.ops.ReAcceptMatching(ctx, actor, filter, ops.Bulk{Max: most, Progress: j.progress})
 			j.progress(result)
 			return err
 		})
@@ -310,7 +310,7 @@ func (q *request) startBackfill() error {
 	actor, key := q.actor(), fields.Get("handler")
 	return q.startJob(&job{action: "backfill", expected: expected, back: "./handlers"},
 		func(ctx context.Context, j *job) error {
-			result, err := q.d.ops.Backfill(ctx, actor, key, from, to, ops.Bulk{Most: most, Progress: j.progress})
+			result, err := q.d.ops.Backfill(ctx, actor, key, from, to, ops.Bulk{Max: most, Progress: j.progress})
 			j.progress(result)
 			return err
 		})

@@ -19,18 +19,18 @@ import (
 // the status keeps its place; one that waits there for another is not retried. ErrNotFound,
 // ErrStale, ErrProcessing and ErrNotPoisoned say why nothing was done; of two concurrent operators
 // one gets such an error (contract 11.1).
-func (o *Ops) Retry(ctx context.Context, actor Actor, ref Ref) error {
+func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref)
 }
 
 // Discard ends an open status for good without running its handler (again): one that is poisoned, pending, failing or
 // waiting in its lane. The row is kept, so that a redelivery is still a duplicate, and is cleaned up like a completed
 // one. The next row of its lane may run. It returns ErrNotFound, ErrStale or ErrProcessing if nothing was done.
-func (o *Ops) Discard(ctx context.Context, actor Actor, ref Ref) error {
+func (o statusActions) Discard(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionDiscard, ref)
 }
 
-func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
+func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, ref Ref) error {
 	id, err := checkID("status ID", ref.StatusID)
 	if err == nil && ref.Version < 0 {
 		err = badInput("version", "%d: must be 0 or more", ref.Version)
@@ -58,7 +58,7 @@ func (o *Ops) actOn(ctx context.Context, actor Actor, action Action, ref Ref) er
 
 // change retries or discards those of these statuses that allow it and are at their version, where
 // 0 means any version. It returns the changed ones.
-func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID) (
+func (o statusActions) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID) (
 	[]store.ChangedStatus, error,
 ) {
 	change := o.store.DiscardStatuses
@@ -69,7 +69,7 @@ func (o *Ops) change(ctx context.Context, tx *gorm.DB, action Action, refs []sto
 }
 
 // whyNot returns the error for a status that was not changed.
-func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string, version int64) error {
+func (o statusActions) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string, version int64) error {
 	s, err := o.store.OpenState(ctx, tx.Statement.ConnPool, id)
 	if err != nil {
 		return err
@@ -100,17 +100,17 @@ func (o *Ops) whyNot(ctx context.Context, tx *gorm.DB, action Action, id string,
 // before a rename are paused too; without one it pauses only this key. It returns ErrNotFound
 // unless a worker lists the key or statuses are open under it. Pausing a paused handler succeeds
 // (contract 5.13).
-func (o *Ops) Pause(ctx context.Context, actor Actor, handlerKey string) error {
+func (o processes) Pause(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, ActionPause, handlerKey)
 }
 
 // Resume undoes Pause. If the handler is not paused, it returns ErrNotPaused, does nothing and
 // leaves no audit row.
-func (o *Ops) Resume(ctx context.Context, actor Actor, handlerKey string) error {
+func (o processes) Resume(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, actionResume, handlerKey)
 }
 
-func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handlerKey string) error {
+func (o processes) setPaused(ctx context.Context, actor Actor, action Action, handlerKey string) error {
 	keys, err := o.keysOf(ctx, handlerKey)
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
@@ -143,7 +143,7 @@ func (o *Ops) setPaused(ctx context.Context, actor Actor, action Action, handler
 }
 
 // keysOf returns the keys of a handler that is known in some way.
-func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
+func (o processes) keysOf(ctx context.Context, key string) ([]string, error) {
 	if err := checkText("handler key", key, 1, columns.MaxHandlerKey); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (o *Ops) keysOf(ctx context.Context, key string) ([]string, error) {
 // Delete deletes a message and all of its statuses in any state, or returns ErrProcessing while one
 // is being processed. Nothing is remembered: a redelivery is a new message. confirmation must
 // repeat the message ID, otherwise it returns ErrBadInput. To end a status, use Discard.
-func (o *Ops) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
+func (o messageViews) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
 	err := ref.check()
 	if err == nil && confirmation != ref.ID {
 		err = badInput("confirmation", "it is not the message ID")
@@ -213,7 +213,7 @@ func handlerKeys(rows []store.ChangedStatus) []string {
 // Cleanup deletes now what the retentions allow, see Inbox.Cleanup. It runs many transactions. One audit row is written
 // before the first and one, with the counts, after the last. It needs a Live, which knows the retentions, or the option
 // Cleanup. It may take long; ctx ends it.
-func (o *Ops) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
+func (o statusActions) Cleanup(ctx context.Context, actor Actor) (handler.Deleted, error) {
 	if err := o.Can(ActionCleanup); err != nil {
 		return handler.Deleted{}, err
 	}

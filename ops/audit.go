@@ -78,7 +78,7 @@ type AuditFilter struct {
 
 // Audit returns a page of the audit, newest first. See List for after and limit. Reading the audit leaves no audit
 // row.
-func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
+func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "audit"
@@ -96,7 +96,7 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 	read := func(ctx context.Context, p place, depth, limit int) (part[store.AuditHit], error) {
 		scan := store.AuditScan{FromID: auditFrom(filter.From), BeforeID: min(p.ID, auditBefore(filter.To)), Depth: depth,
 			Limit: limit, Actor: string(filter.Actor), Action: string(filter.Action), Target: filter.Target, From: from, To: to}
-		rows, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.AuditHit, error) {
+		rows, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.AuditHit, error) {
 			return o.store.ScanAudit(ctx, pool, scan)
 		})
 		return parted(rows, placeAt, func(h store.AuditHit) (int, bool) { return h.Looked, h.Closes }), err
@@ -120,12 +120,12 @@ func (o *Ops) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit
 
 // details fills in the details, which are long: chunks of bulk actions name all of their statuses.
 // So it reads them only for the entries that are shown, not for all that were scanned.
-func (o *Ops) details(ctx context.Context, entries []AuditEntry) error {
+func (o auditLog) details(ctx context.Context, entries []AuditEntry) error {
 	ids := make([]string, len(entries))
 	for i, entry := range entries {
 		ids[i] = entry.ID
 	}
-	details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
+	details, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
 		return o.store.AuditDetails(ctx, pool, ids)
 	})
 	for i := range entries {
@@ -144,7 +144,7 @@ func (a Actor) check() error {
 
 // audited runs an action in one transaction with its audit row, so neither exists without the other
 // (contract 11.3). The row's detail is what work returns.
-func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target string,
+func (o *access) audited(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
 	_, err := o.auditedAs(ctx, actor, action, target, work)
@@ -152,7 +152,7 @@ func (o *Ops) audited(ctx context.Context, actor Actor, action Action, target st
 }
 
 // auditedAs is audited, and returns the ID of the audit row.
-func (o *Ops) auditedAs(ctx context.Context, actor Actor, action Action, target string,
+func (o *access) auditedAs(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) (id string, err error) {
 	if err := actor.check(); err != nil {
@@ -178,25 +178,25 @@ func (o *Ops) auditedAs(ctx context.Context, actor Actor, action Action, target 
 }
 
 // note adds an audit row for something that has no transaction of its own.
-func (o *Ops) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
+func (o *access) note(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	return o.audited(ctx, actor, action, target, func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
 
 // noteThrough is like note, for a part of a bulk action, which a lost connection does not end.
-func (o *Ops) noteThrough(ctx context.Context, actor Actor, action Action, target string, detail any) error {
+func (o *access) noteThrough(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	return o.auditedThrough(ctx, actor, action, target,
 		func(context.Context, *gorm.DB) (any, error) { return detail, nil })
 }
 
 // noteAnyway is like noteThrough, but ignores the end of ctx: the action was done or refused all the same.
-func (o *Ops) noteAnyway(ctx context.Context, actor Actor, action Action, target string, detail any) error {
+func (o *access) noteAnyway(ctx context.Context, actor Actor, action Action, target string, detail any) error {
 	ctx, cancel := o.bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	return o.noteThrough(ctx, actor, action, target, detail)
 }
 
 // entry returns a new audit row. Its ID is later than those of all earlier rows of this process.
-func (o *Ops) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
+func (o *access) entry(actor Actor, action Action, target string, detail any) (models.Audit, error) {
 	now := o.opts.Clock.Now()
 	id, err := o.auditIDs.next(now)
 	if err != nil {
@@ -281,7 +281,7 @@ const unknown Actor = "(unknown)"
 // writes the first, the 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs
 // of actor and target at once, all others count as one pair. The row is written even if ctx has
 // ended.
-func (o *Ops) Denied(ctx context.Context, actor Actor, target string) error {
+func (o *access) Denied(ctx context.Context, actor Actor, target string) error {
 	if actor.check() != nil {
 		actor = unknown
 	}

@@ -29,7 +29,7 @@ import (
 //
 // It works in chunks, like RetryMatching, and returns what was done also with an error. To continue, call it again. Do
 // a DryRun first; its count reads 10,000 messages at most.
-func (o *Ops) Backfill(
+func (o statusActions) Backfill(
 	ctx context.Context, actor Actor, handlerKey string, from, to time.Time, bulk Bulk,
 ) (BulkResult, error) {
 	fail := func(result BulkResult, err error) (BulkResult, error) {
@@ -55,7 +55,7 @@ func (o *Ops) Backfill(
 
 // backfill is one call of Backfill.
 type backfill struct {
-	*Ops
+	statusActions
 	actor  Actor
 	of     Subscription
 	key    string
@@ -65,7 +65,7 @@ type backfill struct {
 	before time.Time // as statements compare it
 }
 
-func (o *Ops) newBackfill(actor Actor, handlerKey string, from, to time.Time) (*backfill, error) {
+func (o statusActions) newBackfill(actor Actor, handlerKey string, from, to time.Time) (*backfill, error) {
 	of, err := o.opts.Live.Subscription(handlerKey)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (o *Ops) newBackfill(actor Actor, handlerKey string, from, to time.Time) (*
 	if err := checkAges(from, to); err != nil {
 		return nil, err
 	}
-	b := &backfill{Ops: o, actor: actor, of: of, key: of.Handler.Key(), target: "handler " + of.Handler.Key(),
+	b := &backfill{statusActions: o, actor: actor, of: of, key: of.Handler.Key(), target: "handler " + of.Handler.Key(),
 		filter: Filter{HandlerKeys: []string{of.Handler.Key()}, From: from.UTC(), To: to.UTC()}}
 	oldest, before := o.roughly(from, to)
 	b.begin, b.before = place{ListPlace: store.ListPlace{At: store.ListTime(oldest)}}, before
@@ -115,7 +115,7 @@ func (b *backfill) find(
 	if b.of.Shared {
 		scan.ReadsProperties = properties.ChannelBytes
 	}
-	read, err := readMany(ctx, b.Ops, func(ctx context.Context, pool gorm.ConnPool) ([]store.UnhandledMessage, error) {
+	read, err := readMany(ctx, b.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.UnhandledMessage, error) {
 		return b.store.ScanUnhandled(ctx, pool, scan)
 	})
 	if err != nil {
@@ -161,8 +161,8 @@ func (b *backfill) run(ctx context.Context, chunk int, bulk Bulk) (result BulkRe
 		}
 		result.Looked += int64(looked)
 		for each := range slices.Chunk(found, chunk) {
-			if bulk.Most > 0 {
-				left := bulk.Most - result.Done - result.Skipped
+			if bulk.Max > 0 {
+				left := bulk.Max - result.Done - result.Skipped
 				result.More = left < int64(len(each))
 				each = each[:min(left, int64(len(each)))]
 			}
@@ -264,7 +264,7 @@ func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
 	if !b.of.Handler.Ordered() {
 		return nil
 	}
-	message, err := read(ctx, b.Ops, func(ctx context.Context, pool gorm.ConnPool) (*models.Message, error) {
+	message, err := read(ctx, b.access, func(ctx context.Context, pool gorm.ConnPool) (*models.Message, error) {
 		return b.store.LoadMessage(ctx, pool, m.number)
 	})
 	if err != nil || message == nil { // gone: the lock will not find it either

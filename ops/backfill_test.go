@@ -359,11 +359,11 @@ func TestBackfillStopsAndContinues(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.EqualValues(t, 2, result.Done)
 		require.Len(t, now.pairs("bill"), 2)
-		result = now.backfill("bill", ops.Bulk{ChunkSize: 2, Most: 3})
+		result = now.backfill("bill", ops.Bulk{ChunkSize: 2, Max: 3})
 		require.EqualValues(t, 3, result.Done)
 		require.True(t, result.More)
 		require.Len(t, now.pairs("bill"), 5)
-		result = now.backfill("bill", ops.Bulk{Most: 4})
+		result = now.backfill("bill", ops.Bulk{Max: 4})
 		require.EqualValues(t, 4, result.Done)
 		require.False(t, result.More)
 		require.Len(t, now.pairs("bill"), 9)
@@ -518,7 +518,7 @@ func TestBackfillIsRefused(t *testing.T) {
 			"without a time":             {p.ops, ada, "mail", time.Time{}, noon, ops.Bulk{}, ops.ErrBadInput},
 			"an empty period":            {p.ops, ada, "mail", noon, noon, ops.Bulk{}, ops.ErrBadInput},
 			"too large a chunk":          {p.ops, ada, "mail", noon.Add(-1), noon, ops.Bulk{ChunkSize: 1001}, ops.ErrBadInput},
-			"a negative number":          {p.ops, ada, "mail", noon.Add(-1), noon, ops.Bulk{Most: -1}, ops.ErrBadInput},
+			"a negative number":          {p.ops, ada, "mail", noon.Add(-1), noon, ops.Bulk{Max: -1}, ops.ErrBadInput},
 		} {
 			result, err := each.o.Backfill(t.Context(), each.actor, each.key, each.from, each.to, each.bulk)
 			require.ErrorIs(t, err, each.expected, name)

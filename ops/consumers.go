@@ -76,7 +76,7 @@ type PartitionRef struct {
 	Topic     string
 	Partition int32
 	Offset    int64
-	// AfterGap is that of the ConsumedPartition as its reader saw it. ResumePartition returns ErrStale if the
+	// AfterGap is the ConsumedPartition's AfterGap as its reader saw it. ResumePartition returns ErrStale if the
 	// partition is halted for another reason by now: a gap is only passed by someone who knows of it.
 	AfterGap bool `json:"-"`
 }
@@ -98,7 +98,7 @@ func (at PartitionRef) check() error {
 const maxConsuming = 500
 
 // Consumers lists the consumers of all living workers, 500 workers at most, sorted by channel.
-func (o *Ops) Consumers(ctx context.Context) ([]Consumer, error) {
+func (o processes) Consumers(ctx context.Context) ([]Consumer, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	consumers, err := o.consumers(ctx)
@@ -108,7 +108,7 @@ func (o *Ops) Consumers(ctx context.Context) ([]Consumer, error) {
 	return consumers, nil
 }
 
-func (o *Ops) consumers(ctx context.Context) ([]Consumer, error) {
+func (o processes) consumers(ctx context.Context) ([]Consumer, error) {
 	workers, err := o.Workers(ctx)
 	if err != nil {
 		return nil, err
@@ -141,14 +141,14 @@ func (o *Ops) consumers(ctx context.Context) ([]Consumer, error) {
 }
 
 // reportedConsumers returns the consumers as the living ones of these workers have stored them.
-func (o *Ops) reportedConsumers(ctx context.Context, workers []Worker) (consumers []Consumer, err error) {
+func (o processes) reportedConsumers(ctx context.Context, workers []Worker) (consumers []Consumer, err error) {
 	alive := map[string]Worker{}
 	for _, w := range workers {
 		if w.Alive {
 			alive[w.ID] = w
 		}
 	}
-	stored, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.WorkerConsumers, error) {
+	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.WorkerConsumers, error) {
 		return o.store.StoredConsumers(ctx, pool, maxConsuming)
 	})
 	if err != nil {
@@ -175,12 +175,12 @@ func (o *Ops) reportedConsumers(ctx context.Context, workers []Worker) (consumer
 const requestsLast = time.Hour
 
 // requests returns the requests that are not carried out, by the halts that they are for.
-func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRequest, error) {
+func (o processes) requests(ctx context.Context) (map[PartitionRef]models.PartitionRequest, error) {
 	now, err := o.store.Clock(ctx, o.opts.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
-	found, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]models.PartitionRequest, error) {
+	found, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]models.PartitionRequest, error) {
 		return o.store.AllPartitionRequests(ctx, pool, now.Add(-requestsLast), maxListed)
 	})
 	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
@@ -199,18 +199,18 @@ func (o *Ops) requests(ctx context.Context) (map[PartitionRef]models.PartitionRe
 //
 // ErrNotFound means that no living worker reports the partition, ErrStale that none reports it as
 // halted at that offset. A later request for the partition replaces an earlier one.
-func (o *Ops) ResumePartition(ctx context.Context, actor Actor, at PartitionRef) error {
+func (o processes) ResumePartition(ctx context.Context, actor Actor, at PartitionRef) error {
 	return o.request(ctx, actor, actionResumePartition, at)
 }
 
 // SkipRecord requests that the consumer of a halted partition stores the record at the offset as
 // rejected, and goes on after it. If the halt is not about that record alone, it returns
 // ErrNotSkippable. It returns the same other errors as ResumePartition.
-func (o *Ops) SkipRecord(ctx context.Context, actor Actor, at PartitionRef) error {
+func (o processes) SkipRecord(ctx context.Context, actor Actor, at PartitionRef) error {
 	return o.request(ctx, actor, actionSkipRecord, at)
 }
 
-func (o *Ops) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {
+func (o processes) request(ctx context.Context, actor Actor, action Action, at PartitionRef) error {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	target := fmt.Sprintf("partition %s/%d of channel %s", at.Topic, at.Partition, at.Channel)
@@ -253,7 +253,7 @@ func (o *Ops) request(ctx context.Context, actor Actor, action Action, at Partit
 }
 
 // halted returns the partition as a living worker reports it halted at the offset.
-func (o *Ops) halted(ctx context.Context, at PartitionRef) (ConsumedPartition, error) {
+func (o processes) halted(ctx context.Context, at PartitionRef) (ConsumedPartition, error) {
 	consumers, err := o.consumers(ctx)
 	if err != nil {
 		return ConsumedPartition{}, err

@@ -6,17 +6,31 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/gorm-inbox/inbox/internal/redaction"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
+// access is how this package reaches the tables: by bounded statements on a few connections, with redacted texts, and
+// with an audit row of each action.
+type access struct {
+	opts     Options // with the defaults filled in
+	redactor redaction.Redactor
+	store    store.Store
+	singles  store.Singles
+	// inUse has room for as many connections as are used at once.
+	inUse    chan struct{}
+	auditIDs auditIDs
+	denials  denials
+}
+
 // within limits one statement or transaction to the statement timeout.
-func (o *Ops) within(ctx context.Context) (context.Context, context.CancelFunc) {
+func (o *access) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, o.opts.StatementTimeout)
 }
 
 // connect waits for one of the connections that this Ops may use. A caller that has one must not
 // wait for a second: all callers might wait for each other.
-func (o *Ops) connect(ctx context.Context) (release func(), err error) {
+func (o *access) connect(ctx context.Context) (release func(), err error) {
 	select {
 	case o.inUse <- struct{}{}:
 		return func() { <-o.inUse }, nil
@@ -30,22 +44,22 @@ const fewTimeouts = 3
 
 // bounded limits a whole call, however many statements it takes. If the database is slow, but no
 // single statement times out, the call fails instead of keeping the database busy for minutes.
-func (o *Ops) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+func (o *access) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
 // read runs a query outside of any transaction. The application's logger and plugins are bypassed,
 // and every statement reaches the primary (contract 3.7).
-func read[T any](ctx context.Context, o *Ops, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
+func read[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
 	return readFrom(ctx, o, o.singles, query)
 }
 
 // readMany is read for a query that may read thousands of rows (see store.Singles.WithoutJIT).
-func readMany[T any](ctx context.Context, o *Ops, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
+func readMany[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
 	return readFrom(ctx, o, o.singles.WithoutJIT(), query)
 }
 
-func readFrom[T any](ctx context.Context, o *Ops, from store.Singles,
+func readFrom[T any](ctx context.Context, o *access, from store.Singles,
 	query func(context.Context, gorm.ConnPool) (T, error)) (found T, err error) {
 	release, err := o.connect(ctx)
 	if err != nil {
@@ -58,7 +72,7 @@ func readFrom[T any](ctx context.Context, o *Ops, from store.Singles,
 }
 
 // act runs work in a transaction of at most the statement timeout, and commits unless work fails.
-func (o *Ops) act(ctx context.Context, work func(ctx context.Context, tx *gorm.DB) error) error {
+func (o *access) act(ctx context.Context, work func(ctx context.Context, tx *gorm.DB) error) error {
 	release, err := o.connect(ctx)
 	if err != nil {
 		return err

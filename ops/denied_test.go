@@ -107,7 +107,7 @@ func TestDryRunsAndEndsOfBulkActionsAreAudited(t *testing.T) {
 		_, err = r.ops.RetryMatching(ctx, ada, filter, ops.Bulk{ChunkSize: 3, Progress: func(ops.BulkResult) { cancel() }})
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, "retry map[done:3 error:context canceled event:ended more:false skipped:0]", details()[0])
-		_, err = r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 3, Most: 4})
+		_, err = r.ops.DiscardMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 3, Max: 4})
 		require.NoError(t, err)
 		require.Equal(t, "discard map[done:4 event:ended more:true skipped:0]", details()[0])
 		require.Len(t, details(), 3)

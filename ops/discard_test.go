@@ -141,7 +141,7 @@ func TestDiscardRacesWithAWorkerLeaveNothingBehind(t *testing.T) {
 		go func() {
 			var err error
 			discarded, err = r.ops.DiscardMatching(t.Context(), ada, ops.Filter{
-				HandlerKeys: []string{"mail"}, States: []ops.State{ops.StatePending}}, ops.Bulk{ChunkSize: 3, Most: 60})
+				HandlerKeys: []string{"mail"}, States: []ops.State{ops.StatePending}}, ops.Bulk{ChunkSize: 3, Max: 60})
 			operator <- err
 		}()
 		r.process()
@@ -179,7 +179,7 @@ func TestAllOfARemovedHandlerIsDiscarded(t *testing.T) {
 		counted, err := beside.DiscardMatching(t.Context(), ada, removed, ops.Bulk{DryRun: true})
 		require.NoError(t, err)
 		require.Equal(t, ops.Count{N: 10}, counted.Matched)
-		result, err := beside.DiscardMatching(t.Context(), ada, removed, ops.Bulk{ChunkSize: 2, Most: 10})
+		result, err := beside.DiscardMatching(t.Context(), ada, removed, ops.Bulk{ChunkSize: 2, Max: 10})
 		require.NoError(t, err)
 		require.EqualValues(t, 10, result.Done, "although discarding moves lanes on")
 		require.Zero(t, result.Skipped)

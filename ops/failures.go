@@ -46,7 +46,7 @@ type FailureGroup struct {
 // groups and reads at most 10,000 statuses. The groups are divided evenly among the handlers and the statuses among the
 // groups, the newest first. Filter.States may contain only StatePoisoned and StateFailing; empty means both.
 // Filter.ErrorText is compared with the groups' Error. Filter.MessageID is ErrBadInput (contract 11.2).
-func (o *Ops) Failures(ctx context.Context, filter Filter) (Failures, error) {
+func (o statusSearch) Failures(ctx context.Context, filter Filter) (Failures, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	fail := func(err error) (Failures, error) { return Failures{}, fmt.Errorf("group failures: %w", err) }
@@ -97,7 +97,7 @@ type grouping struct {
 
 // take finds and counts the groups of these handler keys. It works in rounds: each round divides
 // the remaining statuses evenly among the groups that have more.
-func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
+func (g *grouping) take(ctx context.Context, o statusSearch, keys []string) error {
 	refs, err := g.find(ctx, o, keys)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (g *grouping) take(ctx context.Context, o *Ops, keys []string) error {
 }
 
 // find returns the groups of these handler keys.
-func (g *grouping) find(ctx context.Context, o *Ops, keys []string) (refs []store.FailureGroup, err error) {
+func (g *grouping) find(ctx context.Context, o statusSearch, keys []string) (refs []store.FailureGroup, err error) {
 	if g.filter.Fingerprint != "" {
 		for _, key := range keys {
 			refs = append(refs, store.FailureGroup{HandlerKey: key, Fingerprint: g.filter.Fingerprint, Before: lastID})
@@ -144,9 +144,9 @@ const maxRounds = 8
 // findMore returns up to perKey groups of each handler key after one of its groups, and the last
 // group of each key that has more.
 func (g *grouping) findMore(
-	ctx context.Context, o *Ops, after []store.FailureGroup, perKey int,
+	ctx context.Context, o statusSearch, after []store.FailureGroup, perKey int,
 ) (found, more []store.FailureGroup, err error) {
-	read, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.FoundGroup, error) {
+	read, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.FoundGroup, error) {
 		return o.store.FailureGroups(ctx, pool, after, perKey+1)
 	})
 	last := map[string]store.FailureGroup{}
@@ -164,12 +164,12 @@ func (g *grouping) findMore(
 }
 
 // round counts up to most statuses of each group, and returns the groups that have more.
-func (g *grouping) round(ctx context.Context, o *Ops, refs []store.FailureGroup, most int) ([]store.FailureGroup, error) {
+func (g *grouping) round(ctx context.Context, o statusSearch, refs []store.FailureGroup, most int) ([]store.FailureGroup, error) {
 	scan := store.GroupScan{Groups: refs, Depth: most, States: g.filter.states, Type: g.filter.Type,
 		ComparesMessage: g.filter.comparesMessage()}
 	scan.From, scan.To = exactly(g.filter.From, g.filter.To)
 	scan.Rough, _ = o.roughly(g.filter.From, g.filter.To)
-	counts, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.GroupCount, error) {
+	counts, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.GroupCount, error) {
 		return o.store.CountGroups(ctx, pool, scan)
 	})
 	if err != nil {

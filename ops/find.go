@@ -96,7 +96,7 @@ func (f *filter) takesText(shown string) bool {
 // sqlText returns the text, in lower case, that statements search for in errors, so that a search
 // need not read every error. It is empty if statements cannot decide: a hook may show any other
 // text than the stored one, and databases differ in the case of letters beyond ASCII.
-func (o *Ops) sqlText(text string) string {
+func (o *access) sqlText(text string) string {
 	if o.redacts() || strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return ""
 	}
@@ -104,7 +104,7 @@ func (o *Ops) sqlText(text string) string {
 }
 
 // judges reports whether find must compare error texts because statements cannot.
-func (o *Ops) judges(f *filter) bool { return f.text != o.sqlText(f.text) }
+func (o statusSearch) judges(f *filter) bool { return f.text != o.sqlText(f.text) }
 
 // poisonedAlone reports whether the filter, apart from its handler keys, matches exactly the
 // poisoned statuses.
@@ -155,7 +155,7 @@ type found struct {
 // find reads matching statuses from a place on, until it has limit rows or has read lookLimit rows. A list without
 // conditions takes one statement for each stage. A search with few matches continues after what it has read, in larger
 // steps.
-func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
+func (o statusSearch) find(ctx context.Context, f *filter, after *place, limit int) (found, error) {
 	var out found
 	stages, first := f.stages(), 0
 	if after != nil {
@@ -175,7 +175,7 @@ func (o *Ops) find(ctx context.Context, f *filter, after *place, limit int) (fou
 }
 
 // findIn adds the rows of a stage, the number-th. ended means that the stage has no more.
-func (o *Ops) findIn(
+func (o statusSearch) findIn(
 	ctx context.Context, f *filter, st store.Stage, number int, after *place, limit int, out *found,
 ) (ended bool, err error) {
 	at := o.start(f, st)
@@ -236,7 +236,7 @@ func (o *Ops) findIn(
 }
 
 // keysFor returns the handler keys for which a stage is searched.
-func (o *Ops) keysFor(ctx context.Context, f *filter, st store.Stage) ([]string, error) {
+func (o statusSearch) keysFor(ctx context.Context, f *filter, st store.Stage) ([]string, error) {
 	if len(f.HandlerKeys) > 0 {
 		return distinct(f.HandlerKeys), nil
 	}

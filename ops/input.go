@@ -73,7 +73,7 @@ func wholeMicroseconds(t time.Time) time.Time {
 // roughly returns the same limits for times in any form, as statements compare them. What they let
 // through is compared exactly. On SQLite, GORM's Create stores times without a fraction if it is 0,
 // and these sort before the same time in our form.
-func (o *Ops) roughly(from, to time.Time) (oldest, before time.Time) {
+func (o *access) roughly(from, to time.Time) (oldest, before time.Time) {
 	oldest, before = exactly(from, to)
 	if !o.store.ExactTimes() && oldest.After(startOfTime.Add(time.Second)) {
 		oldest = oldest.Add(-time.Second)
@@ -184,7 +184,7 @@ type Filter struct {
 	HandlerKeys []string `json:"handler_keys,omitempty"`
 	// MessageID matches exactly, in Namespace or, if that is empty, in all namespaces.
 	MessageID string `json:"message_id,omitempty"`
-	// Namespace is that of MessageID. Without a MessageID it is ErrBadInput.
+	// Namespace is the namespace of MessageID. Without a MessageID it is ErrBadInput.
 	Namespace string `json:"namespace,omitempty"`
 	// Type matches the message type exactly.
 	Type string `json:"type,omitempty"`
@@ -221,14 +221,14 @@ type Count struct {
 }
 
 // openKeys returns the handler keys that have rows of a stage.
-func (o *Ops) openKeys(ctx context.Context, st store.Stage) ([]string, error) {
+func (o *access) openKeys(ctx context.Context, st store.Stage) ([]string, error) {
 	return read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]string, error) {
 		return o.store.KeysIn(ctx, pool, st, maxKeys)
 	})
 }
 
 // allOpenKeys returns the handler keys that have rows of any stage.
-func (o *Ops) allOpenKeys(ctx context.Context) ([]string, error) {
+func (o *access) allOpenKeys(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, st := range []store.Stage{store.StagePoisoned, store.StageDue, store.StageWaiting} {
 		keys, err := o.openKeys(ctx, st)

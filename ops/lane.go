@@ -12,8 +12,8 @@ const laneCap = 1000
 
 // placeInLane counts what is before a status in its own lane. After a rename, and while older rows
 // exist, a lane has two names, see contract 5.12; only the status's name counts here.
-func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
-	sequence, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (*int64, error) {
+func (o messageViews) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
+	sequence, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (*int64, error) {
 		return o.store.SequenceOf(ctx, pool, r.ID)
 	})
 	if err != nil || sequence == nil {
@@ -23,14 +23,14 @@ func (o *Ops) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 	place := &LanePlace{HeadMessageID: r.MessageID, HeadNamespace: r.Namespace, HeadStatusID: r.ID, HeadState: r.State}
 	first := at.Sequence
 	for _, poisoned := range []bool{false, true} {
-		ahead, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (int64, error) {
+		ahead, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (int64, error) {
 			return o.store.LaneAhead(ctx, pool, *r.lane, poisoned, at, laneCap+1)
 		})
 		if err != nil {
 			return nil, err
 		}
 		place.Ahead.N += ahead
-		head, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (*store.LaneHead, error) {
+		head, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (*store.LaneHead, error) {
 			return o.store.LaneHead(ctx, pool, *r.lane, poisoned)
 		})
 		if err != nil {
@@ -61,7 +61,7 @@ func headState(h *store.LaneHead) State {
 // wakeAfter advances the lanes of what has changed, after the commit, and wakes the handlers
 // concerned, here and in other processes. This only saves time: sweeps check every lane within a
 // minute, and polling finds what is due. So a failure here does not make the action fail.
-func (o *Ops) wakeAfter(ctx context.Context, madeDue bool, rows []store.ChangedStatus) {
+func (o *access) wakeAfter(ctx context.Context, madeDue bool, rows []store.ChangedStatus) {
 	ctx, cancel := o.within(context.WithoutCancel(ctx))
 	defer cancel()
 	release, err := o.connect(ctx)

@@ -19,7 +19,7 @@ import (
 //
 // after is the place to continue from, "" for the beginning. limit is 1 to MaxLimit, 0 for 50. A status that keeps its
 // place is on exactly one page, even if others come, go and change between the pages.
-func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page[Status], error) {
+func (o statusSearch) List(ctx context.Context, filter Filter, after Cursor, limit int) (Page[Status], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	const list = "statuses"
@@ -56,7 +56,7 @@ func (o *Ops) List(ctx context.Context, filter Filter, after Cursor, limit int) 
 }
 
 // Count counts the statuses that match. It reads at most 10,000 rows.
-func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
+func (o statusSearch) Count(ctx context.Context, filter Filter) (Count, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	f, err := filter.checked()
@@ -76,7 +76,7 @@ func (o *Ops) Count(ctx context.Context, filter Filter) (Count, error) {
 
 // count counts what a list would return, one handler key after the other, because the order does
 // not matter.
-func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
+func (o statusSearch) count(ctx context.Context, f *filter) (Count, error) {
 	var n, looked int
 	for i, st := range f.stages() {
 		keys := []string{""}
@@ -101,7 +101,7 @@ func (o *Ops) count(ctx context.Context, f *filter) (Count, error) {
 
 // countOf counts the rows of a stage, the number-th, after looked rows of others have been read.
 // ended means that all have been read.
-func (o *Ops) countOf(
+func (o statusSearch) countOf(
 	ctx context.Context, f *filter, st store.Stage, number int, key string, looked int,
 ) (n, read int, ended bool, err error) {
 	if !o.counts(f, st) {
@@ -122,7 +122,7 @@ func (o *Ops) countOf(
 }
 
 // countPoisoned counts the poisoned statuses without reading their rows.
-func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
+func (o statusSearch) countPoisoned(ctx context.Context, f *filter) (Count, error) {
 	keys, err := o.keysFor(ctx, f, store.StagePoisoned)
 	if err != nil {
 		return Count{}, err
@@ -145,12 +145,11 @@ func (o *Ops) countPoisoned(ctx context.Context, f *filter) (Count, error) {
 // Page is a part of a list.
 type Page[T any] struct {
 	Items []T
-	// Next goes on behind this page; empty at the end.
+	// Next is the cursor of the next page; empty on the last one.
 	Next Cursor
-	// Partial: the page ended because about 10,000 rows were looked at. Few of
-	// them matched, or none; Next goes on.
+	// Partial is set when the scan stopped after about 10,000 rows, of which few matched. Continue with Next.
 	Partial bool
-	// Looked counts the rows looked at.
+	// Looked is how many rows were read.
 	Looked int
 }
 

@@ -12,7 +12,7 @@ import (
 // Markers returns the markers of a message ID: which handlers have processed the message inline, and when. An empty
 // handlerKey or namespace means any. They are sorted by handler key and namespace, at most 1,000. Markers that a store
 // outside the database keeps are not among them (contract 8.4, 11.1).
-func (o *Ops) Markers(ctx context.Context, messageID, handlerKey, namespace string) ([]models.Marker, error) {
+func (o messageViews) Markers(ctx context.Context, messageID, handlerKey, namespace string) ([]models.Marker, error) {
 	for _, each := range []struct {
 		name, text string
 		least      int
@@ -21,7 +21,7 @@ func (o *Ops) Markers(ctx context.Context, messageID, handlerKey, namespace stri
 			return nil, err
 		}
 	}
-	found, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]models.Marker, error) {
+	found, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]models.Marker, error) {
 		return o.store.MarkersOf(ctx, pool, messageID, handlerKey, namespace, maxListed)
 	})
 	if err != nil {

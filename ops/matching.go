@@ -20,9 +20,9 @@ type Bulk struct {
 	// ChunkSize is how many statuses are changed in one transaction, with one audit row: 1 to
 	// MaxLimit, 0 for 200. ReAcceptMatching reads so many at a time.
 	ChunkSize int
-	// Most is the number that was confirmed: the action stops there, and the result reports whether
+	// Max is the number that was confirmed: the action stops there, and the result reports whether
 	// more match by then. 0 is no limit, for a count that was capped.
-	Most int64
+	Max int64
 	// Progress, if not nil, is called after each chunk in the caller's goroutine.
 	Progress func(BulkResult)
 }
@@ -46,7 +46,7 @@ type BulkResult struct {
 	Reasons []ReasonCount `json:",omitempty"`
 	// Looked is the number of rows that were read.
 	Looked int64
-	// More means that more than Bulk.Most match by now; these were not touched.
+	// More means that more than Bulk.Max match by now; these were not touched.
 	More bool
 }
 
@@ -58,9 +58,9 @@ type BulkResult struct {
 // The end of ctx stops the action between two chunks, or rolls back the current one. The result is
 // what was done, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count, and pass it as Most, because no one has
+// Do a DryRun first, have the operator confirm its count, and pass it as Max, because no one has
 // seen what was poisoned since then. Set the filter's To for the same reason.
-func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
+func (o statusActions) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
 }
 
@@ -68,7 +68,7 @@ func (o *Ops) RetryMatching(ctx context.Context, actor Actor, filter Filter, bul
 // Filter.States may contain StatePoisoned, which is the default, StateFailing and StatePending, which includes what is
 // failing and what waits in lanes. This is how to give up what is pending for a handler that no program has any more.
 // What a worker claims or frees in its lane meanwhile may be skipped: pause the handler first to discard all of it.
-func (o *Ops) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
+func (o statusActions) DiscardMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionDiscard, filter, bulk)
 }
 
@@ -77,7 +77,7 @@ const defaultChunk = 200
 // errNothing rolls back a chunk that changed nothing: it needs no audit row.
 var errNothing = errors.New("nothing was changed")
 
-func (o *Ops) actOnMatching(
+func (o statusActions) actOnMatching(
 	ctx context.Context, actor Actor, action Action, filter Filter, bulk Bulk,
 ) (BulkResult, error) {
 	var result BulkResult
@@ -107,7 +107,7 @@ func (o *Ops) actOnMatching(
 
 // inChunks runs a bulk action and adds the audit row of its end. In a dry run it only counts, and adds the row of that.
 // given is the filter that these rows have.
-func (o *Ops) inChunks(ctx context.Context, actor Actor, action Action, target string, given Filter, bulk Bulk,
+func (o statusActions) inChunks(ctx context.Context, actor Actor, action Action, target string, given Filter, bulk Bulk,
 	count func(context.Context) (Count, error), run func(ctx context.Context, chunk int) (BulkResult, error),
 ) (result BulkResult, err error) {
 	if bulk, err = bulk.checked(); err != nil {
@@ -139,8 +139,8 @@ func (b Bulk) checked() (Bulk, error) {
 		b.ChunkSize = defaultChunk
 	}
 	_, err := checkLimit(b.ChunkSize)
-	if err == nil && b.Most < 0 {
-		err = badInput("most", "%d: must be 0 or more", b.Most)
+	if err == nil && b.Max < 0 {
+		err = badInput("max", "%d: must be 0 or more", b.Max)
 	}
 	return b, err
 }
@@ -148,17 +148,17 @@ func (b Bulk) checked() (Bulk, error) {
 // next returns how many to take in the next chunk. enough means that the confirmed number was taken:
 // the chunk only shows whether there are more.
 func (b Bulk) next(taken int64) (n int, enough bool) {
-	if b.Most == 0 {
+	if b.Max == 0 {
 		return b.ChunkSize, false
 	}
-	left := b.Most - taken
+	left := b.Max - taken
 	return int(min(int64(b.ChunkSize), max(left, 1))), left <= 0
 }
 
 // allMatching is the audit's target of an action on all matching statuses.
 const allMatching = "matching statuses"
 
-func (o *Ops) actOnChunks(
+func (o statusActions) actOnChunks(
 	ctx context.Context, actor Actor, action Action, f *filter, given Filter, bulk Bulk,
 ) (result BulkResult, err error) {
 	// What fails again after its retry can come again, further on in the order of due times. Each status is taken once.
@@ -223,7 +223,7 @@ func forAction(action Action, given Filter) (*filter, error) {
 	return f, err
 }
 
-func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
+func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, chunk int) (found, error) {
 	var out found
 	err := outlast(ctx, func() (err error) {
 		ctx, cancel := o.bounded(ctx)
@@ -235,7 +235,7 @@ func (o *Ops) findChunk(ctx context.Context, f *filter, after *place, chunk int)
 }
 
 // actOnChunk changes those of the rows that have not changed since they were found.
-func (o *Ops) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (int, error) {
+func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}

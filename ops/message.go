@@ -38,7 +38,7 @@ type Message struct {
 	Properties handler.Properties
 	// PropertiesProblem is why the stored properties cannot be read; empty if they can.
 	PropertiesProblem string
-	// TraceID is that of the producer's traceparent header; empty without one.
+	// TraceID is the trace ID in the producer's traceparent header; empty without one.
 	TraceID string
 	// OriginalID is the message of which this one is a replay; empty if it is none.
 	OriginalID string
@@ -49,7 +49,7 @@ type Message struct {
 // StatusDetail is a status with its place in its lane and what keeps it from running.
 type StatusDetail struct {
 	Status
-	// Obstacle is that of the handler, see Handler, while the status is pending. While it is
+	// Obstacle is the handler's obstacle, see Handler, while the status is pending. While it is
 	// processing, Obstacle says if its call does not return. Otherwise it is empty.
 	Obstacle string
 	// Lane is nil unless the status is open and has a lane.
@@ -88,7 +88,7 @@ type LanePlace struct {
 
 // Message returns a message. Because it shows a payload, it leaves an audit row (contract 11.3). It
 // returns ErrNotFound if there is no such message.
-func (o *Ops) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
+func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	if err := ref.check(); err != nil {
@@ -123,7 +123,7 @@ func (r MessageRef) check() error {
 func inNamespace(name string) map[string]any { return map[string]any{"namespace": name} }
 
 // numberOf returns the number of a message.
-func (o *Ops) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (int64, error) {
+func (o messageViews) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (int64, error) {
 	found, err := o.store.Namesakes(ctx, pool, ref.ID, ref.Namespace)
 	switch {
 	case err != nil:
@@ -140,7 +140,7 @@ func (o *Ops) numberOf(ctx context.Context, pool gorm.ConnPool, ref MessageRef) 
 	return int64(found[0].Number), nil
 }
 
-func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (models.Message, error) {
+func (o messageViews) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRef) (models.Message, error) {
 	number, err := o.numberOf(ctx, pool, ref)
 	if err != nil {
 		return models.Message{}, err
@@ -156,7 +156,7 @@ func (o *Ops) loadMessage(ctx context.Context, pool gorm.ConnPool, ref MessageRe
 }
 
 // shown returns a message as operators see it, without its statuses.
-func (o *Ops) shown(stored models.Message) Message {
+func (o messageViews) shown(stored models.Message) Message {
 	m := Message{ID: stored.ID, Namespace: stored.Namespace, Number: int64(stored.Number), Transport: stored.TransportName,
 		Type: stored.Type, Source: stored.Source,
 		ContentType: stored.ContentType, ReceivedAt: stored.ReceivedAt}
@@ -215,8 +215,8 @@ func hangs(s Status, workers []Worker) bool {
 }
 
 // statusesIn returns a message's statuses, each with its place in its lane.
-func (o *Ops) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
-	stored, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
+func (o messageViews) statusesIn(ctx context.Context, m Message) ([]StatusDetail, error) {
+	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
 		return o.store.StatusesOf(ctx, pool, m.Number, maxListed)
 	})
 	if err != nil {

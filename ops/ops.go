@@ -30,16 +30,29 @@ import (
 // within a few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors
 // can be distinguished by the Err values of this package.
 type Ops struct {
-	opts     Options // with the defaults filled in
-	redactor redaction.Redactor
-	db       *gorm.DB
-	store    store.Store
-	singles  store.Singles
-	// inUse has room for as many connections as are used at once.
-	inUse    chan struct{}
-	auditIDs auditIDs
-	denials  denials
+	*access
+	statusSearch
+	statusActions
+	messageViews
+	rejections
+	processes
+	auditLog
+	db *gorm.DB
 }
+
+// The subjects of Ops. Each has its methods in a few files.
+type (
+	statusSearch  struct{ *access }      // lists and counts of statuses
+	processes     struct{ *access }      // workers, handlers, consumers, leases
+	rejections    struct{ *access }      // rejected messages and gaps
+	auditLog      struct{ *access }      // the audit
+	statusActions struct{ statusSearch } // changes of statuses, one or many
+	messageViews  struct {               // whole messages
+		statusSearch
+		processes
+		*access
+	}
+)
 
 // New returns an Ops on db, which the caller closes. Each function of configure may change the options, which start as
 // their defaults. New reads nothing; CheckSchema does. A nil db, one inside a transaction, a dialect other than
@@ -71,8 +84,11 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	if opts.Cleanup == nil && opts.Live != nil {
 		opts.Cleanup = opts.Live.Cleanup
 	}
-	return &Ops{opts: opts, redactor: redaction.New(opts.Redact),
-		db: db, store: st, singles: store.NewSingles(db), inUse: make(chan struct{}, opts.Connections)}, nil
+	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st, singles: store.NewSingles(db),
+		inUse: make(chan struct{}, opts.Connections)}
+	search, processes := statusSearch{a}, processes{a}
+	return &Ops{a, search, statusActions{search}, messageViews{search, processes, a}, rejections{a}, processes, auditLog{a},
+		db}, nil
 }
 
 // fewConnections is the default of Connections.
@@ -103,7 +119,7 @@ type Options struct {
 	// prefix "inbox_".
 	Naming models.Naming
 	// StatementTimeout bounds each transaction of an action and each statement of a query. Must be
-	// more than 0. Default 10 s; that of Inbox.Ops is the inbox's own.
+	// more than 0. Default 10 s; Inbox.Ops has the inbox's timeout.
 	StatementTimeout time.Duration
 	// Connections bounds how many of the pool's connections this Ops uses at once. Further calls wait
 	// for one until their context ends. Handlers need the rest of the pool: don't set it near the
@@ -186,7 +202,7 @@ var (
 // the application, ErrReplayOff. All actions but Backfill, Replay, ReAccept, ReAcceptMatching and
 // Cleanup need only the tables. Can is for user interfaces, so that they offer only what works; the methods check
 // for themselves (contract 11.1).
-func (o *Ops) Can(action Action) error {
+func (o *access) Can(action Action) error {
 	able := true
 	switch action {
 	case ActionReplay:
@@ -239,7 +255,7 @@ type Subscription struct {
 	Handler *handler.Handler
 	Channel string
 	Type    string
-	// Namespace is that of the channel's message IDs, and Shared means that other channels have the same.
+	// Namespace is the namespace of the channel's message IDs, and Shared means that other channels have the same.
 	Namespace string
 	Shared    bool
 	// Retention is the handler's own or else the inbox's; 0 is forever.

@@ -40,7 +40,7 @@ func outlast(ctx context.Context, do func() error) error {
 
 // committed reports whether the transaction that adds this audit row was committed, although it has failed
 // with why. It waits until the database answers.
-func (o *Ops) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
+func (o *access) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
 	err = outlast(ctx, func() error {
 		details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {
 			return o.store.AuditDetails(ctx, pool, []string{auditID})
@@ -55,7 +55,7 @@ func (o *Ops) committed(ctx context.Context, auditID string, why error) (found b
 }
 
 // auditedThrough is audited for a part of a bulk action, which a lost connection does not end.
-func (o *Ops) auditedThrough(ctx context.Context, actor Actor, action Action, target string,
+func (o *access) auditedThrough(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
 	for try := 1; ; try++ {

@@ -87,7 +87,7 @@ func (o *Ops) Overview(ctx context.Context) (Overview, error) {
 	for _, c := range consumers {
 		out.Unrouted += c.Unrouted
 	}
-	if out.Inbox, err = read(ctx, o, o.store.InboxName); err != nil {
+	if out.Inbox, err = read(ctx, o.access, o.store.InboxName); err != nil {
 		return fail(err)
 	}
 	var ended map[string]Ended
@@ -125,7 +125,7 @@ func (o *Ops) overviewsOf(ctx context.Context, handlers []Handler, now time.Time
 	for i, h := range handlers {
 		keys[i] = h.HandlerKey
 	}
-	counts, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.OpenCounts, error) {
+	counts, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.OpenCounts, error) {
 		return o.store.CountOpen(ctx, pool, keys, lookLimit+1, now, now.Add(soon))
 	})
 	if err != nil {
@@ -165,9 +165,9 @@ func overviewOf(h Handler, c store.OpenCounts, now time.Time) HandlerOverview {
 	return out
 }
 
-// lanesMost is how many rows the overview checks for being first in their lane: each costs a
+// maxLaneChecks is how many rows the overview checks for being first in their lane: each costs a
 // lookup.
-const lanesMost = 1000
+const maxLaneChecks = 1000
 
 // laneRule returns how the lanes of a handler key run. Only the application knows that. Without it
 // we assume that each lane has one name and waits for poisoned rows, which is the default.
@@ -205,13 +205,13 @@ func (o *Ops) judgeLanes(
 	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
-	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: lanesMost, Lanes: &rule}},
+	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: maxLaneChecks, Lanes: &rule}},
 		now)
 	if err != nil || len(backlogs) != 1 {
 		return out, err
 	}
 	b := backlogs[0]
-	behind := max(0, int64(b.Waiting)-min(out.Waiting.N, lanesMost))
+	behind := max(0, int64(b.Waiting)-min(out.Waiting.N, maxLaneChecks))
 	unjudged := due > int64(b.Due)+behind
 	out.Due = Count{int64(b.Due), out.Due.Capped || unjudged}
 	out.Waiting = Count{min(out.Waiting.N+behind, lookLimit), out.Waiting.Capped || unjudged}
@@ -222,7 +222,7 @@ func (o *Ops) judgeLanes(
 }
 
 // capped counts up to a limit.
-func (o *Ops) capped(ctx context.Context, limit int64,
+func (o *access) capped(ctx context.Context, limit int64,
 	count func(ctx context.Context, pool gorm.ConnPool, limit int64) (int64, error)) (Count, error) {
 	n, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (int64, error) {
 		return count(ctx, pool, limit+1)

@@ -46,7 +46,7 @@ type MessagePreview struct {
 
 // PreviewMessage is like Message, but returns only the beginning: it reads no more than requested,
 // however large the message is.
-func (o *Ops) PreviewMessage(
+func (o messageViews) PreviewMessage(
 	ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds,
 ) (MessagePreview, error) {
 	ctx, cancel := o.bounded(ctx)
@@ -79,7 +79,7 @@ func (o *Ops) PreviewMessage(
 }
 
 // cuts returns how much of the stored bytes is read. A hook must see the whole value.
-func (o *Ops) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
+func (o *access) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 	of := func(n int) (whole, head int) {
 		switch {
 		case n <= 0:
@@ -95,7 +95,7 @@ func (o *Ops) cuts(bounds PreviewBounds) (cuts store.PreviewCuts) {
 	return cuts
 }
 
-func (o *Ops) shownPreview(stored *store.MessagePreview) MessagePreview {
+func (o messageViews) shownPreview(stored *store.MessagePreview) MessagePreview {
 	if stored.PropertiesCut {
 		stored.SerializedProperties = "{}"
 	}
@@ -115,7 +115,7 @@ func tooLong(size int64) string {
 }
 
 // preview redacts what was read of a value.
-func (o *Ops) preview(of redact.Value, stored store.Beginning) Preview {
+func (o *access) preview(of redact.Value, stored store.Beginning) Preview {
 	p := Preview{Size: stored.Size, None: stored.IsNull, Withheld: o.redacts() && stored.Size > previewLimit}
 	if p.Cut = int64(len(stored.Bytes)) < stored.Size; stored.IsNull || stored.Bytes == nil && p.Cut {
 		return p
@@ -141,7 +141,7 @@ type RejectedPreview struct {
 
 // PreviewRejected is like Rejected, but returns only the beginning: it reads no more than
 // requested, however large the record is.
-func (o *Ops) PreviewRejected(
+func (o rejections) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {
 	id, err := checkID("rejected message ID", id)
@@ -166,7 +166,7 @@ func (o *Ops) PreviewRejected(
 	return r, nil
 }
 
-func (o *Ops) shownRejected(stored *store.RejectedPreview) RejectedPreview {
+func (o rejections) shownRejected(stored *store.RejectedPreview) RejectedPreview {
 	r := RejectedPreview{Rejected: rejectedOf(&stored.RejectedMessage, stored.RecordKey.Size+stored.Payload.Size)}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel, Part: redact.PartPayload}
 	r.Payload = o.preview(of, stored.Payload)
@@ -180,10 +180,10 @@ func (o *Ops) shownRejected(stored *store.RejectedPreview) RejectedPreview {
 }
 
 // redacts reports whether there is a hook. Without one only passwords in errors are masked.
-func (o *Ops) redacts() bool { return o.redactor.Hook() != nil }
+func (o *access) redacts() bool { return o.redactor.Hook() != nil }
 
 // redactHeaders returns redacted headers. It does not change its argument.
-func (o *Ops) redactHeaders(of redact.Value, headers []handler.Header) []handler.Header {
+func (o *access) redactHeaders(of redact.Value, headers []handler.Header) []handler.Header {
 	if !o.redacts() {
 		return headers
 	}

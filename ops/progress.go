@@ -76,14 +76,14 @@ const removedAfter = store.CountUndeclaredEvery
 
 // Progress lists how far the topics of all channels are read, the one furthest behind first. It lists
 // 1,000 at most.
-func (o *Ops) Progress(ctx context.Context) ([]TopicProgress, error) {
+func (o processes) Progress(ctx context.Context) ([]TopicProgress, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	now, err := o.store.Clock(ctx, o.opts.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("list progress: %w", err)
 	}
-	stored, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.TopicProgress, error) {
+	stored, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.TopicProgress, error) {
 		return o.store.TopicProgress(ctx, pool, maxListed)
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func (o *Ops) Progress(ctx context.Context) ([]TopicProgress, error) {
 //
 // ErrNotFound means that there are none. ErrStillDeclared means that workers declare all of them, or
 // did within the last ten minutes: what holds cleanup back is then to be consumed.
-func (o *Ops) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef) error {
+func (o processes) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef) error {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	target := fmt.Sprintf("topic %s of channel %s in group %s", topic.Topic, topic.Channel, topic.GroupID)

@@ -32,14 +32,14 @@ type ReasonCount struct {
 // away the action waits, each time for a minute at most. The end of ctx stops the action after the
 // current message, or rolls that back. The result is what was done, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count, and pass it as Most. A dry run needs only
+// Do a DryRun first, have the operator confirm its count, and pass it as Max. A dry run needs only
 // the tables; the action needs a Live (contract 7.4, 11.1).
-func (o *Ops) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (BulkResult, error) {
+func (o rejections) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (BulkResult, error) {
 	return o.reAcceptMatching(ctx, actor, filter, bulk, false)
 }
 
 // reAcceptMatching accepts them again, or only requests it.
-func (o *Ops) reAcceptMatching(
+func (o rejections) reAcceptMatching(
 	ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk, request bool,
 ) (BulkResult, error) {
 	var result BulkResult
@@ -82,7 +82,7 @@ func (o *Ops) reAcceptMatching(
 		}
 		return result, nil
 	}
-	r := &reAccepting{Ops: o, actor: actor, filter: filter, request: request, reasons: map[string]int64{}}
+	r := &reAccepting{rejections: o, actor: actor, filter: filter, request: request, reasons: map[string]int64{}}
 	err = r.all(ctx, s, bulk)
 	r.result.Reasons = r.mostFrequent()
 	result = r.result
@@ -107,14 +107,14 @@ func (s *rejectedSearch) start() place {
 
 // find returns up to limit messages after a place, the earliest first.
 func (s *rejectedSearch) find(ctx context.Context, at place, limit int) (walked[store.RejectedHit], error) {
-	ctx, cancel := s.ops.bounded(ctx)
+	ctx, cancel := s.of.bounded(ctx)
 	defer cancel()
 	return walk(ctx, at, limit, s.judges(), s.reading(true), placeOfRejected, s.takes)
 }
 
 // reAccepting is one running ReAcceptMatching.
 type reAccepting struct {
-	*Ops
+	rejections
 	actor   Actor
 	filter  RejectedFilter
 	request bool

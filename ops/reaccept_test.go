@@ -48,7 +48,7 @@ func TestAllRejectedThatMatchAreAcceptedAgainAfterADryRun(t *testing.T) {
 		require.Equal(t, before, r.rows())
 
 		var reported []ops.BulkResult
-		result, err := r.ops.ReAcceptMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 10, Most: n,
+		result, err := r.ops.ReAcceptMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 10, Max: n,
 			Progress: func(b ops.BulkResult) { reported = append(reported, b) }})
 		require.NoError(t, err)
 		require.Equal(t, []int64{15, 1, 5, 5}, []int64{result.Done, result.Duplicates, result.StillBad, result.Skipped})
@@ -106,7 +106,7 @@ func TestReAcceptTakesNoMoreThanWasConfirmed(t *testing.T) {
 			})
 		}
 		filter := ops.RejectedFilter{Channel: "c"}
-		result, err := r.ops.ReAcceptMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 2, Most: 5})
+		result, err := r.ops.ReAcceptMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 2, Max: 5})
 		require.NoError(t, err)
 		require.Equal(t, []any{int64(4), int64(1), true}, []any{result.Done, result.StillBad, result.More})
 		require.Equal(t, []int64{7, 6, 5, 1}, rejected(r, filter, 10))
@@ -206,7 +206,7 @@ func TestReAcceptOfAllRefusesBadInputAndNeedsTheApplication(t *testing.T) {
 			require.ErrorIs(t, err, ops.ErrBadInput, name)
 			require.ErrorContains(t, err, name)
 		}
-		_, err := r.ops.ReAcceptMatching(t.Context(), ada, ops.RejectedFilter{Channel: "c"}, ops.Bulk{Most: -1})
+		_, err := r.ops.ReAcceptMatching(t.Context(), ada, ops.RejectedFilter{Channel: "c"}, ops.Bulk{Max: -1})
 		require.ErrorIs(t, err, ops.ErrBadInput)
 		_, err = r.ops.ReAcceptMatching(t.Context(), "", ops.RejectedFilter{Channel: "c"}, ops.Bulk{})
 		require.ErrorIs(t, err, ops.ErrBadInput)

@@ -41,7 +41,7 @@ type Rejected struct {
 	Timestamp  time.Time
 	Reason     string // redacted
 	RejectedAt time.Time
-	// Size is that of key and value in bytes.
+	// Size is the size of key and value in bytes.
 	Size int64
 }
 
@@ -57,7 +57,7 @@ type RejectedRecord struct {
 }
 
 // ListRejected returns a page of the rejected messages that match, the latest first. See List for after and limit.
-func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (
+func (o rejections) ListRejected(ctx context.Context, filter RejectedFilter, after Cursor, limit int) (
 	Page[Rejected], error,
 ) {
 	ctx, cancel := o.bounded(ctx)
@@ -76,13 +76,13 @@ func (o *Ops) ListRejected(ctx context.Context, filter RejectedFilter, after Cur
 // rejectedSearch is a RejectedFilter that has been checked.
 type rejectedSearch struct {
 	RejectedFilter
-	ops            *Ops
+	of             *access
 	oldest, before time.Time // as statements compare them
 	reason, inSQL  string    // in lower case
 	partition      int32     // -1 for all
 }
 
-func (o *Ops) searchRejected(filter RejectedFilter) (*rejectedSearch, error) {
+func (o rejections) searchRejected(filter RejectedFilter) (*rejectedSearch, error) {
 	for _, each := range []struct{ name, text string }{{"channel", filter.Channel}, {"topic", filter.Topic},
 		{"reason", filter.Reason}} {
 		if err := checkText(each.name, each.text, 0, 0); err != nil {
@@ -92,7 +92,7 @@ func (o *Ops) searchRejected(filter RejectedFilter) (*rejectedSearch, error) {
 	if err := checkAges(filter.From, filter.To); err != nil {
 		return nil, err
 	}
-	s := &rejectedSearch{RejectedFilter: filter, ops: o, reason: strings.ToLower(filter.Reason), partition: -1}
+	s := &rejectedSearch{RejectedFilter: filter, of: o.access, reason: strings.ToLower(filter.Reason), partition: -1}
 	s.oldest, s.before = o.roughly(filter.From, filter.To)
 	s.inSQL = o.sqlText(s.reason)
 	if filter.Partition != nil {
@@ -116,7 +116,7 @@ func (s *rejectedSearch) takes(h store.RejectedHit) bool {
 
 // reading returns what reads a part of the list. The reasons that it returns are redacted.
 func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int, int) (part[store.RejectedHit], error) {
-	o := s.ops
+	o := s.of
 	return func(ctx context.Context, p place, depth, limit int) (part[store.RejectedHit], error) {
 		if p.At == lastTime {
 			p.At = store.ListTime(s.before)
@@ -143,7 +143,7 @@ func placeOfRejected(h store.RejectedHit) place {
 
 // Rejected returns one rejected message with its record, and leaves an audit row. It returns
 // ErrNotFound if there is none with that ID.
-func (o *Ops) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
+func (o rejections) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
 	id, err := checkID("rejected message ID", id)
 	if err != nil {
 		return RejectedRecord{}, err
@@ -172,7 +172,7 @@ func rejectedOf(m *models.RejectedMessage, size int64) Rejected {
 		Timestamp: m.Timestamp, Reason: m.Reason, RejectedAt: m.RejectedAt, Size: size}
 }
 
-func (o *Ops) record(m *models.RejectedMessage) RejectedRecord {
+func (o rejections) record(m *models.RejectedMessage) RejectedRecord {
 	r := RejectedRecord{Rejected: rejectedOf(m, int64(len(m.Key)+len(m.Value)))}
 	of := redact.Value{MessageID: r.ID, Channel: r.Channel}
 	r.Reason = o.redactor.Error(of, r.Reason)
@@ -185,7 +185,7 @@ func (o *Ops) record(m *models.RejectedMessage) RejectedRecord {
 }
 
 // headers returns stored headers, redacted, and why they cannot be read.
-func (o *Ops) headers(of redact.Value, stored string) (headers []handler.Header, problem string) {
+func (o rejections) headers(of redact.Value, stored string) (headers []handler.Header, problem string) {
 	headers, err := properties.ParseHeaders(stored)
 	if err != nil {
 		problem = err.Error()
@@ -202,7 +202,7 @@ func (o *Ops) headers(of redact.Value, stored string) (headers []handler.Header,
 // Handlers of an Inline or Direct channel run now, once each, before ReAccept returns: give ctx a deadline, of which
 // they have three quarters. An audit row tells of the begin, another one of the end. What a handler says is wrong keeps
 // the row, as above. ErrPaused and ErrProcessing mean that none has run.
-func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
+func (o rejections) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted, error) {
 	if err := o.Can(ActionReAccept); err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (o *Ops) ReAccept(ctx context.Context, actor Actor, id string) ([]Accepted,
 
 // acceptRejected has the application accept a rejected message again, with its audit rows. filter is nil unless all
 // that match it are accepted. It returns the ID of the audit row that is written with the accept.
-func (o *Ops) acceptRejected(ctx context.Context, actor Actor, id string, filter *RejectedFilter) (
+func (o rejections) acceptRejected(ctx context.Context, actor Actor, id string, filter *RejectedFilter) (
 	accepted []Accepted, auditID string, err error,
 ) {
 	target := "rejected message " + id
@@ -250,7 +250,7 @@ type reAcceptDetail struct {
 
 // redactStillBad redacts why a record is still bad. If the audit row could not be written either,
 // only that is returned: nothing is shown without an audit row.
-func (o *Ops) redactStillBad(err error) error {
+func (o rejections) redactStillBad(err error) error {
 	var still *handler.StillBadError
 	if !errors.As(err, &still) {
 		return err
@@ -278,7 +278,7 @@ func (o *Ops) redactStillBad(err error) error {
 
 // DeleteRejected deletes a rejected message for good. confirmation must repeat its ID, otherwise it
 // returns ErrBadInput.
-func (o *Ops) DeleteRejected(ctx context.Context, actor Actor, id, confirmation string) error {
+func (o rejections) DeleteRejected(ctx context.Context, actor Actor, id, confirmation string) error {
 	id, err := checkID("rejected message ID", id)
 	if err == nil && !strings.EqualFold(id, confirmation) {
 		err = badInput("confirmation", "it is not the rejected message's ID")
@@ -309,11 +309,11 @@ type rejectedDetail struct {
 
 // ListGaps returns a page of the gaps that consumers continued after, the latest first (contract 7.5). See List for
 // after and limit.
-func (o *Ops) ListGaps(ctx context.Context, after Cursor, limit int) (Page[models.Gap], error) {
+func (o rejections) ListGaps(ctx context.Context, after Cursor, limit int) (Page[models.Gap], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	read := func(ctx context.Context, p place, _, limit int) (part[models.Gap], error) {
-		gaps, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]models.Gap, error) {
+		gaps, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]models.Gap, error) {
 			return o.store.GapsBefore(ctx, pool, p.ID, limit)
 		})
 		return part[models.Gap]{items: gaps, looked: len(gaps)}, err

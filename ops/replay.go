@@ -34,7 +34,7 @@ type Edit struct {
 // row has both IDs. It needs Options.AllowReplay (ErrReplayOff) and a Live. It returns ErrNotFound if there is no such
 // message, and ErrBadInput if the copy's ID is known already or the acceptor refuses the copy. With any error of the
 // database the result has the copy's ID: repeat with that ID, because the copy may have been accepted.
-func (o *Ops) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
+func (o messageViews) Replay(ctx context.Context, actor Actor, ref MessageRef, edit Edit) (Accepted, error) {
 	if err := o.Can(ActionReplay); err != nil {
 		if errors.Is(err, ErrReplayOff) {
 			if missing := o.Denied(ctx, actor, string(ActionReplay)); missing != nil {

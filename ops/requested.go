@@ -20,7 +20,7 @@ import (
 // within about a heartbeat; if none has after an hour, it expires (contract 11.1).
 //
 // ErrNotFound means that there is no such message. What became of the request is in the audit.
-func (o *Ops) RequestReAccept(ctx context.Context, actor Actor, id string) error {
+func (o rejections) RequestReAccept(ctx context.Context, actor Actor, id string) error {
 	id, err := checkID("rejected message ID", id)
 	if err != nil {
 		return fmt.Errorf("%s: %w", ActionReAccept, err)
@@ -30,13 +30,13 @@ func (o *Ops) RequestReAccept(ctx context.Context, actor Actor, id string) error
 
 // RequestReAcceptMatching requests the same for every rejected message that matches the filter. Filter, bulk and result
 // are those of ReAcceptMatching; Done counts the requests.
-func (o *Ops) RequestReAcceptMatching(
+func (o rejections) RequestReAcceptMatching(
 	ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk,
 ) (BulkResult, error) {
 	return o.reAcceptMatching(ctx, actor, filter, bulk, true)
 }
 
-func (o *Ops) requestReAccept(ctx context.Context, actor Actor, id string, filter *RejectedFilter) error {
+func (o rejections) requestReAccept(ctx context.Context, actor Actor, id string, filter *RejectedFilter) error {
 	target := "rejected message " + id
 	now, err := o.store.Clock(ctx, o.opts.Clock.Now()) // another machine judges whether the request has expired
 	if err != nil {
@@ -59,7 +59,7 @@ const requestedTimeout = 5 * time.Minute
 // request first. It takes a request before it carries it out, so at most once; the audit has the
 // result. A running Inbox calls this at each heartbeat. It needs a Live. Once ctx has ended, no further
 // request begins.
-func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
+func (o rejections) ReAcceptRequested(ctx context.Context, channels []string) error {
 	now, err := o.store.Clock(ctx, o.opts.Clock.Now())
 	if err != nil {
 		return fmt.Errorf("list requests to accept again: %w", err)
@@ -67,7 +67,7 @@ func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
 	at, id := now.Add(-requestsLast), uuid.Nil.String()
 	for {
 		page, cancel := o.bounded(ctx)
-		requests, err := read(page, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.ReAcceptRequest, error) {
+		requests, err := read(page, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.ReAcceptRequest, error) {
 			return o.store.RequestedReAccepts(ctx, pool, at, id, MaxLimit)
 		})
 		cancel()
@@ -92,7 +92,7 @@ func (o *Ops) ReAcceptRequested(ctx context.Context, channels []string) error {
 }
 
 // carryOut takes a request, unless another process has, and accepts the message again.
-func (o *Ops) carryOut(ctx context.Context, r store.ReAcceptRequest) error {
+func (o rejections) carryOut(ctx context.Context, r store.ReAcceptRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, requestedTimeout)
 	defer cancel()
 	var taken bool

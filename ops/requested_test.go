@@ -102,7 +102,7 @@ func TestAllRejectedThatMatchAreRequestedAfterADryRun(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ops.BulkResult{Matched: ops.Count{N: 7}}, counted)
 		require.Equal(t, before, r.rows())
-		result, err := asking.RequestReAcceptMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 3, Most: 6})
+		result, err := asking.RequestReAcceptMatching(t.Context(), ada, filter, ops.Bulk{ChunkSize: 3, Max: 6})
 		require.NoError(t, err)
 		require.Equal(t, []any{int64(6), int64(0), true}, []any{result.Done, result.Duplicates, result.More})
 		require.NoError(t, r.ops.ReAcceptRequested(t.Context(), []string{"c"}))

@@ -27,7 +27,7 @@ type row struct {
 // whole returns the statuses of a list's hits in the same order, without those that are gone. Hits of
 // a list by messages have their messages' numbers. The other lists are of open statuses: one that has
 // been completed meanwhile is gone.
-func (o *Ops) whole(ctx context.Context, hits []hit) ([]row, error) {
+func (o statusSearch) whole(ctx context.Context, hits []hit) ([]row, error) {
 	if len(hits) == 0 {
 		return nil, nil
 	}
@@ -35,7 +35,7 @@ func (o *Ops) whole(ctx context.Context, hits []hit) ([]row, error) {
 	for i, h := range hits {
 		order[h.ID], ids[i], numbers[i] = i, h.ID, h.Place.Number
 	}
-	stored, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
+	stored, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusRow, error) {
 		if numbers[0] == 0 {
 			return o.store.OpenStatuses(ctx, pool, ids)
 		}
@@ -50,7 +50,7 @@ func (o *Ops) whole(ctx context.Context, hits []hit) ([]row, error) {
 }
 
 // rows returns statuses as operators see them.
-func (o *Ops) rows(stored []store.StatusRow) ([]row, error) {
+func (o statusSearch) rows(stored []store.StatusRow) ([]row, error) {
 	rows := make([]row, len(stored))
 	for i := range stored {
 		s := &stored[i]
@@ -66,7 +66,7 @@ func (o *Ops) rows(stored []store.StatusRow) ([]row, error) {
 	return rows, nil
 }
 
-func (o *Ops) status(s *store.StatusRow) Status {
+func (o statusSearch) status(s *store.StatusRow) Status {
 	out := Status{ID: s.ID, MessageID: s.MessageID, Namespace: s.Namespace, HandlerKey: s.HandlerKey,
 		State: stateOf(&s.HandlerStatus), Version: int64(s.Version), ErrorCount: s.ErrorCount,
 		AbandonedCount: s.AbandonedCount, InterruptedCount: s.InterruptedCount, RequeuedCount: s.RequeuedCount,
@@ -89,7 +89,7 @@ func orZero[T any](p *T) (v T) {
 }
 
 // attempts decodes the attempts that a status keeps.
-func (o *Ops) attempts(of Status, kept string) (attempts []Attempt, err error) {
+func (o statusSearch) attempts(of Status, kept string) (attempts []Attempt, err error) {
 	var entries []struct {
 		At        string  `json:"at"`
 		ClaimedAt *string `json:"claimed_at"`

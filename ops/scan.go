@@ -35,7 +35,7 @@ func firstStep(st store.Stage, limit int) int {
 }
 
 // start returns a place before the first row of a stage. Messages have positive numbers.
-func (o *Ops) start(f *filter, st store.Stage) place {
+func (o statusSearch) start(f *filter, st store.Stage) place {
 	if st.Keyed() {
 		return place{ListPlace: store.ListPlace{At: lastTime, ID: lastID}}
 	}
@@ -62,13 +62,13 @@ type scanned struct {
 }
 
 // scan reads a part of a stage, the number-th.
-func (o *Ops) scan(ctx context.Context, f *filter, st store.Stage, number int, keys []string, after place,
+func (o statusSearch) scan(ctx context.Context, f *filter, st store.Stage, number int, keys []string, after place,
 	depth, limit int) (scanned, error) {
 	scan, err := o.scanOf(f, st, keys, after, depth, limit)
 	if err != nil {
 		return scanned{}, err
 	}
-	found, err := readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusHit, error) {
+	found, err := readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.StatusHit, error) {
 		return o.store.ScanStatuses(ctx, pool, scan)
 	})
 	if err != nil {
@@ -99,20 +99,20 @@ func (o *Ops) scan(ctx context.Context, f *filter, st store.Stage, number int, k
 }
 
 // counts reports whether a statement can count the matching rows of a stage by itself.
-func (o *Ops) counts(f *filter, st store.Stage) bool {
+func (o statusSearch) counts(f *filter, st store.Stage) bool {
 	exact := o.store.ExactTimes() || f.From.IsZero() && f.To.IsZero() // see roughly
 	return st.Keyed() && exact && !o.judges(f)
 }
 
 // countIn counts the matching rows of a handler key among the first of a stage, up to depth.
-func (o *Ops) countIn(ctx context.Context, f *filter, st store.Stage, key string, depth int) (
+func (o statusSearch) countIn(ctx context.Context, f *filter, st store.Stage, key string, depth int) (
 	looked, matching int, err error,
 ) {
 	scan, err := o.scanOf(f, st, []string{key}, o.start(f, st), depth, 1)
 	if err != nil {
 		return 0, 0, err
 	}
-	_, err = readMany(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (_ struct{}, err error) {
+	_, err = readMany(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (_ struct{}, err error) {
 		looked, matching, err = o.store.CountStatuses(ctx, pool, scan)
 		return struct{}{}, err
 	})
@@ -146,7 +146,7 @@ func scannedOfKeys(read []hit, depth int) (s scanned) {
 func newer(a, b place) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.ID, a.ID)) }
 
 // scanOf returns what a statement is to read.
-func (o *Ops) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) (store.StatusScan, error) {
+func (o statusSearch) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) (store.StatusScan, error) {
 	if after.At == "" {
 		after.At = lastTime
 	}

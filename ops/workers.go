@@ -124,7 +124,7 @@ type Lease struct {
 
 // Workers lists all workers' rows, at most 1,000, the latest heartbeat first. Programs that only
 // call ProcessPending have no worker.
-func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
+func (o processes) Workers(ctx context.Context) ([]Worker, error) {
 	release, err := o.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (o *Ops) Workers(ctx context.Context) ([]Worker, error) {
 }
 
 // reasons decodes what a worker has stored of its health.
-func (o *Ops) reasons(stored string) (reasons []HealthReason, err error) {
+func (o processes) reasons(stored string) (reasons []HealthReason, err error) {
 	if stored == "" { // a row that no worker has written
 		return nil, nil
 	}
@@ -206,19 +206,19 @@ const maxListed = 1000
 
 // Handlers lists the handler keys that living workers list, that are paused, or that have open
 // statuses, sorted by key.
-func (o *Ops) Handlers(ctx context.Context) ([]Handler, error) {
+func (o processes) Handlers(ctx context.Context) ([]Handler, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	handlers, _, err := o.handlers(ctx)
 	return handlers, err
 }
 
-func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
+func (o processes) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 	workers, err := o.Workers(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	paused, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]string, error) {
+	paused, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]string, error) {
 		return o.store.PausedKeys(ctx, pool, maxListed, false)
 	})
 	if err != nil {
@@ -249,8 +249,8 @@ func (o *Ops) handlers(ctx context.Context) ([]Handler, []Worker, error) {
 }
 
 // Leases lists the leases of processor, cleanup and publishing copies, at most 1,000, sorted by name.
-func (o *Ops) Leases(ctx context.Context) ([]Lease, error) {
-	held, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) ([]store.HeldLease, error) {
+func (o processes) Leases(ctx context.Context) ([]Lease, error) {
+	held, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) ([]store.HeldLease, error) {
 		return o.store.AllLeases(ctx, pool, o.opts.Clock.Now(), maxListed)
 	})
 	if err != nil {

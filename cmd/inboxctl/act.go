@@ -394,7 +394,7 @@ func (a *app) runBulk(
 		most = 0
 	}
 	result, err := act.run(chunks, o,
-		ops.Bulk{ChunkSize: bulk.chunk, Most: most, Progress: func(r ops.BulkResult) {
+		ops.Bulk{ChunkSize: bulk.chunk, Max: most, Progress: func(r ops.BulkResult) {
 			a.say("%s %d of %s, skipped %d", act.done, r.Done, count(matched), r.Skipped)
 			if ctx.Err() != nil {
 				end()

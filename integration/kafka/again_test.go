@@ -237,7 +237,7 @@ func TestAllMatchingInlineRecordsRunAgain(t *testing.T) {
 		require.ErrorIs(t, err, ops.ErrNeedsApplication)
 		counted, err := elsewhere.ReAcceptMatching(t.Context(), "ada", filter, ops.Bulk{DryRun: true})
 		require.NoError(t, err)
-		result, err := o.ReAcceptMatching(t.Context(), "ada", filter, ops.Bulk{Most: counted.Matched.N})
+		result, err := o.ReAcceptMatching(t.Context(), "ada", filter, ops.Bulk{Max: counted.Matched.N})
 		require.NoError(t, err)
 		require.Equal(t, []int64{3, 1, 0, 0}, []int64{result.Done, result.StillBad, result.Skipped, result.Duplicates})
 		require.Equal(t, oneEach("h m1", "h m2", "h m3"), r.effects(t))

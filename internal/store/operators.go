@@ -69,7 +69,7 @@ type Stage string
 const (
 	StagePoisoned Stage = "poisoned" // by ID
 	StageDue      Stage = "due"      // by due time: pending, processing, failing
-	StageWaiting  Stage = "waiting"  // by ID: pending in lanes, behind others
+	StageWaiting  Stage = "waiting"  // by ID: pending in lanes, after others
 	StageGroup    Stage = "group"    // by ID: a failure group
 	StageReceived Stage = "received" // by received_at: any state
 	StageMessage  Stage = "message"  // one message's
