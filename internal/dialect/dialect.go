@@ -47,12 +47,10 @@ type Dialect struct {
 	// WithoutJIT are statements after which no statement of the transaction is compiled to machine code.
 	WithoutJIT []string
 	// Syntax is how a statement is read for what it does with transactions.
-	Syntax txcontrol.Dialect
+	Syntax *txcontrol.Syntax
 	// GoesOn reports whether a transaction goes on in which a statement has failed. Such a failure may
 	// also have rolled it back.
 	GoesOn bool
-	// Sets reports whether a statement may change settings for the rest of its transaction.
-	Sets bool
 	// CommitsByStatement is for a database where a refused commit leaves the transaction open and some
 	// drivers do not roll it back.
 	CommitsByStatement bool

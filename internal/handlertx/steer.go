@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"gorm.io/gorm"
-
-	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
 // Steer sends statements that steer tx's transaction, such as those about savepoints. It bypasses
@@ -27,7 +25,7 @@ func steer(ctx context.Context, pool gorm.ConnPool, statements string) error {
 		return steer(ctx, pool.Tx, statements)
 	case *WatchedTx:
 		err := steer(ctx, pool.ConnPool, statements)
-		pool.note(txcontrol.Find(statements, pool.dialect.Syntax), err)
+		pool.note(pool.dialect.Syntax.Find(statements), err)
 		return err
 	}
 	_, err := pool.ExecContext(ctx, statements)

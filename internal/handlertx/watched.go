@@ -188,16 +188,16 @@ func (w *WatchedTx) GetDBConn() (*sql.DB, error) { return w.pool() }
 
 // admit returns what a text does with savepoints. It refuses one that begins or ends a transaction.
 func (w *WatchedTx) admit(text string) ([]txcontrol.Control, error) {
-	controls := txcontrol.Find(text, w.dialect.Syntax)
+	controls := w.dialect.Syntax.Find(text)
 	for _, c := range controls {
 		if c.Kind == txcontrol.Boundary {
 			return nil, w.refuse(c.Words)
 		}
-	}
-	if w.dialect.Sets && txcontrol.Sets(text) {
-		w.mu.Lock()
-		w.sets = true
-		w.mu.Unlock()
+		if c.Kind == txcontrol.Setting {
+			w.mu.Lock()
+			w.sets = true
+			w.mu.Unlock()
+		}
 	}
 	return controls, nil
 }

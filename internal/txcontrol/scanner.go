@@ -1,102 +1,113 @@
 package txcontrol
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
 
+// Syntax is how a dialect's texts are read.
+type Syntax struct {
+	// Boundaries are the words, one or two, that begin a Boundary, besides ROLLBACK.
+	Boundaries []string
+	// Settings are the words that begin a Setting, or a statement that runs code which may be one.
+	Settings []string
+	// Setter is the function that sets something for the rest of the transaction; "" if there is none.
+	Setter string
+	// Quotes begin strings and quoted names. Each ends with the same character, but [ with ].
+	Quotes string
+	// Escape is the letter before a string in which a backslash escapes; "" if there is none.
+	Escape string
+	// Dollars says that strings may be quoted by two equal tags, $$ or $tag$.
+	Dollars bool
+	// LineEnds are the characters that end a comment after two dashes.
+	LineEnds string
+	// Nested says that comments may contain comments.
+	Nested bool
+	// Body is what begins the body of a trigger or a function: statements up to its END.
+	Body string
+}
+
 // scanner reads a text statement by statement.
 type scanner struct {
-	text    string
-	dialect Dialect
-	at      int
+	*Syntax
+	text string
+	at   int
 }
 
-// word is a keyword or an identifier, in upper case unless it is quoted, or a string, which SQLite
-// accepts as the name of a savepoint.
-type word struct {
-	text   string
-	quoted bool
-}
-
-// statement reads up to the semicolon that ends a statement and returns its first words. Semicolons
-// inside the body of a trigger, or of a function written in SQL (BEGIN ATOMIC), do not end a
-// statement.
-func (s *scanner) statement() []word {
-	words := make([]word, 0, maxWords)
+// statement reads up to the semicolon that ends a statement and returns its first words, in upper case
+// unless they are quoted. Semicolons inside the body of a trigger, or of a function written in SQL, do
+// not end a statement.
+func (s *scanner) statement() []string {
+	words := make([]string, 0, maxWords)
 	var last string
 	depth := 0 // of BEGIN and CASE in such a body
-	body := false
 	for s.at < len(s.text) {
-		c := s.text[s.at]
-		switch {
+		var w string
+		switch c := s.text[s.at]; {
 		case s.skipSpace():
+			continue
 		case c == ';':
 			s.at++
 			if depth == 0 {
 				return words
 			}
-		case c == '\'' || c == '"' || s.dialect == SQLite && (c == '`' || c == '['):
-			words = add(words, word{s.quoted(c), true})
-			last = ""
-		case c == '$' && s.dialect == PostgreSQL && s.dollarQuoted():
-			last = ""
+		case strings.IndexByte(s.Quotes, c) >= 0:
+			w = s.quoted(c, false)
+		case c == '$' && s.Dollars && s.dollarQuoted():
 		case isStart(c):
-			raw := s.identifier()
-			w := strings.ToUpper(raw)
-			if s.dialect == PostgreSQL && w == "E" && s.at < len(s.text) && s.text[s.at] == '\'' {
-				s.escaped()
-				continue
-			}
-			words = add(words, word{w, false})
-			body = body || createsBody(words)
-			switch {
-			case !body:
-			case depth == 0:
-				if w == "BEGIN" && s.dialect == SQLite || w == "ATOMIC" && last == "BEGIN" {
-					depth = 1
-				}
-			case w == "CASE":
-				depth++
-			case w == "END":
-				depth--
-			}
-			last = w
+			w = s.word()
 		default:
 			s.at++
-			last = ""
 		}
-	}
-	return words
-}
-
-func add(words []word, w word) []word {
-	if len(words) < maxWords {
-		words = append(words, w)
+		if w != "" && len(words) < maxWords {
+			words = append(words, w)
+		}
+		switch {
+		case !createsBody(words):
+		case depth == 0 && (w == s.Body || last+" "+w == s.Body):
+			depth = 1
+		case depth > 0 && w == "CASE":
+			depth++
+		case depth > 0 && w == "END":
+			depth--
+		}
+		last = w
 	}
 	return words
 }
 
 // createsBody reports whether a statement with these first words may have a body with statements of
 // its own.
-func createsBody(words []word) bool {
-	return first(words, 0) == "CREATE" && slices.ContainsFunc(words[1:min(len(words), 4)], func(w word) bool {
-		return !w.quoted && (w.text == "TRIGGER" || w.text == "FUNCTION" || w.text == "PROCEDURE")
+func createsBody(words []string) bool {
+	return len(words) > 0 && words[0] == "CREATE" && slices.ContainsFunc(words[1:min(len(words), 4)], func(w string) bool {
+		return w == "TRIGGER" || w == "FUNCTION" || w == "PROCEDURE"
 	})
 }
 
-// skipSpace skips space and comments and reports whether there were any.
+// word reads a keyword or a name, or a string in which a backslash escapes.
+func (s *scanner) word() string {
+	began := s.at
+	s.at += partsOf(s.text[s.at:])
+	w := s.text[began:s.at]
+	if strings.EqualFold(w, s.Escape) && strings.HasPrefix(s.text[s.at:], "'") {
+		return s.quoted('\'', true)
+	}
+	return strings.ToUpper(w)
+}
+
+// skipSpace skips space and comments and reports whether there were any. A byte order mark is space on
+// SQLite; elsewhere no valid statement begins with one.
 func (s *scanner) skipSpace() bool {
 	began := s.at
 	for s.at < len(s.text) {
-		rest := s.text[s.at:]
-		switch {
+		switch rest := s.text[s.at:]; {
 		case strings.IndexByte(" \t\n\r\f\v", rest[0]) >= 0:
 			s.at++
-		case s.dialect == SQLite && strings.HasPrefix(rest, "\uFEFF"):
+		case strings.HasPrefix(rest, "\uFEFF"):
 			s.at += len("\uFEFF")
 		case strings.HasPrefix(rest, "--"):
-			s.skipLine()
+			s.skipTo(strings.IndexAny(rest, s.LineEnds))
 		case strings.HasPrefix(rest, "/*"):
 			s.skipComment()
 		default:
@@ -106,25 +117,20 @@ func (s *scanner) skipSpace() bool {
 	return s.at > began
 }
 
-func (s *scanner) skipLine() {
-	end := "\n"
-	if s.dialect == PostgreSQL {
-		end = "\n\r"
+// skipTo skips n bytes, or everything if n is negative.
+func (s *scanner) skipTo(n int) {
+	if n < 0 {
+		n = len(s.text) - s.at
 	}
-	if n := strings.IndexAny(s.text[s.at:], end); n >= 0 {
-		s.at += n
-	} else {
-		s.at = len(s.text)
-	}
+	s.at += n
 }
 
-// skipComment skips a comment. Only in PostgreSQL can it contain other comments.
 func (s *scanner) skipComment() {
 	depth := 0
 	for s.at < len(s.text) {
 		rest := s.text[s.at:]
 		switch {
-		case strings.HasPrefix(rest, "/*") && (depth == 0 || s.dialect == PostgreSQL):
+		case strings.HasPrefix(rest, "/*") && (depth == 0 || s.Nested):
 			s.at += 2
 			depth++
 		case strings.HasPrefix(rest, "*/"):
@@ -138,76 +144,62 @@ func (s *scanner) skipComment() {
 	}
 }
 
-// quoted reads a string or a quoted identifier, in which a quote is doubled.
-func (s *scanner) quoted(quote byte) string {
+// quoted reads a string or a quoted name with its quotes. A quote in it is doubled.
+func (s *scanner) quoted(quote byte, escapes bool) string {
 	if quote == '[' {
 		quote = ']'
 	}
-	s.at++
 	began := s.at
-	for s.at < len(s.text) {
-		if s.text[s.at] != quote {
+	for s.at++; s.at < len(s.text); s.at++ {
+		switch c := s.text[s.at]; {
+		case escapes && c == '\\':
 			s.at++
-			continue
+		case c != quote:
+		case quote != ']' && strings.HasPrefix(s.text[s.at+1:], string(quote)):
+			s.at++
+		default:
+			s.at++
+			return s.text[began:s.at]
 		}
-		if quote != ']' && s.at+1 < len(s.text) && s.text[s.at+1] == quote {
-			s.at += 2
-			continue
-		}
-		text := s.text[began:s.at]
-		s.at++
-		return text
 	}
+	s.at = len(s.text)
 	return s.text[began:]
 }
 
-// escaped reads a PostgreSQL string in which a backslash escapes.
-func (s *scanner) escaped() {
-	s.at++
-	for s.at < len(s.text) {
-		switch c := s.text[s.at]; {
-		case c == '\\':
-			s.at = min(s.at+2, len(s.text))
-		case c != '\'':
-			s.at++
-		case s.at+1 < len(s.text) && s.text[s.at+1] == '\'':
-			s.at += 2
-		default:
-			s.at++
-			return
-		}
+// unquoted returns a name without its quotes.
+func (x *Syntax) unquoted(name string) string {
+	if strings.IndexByte(x.Quotes, name[0]) < 0 {
+		return name
 	}
+	return name[1:max(1, len(name)-1)]
 }
 
-// dollarQuoted skips a string between two equal tags, $$ or $tag$, and reports whether there is
-// one.
+var dollarTag = regexp.MustCompile(`^\$(?:[A-Za-z_[:^ascii:]][0-9A-Za-z_[:^ascii:]]*)?\$`)
+
+// dollarQuoted skips a string between two equal tags and reports whether there is one.
 func (s *scanner) dollarQuoted() bool {
-	end := s.at + 1
-	for end < len(s.text) && isPart(s.text[end]) && s.text[end] != '$' && (end > s.at+1 || isStart(s.text[end])) {
-		end++
-	}
-	if end >= len(s.text) || s.text[end] != '$' {
+	tag := dollarTag.FindString(s.text[s.at:])
+	if tag == "" {
 		return false
 	}
-	tag := s.text[s.at : end+1]
-	if n := strings.Index(s.text[end+1:], tag); n >= 0 {
-		s.at = end + 1 + n + len(tag)
-	} else {
-		s.at = len(s.text)
+	s.at += len(tag)
+	end := strings.Index(s.text[s.at:], tag)
+	s.skipTo(end)
+	if end >= 0 {
+		s.at += len(tag)
 	}
 	return true
-}
-
-func (s *scanner) identifier() string {
-	began := s.at
-	for s.at < len(s.text) && isPart(s.text[s.at]) {
-		s.at++
-	}
-	return s.text[began:s.at]
 }
 
 func isStart(c byte) bool {
 	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
 }
 
-func isPart(c byte) bool { return isStart(c) || c >= '0' && c <= '9' || c == '$' }
+// partsOf returns the length of the word that text begins with.
+func partsOf(text string) int {
+	n := 0
+	for n < len(text) && (isStart(text[n]) || n > 0 && (text[n] >= '0' && text[n] <= '9' || text[n] == '$')) {
+		n++
+	}
+	return n
+}

@@ -12,8 +12,7 @@ type Kind int
 
 // The kinds of transaction control.
 const (
-	// Boundary begins, ends or prepares a transaction: COMMIT, END, ROLLBACK, ABORT, BEGIN, START
-	// TRANSACTION, PREPARE TRANSACTION.
+	// Boundary begins, ends or prepares a transaction, see Syntax.Boundaries.
 	Boundary Kind = iota
 	// Savepoint sets a savepoint.
 	Savepoint
@@ -21,6 +20,9 @@ const (
 	Release
 	// RollbackTo undoes what was done since a savepoint was set.
 	RollbackTo
+	// Setting may set something for the rest of the transaction. What functions of the database do is
+	// not seen.
+	Setting
 )
 
 // Control is one control statement.
@@ -29,154 +31,82 @@ type Control struct {
 	// Words are the statement's first two words, joined by a space. They are in upper case unless
 	// quoted.
 	Words string
-	// Name is that of the savepoint, without quotes; "" for a Boundary.
+	// Name is that of the savepoint, without quotes.
 	Name string
 }
 
-// Dialect decides by which rules a text is read.
-type Dialect int
+// Boundaries are the words that begin a Boundary in any dialect, besides ROLLBACK, which may also be a
+// RollbackTo.
+var Boundaries = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE TRANSACTION"}
 
-// The dialects, which differ in comments, quotes and strings.
-const (
-	PostgreSQL Dialect = iota
-	SQLite
-)
+var savepoints = []string{"SAVEPOINT", "RELEASE", "ROLLBACK"}
 
-// maxWords is how many words of a statement are kept: its kind and the savepoint's name are among
-// the first five.
+// maxWords is how many words of a statement are kept: the savepoint's name is among the first six.
 const maxWords = 6
-
-// keywords begin the control statements.
-var keywords = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE", "SAVEPOINT", "RELEASE", "ROLLBACK"}
 
 // Find returns the text's control statements in their order. Most texts have none, and it returns
 // quickly: their first word is not a keyword, and they contain no semicolon.
-func Find(text string, dialect Dialect) []Control {
-	s := scanner{text: text, dialect: dialect}
-	s.skipSpace()
-	if rest := text[s.at:]; !beginsWith(keywords, rest) && strings.IndexByte(rest, ';') < 0 {
-		return nil
+func (x *Syntax) Find(text string) (found []Control) {
+	if x.Setter != "" && containsFold(text, x.Setter) {
+		found = append(found, Control{Kind: Setting, Words: x.Setter})
 	}
-	var found []Control
+	s := scanner{Syntax: x, text: text}
+	s.skipSpace()
+	if !x.begins(s.text[s.at:]) && strings.IndexByte(s.text[s.at:], ';') < 0 {
+		return found
+	}
 	for s.at < len(s.text) {
-		if c, ok := classify(s.statement()); ok {
+		if c, ok := x.classify(s.statement()); ok {
 			found = append(found, c)
 		}
 	}
 	return found
 }
 
-// beginsWith reports whether a statement's first word is one of some keywords.
-func beginsWith(keywords []string, statement string) bool {
-	end := 0
-	for end < len(statement) && isPart(statement[end]) {
-		end++
+// begins reports whether a statement's first word may begin a control statement.
+func (x *Syntax) begins(statement string) bool {
+	first := statement[:partsOf(statement)]
+	is := func(keyword string) bool {
+		return len(keyword) >= len(first) && strings.EqualFold(keyword[:len(first)], first) &&
+			(len(keyword) == len(first) || keyword[len(first)] == ' ')
 	}
-	return slices.ContainsFunc(keywords, func(keyword string) bool {
-		return len(keyword) == end && strings.EqualFold(statement[:end], keyword)
-	})
+	return slices.ContainsFunc(savepoints, is) || slices.ContainsFunc(x.Boundaries, is) || slices.ContainsFunc(x.Settings, is)
 }
 
-func classify(words []word) (Control, bool) {
-	c := Control{Words: joined(words)}
-	switch first(words, 0) {
-	case "COMMIT", "END", "ABORT", "BEGIN", "START":
-		c.Kind = Boundary
+func (x *Syntax) classify(words []string) (Control, bool) {
+	if len(words) == 0 {
+		return Control{}, false
+	}
+	c := Control{Words: strings.Join(words[:min(len(words), 2)], " ")}
+	switch first := words[0]; {
+	case first == "SAVEPOINT":
+		c.Kind = Savepoint
+	case first == "RELEASE":
+		c.Kind = Release
+	case first == "ROLLBACK" && slices.Contains(words, "TO"):
+		c.Kind = RollbackTo
+	case first == "ROLLBACK", slices.Contains(x.Boundaries, first), slices.Contains(x.Boundaries, c.Words):
 		return c, true
-	case "PREPARE":
-		c.Kind = Boundary
-		return c, first(words, 1) == "TRANSACTION"
-	case "SAVEPOINT":
-		c.Kind, c.Name = Savepoint, name(words, 1)
-		return c, true
-	case "RELEASE":
-		at := 1
-		if first(words, at) == "SAVEPOINT" {
-			at++
-		}
-		c.Kind, c.Name = Release, name(words, at)
-		return c, true
-	case "ROLLBACK":
-		at := 1
-		if w := first(words, at); w == "WORK" || w == "TRANSACTION" {
-			at++
-		}
-		if first(words, at) != "TO" {
-			c.Kind = Boundary
-			return c, true
-		}
-		if at++; first(words, at) == "SAVEPOINT" && len(words) > at+1 {
-			at++
-		}
-		c.Kind, c.Name = RollbackTo, name(words, at)
-		return c, true
+	default:
+		c.Kind = Setting
+		return c, slices.Contains(x.Settings, first)
 	}
-	return c, false
+	c.Name = x.unquoted(words[len(words)-1])
+	return c, true
 }
 
-// first returns the word at i if it is a keyword, else "".
-func first(words []word, i int) string {
-	if i >= len(words) || words[i].quoted {
-		return ""
-	}
-	return words[i].text
-}
-
-func name(words []word, i int) string {
-	if i >= len(words) {
-		return ""
-	}
-	return words[i].text
-}
-
-func joined(words []word) string {
-	var b strings.Builder
-	for i, w := range words {
-		if i == 2 {
-			break
-		}
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(w.text)
-	}
-	return b.String()
-}
-
-// setters begin the PostgreSQL statements that set something for the transaction, or that run code which may.
-var setters = []string{"SET", "RESET", "DO", "CALL"}
-
-// Sets reports whether a text may change PostgreSQL's settings for the rest of the transaction. It
-// does not see what functions of the database do.
-func Sets(text string) bool {
-	if callsSetConfig(text) {
-		return true
-	}
-	s := scanner{text: text, dialect: PostgreSQL}
-	s.skipSpace()
-	if rest := text[s.at:]; !beginsWith(setters, rest) && strings.IndexByte(rest, ';') < 0 {
-		return false
-	}
-	for s.at < len(s.text) {
-		if slices.Contains(setters, first(s.statement(), 0)) {
-			return true
-		}
-	}
-	return false
-}
-
-// callsSetConfig reports whether text names PostgreSQL's function set_config.
-func callsSetConfig(text string) bool {
-	const name, underscore = "set_config", 3
-	for at := underscore; at < len(text); at++ {
-		n := strings.IndexByte(text[at:], '_')
-		if n < 0 {
+// containsFold reports whether text contains the name of a function, which has one underscore, in any
+// case.
+func containsFold(text, name string) bool {
+	before := strings.IndexByte(name, '_')
+	for {
+		at := strings.IndexByte(text, '_')
+		if at < 0 {
 			return false
 		}
-		at += n
-		if began := at - underscore; began+len(name) <= len(text) && strings.EqualFold(text[began:began+len(name)], name) {
+		if from := at - before; from >= 0 && from+len(name) <= len(text) && strings.EqualFold(text[from:from+len(name)], name) {
 			return true
 		}
+		text = text[at+1:]
 	}
-	return false
 }

@@ -3,24 +3,26 @@ package txcontrol_test
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the "sqlite" driver
 
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgdialect"
+	"github.com/gorm-inbox/inbox/internal/store/sqlite/sqlitedialect"
 	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
-const (
-	postgres = txcontrol.PostgreSQL
-	sqlite   = txcontrol.SQLite
+var (
+	postgres = pgdialect.Dialect.Syntax
+	sqlite   = sqlitedialect.Dialect.Syntax
+	both     = []*txcontrol.Syntax{postgres, sqlite}
 )
 
-var both = []txcontrol.Dialect{postgres, sqlite}
-
-func boundaries(text string, dialect txcontrol.Dialect) (found []string) {
-	for _, c := range txcontrol.Find(text, dialect) {
+func boundaries(text string, dialect *txcontrol.Syntax) (found []string) {
+	for _, c := range dialect.Find(text) {
 		if c.Kind == txcontrol.Boundary {
 			found = append(found, c.Words)
 		}
@@ -44,7 +46,7 @@ func TestTransactionBoundariesAreFound(t *testing.T) {
 			require.Len(t, boundaries(text, dialect), 1, "%q", text)
 		}
 	}
-	for text, dialect := range map[string]txcontrol.Dialect{
+	for text, dialect := range map[string]*txcontrol.Syntax{
 		"/* /* nested */ */ COMMIT":          postgres,
 		"/* /* not nested */ COMMIT":         sqlite,
 		`SELECT E'\'; COMMIT; --'; COMMIT`:   postgres,
@@ -83,7 +85,7 @@ func TestEverythingElseIsLeftAlone(t *testing.T) {
 			require.Empty(t, boundaries(text, dialect), "%q", text)
 		}
 	}
-	for text, dialect := range map[string]txcontrol.Dialect{
+	for text, dialect := range map[string]*txcontrol.Syntax{
 		"SELECT $$; COMMIT; $$":                                  postgres,
 		"SELECT $q$; COMMIT; $$ ; $q$":                           postgres,
 		`SELECT E'\'; COMMIT; --'`:                               postgres,
@@ -106,9 +108,13 @@ func TestSavepointsAreNamed(t *testing.T) {
 			{Kind: txcontrol.RollbackTo, Words: "ROLLBACK TO", Name: "A"},
 			{Kind: txcontrol.RollbackTo, Words: "ROLLBACK TRANSACTION", Name: "A"},
 			{Kind: txcontrol.Release, Words: "RELEASE SAVEPOINT", Name: "A"},
-			{Kind: txcontrol.Release, Words: "RELEASE b", Name: "b"},
-		}, txcontrol.Find(`savepoint a; SELECT 1; rollback to savepoint a; ROLLBACK TRANSACTION TO a; release savepoint a; RELEASE "b"`, dialect))
+			{Kind: txcontrol.Release, Words: `RELEASE "b"`, Name: "b"},
+		}, dialect.Find(`savepoint a; SELECT 1; rollback to savepoint a; ROLLBACK TRANSACTION TO a; release savepoint a; RELEASE "b"`))
 	}
+}
+
+func sets(text string, dialect *txcontrol.Syntax) bool {
+	return slices.ContainsFunc(dialect.Find(text), func(c txcontrol.Control) bool { return c.Kind == txcontrol.Setting })
 }
 
 func TestTextsThatSetAreFound(t *testing.T) {
@@ -118,14 +124,15 @@ func TestTextsThatSetAreFound(t *testing.T) {
 		"WITH x AS (SELECT pg_catalog.SET_CONFIG($1, $2, true)) SELECT 1 FROM x", `SELECT "set_config"('a.b', 'c', true)`,
 		"INSERT INTO a_b_c VALUES (_set_config('', '', true))", "set_config",
 	} {
-		require.True(t, txcontrol.Sets(text), "%q", text)
+		require.True(t, sets(text, postgres), "%q", text)
+		require.False(t, sets(text, sqlite), "%q: it has no such settings", text)
 	}
 	for _, text := range []string{
 		"", ";", "_", "SELECT 1", "UPDATE t SET role = 1", "settle", "SELECT 'x; SET ROLE a'", "INSERT INTO set_conf VALUES (1)",
 		"INSERT INTO t VALUES ($1) ON CONFLICT DO UPDATE SET a = 1; SELECT 2", "SAVEPOINT a_b; ROLLBACK TO SAVEPOINT a_b", "et_config",
 		"SELECT current_setting('a.b')", `SELECT $$;SET$$; SELECT ";SET"`,
 	} {
-		require.False(t, txcontrol.Sets(text), "%q", text)
+		require.False(t, sets(text, postgres), "%q", text)
 	}
 }
 
@@ -146,7 +153,7 @@ func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
 	f.Cleanup(func() { require.NoError(f, db.Close()) })
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, dialect := range both {
-			for _, c := range txcontrol.Find(text, dialect) {
+			for _, c := range dialect.Find(text) {
 				require.NotEmpty(t, c.Words)
 			}
 		}
@@ -178,6 +185,6 @@ func FuzzWhateverEndsTheTransactionIsFound(f *testing.F) {
 func BenchmarkFind(b *testing.B) {
 	text := "INSERT INTO orders (id, customer, total, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING id"
 	for b.Loop() {
-		_ = txcontrol.Find(text, postgres)
+		_ = postgres.Find(text)
 	}
 }

@@ -21,6 +21,15 @@ var Dialect = &dialect.Dialect{
 	Isolations:     []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable},
 	Stated:         sql.LevelReadCommitted,
 	WithoutJIT:     []string{`set local jit = off`},
-	Syntax:         txcontrol.PostgreSQL,
-	Sets:           true,
+	Syntax: &txcontrol.Syntax{
+		Boundaries: txcontrol.Boundaries,
+		Settings:   []string{"SET", "RESET", "DO", "CALL"},
+		Setter:     "set_config",
+		Quotes:     `'"`,
+		Escape:     "E",
+		Dollars:    true,
+		LineEnds:   "\n\r",
+		Nested:     true,
+		Body:       "BEGIN ATOMIC",
+	},
 }

@@ -16,10 +16,15 @@ var Dialect = &dialect.Dialect{
 	SingleWriter:       true,
 	Isolations:         []sql.IsolationLevel{sql.LevelSerializable},
 	Stated:             sql.LevelDefault,
-	Syntax:             txcontrol.SQLite,
 	Migrations:         migrations,
 	BeginMigration:     beginMigration,
 	ColumnsSQL:         columnsSQL,
 	GoesOn:             true,
 	CommitsByStatement: true,
+	Syntax: &txcontrol.Syntax{
+		Boundaries: txcontrol.Boundaries,
+		Quotes:     "'\"`[",
+		LineEnds:   "\n",
+		Body:       "BEGIN",
+	},
 }
