@@ -101,7 +101,7 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, 
 }
 
 // call runs body with the transaction and returns its error unchanged.
-func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.WatchedTx, error) {
+func (s *Store) call(ctx context.Context, tx *gorm.DB, w work) (*handlertx.Guard, error) {
 	session, statements := handlertx.Watch(ctx, tx, s.opts.StatementTimeout)
 	err := w.body(context.WithValue(handler.ContextWithDB(ctx, session), bodyKey{}, running{s, session}))
 	if err == nil {

@@ -48,9 +48,9 @@ type Attempt struct {
 	// delivery is what the handler gets, as a list of one that its call takes as it is.
 	delivery []handler.Delivery
 	// watched is the transaction that the handler last wrote in. A batch shares it.
-	watched *handlertx.WatchedTx
+	watched *handlertx.Guard
 	// unanswered is the last transaction whose commit got no response.
-	unanswered *handlertx.WatchedTx
+	unanswered *handlertx.Guard
 	collisions int                // how often the attempt ran again after a collision
 	span       *telemetry.Attempt // the span of its call, which others may share; nil if not traced
 }

@@ -16,7 +16,7 @@ import (
 // the handler's transaction; nil otherwise. The handler's errors then say nothing about the
 // handler: it may have wrapped the failure, returned another error, or ignored it. There are two
 // exceptions: a call that may still be running, and a handler that poisoned or snoozed its message.
-func databaseFault(t *handlertx.Tx, watched *handlertx.WatchedTx, errs []error) error {
+func databaseFault(t *handlertx.Tx, watched *handlertx.Guard, errs []error) error {
 	for _, err := range errs {
 		if errors.Is(err, ErrStuck) || len(errs) == 1 && decided(err) {
 			return nil

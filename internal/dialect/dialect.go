@@ -48,9 +48,10 @@ type Dialect struct {
 	WithoutJIT []string
 	// Syntax is how a statement is read for what it does with transactions.
 	Syntax *txcontrol.Syntax
-	// GoesOn reports whether a transaction goes on in which a statement has failed. Such a failure may
-	// also have rolled it back.
-	GoesOn bool
+	// RolledBack reports whether the failure of a statement has rolled back the whole transaction, so that
+	// further statements would be committed one by one. It may run a statement to find out. It is nil where
+	// a failed statement aborts the transaction, and the server itself refuses what follows.
+	RolledBack func(failure error, run func(statement string) error) bool
 	// CommitsByStatement is for a database where a refused commit leaves the transaction open and some
 	// drivers do not roll it back.
 	CommitsByStatement bool

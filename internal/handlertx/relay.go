@@ -8,24 +8,24 @@ import (
 	"io"
 	"reflect"
 	"sync"
-
-	"github.com/gorm-inbox/inbox/internal/txcontrol"
 )
 
-// relay is a connection of database/sql on top of a transaction. Only database/sql can make Rows,
-// Row and Stmt, which are structs. What a handler reads through this connection is read from the
-// transaction's own rows, and errors on the way are noted. With SQLite they come with the first row
-// at the earliest.
+// relay is a connection of database/sql whose driver reads from a guarded transaction. Rows, Row and Stmt are structs
+// that only database/sql can make, so this is how the guard notes an error that comes with rows, or from a prepared
+// statement. With SQLite errors come with the first row at the earliest.
+//
+// A wrapper around the driver's own connection would see as much, but there is no way to it from a transaction that the
+// application has begun.
 type relay struct {
-	watched *WatchedTx
-	conn    *sql.Conn
+	guard *Guard
+	conn  *sql.Conn
 
 	preparing sync.Mutex
 	next      *relayedStmt // the statement that the connection is to prepare
 }
 
-func newRelay(w *WatchedTx) *relay {
-	r := &relay{watched: w}
+func newRelay(g *Guard) *relay {
+	r := &relay{guard: g}
 	db := sql.OpenDB(r)
 	r.conn, _ = db.Conn(context.Background()) // Connect does not fail
 	// A connection in use outlives its pool, whose goroutine ends here. So there is nothing to
@@ -34,31 +34,30 @@ func newRelay(w *WatchedTx) *relay {
 	return r
 }
 
-// query is the single argument of a relayed query and describes it. It carries the context, so that
-// only the transaction's own rows notice the context's end: the relay's rows would close without
-// asking for an error.
-type query struct {
-	ctx  context.Context
-	text string
-	args []any
-	// controls is what the text does with savepoints.
-	controls []txcontrol.Control
-	err      error // err is returned instead of running the query
+// source is the single argument of a relayed query: the rows to read, or an error.
+type source struct {
+	rows *sql.Rows
+	err  error
 }
 
-func (r *relay) query(q *query) (*sql.Rows, error) {
-	return r.conn.QueryContext(context.Background(), "", q)
+// The context of a query is that of the transaction's own rows alone, so that these notice its end: the relay's would
+// close without asking for an error.
+
+func (r *relay) rows(rows *sql.Rows) (*sql.Rows, error) {
+	return r.conn.QueryContext(context.Background(), "", source{rows: rows})
 }
 
-func (r *relay) queryRow(q *query) *sql.Row {
-	return r.conn.QueryRowContext(context.Background(), "", q)
+func (r *relay) row(rows *sql.Rows, err error) *sql.Row {
+	return r.conn.QueryRowContext(context.Background(), "", source{rows, err})
 }
 
-func (r *relay) statement(s *relayedStmt) (*sql.Stmt, error) {
+// statement returns a statement that runs a text, or one that fails with err.
+func (r *relay) statement(text string, err error) *sql.Stmt {
 	r.preparing.Lock()
 	defer r.preparing.Unlock()
-	s.watched, r.next = r.watched, s
-	return r.conn.PrepareContext(context.Background(), "")
+	r.next = &relayedStmt{relay: r, text: text, err: err}
+	stmt, _ := r.conn.PrepareContext(context.Background(), "") // which cannot fail
+	return stmt
 }
 
 // Connect implements driver.Connector.
@@ -75,15 +74,11 @@ func (relayConn) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 // QueryContext implements driver.QueryerContext.
 func (c relayConn) QueryContext(_ context.Context, _ string, args []driver.NamedValue) (driver.Rows, error) {
-	q := args[0].Value.(*query)
-	if q.err != nil {
-		return nil, hidden(q.err)
-	}
-	rows, err := c.watched.ConnPool.QueryContext(q.ctx, q.text, q.args...)
-	return c.watched.relayRows(q.controls, rows, err)
+	from := args[0].Value.(source)
+	return c.read(from.rows, from.err)
 }
 
-// Prepare returns the statement that relay.statement was called with.
+// Prepare returns the statement of relay.statement.
 func (c relayConn) Prepare(string) (driver.Stmt, error) { return c.next, nil }
 
 // Close implements driver.Conn.
@@ -103,38 +98,31 @@ func hidden(err error) error {
 
 type lostConn struct{ error }
 
-// relayedStmt is a prepared statement of the transaction, or the reason why there is none.
+// relayedStmt runs a text through the guard each time, or fails with err.
 type relayedStmt struct {
-	watched  *WatchedTx
-	controls []txcontrol.Control // what it does with savepoints
-	stmt     *sql.Stmt
-	err      error
+	*relay
+	text string
+	err  error
 }
 
 // Close implements driver.Stmt.
-func (s *relayedStmt) Close() error {
-	if s.stmt == nil {
-		return nil
-	}
-	return s.stmt.Close()
-}
+func (*relayedStmt) Close() error { return nil }
 
 // NumInput leaves counting arguments to the transaction.
-func (s *relayedStmt) NumInput() int { return -1 }
+func (*relayedStmt) NumInput() int { return -1 }
 
 // Exec implements driver.Stmt. ExecContext is called instead.
-func (s *relayedStmt) Exec([]driver.Value) (driver.Result, error) { return nil, errors.ErrUnsupported }
+func (*relayedStmt) Exec([]driver.Value) (driver.Result, error) { return nil, errors.ErrUnsupported }
 
 // Query implements driver.Stmt. QueryContext is called instead.
-func (s *relayedStmt) Query([]driver.Value) (driver.Rows, error) { return nil, errors.ErrUnsupported }
+func (*relayedStmt) Query([]driver.Value) (driver.Rows, error) { return nil, errors.ErrUnsupported }
 
 // ExecContext implements driver.StmtExecContext.
 func (s *relayedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	result, err := s.stmt.ExecContext(ctx, plain(args)...)
-	s.watched.note(s.controls, err)
+	result, err := s.guard.ExecContext(ctx, s.text, plain(args)...)
 	return result, hidden(err)
 }
 
@@ -143,8 +131,7 @@ func (s *relayedStmt) QueryContext(ctx context.Context, args []driver.NamedValue
 	if s.err != nil {
 		return nil, s.err
 	}
-	rows, err := s.stmt.QueryContext(ctx, plain(args)...)
-	return s.watched.relayRows(s.controls, rows, err)
+	return s.read(s.guard.query(ctx, s.text, plain(args)))
 }
 
 // plain converts a driver's arguments to those of database/sql.
@@ -159,8 +146,7 @@ func plain(args []driver.NamedValue) []any {
 	return values
 }
 
-// textOf returns the text of a prepared statement, which database/sql does not export. A statement
-// of another transaction cannot be used without it.
+// textOf returns the text of a prepared statement, which database/sql does not export.
 func textOf(stmt *sql.Stmt) (string, error) {
 	if field := reflect.ValueOf(stmt).Elem().FieldByName("query"); field.Kind() == reflect.String {
 		return field.String(), nil
@@ -168,9 +154,8 @@ func textOf(stmt *sql.Stmt) (string, error) {
 	return "", errors.New("this version of Go does not tell the text of a prepared statement: do without PrepareStmt")
 }
 
-// relayRows passes rows on, and notes an error that prevents or ends them.
-func (w *WatchedTx) relayRows(controls []txcontrol.Control, rows *sql.Rows, err error) (driver.Rows, error) {
-	w.note(controls, err)
+// read returns rows of the transaction as those of a driver.
+func (r *relay) read(rows *sql.Rows, err error) (driver.Rows, error) {
 	if err != nil {
 		return nil, hidden(err)
 	}
@@ -178,16 +163,17 @@ func (w *WatchedTx) relayRows(controls []txcontrol.Control, rows *sql.Rows, err 
 	if err != nil {
 		return nil, errors.Join(err, rows.Close())
 	}
-	r := &relayedRows{watched: w, rows: rows, columns: columns, values: make([]any, len(columns)),
+	read := &relayedRows{guard: r.guard, rows: rows, columns: columns, values: make([]any, len(columns)),
 		targets: make([]any, len(columns))}
-	for i := range r.values {
-		r.targets[i] = &r.values[i]
+	for i := range read.values {
+		read.targets[i] = &read.values[i]
 	}
-	return r, nil
+	return read, nil
 }
 
+// relayedRows has the guard note an error that ends the rows.
 type relayedRows struct {
-	watched *WatchedTx
+	guard   *Guard
 	rows    *sql.Rows
 	columns []string
 	values  []any
@@ -201,16 +187,11 @@ func (r *relayedRows) Columns() []string { return r.columns }
 // Next implements driver.Rows.
 func (r *relayedRows) Next(into []driver.Value) error {
 	r.types = nil
-	if !r.rows.Next() {
-		if err := r.rows.Err(); err != nil {
-			r.watched.note(nil, err)
-			return hidden(err)
-		}
+	switch more, err := r.read(); {
+	case err != nil:
+		return hidden(err)
+	case !more:
 		return io.EOF
-	}
-	if err := r.rows.Scan(r.targets...); err != nil {
-		r.watched.note(nil, err)
-		return err
 	}
 	for i, value := range r.values {
 		into[i] = value
@@ -218,12 +199,24 @@ func (r *relayedRows) Next(into []driver.Value) error {
 	return nil
 }
 
+func (r *relayedRows) read() (more bool, err error) {
+	r.guard.enter()
+	defer r.guard.leave()
+	if more = r.rows.Next(); more {
+		err = r.rows.Scan(r.targets...)
+	} else {
+		err = r.rows.Err()
+	}
+	r.guard.note(nil, err)
+	return more, err
+}
+
 // Close implements driver.Rows.
 func (r *relayedRows) Close() error {
+	r.guard.enter()
+	defer r.guard.leave()
 	err := r.rows.Close()
-	if err != nil {
-		r.watched.note(nil, err)
-	}
+	r.guard.note(nil, err)
 	return err
 }
 

@@ -1,6 +1,6 @@
-// Package handlertx is the transaction that handlers run in: how it begins and ends, the detection
-// of SQL errors that a handler swallows and of statements that would end the transaction, its
-// savepoints, and what waits for its commit.
+// Package handlertx is the transaction that handlers run in: how it begins and ends, the guard that notes SQL errors
+// which a handler swallows and refuses statements which would end the transaction, its savepoints, and what waits for
+// its commit.
 package handlertx
 
 import (
@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -15,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/dialects"
 	"github.com/gorm-inbox/inbox/internal/routine"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
 // Tx is a transaction that handlers run in. It is used by one goroutine.
@@ -77,7 +79,7 @@ func (t *Tx) begin(ctx context.Context, db *gorm.DB, isolation sql.IsolationLeve
 		return err
 	}
 	t.Ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	t.DB = overPgx(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}))
+	t.DB = pgxtx.Session(db.Session(&gorm.Session{NewDB: true, Context: t.Ctx}), pgxtx.ByKeepalive)
 	detach := context.AfterFunc(ctx, t.cancel)
 	if isolation == sql.LevelDefault {
 		isolation = t.dialect.Stated
@@ -99,10 +101,38 @@ func (t *Tx) begin(ctx context.Context, db *gorm.DB, isolation sql.IsolationLeve
 // Explain adds to the error of a statement why PostgreSQL has ended the connection, if another server process
 // crashed (SQLSTATE 57P02). The error does not say so itself.
 func (t *Tx) Explain(err error) error {
-	if piped, ok := t.DB.Statement.ConnPool.(*pipedTx); ok {
-		return piped.Explain(err)
+	if tx, ok := t.DB.Statement.ConnPool.(*pgxtx.Tx); ok {
+		return tx.Explain(err)
 	}
 	return err
+}
+
+// Steer sends statements that steer tx's transaction, such as those about savepoints. It bypasses the application's
+// GORM logger.
+func Steer(ctx context.Context, tx *gorm.DB, statements string) error {
+	if _, err := unprepared(tx.Statement.ConnPool).ExecContext(ctx, statements); err != nil {
+		return fmt.Errorf("%s: %w", strings.ToLower(statements), err)
+	}
+	return nil
+}
+
+// SteerLater is Steer, executed no later than right before tx's next statement, which saves a round trip where pgx is
+// available. If the server refuses it, the statement that was sent with it fails too, and Steered returns the error.
+func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
+	if tx, ok := tx.Statement.ConnPool.(*pgxtx.Tx); ok {
+		tx.Later(statements...)
+		return nil
+	}
+	return Steer(ctx, tx, strings.Join(statements, "; "))
+}
+
+// Steered returns the server's error for the statements of SteerLater. If they were to set a
+// savepoint, an older one of that name may still exist.
+func Steered(tx *gorm.DB) error {
+	if tx, ok := tx.Statement.ConnPool.(*pgxtx.Tx); ok {
+		return tx.Refused()
+	}
+	return nil
 }
 
 // Within runs a step of the inbox's own with its deadline.
@@ -167,7 +197,7 @@ func (t *Tx) commit() error {
 	if !t.dialect.CommitsByStatement {
 		return t.DB.Commit().Error
 	}
-	_, err := t.DB.Statement.ConnPool.ExecContext(t.Ctx, "COMMIT")
+	_, err := unprepared(t.DB.Statement.ConnPool).ExecContext(t.Ctx, "COMMIT")
 	_ = t.DB.Rollback() // after a commit there is nothing left to roll back
 	return err
 }

@@ -24,6 +24,7 @@ type lent struct {
 	traits      traits
 	sent, begun time.Time // when the BEGIN was sent and answered; zero if it was not
 	prepared    []*sql.Stmt
+	later       later
 }
 
 // lend takes a connection out of the application's pool for a transaction with a bound and further

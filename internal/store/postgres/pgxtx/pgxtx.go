@@ -79,6 +79,9 @@ func Begin(
 		detach: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
 
+// GetDBConn lets gorm.DB.DB find the application's pool.
+func (t *Tx) GetDBConn() (*sql.DB, error) { return t.lent.pool, nil }
+
 // Prepares reports whether statements may be prepared on the connection. Behind some poolers they
 // must not be. Do not prepare any in Do if it is false.
 func (t *Tx) Prepares() bool { return t.lent.traits.prepares }
@@ -119,11 +122,6 @@ func (t *Tx) PrepareContext(ctx context.Context, text string) (stmt *sql.Stmt, e
 		return err
 	})
 	return stmt, err
-}
-
-// PrepareAgain prepares a statement for this transaction alone.
-func (t *Tx) PrepareAgain(ctx context.Context, text string) (*sql.Stmt, error) {
-	return t.Tx.PrepareContext(ctx, text)
 }
 
 // Rollback undoes the transaction and returns the connection to the pool.

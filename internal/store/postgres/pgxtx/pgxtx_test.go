@@ -296,8 +296,6 @@ func TestStatementsPreparedInATransactionEndWithIt(t *testing.T) {
 		text := fmt.Sprintf("SELECT n, %d FROM numbers WHERE n = $1", i)
 		_, err := tx.PrepareContext(t.Context(), text)
 		require.NoError(t, err)
-		_, err = tx.PrepareAgain(t.Context(), text)
-		require.NoError(t, err)
 		require.NoError(t, tx.Commit())
 	}
 	var left int

@@ -2,18 +2,117 @@ package pgxtx
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// maxPiped is how many statements ExecAfter keeps prepared on a connection. Further ones, which
+// maxPiped is how many statements execAfter keeps prepared on a connection. Further ones, which
 // come from code that writes values into statements, are sent by themselves.
 const maxPiped = 100
 
-// ExecAfter runs some statements without arguments, then another one. It returns how many rows the
+// later holds statements that wait for the next statement of their transaction.
+type later struct {
+	// mu is held while the statements are being sent. They may come from another goroutine than the next statement.
+	mu         sync.Mutex
+	statements []string
+	refused    error
+}
+
+// Later has statements without arguments run right before the transaction's next statement, in the same round trip if
+// that is an Exec with arguments. If the server refuses one of them, the next statement fails too, and Refused returns
+// the error.
+func (t *Tx) Later(statements ...string) {
+	l := &t.lent.later
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.statements = append(l.statements, statements...)
+}
+
+// Refused returns the server's error for the statements of Later. If they were to set a savepoint, an older one of that
+// name may still exist.
+func (t *Tx) Refused() error {
+	l := &t.lent.later
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused
+}
+
+// ExecContext implements driver.ExecerContext. It sends the statements of Later, too.
+func (l *lent) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	l.later.mu.Lock()
+	defer l.later.mu.Unlock()
+	if len(l.later.statements) == 0 || !l.traits.prepares || !pipeable(args) {
+		if err := l.flush(ctx); err != nil {
+			return nil, err
+		}
+		return l.Conn.ExecContext(ctx, text, args)
+	}
+	values := make([]any, len(args))
+	for i, arg := range args {
+		values[i] = arg.Value
+	}
+	affected, ran, err := execAfter(ctx, l.Conn.Conn(), l.later.statements, text, values)
+	l.later.sent(ran, err)
+	return driver.RowsAffected(affected), err
+}
+
+// QueryContext implements driver.QueryerContext. It sends the statements of Later first.
+func (l *lent) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	l.later.mu.Lock()
+	defer l.later.mu.Unlock()
+	if err := l.flush(ctx); err != nil {
+		return nil, err
+	}
+	return l.Conn.QueryContext(ctx, text, args)
+}
+
+// flush sends the statements of Later by themselves. The caller holds the lock.
+func (l *lent) flush(ctx context.Context) error {
+	if len(l.later.statements) == 0 {
+		return nil
+	}
+	_, err := l.Conn.ExecContext(ctx, strings.Join(l.later.statements, "; "), nil)
+	l.later.sent(err == nil, err)
+	return err
+}
+
+// sent drops the statements if they have run or the server has refused them. Otherwise they did not reach the server,
+// or the connection is lost.
+func (l *later) sent(ran bool, err error) {
+	var refused *pgconn.PgError
+	switch {
+	case ran:
+	case errors.As(err, &refused):
+		l.refused = fmt.Errorf("%s: %w", strings.ToLower(strings.Join(l.statements, "; ")), err)
+	default:
+		return
+	}
+	l.statements = l.statements[:0]
+}
+
+// pipeable reports whether the arguments are those of a prepared statement and none that database/sql or pgx treats
+// specially. A text without arguments may consist of several statements, so it is not.
+func pipeable(args []driver.NamedValue) bool {
+	for _, arg := range args {
+		switch arg.Value.(type) {
+		case sql.Out, pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID, pgx.QueryRewriter:
+			return false
+		}
+		if arg.Name != "" {
+			return false
+		}
+	}
+	return len(args) > 0
+}
+
+// execAfter runs some statements without arguments, then another one. It returns how many rows the
 // last one affected, and whether those before it have all run. If they have not, either the server
 // refused one, which aborted the transaction, or nothing happened, for example because an argument
 // has a wrong type.
@@ -22,7 +121,7 @@ const maxPiped = 100
 // those before it run first: the last one may be wrong, and they may be the savepoint that undoes
 // its failure. pgx's own batch would prepare it before them, and would close the connection for an
 // argument of a wrong type.
-func ExecAfter(
+func execAfter(
 	ctx context.Context, c *pgx.Conn, before []string, statement string, args []any,
 ) (affected int64, ran bool, err error) {
 	known := preparedBy(c)
@@ -76,7 +175,7 @@ func result(pipeline *pgconn.Pipeline) (affected int64, err error) {
 	return tag.RowsAffected(), err
 }
 
-// preparations holds the statements that a connection has prepared for ExecAfter, under names of
+// preparations holds the statements that a connection has prepared for execAfter, under names of
 // their own. pgx finds statements of other callers by their text, and these callers may close them.
 type preparations struct {
 	statements map[string]*pgconn.StatementDescription

@@ -19,7 +19,7 @@ func Session(db *gorm.DB, bound Bound, settings ...string) *gorm.DB {
 	}
 	pool := db.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtDB); ok && bound == ByDeadline {
-		pool = prepared.ConnPool // pgx itself prepares our statements
+		pool = prepared.ConnPool // also where pgx cannot be reached
 	}
 	db = db.Session(&gorm.Session{})
 	db.Statement.ConnPool = bounded{pool, bound, settings}
@@ -35,7 +35,11 @@ type bounded struct {
 
 // BeginTx implements gorm.ConnPoolBeginner.
 func (b bounded) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
-	if pool, ok := b.ConnPool.(*sql.DB); ok {
+	pool := b.ConnPool
+	if prepared, ok := pool.(*gorm.PreparedStmtDB); ok {
+		pool = prepared.ConnPool // pgx itself prepares statements
+	}
+	if pool, ok := pool.(*sql.DB); ok {
 		tx, err := Begin(ctx, pool, options, b.bound, b.settings...)
 		if err == nil {
 			return tx, nil

@@ -19,7 +19,7 @@ var Dialect = &dialect.Dialect{
 	Migrations:         migrations,
 	BeginMigration:     beginMigration,
 	ColumnsSQL:         columnsSQL,
-	GoesOn:             true,
+	RolledBack:         rolledBack,
 	CommitsByStatement: true,
 	Syntax: &txcontrol.Syntax{
 		Boundaries: txcontrol.Boundaries,
@@ -28,3 +28,8 @@ var Dialect = &dialect.Dialect{
 		Body:       "BEGIN",
 	},
 }
+
+// rolledBack asks SQLite whether a statement that failed has rolled back the whole transaction, as it does for
+// ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or a full disk: the error does not say so. Within a transaction BEGIN is
+// refused. If the transaction is gone, BEGIN begins another one, which the end of the attempt undoes.
+func rolledBack(_ error, run func(statement string) error) bool { return run("BEGIN") == nil }

@@ -1,0 +1,4 @@
+package pgxtx
+
+// ExecAfter is what a statement runs with after those of Later.
+var ExecAfter = execAfter
