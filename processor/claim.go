@@ -13,8 +13,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// claimer claims statuses and turns them into tasks. It also releases claims of this worker that
-// were lost on the way.
+// claimer claims statuses and turns them into tasks. It also releases claims of this worker that were lost on the way.
 type claimer struct {
 	store interface {
 		store.Claimer
@@ -34,9 +33,8 @@ type claimer struct {
 	foreign *foreign
 	passes  map[string]*pass // over keys that other programs share
 
-	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that
-	// claims, was lost; zero if no response was lost. lostAt is when that happened last. See
-	// reconcile for how long reconciling goes on.
+	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that claims, was lost; zero
+	// if no response was lost. lostAt is when that happened last. See reconcile for how long reconciling goes on.
 	reconcileAt time.Time
 	lostAt      time.Time
 	// rest is what is left of the walk over all claims that reconciles after a lost response.
@@ -160,12 +158,11 @@ func split(n int, keys []string) []int {
 // It begins with the front of each handler key and goes on to the end of all keys. Between parts of
 // that walk the worker claims: a claim that it makes meanwhile is one that it holds.
 //
-// The database may carry out a statement long after the client gave it up, for instance because the
-// server was suspended or cut off. A single reconciliation could come too early, so we repeat it,
-// each time after twice the time, until the response has been lost for two WorkerTimeouts. A server
-// that is unreachable for that long costs the worker its ID, and nothing can be claimed under that
-// ID then. One case stays uncovered: a single statement that arrives even later while heartbeats
-// succeed.
+// The database may carry out a statement long after the client gave it up, for instance because the server was
+// suspended or cut off. A single reconciliation could come too early, so we repeat it, each time after twice the time,
+// until the response has been lost for two WorkerTimeouts. A server that is unreachable for that long costs the worker
+// its ID, and nothing can be claimed under that ID then. One case stays uncovered: a single statement that arrives even
+// later while heartbeats succeed.
 //
 // Without a lost response a routine reconciliation reads the front of each key now and then. It reads
 // little, and finds claims that were left by causes that the code does not foresee. A status that is
@@ -247,9 +244,8 @@ func (c *claimer) noteLostResponse() {
 // lostResponse reports whether a response was lost for which reconciling is not over.
 func (c *claimer) lostResponse() bool { return !c.reconcileAt.IsZero() }
 
-// releaseAll releases whatever the worker has claimed and does not hold, at the end of a stop. The
-// worker can claim nothing afterwards, so that no statement that is still running leaves a claim
-// behind. It tries until ctx ends.
+// releaseAll releases whatever the worker has claimed and does not hold, at the end of a stop. The worker can claim
+// nothing afterwards, so that no statement that is still running leaves a claim behind. It tries until ctx ends.
 func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
 	for {
 		if err = c.endWorker(ctx, workerID); err == nil || ctx.Err() != nil {

@@ -9,11 +9,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// databaseClock is the clock by which a processor writes due times and judges what is due. On PostgreSQL
-// it is the database's clock, so that all workers agree on when a retry is due, whatever their machines
-// show. Between two readings it goes on by this process's monotonic clock, which setting the machine's
-// clock does not move. The injected clock counts on SQLite, which has no clock of its own, before the
-// first reading, and if it is a test's.
+// databaseClock is the clock by which a processor writes due times and judges what is due. On PostgreSQL it is the
+// database's clock, so that all workers agree on when a retry is due, whatever their machines show. Between two
+// readings it goes on by this process's monotonic clock, which setting the machine's clock does not move. The injected
+// clock counts on SQLite, which has no clock of its own, before the first reading, and if it is a test's.
 type databaseClock struct {
 	injected clock.Clock
 	follows  bool

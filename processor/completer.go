@@ -15,12 +15,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// completer stores results. The first result is stored at once. While a write is running, and until
-// groupWindow has passed since the last write or a batch is full, further results gather and are
-// stored together. Results that arrived during a write follow it at once or, if it stored
-// manyResults, when groupWindow has passed since it began. A result with a lane ends the gathering:
-// the lane's next message waits until it is stored. The completer retries for as long as the
-// database fails: results are given up only at the end of a stop.
+// completer stores results. The first result is stored at once. While a write is running, and until groupWindow has
+// passed since the last write or a batch is full, further results gather and are stored together. Results that arrived
+// during a write follow it at once or, if it stored manyResults, when groupWindow has passed since it began. A result
+// with a lane ends the gathering: the lane's next message waits until it is stored. The completer retries for as long
+// as the database fails: results are given up only at the end of a stop.
 type completer struct {
 	store            store.Completer
 	window           time.Duration
@@ -33,8 +32,7 @@ type completer struct {
 	settled func(ctx context.Context, r result, applied bool)
 	// reserve reserves slots for the next messages of lanes; nil if a claim must find them.
 	reserve func(wanted map[string]int) *Reservation
-	// drained is called when results have left the queue: claiming waits for it while the queue is
-	// too long.
+	// drained is called when results have left the queue: claiming waits for it while the queue is too long.
 	drained func()
 
 	mu      sync.Mutex
@@ -44,9 +42,8 @@ type completer struct {
 	urgent  routine.Signal // set when the queue has reached a full batch or got a result with a lane
 	hurried routine.Signal // set to end the pause before a retry
 
-	// The goroutine that flushes owns the fields below. batch is the buffer of the running batch.
-	// aside are results whose rows are locked by others or which the database refuses; they are
-	// tried again at asideNext.
+	// The goroutine that flushes owns the fields below. batch is the buffer of the running batch. aside are results whose
+	// rows are locked by others or which the database refuses; they are tried again at asideNext.
 	batch     []result
 	aside     []result
 	asideNext time.Time
@@ -84,8 +81,7 @@ func (c *completer) hurry() {
 // then, and a large write costs little more than a small one.
 const manyResults = 100
 
-// mustWrite reports whether the queue waits for no more results: it is a full batch, or has a result
-// with a lane.
+// mustWrite reports whether the queue waits for no more results: it is a full batch, or has a result with a lane.
 func (c *completer) mustWrite() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,9 +89,8 @@ func (c *completer) mustWrite() bool {
 		slices.ContainsFunc(c.queue, func(r result) bool { return r.claim.Lane != nil })
 }
 
-// gather waits up to window for more results to store together. It stops waiting at a full batch:
-// waiting longer would only leave the database idle. It does not wait at all with a result that has
-// a lane.
+// gather waits up to window for more results to store together. It stops waiting at a full batch: waiting longer would
+// only leave the database idle. It does not wait at all with a result that has a lane.
 func (c *completer) gather(ctx context.Context, window time.Duration) {
 	select {
 	case <-c.urgent: // drop a signal for results that may be stored by now
@@ -148,9 +143,8 @@ func (c *completer) run(ctx, hard context.Context) {
 	}
 }
 
-// flush stores everything queued, and retries until ctx ends. It reports whether it stored
-// everything; results whose rows are locked, and results that the database refuses, are put aside.
-// It must not run concurrently with itself.
+// flush stores everything queued, and retries until ctx ends. It reports whether it stored everything; results whose
+// rows are locked, and results that the database refuses, are put aside. It must not run concurrently with itself.
 func (c *completer) flush(ctx, hard context.Context) bool {
 	retry := routine.Backoff{First: 50 * time.Millisecond, Max: 2 * time.Second}
 	careful := false
@@ -216,8 +210,7 @@ func (c *completer) putAside(left []result) {
 var errLocked = errors.New("their rows are locked by transactions that do not end: " +
 	"of an application, or of lost connections that the server has not given up")
 
-// noteUnstored ends the condition once no result is aside. Results that the database refuses have
-// said why.
+// noteUnstored ends the condition once no result is aside. Results that the database refuses have said why.
 func (c *completer) noteUnstored() {
 	c.mu.Lock()
 	refused := c.refused
@@ -230,9 +223,8 @@ func (c *completer) noteUnstored() {
 	}
 }
 
-// flushLast stores everything until hard ends, and returns how many results are left. It skips
-// locked rows from the beginning and tries them again: a try that waits for a lock might leave no
-// time for another one.
+// flushLast stores everything until hard ends, and returns how many results are left. It skips locked rows from the
+// beginning and tries them again: a try that waits for a lock might leave no time for another one.
 func (c *completer) flushLast(hard context.Context) (left int) {
 	for hard.Err() == nil {
 		c.mu.Lock()

@@ -9,9 +9,8 @@ import (
 // resumeFor is how long claims may resume before one begins at the status due longest (contract 5.2).
 const resumeFor = time.Second
 
-// cursors decides, by handler key, where claims begin. A claim that begins at the status due longest
-// walks over everything that all workers have claimed and not completed. So in a backlog claims
-// resume where the last one ended.
+// cursors decides, by handler key, where claims begin. A claim that begins at the status due longest walks over
+// everything that all workers have claimed and not completed. So in a backlog claims resume where the last one ended.
 type cursors map[string]cursor
 
 type cursor struct {

@@ -26,27 +26,24 @@ type Drained struct {
 	Unstored int
 }
 
-// ProcessPending claims and runs what is due at the moment of the call, and what comes due
-// meanwhile, until it finds only statuses that it has attempted already. Failures do not end it. A
-// free slot is filled at once, however long the other calls take. It works with or without a
-// started processor. It returns when everything it began has ended, except handlers that ignore
-// their cancelled context.
+// ProcessPending claims and runs what is due at the moment of the call, and what comes due meanwhile, until it finds
+// only statuses that it has attempted already. Failures do not end it. A free slot is filled at once, however long the
+// other calls take. It works with or without a started processor. It returns when everything it began has ended, except
+// handlers that ignore their cancelled context.
 //
-// Its claims have no worker. If the process dies, they are released after StuckMessageThreshold, by
-// the next ProcessPending or by any running worker (contract 5.14). For this reason it claims no
-// more at a time than fills Concurrency slots, though at least one message per handler. An attempt
-// without a shorter timeout gets nine tenths of that threshold; attempts that share a transaction
-// share this time too.
+// Its claims have no worker. If the process dies, they are released after StuckMessageThreshold, by the next
+// ProcessPending or by any running worker (contract 5.14). For this reason it claims no more at a time than fills
+// Concurrency slots, though at least one message per handler. An attempt without a shorter timeout gets nine tenths of
+// that threshold; attempts that share a transaction share this time too.
 //
 // Statuses whose handler key is not registered here are left alone, with one warning for each key
 // that no program lists (contract 5.7).
 //
-// In Exclusive mode it takes the inbox's lock while it runs. If this very processor is started and
-// holds the lock, ProcessPending shares it. It waits for another holder for at most twice
-// WorkerTimeout; then it runs nothing and the error wraps ErrLockHeld. If the lock is lost on the
-// way, or the processor that shares it is stopped, running handlers are cancelled and released
-// uncharged; the error then wraps ErrLockHeld too, and the counts so far are returned. Handlers
-// must not call ProcessPending in Exclusive mode: it would wait for itself.
+// In Exclusive mode it takes the inbox's lock while it runs. If this very processor is started and holds the lock,
+// ProcessPending shares it. It waits for another holder for at most twice WorkerTimeout; then it runs nothing and the
+// error wraps ErrLockHeld. If the lock is lost on the way, or the processor that shares it is stopped, running handlers
+// are cancelled and released uncharged; the error then wraps ErrLockHeld too, and the counts so far are returned.
+// Handlers must not call ProcessPending in Exclusive mode: it would wait for itself.
 //
 // When ctx ends, running handlers are cancelled and released uncharged, and ProcessPending returns
 // the counts so far with ctx's error.
@@ -65,10 +62,9 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		h.drop(r.claim)
 		p.recordResult(ctx, r, applied)
 		counts.count(r.outcome, applied)
-		// A stored result can make others due, such as the next message of a lane, and their
-		// handler must not wait for another's backlog. A status that is due again at once, any
-		// number of times, must not keep the drain going, so only its first attempt and its end
-		// make all handlers claim again.
+		// A stored result can make others due, such as the next message of a lane, and their handler must not wait for
+		// another's backlog. A status that is due again at once, any number of times, must not keep the drain going, so only
+		// its first attempt and its end make all handlers claim again.
 		if r.ended() || d.first(r.task) {
 			d.refresh.Store(true)
 		}
@@ -136,8 +132,7 @@ type drain struct {
 
 func (d *drain) late(g *group) bool { return time.Until(g.until()) <= 0 }
 
-// ended leaves it to the drain what runs next. On SQLite it may have to claim while no handler
-// writes.
+// ended leaves it to the drain what runs next. On SQLite it may have to claim while no handler writes.
 func (d *drain) ended(*group, bool) *group {
 	d.changed.Notify()
 	return nil
@@ -333,9 +328,8 @@ func (g *group) until() time.Time {
 	return until
 }
 
-// within limits a group to the time before its claims count as stuck. Calls that run one
-// after the other share that time; what a slow one takes from the others is left for them to
-// run again alone.
+// within limits a group to the time before its claims count as stuck. Calls that run one after the other share that
+// time; what a slow one takes from the others is left for them to run again alone.
 //
 // A transaction may wait for a connection, and a call's own time begins after that. So the claims' time
 // ends a little later: a call that had all of its own time has failed, and one that had less because

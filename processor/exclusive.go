@@ -20,8 +20,7 @@ import (
 // worker holds it (contract 5.14).
 var ErrLockHeld = errors.New("another worker holds the lock of the inbox")
 
-// lock is the part of a session, or of a ProcessPending, in Exclusive mode: handlers run only while
-// it holds the lease.
+// lock is the part of a session, or of a ProcessPending, in Exclusive mode: handlers run only while it holds the lease.
 type lock struct {
 	lease *lease.Lease
 	hold  *lease.Hold
@@ -91,9 +90,8 @@ func (p *Processor) awaits(err error) bool { return p.store.SingleWriter() && st
 // is fenced: a fenced worker ID must not acquire the lock. It goes on during a stop although
 // nothing is claimed any more, because the lease must last until the last result is stored.
 //
-// freed signals that a ProcessPending of this process has released the lock. Only the worker
-// listens to it: the channel holds a single signal, which a ProcessPending, holding the lock
-// itself, would waste.
+// freed signals that a ProcessPending of this process has released the lock. Only the worker listens to it: the channel
+// holds a single signal, which a ProcessPending, holding the lock itself, would waste.
 func (p *Processor) keepLock(ctx, attempts context.Context, l *lock, freed <-chan struct{}) {
 	ticker := time.NewTicker(p.opts.WorkerTimeout / 3)
 	defer ticker.Stop()
@@ -125,8 +123,7 @@ func (l *lock) leave(ctx context.Context, giveUp bool) error {
 	return l.lease.Release(ctx)
 }
 
-// acquireShared lets a ProcessPending run under the session's lock, and reports whether the lock is
-// held.
+// acquireShared lets a ProcessPending run under the session's lock, and reports whether the lock is held.
 func (l *lock) acquireShared() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,9 +184,8 @@ func (l *loop) applyLock() bool {
 	return false
 }
 
-// leaveLock releases the lock of a session that was fenced or whose loop crashed, so that the next
-// session, or another worker, need not wait for the lease to expire. If handlers still run, the
-// lease is kept until it expires.
+// leaveLock releases the lock of a session that was fenced or whose loop crashed, so that the next session, or another
+// worker, need not wait for the lease to expire. If handlers still run, the lease is kept until it expires.
 func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *session) {
 	if s.lock == nil {
 		return
@@ -236,8 +232,7 @@ type permit struct {
 	leave func()
 }
 
-// lost returns an error if the permit has ended early: the lock was lost, or the processor that
-// shared it was stopped.
+// lost returns an error if the permit has ended early: the lock was lost, or the processor that shared it was stopped.
 func (t *permit) lost() error {
 	if t.term.Err() == nil {
 		return nil
@@ -248,9 +243,8 @@ func (t *permit) lost() error {
 // longestTry is the longest pause between two tries for the lock.
 const longestTry = time.Second
 
-// acquirePermit waits for the lock in Exclusive mode, for at most lockPatience. A statement that runs out
-// of its own time does not end the wait. If this very processor is started and holds the lock, the
-// permit shares it.
+// acquirePermit waits for the lock in Exclusive mode, for at most lockPatience. A statement that runs out of its own
+// time does not end the wait. If this very processor is started and holds the lock, the permit shares it.
 func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 	if p.opts.Mode != ModeExclusive {
 		return &permit{term: context.Background(), leave: func() {}}, nil

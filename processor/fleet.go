@@ -42,8 +42,7 @@ type fleet struct {
 	warned  map[string]bool
 	// split are handler keys with another program's namespace that were logged.
 	split map[[2]string]bool
-	// barred are the database roles of workers whose transactions we could not end if they died. me
-	// is our own role.
+	// barred are the database roles of workers whose transactions we could not end if they died. me is our own role.
 	barred []string
 	me     string
 }
@@ -56,8 +55,7 @@ func newFleet(
 		split: map[[2]string]bool{}}
 }
 
-// check checks the workers' rows. asked is right before they were read, by the monotonic clock; self is
-// our own ID.
+// check checks the workers' rows. asked is right before they were read, by the monotonic clock; self is our own ID.
 func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,8 +69,7 @@ func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time)
 	f.compareRoles(self, workers)
 }
 
-// compareClocks compares the database's clock with ours, which showed asked before the read and now
-// after it.
+// compareClocks compares the database's clock with ours, which showed asked before the read and now after it.
 func (f *fleet) compareClocks(asked, now, database time.Time) {
 	skew := time.Duration(0)
 	switch {
@@ -244,8 +241,7 @@ func without(keys, others []string) []string {
 	return rest[:min(len(rest), maxNamed)]
 }
 
-// clockSkew returns how far our clock is ahead of the database's; 0 if it is within maxSkew or not
-// known.
+// clockSkew returns how far our clock is ahead of the database's; 0 if it is within maxSkew or not known.
 func (f *fleet) clockSkew() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,9 +18,8 @@ import (
 // errForeign releases a claim, uncharged.
 var errForeign = attempt.NewInterruption("another program declares the handler on the message's channel")
 
-// foreign are the namespaces in which other programs declare our handler keys, as far as a claim has met
-// their messages. A program that shares no key never reads the workers' rows for it. It is safe for
-// concurrent use.
+// foreign are the namespaces in which other programs declare our handler keys, as far as a claim has met their
+// messages. A program that shares no key never reads the workers' rows for it. It is safe for concurrent use.
 type foreign struct {
 	opts       Options
 	namespaces map[string]string // in which we declare our keys
@@ -82,14 +81,12 @@ func (c *claimer) refreshForeign(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// leaveForeign releases statuses that another program must run (contract 4.4): it declares the
-// handler in the namespace of the message's ID, and we declare it in another. If no program declares
-// it there any more, the handler was moved, and we run its statuses. The next claims for the key leave
-// such statuses alone, see claimOurs.
+// leaveForeign releases statuses that another program must run (contract 4.4): it declares the handler in the namespace
+// of the message's ID, and we declare it in another. If no program declares it there any more, the handler was moved,
+// and we run its statuses. The next claims for the key leave such statuses alone, see claimOurs.
 //
-// The workers' rows are read only for such messages, and after the claim: a program lists its
-// handlers before it consumes for them. A released status stays due, so that a program that drains
-// now and then finds it.
+// The workers' rows are read only for such messages, and after the claim: a program lists its handlers before it
+// consumes for them. A released status stays due, so that a program that drains now and then finds it.
 func (c *claimer) leaveForeign(ctx context.Context, attempts []*task, at time.Time) ([]*task, error) {
 	if !slices.ContainsFunc(attempts, c.elsewhere) {
 		return attempts, nil
@@ -134,10 +131,9 @@ type pass struct {
 // claimOurs claims those statuses of a shared key that other programs do not run. more reports whether
 // the pass goes on.
 //
-// Once a pass has reached the end it stays there, where new statuses come. For an ordered handler it goes
-// back to the first status of ours, because what was not first in its lane may be now. The next pass
-// begins at the status due longest: it finds what was released or committed late. It comes no sooner than
-// after nine times what reading took.
+// Once a pass has reached the end it stays there, where new statuses come. For an ordered handler it goes back to the
+// first status of ours, because what was not first in its lane may be now. The next pass begins at the status due
+// longest: it finds what was released or committed late. It comes no sooner than after nine times what reading took.
 func (c *claimer) claimOurs(
 	ctx context.Context, req store.ClaimRequest, limit store.KeyLimit,
 ) (claimed store.Claimed, more bool, err error) {

@@ -79,11 +79,10 @@ func (l *lanes) request(requests []store.LaneRequest, r store.Ref) []store.LaneR
 	return append(requests, l.policies[h].lanes.Request(*r.Lane))
 }
 
-// runNext advances the lanes of these results. Where reserve grants slots, the lane's next message is
-// claimed by the same statement and runs at once: otherwise each message of a lane would wait for a
-// claim of its own. Only a status that has ended makes room for the next. One that was released is
-// itself next, and why it was released may still hold. Handlers with legacy keys need a claim, which
-// looks for siblings.
+// runNext advances the lanes of these results. Where reserve grants slots, the lane's next message is claimed by the
+// same statement and runs at once: otherwise each message of a lane would wait for a claim of its own. Only a status
+// that has ended makes room for the next. One that was released is itself next, and why it was released may still hold.
+// Handlers with legacy keys need a claim, which looks for siblings.
 func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[string]int) *Reservation) {
 	if len(ended) == 0 {
 		return
@@ -151,10 +150,9 @@ func (l *lanes) free(keys []string) {
 // lanePage is how many lanes one statement of a check covers.
 const lanePage = 500
 
-// check advances lanes whose advance is missing because a process died between the commit and the
-// advance. It checks all lanes with waiting rows. Waiting rows of handlers that are no longer
-// ordered are released, because they need no order. Lanes whose name no handler has any more are
-// checked, too.
+// check advances lanes whose advance is missing because a process died between the commit and the advance. It checks
+// all lanes with waiting rows. Waiting rows of handlers that are no longer ordered are released, because they need no
+// order. Lanes whose name no handler has any more are checked, too.
 func (l *lanes) check(ctx context.Context) error {
 	err := l.checkAll(ctx)
 	if err != nil {
@@ -193,8 +191,7 @@ func (l *lanes) checkAll(ctx context.Context) error {
 	}
 	for _, name := range waiting {
 		if !known[name] {
-			// Releasing a row is harmless whatever the lane's rule is, because claims judge it
-			// again.
+			// Releasing a row is harmless whatever the lane's rule is, because claims judge it again.
 			problems = append(problems, l.walk(ctx, store.LaneRule{Handlers: []int64{name}, SkipPoisoned: true}))
 		}
 	}

@@ -222,10 +222,9 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 	}
 }
 
-// Stop ends processing (contract 5.8). Claiming stops at once. Running handlers have StopBudget to
-// return and are then cancelled. All results are stored, and interrupted attempts are released
-// uncharged. Stop returns by ctx's deadline; within it, time is reserved for cancelling and
-// storing.
+// Stop ends processing (contract 5.8). Claiming stops at once. Running handlers have StopBudget to return and are then
+// cancelled. All results are stored, and interrupted attempts are released uncharged. Stop returns by ctx's deadline;
+// within it, time is reserved for cancelling and storing.
 //
 // It returns an error that names the handlers that still run, or says that results could not be
 // stored or claims not be released. Other workers recover these claims. Stopping twice, or before Start, only
@@ -311,8 +310,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// watchConnections reports lost connections whose transactions the server has open, until end is
-// called.
+// watchConnections reports lost connections whose transactions the server has open, until end is called.
 func (p *Processor) watchConnections() (end func()) {
 	if p.store.SingleWriter() {
 		return func() {}
@@ -372,8 +370,7 @@ func waitFor(done <-chan struct{}, until time.Time) bool {
 	}
 }
 
-// leftover is the set of groups that are still running after their loop has ended. The zero value
-// is empty.
+// leftover is the set of groups that are still running after their loop has ended. The zero value is empty.
 type leftover struct {
 	mu     sync.Mutex
 	groups map[*group]bool

@@ -67,8 +67,7 @@ func (p *Processor) listenOnce(ctx context.Context) error {
 	}
 }
 
-// wakeNotified wakes the handlers that are registered here under any of the keys, or all handlers
-// if there are no keys.
+// wakeNotified wakes the handlers that are registered here under any of the keys, or all handlers if there are no keys.
 func (p *Processor) wakeNotified(keys []string) {
 	if len(keys) == 0 {
 		p.wakeup.wake()
@@ -85,8 +84,7 @@ func (p *Processor) wakeNotified(keys []string) {
 	}
 }
 
-// listens reports whether this process notifies others, and is notified by them. SQLite has no
-// notifications.
+// listens reports whether this process notifies others, and is notified by them. SQLite has no notifications.
 func (p *Processor) listens() bool { return p.opts.Listen && !p.store.SingleWriter() }
 
 // notify notifies the workers of other processes that these handlers have new statuses.

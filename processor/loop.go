@@ -16,10 +16,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the
-// next due time or the poll. It never blocks on the database: claims and attempts run in goroutines
-// of their own. These change its state with the pool's lock, and so do accepts that dispatch locally
-// (see Reserve).
+// loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the next due time or the
+// poll. It never blocks on the database: claims and attempts run in goroutines of their own. These change its state
+// with the pool's lock, and so do accepts that dispatch locally (see Reserve).
 type loop struct {
 	pool
 
@@ -79,9 +78,8 @@ func (l *loop) outlived(g *group) {
 	l.giveBack(g.again(), errStopping)
 }
 
-// run works until ctx ends (a stop) or the session is fenced. Then it waits until every attempt has
-// ended or is known to ignore its cancellation, or giveUp is closed. Handlers that still run are
-// counted as left until they return.
+// run works until ctx ends (a stop) or the session is fenced. Then it waits until every attempt has ended or is known
+// to ignore its cancellation, or giveUp is closed. Handlers that still run are counted as left until they return.
 func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.stopping = ctx
 	l.mu.Lock()
@@ -106,9 +104,8 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 		l.lapse()
 		if ctx.Err() != nil || l.session.attempts.Err() != nil {
 			l.releaseQueued()
-			// A stop waits for accepts that may bring claims, so that these are released before the
-			// process ends. It waits within its budget only, and a new session does not wait for
-			// them at all.
+			// A stop waits for accepts that may bring claims, so that these are released before the process ends. It waits
+			// within its budget only, and a new session does not wait for them at all.
 			if l.round == nil && (len(l.reservations) == 0 || l.session.attempts.Err() != nil) && l.onlyOverdue() {
 				return
 			}
@@ -274,8 +271,7 @@ func (w *wakeup) takeDue() time.Time {
 	return due
 }
 
-// policy is how one handler's attempts run and are retried: by the handler's own options, or else
-// by the inbox's.
+// policy is how one handler's attempts run and are retried: by the handler's own options, or else by the inbox's.
 type policy struct {
 	attempt.Policy
 	breaker *breaker // nil if it has none

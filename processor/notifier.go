@@ -13,9 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// notifyEvery is the least time between two notifications of one process. PostgreSQL commits one
-// transaction with a notification at a time, so one for each of thousands of messages a second
-// would hold up them all.
+// notifyEvery is the least time between two notifications of one process. PostgreSQL commits one transaction with a
+// notification at a time, so one for each of thousands of messages a second would hold up them all.
 const notifyEvery = 3 * time.Millisecond
 
 // notifier notifies the workers of other processes of new statuses (contract 4.7). The first

@@ -14,10 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// pool runs claimed messages in the scheduler's slots, for a session's loop or for a drain. Attempts
-// run in goroutines of their own. When an attempt has ended, its goroutine frees the slot and asks
-// the owner what to run next. Results go to the completer directly, so none is lost if an attempt
-// outlives the pool.
+// pool runs claimed messages in the scheduler's slots, for a session's loop or for a drain. Attempts run in goroutines
+// of their own. When an attempt has ended, its goroutine frees the slot and asks the owner what to run next. Results go
+// to the completer directly, so none is lost if an attempt outlives the pool.
 type pool struct {
 	p         *Processor
 	owner     owner
@@ -27,8 +26,7 @@ type pool struct {
 	// changed wakes the owner.
 	changed routine.Signal
 
-	// mu guards what follows and the owner's state. The owner holds it all the time except while it
-	// waits for something.
+	// mu guards what follows and the owner's state. The owner holds it all the time except while it waits for something.
 	mu      sync.Mutex
 	sched   *scheduler.Scheduler[*task]
 	running map[*group]bool
@@ -38,8 +36,7 @@ type pool struct {
 
 // owner is what a pool works for. Its methods are called with the pool's lock.
 type owner interface {
-	// within returns the context of a group, with its cancel function, and a check that runs right
-	// before each call.
+	// within returns the context of a group, with its cancel function, and a check that runs right before each call.
 	within(g *group) (ctx context.Context, end context.CancelFunc, mayStart func(context.Context) error)
 	// late reports whether a group has no time left to run.
 	late(g *group) bool
@@ -82,8 +79,7 @@ func (w *pool) next() *group {
 			h.NotStarted(g.bytes)
 			continue
 		}
-		// Since the last check the circuit may have opened, or another group's probe may have
-		// started.
+		// Since the last check the circuit may have opened, or another group's probe may have started.
 		w.giveBack(g.admit(w.p.policies[g.handler].breaker), errCircuit)
 		if len(g.tasks) == 0 {
 			h.NotStarted(g.bytes)
@@ -122,9 +118,8 @@ func (w *pool) attempt(g *group) {
 	}
 }
 
-// update calls change with the lock or, if the pool is closed, afterClose, which may be nil. A panic
-// ends the owner and not the process: the state may be inconsistent, and a processor begins a new
-// session then.
+// update calls change with the lock or, if the pool is closed, afterClose, which may be nil. A panic ends the owner and
+// not the process: the state may be inconsistent, and a processor begins a new session then.
 func (w *pool) update(change, afterClose func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -236,11 +231,10 @@ func (w *pool) giveBack(tasks []*task, why *attempt.Interruption) {
 	}
 }
 
-// executor runs functions on goroutines that it reuses. A new goroutine starts with a small stack, which
-// grows by copying until it holds what an attempt needs; for handlers that take microseconds that
-// costs as much as the handler. Handlers are not called on these goroutines but on new ones (see
-// attempt.call), because what a handler leaves behind, such as a locked thread or labels, must not
-// affect others.
+// executor runs functions on goroutines that it reuses. A new goroutine starts with a small stack, which grows by
+// copying until it holds what an attempt needs; for handlers that take microseconds that costs as much as the handler.
+// Handlers are not called on these goroutines but on new ones (see attempt.call), because what a handler leaves behind,
+// such as a locked thread or labels, must not affect others.
 type executor struct {
 	mu     sync.Mutex
 	idle   []chan func() // job channels of the waiting goroutines, each with room for one job

@@ -103,8 +103,7 @@ type Config struct {
 	Instruments *telemetry.Instruments
 	// Middleware runs around every call of every handler, outside the handler's own middleware.
 	Middleware []handler.Middleware
-	// Backoff replaces the exponential backoff of handlers that have none of their own, see
-	// handler.Backoff.
+	// Backoff replaces the exponential backoff of handlers that have none of their own, see handler.Backoff.
 	Backoff func(errorCount int) time.Duration
 	// Redactor redacts errors before they are stored.
 	Redactor redaction.Redactor
@@ -323,9 +322,8 @@ func (p *Processor) setPaused(keys []string) {
 	}
 }
 
-// Paused reports whether operators have paused the handler under any of its keys, so that a pause
-// from before a rename stays in force. It returns what the last heartbeat, or a later TakePaused,
-// has read (contract 5.13).
+// Paused reports whether operators have paused the handler under any of its keys, so that a pause from before a rename
+// stays in force. It returns what the last heartbeat, or a later TakePaused, has read (contract 5.13).
 func (p *Processor) Paused(h *handler.Handler) bool {
 	p.pauseMu.Lock()
 	defer p.pauseMu.Unlock()

@@ -13,32 +13,28 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Reservation is a promise of slots to one accept, which inserts its statuses as claimed by this
-// worker. The statuses take their slots from now on. The accept must end it with exactly one of
-// Deliver and Abandon, whatever its result. A statement that claims the next rows of lanes has one as
-// well, see lanes.runNext. It is not safe for concurrent use.
+// Reservation is a promise of slots to one accept, which inserts its statuses as claimed by this worker. The statuses
+// take their slots from now on. The accept must end it with exactly one of Deliver and Abandon, whatever its result. A
+// statement that claims the next rows of lanes has one as well, see lanes.runNext. It is not safe for concurrent use.
 type Reservation struct {
 	loop  *loop
 	grant *scheduler.Grant[*task] // nil if the worker must not claim
 	until time.Time               // when the slots become free for claims again
 }
 
-// reservationLife is how long a reservation keeps slots from claims. An accept takes a few
-// milliseconds. One that waits for a lock held by another transaction must not keep slots idle that
-// could run due messages.
+// reservationLife is how long a reservation keeps slots from claims. An accept takes a few milliseconds. One that waits
+// for a lock held by another transaction must not keep slots idle that could run due messages.
 const reservationLife = 100 * time.Millisecond
 
-// Reserve reserves slots for new statuses, whose number is given by handler key, and memory for the
-// bytes of their messages, counted once for each status (contract 5.17). It returns nil unless the
-// processor is started and has a session. It never waits for handlers or for the database, and is safe
-// for concurrent use.
+// Reserve reserves slots for new statuses, whose number is given by handler key, and memory for the bytes of their
+// messages, counted once for each status (contract 5.17). It returns nil unless the processor is started and has a
+// session. It never waits for handlers or for the database, and is safe for concurrent use.
 //
-// It grants slots that nothing else is going to take; a handler below its fair share gets more than
-// those. It grants none to handlers that are paused, that are ordered (a claim has to judge the
-// lane), that have legacy keys (a claim has to look for siblings), whose circuit breaker is not
-// closed or that have too many calls that do not return. It grants none to handlers that may have
-// older due statuses in the database either, unless their number is known; then slots are kept free
-// for these. It grants nothing at all while the worker must not claim.
+// It grants slots that nothing else is going to take; a handler below its fair share gets more than those. It grants
+// none to handlers that are paused, that are ordered (a claim has to judge the lane), that have legacy keys (a claim
+// has to look for siblings), whose circuit breaker is not closed or that have too many calls that do not return. It
+// grants none to handlers that may have older due statuses in the database either, unless their number is known; then
+// slots are kept free for these. It grants nothing at all while the worker must not claim.
 func (p *Processor) Reserve(wanted map[string]int, bytes int) *Reservation {
 	if l := p.loop.Load(); l != nil {
 		return l.reserve(wanted, bytes)
@@ -52,9 +48,8 @@ func (l *loop) reserve(wanted map[string]int, bytes int) *Reservation {
 	})
 }
 
-// reserveNext reserves slots for the next messages of lanes that have moved on, whose number is given by
-// handler key, for a statement that claims them. It grants nothing while accepts get nothing, and none to
-// handlers that are paused.
+// reserveNext reserves slots for the next messages of lanes that have moved on, whose number is given by handler key,
+// for a statement that claims them. It grants nothing while accepts get nothing, and none to handlers that are paused.
 func (p *Processor) reserveNext(wanted map[string]int) *Reservation {
 	if l := p.loop.Load(); l != nil {
 		return l.reserveBy(wanted, l.sched.ReserveNext)
@@ -108,14 +103,12 @@ func (r *Reservation) Granted(handlerKey string) int {
 	return r.grant.Messages(h.Key())
 }
 
-// Bytes returns how many bytes the messages of these statuses may have together; the last of them may
-// exceed it.
+// Bytes returns how many bytes the messages of these statuses may have together; the last of them may exceed it.
 func (r *Reservation) Bytes() int { return r.grant.Bytes() }
 
-// Deliver queues claims that are committed, to be run. unclaimed is the number of statuses, by
-// handler key, that were stored for any worker to claim. If the worker has ended since Reserve,
-// Deliver releases the claims before it returns; if that fails they are recovered like the claims
-// of any dead worker.
+// Deliver queues claims that are committed, to be run. unclaimed is the number of statuses, by handler key, that were
+// stored for any worker to claim. If the worker has ended since Reserve, Deliver releases the claims before it returns;
+// if that fails they are recovered like the claims of any dead worker.
 func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	l := r.loop
 	l.p.notify(slices.Collect(maps.Keys(unclaimed))...)
@@ -130,8 +123,7 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 	}
 }
 
-// run queues claims, and ends the reservation. It returns false if the worker has ended, and the claims
-// are released.
+// run queues claims, and ends the reservation. It returns false if the worker has ended, and the claims are released.
 func (r *Reservation) run(claims []store.Claim, unclaimed map[string]int) bool {
 	l := r.loop
 	attempts := make([]*task, 0, len(claims))
@@ -170,9 +162,8 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 	return true
 }
 
-// Abandon ends the reservation of an accept that committed nothing. lost says that the accept's
-// response was lost, so it is not known whether it committed; the worker's claims are then
-// reconciled (contract 5.9).
+// Abandon ends the reservation of an accept that committed nothing. lost says that the accept's response was lost, so
+// it is not known whether it committed; the worker's claims are then reconciled (contract 5.9).
 func (r *Reservation) Abandon(lost bool) {
 	l := r.loop
 	l.mu.Lock()

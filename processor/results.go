@@ -21,8 +21,7 @@ import (
 type result struct {
 	*task
 	verdict
-	// tried says that an earlier write returned an error. That write may have been committed all
-	// the same.
+	// tried says that an earlier write returned an error. That write may have been committed all the same.
 	tried bool
 	// found says that the attempt's commit got no response and was found by reading back.
 	found bool
@@ -217,9 +216,8 @@ var (
 	errLate       = attempt.NewInterruption("its claim waited too long behind others")
 )
 
-// judge returns the effect of the attempt's verdict on the status. A status that is due again is
-// due at least one microsecond later: otherwise a drain whose clock stands still would claim it
-// again and again.
+// judge returns the effect of the attempt's verdict on the status. A status that is due again is due at least one
+// microsecond later: otherwise a drain whose clock stands still would claim it again and again.
 func (t *task) judge(now time.Time) verdict {
 	v := t.Verdict()
 	if v.Outcome == handler.AttemptCompleted {
@@ -279,9 +277,8 @@ func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 	return result{task: t, verdict: t.judge(now)}
 }
 
-// abandon returns what recovery does to a claim whose worker vanished. The claim is released with a
-// backoff, so that suspects drift apart, or poisoned when too many workers have vanished while
-// running it.
+// abandon returns what recovery does to a claim whose worker vanished. The claim is released with a backoff, so that
+// suspects drift apart, or poisoned when too many workers have vanished while running it.
 func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
 	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
 		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1,

@@ -22,9 +22,8 @@ type claimed struct {
 	err      error
 }
 
-// mayTake reports whether the loop may take claims. It may not for a while after a failed claim,
-// while the session must not claim, and while too many results wait to be stored because the
-// database is slow.
+// mayTake reports whether the loop may take claims. It may not for a while after a failed claim, while the session must
+// not claim, and while too many results wait to be stored because the database is slow.
 func (l *loop) mayTake() bool {
 	return !time.Now().Before(l.notBefore) && l.session.mayClaim() &&
 		l.act.completer.backlog() <= 2*l.p.opts.BatchSize+l.p.opts.Concurrency
@@ -88,9 +87,8 @@ func (l *loop) claimRounds(r *round) {
 	l.giveBackLate(late)
 }
 
-// mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine
-// reconciliation waits for such a moment and does not stop accepts from reserving slots. Call it
-// only while no claim is running.
+// mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine reconciliation
+// waits for such a moment and does not stop accepts from reserving slots. Call it only while no claim is running.
 func (l *loop) mayReconcile() bool {
 	due := l.reconcileDue() // asked in any case, because it notes the date for accepts that come during the round
 	return len(l.reservations) == 0 && (due || !time.Now().Before(l.act.claimer.routine))
@@ -105,10 +103,9 @@ func (l *loop) reconcileDue() bool {
 	return !l.claimerReconcileAt.IsZero() && !time.Now().Before(l.claimerReconcileAt)
 }
 
-// claimRound claims, and asks for the next due time of each handler that ran short and whose next
-// due time is not known yet. It asks for each such handler, not only when all ran short: otherwise
-// one handler's backlog would hide the due times of others. Both statements use the same time, so a
-// status that comes due between them cannot be missed by both.
+// claimRound claims, and asks for the next due time of each handler that ran short and whose next due time is not known
+// yet. It asks for each such handler, not only when all ran short: otherwise one handler's backlog would hide the due
+// times of others. Both statements use the same time, so a status that comes due between them cannot be missed by both.
 func (l *loop) claimRound(r *round) *claimed {
 	var c claimed
 	err := routine.Protect("claiming", func() error { l.reconcileAndClaim(&c, r.quotas, r.reconcile); return nil })

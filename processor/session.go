@@ -69,11 +69,10 @@ func (s *session) silence() time.Duration {
 	return max(time.Since(s.last), time.Now().Round(0).Sub(s.lastWall))
 }
 
-// mayStart returns an error if the worker must assume that others take it for dead. They may have
-// released its claims then, and a call that starts now could run beside theirs, or after later
-// messages of its lane. Usually the fence has cancelled everything by that moment. But after the
-// whole process was suspended an attempt may continue before the fence's timer fires, so each call
-// checks here first.
+// mayStart returns an error if the worker must assume that others take it for dead. They may have released its claims
+// then, and a call that starts now could run beside theirs, or after later messages of its lane. Usually the fence has
+// cancelled everything by that moment. But after the whole process was suspended an attempt may continue before the
+// fence's timer fires, so each call checks here first.
 func (s *session) mayStart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,9 +149,8 @@ func hostname() string {
 	return host
 }
 
-// beat sends one heartbeat and reads which handlers operators have paused. The heartbeat counts
-// from the moment before the statement. If the response took long, the database saw us earlier than
-// we saw the response.
+// beat sends one heartbeat and reads which handlers operators have paused. The heartbeat counts from the moment before
+// the statement. If the response took long, the database saw us earlier than we saw the response.
 func (h *heart) beat(ctx context.Context, s *session) error {
 	stmt, cancel := context.WithTimeout(ctx, min(h.opts.StatementTimeout, h.opts.WorkerTimeout/3))
 	defer cancel()
@@ -194,18 +192,16 @@ func (h *heart) checkOwnRow(ctx context.Context, s *session) error {
 	return nil
 }
 
-// keep sends heartbeats until ctx ends or the session is over: because other workers have declared
-// it dead, or because its fence fired after WorkerTimeout without a heartbeat. Its handlers are
-// cancelled then. Their claims are no longer this worker's, and the version decides whether what
-// they still write has an effect.
+// keep sends heartbeats until ctx ends or the session is over: because other workers have declared it dead, or because
+// its fence fired after WorkerTimeout without a heartbeat. Its handlers are cancelled then. Their claims are no longer
+// this worker's, and the version decides whether what they still write has an effect.
 //
-// On SQLite, waiting in vain for the file does not count as silence. While another transaction
-// holds the only write lock (such as that of a long handler, perhaps our own), no worker can
-// declare us dead either. But a worker may have done so between two moments at which the file was
-// busy. Reading does not wait for the lock, so the worker then reads its own row. If the row says
-// that it lives, it lived at that moment. A worker that declares us dead later must find us silent
-// in two sweeps, with a heartbeat of its own before each; our next heartbeat comes in between. If
-// that heartbeat again fails to get the lock, reading the row shows whether we were declared dead.
+// On SQLite, waiting in vain for the file does not count as silence. While another transaction holds the only write
+// lock (such as that of a long handler, perhaps our own), no worker can declare us dead either. But a worker may have
+// done so between two moments at which the file was busy. Reading does not wait for the lock, so the worker then reads
+// its own row. If the row says that it lives, it lived at that moment. A worker that declares us dead later must find
+// us silent in two sweeps, with a heartbeat of its own before each; our next heartbeat comes in between. If that
+// heartbeat again fails to get the lock, reading the row shows whether we were declared dead.
 //
 // A driver may wait for the file for longer than the heartbeat's deadline, and for longer than
 // WorkerTimeout. So the worker also reads its row while a heartbeat is running.

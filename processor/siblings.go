@@ -13,9 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// resolveSiblings keeps a renamed handler from running one message twice. A rolling rename can
-// leave a row under the new key and one under the old key. One of them runs, the other is completed
-// as superseded.
+// resolveSiblings keeps a renamed handler from running one message twice. A rolling rename can leave a row under the
+// new key and one under the old key. One of them runs, the other is completed as superseded.
 //
 // The old program does not know the new key, so the row under the legacy key decides. Before a row
 // runs, its pending siblings are completed under their versions:
@@ -80,10 +79,9 @@ type pair struct {
 
 // choose decides whether a runs, given all rows of its message and handler.
 //
-// A row that an operator has retried runs: the operator decided so, and if it ended without a run
-// there would be nothing left to retry. So a discarded sibling does not stop it, and a poisoned
-// sibling is superseded by it. If an operator retries that sibling meanwhile, its version differs
-// and our row is postponed.
+// A row that an operator has retried runs: the operator decided so, and if it ended without a run there would be
+// nothing left to retry. So a discarded sibling does not stop it, and a poisoned sibling is superseded by it. If an
+// operator retries that sibling meanwhile, its version differs and our row is postponed.
 func (c *claimer) choose(
 	ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
 ) (run bool, err error) {

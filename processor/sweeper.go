@@ -28,9 +28,8 @@ type sweeperStore interface {
 	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
 }
 
-// sweeper recovers claims of dead workers and stuck claims without a worker (see recover), and finds
-// statuses of handlers that no program has. Any number of workers may sweep concurrently; the
-// versions make that harmless.
+// sweeper recovers claims of dead workers and stuck claims without a worker (see recover), and finds statuses of
+// handlers that no program has. Any number of workers may sweep concurrently; the versions make that harmless.
 type sweeper struct {
 	store    sweeperStore
 	opts     Options

@@ -102,8 +102,7 @@ func (g *group) deliverable() []*attempt.Attempt {
 	return attempts
 }
 
-// deliver builds the handler's input from the stored message. An error means that no attempt can
-// ever succeed.
+// deliver builds the handler's input from the stored message. An error means that no attempt can ever succeed.
 func (t *task) deliver() error {
 	m := t.claim.Message
 	if m == nil {
@@ -124,9 +123,8 @@ func (t *task) deliver() error {
 	return nil
 }
 
-// steps returns the steps that complete a group's statuses inside the handler's transaction. A
-// stale claim is found before the handler runs. While the handler runs, the row locks keep recovery
-// away.
+// steps returns the steps that complete a group's statuses inside the handler's transaction. A stale claim is found
+// before the handler runs. While the handler runs, the row locks keep recovery away.
 func (r *runner) steps(g *group) *attempt.Steps {
 	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt,
 		do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
@@ -165,8 +163,7 @@ func (r *runner) steps(g *group) *attempt.Steps {
 	}
 }
 
-// completions returns the completions of some attempts of the group, which must be in the group's
-// order.
+// completions returns the completions of some attempts of the group, which must be in the group's order.
 func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
 	completions := make([]store.Completion, 0, len(attempts))
 	for _, t := range g.tasks {
@@ -181,8 +178,7 @@ func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
 // StuckHandlerGrace. The handler may still be running.
 var ErrStuck = attempt.ErrStuck
 
-// PanicError is the failure of an attempt during which the handler, or other code that ran for it,
-// panicked.
+// PanicError is the failure of an attempt during which the handler, or other code that ran for it, panicked.
 type PanicError = attempt.PanicError
 
 // note sets how long an interrupted attempt must wait for its repeat.
@@ -264,8 +260,7 @@ func (g *group) again() []*task {
 	return again
 }
 
-// stuck reports whether a call of the group was given up and has not returned, as far as the group
-// knows.
+// stuck reports whether a call of the group was given up and has not returned, as far as the group knows.
 func (g *group) stuck() bool {
 	for _, t := range g.tasks {
 		if errors.Is(t.Err, ErrStuck) {
