@@ -15,9 +15,8 @@ import (
 
 // groupStart remembers what a consumer has learned about where its group begins.
 type groupStart struct {
-	// begun is true once a committed offset of the group was seen, or was committed here. It stays
-	// true when all of them disappear, as when a topic is deleted: the group is not new because of
-	// that.
+	// begun is true once a committed offset of the group was seen, or was committed here. It stays true when all of them
+	// disappear, as when a topic is deleted: the group is not new because of that.
 	begun atomic.Bool
 
 	mu sync.Mutex
@@ -108,11 +107,10 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 	return offsets, nil
 }
 
-// beginGroup starts a new group at Last if this member leads it. It commits the end offsets of all
-// partitions that it assigned, in one request. It retries until that succeeded, or until it finds
-// that the group has offsets. Before that, no member reads a partition without an offset. After it,
-// a partition without an offset must be one that appeared later, so it is read from its first
-// record.
+// beginGroup starts a new group at Last if this member leads it. It commits the end offsets of all partitions that it
+// assigned, in one request. It retries until that succeeded, or until it finds that the group has offsets. Before that,
+// no member reads a partition without an offset. After it, a partition without an offset must be one that appeared
+// later, so it is read from its first record.
 //
 // We refused two simpler designs:
 //
@@ -121,11 +119,10 @@ func (c *Consumer) groupOffsets(ctx context.Context, topic string, partition int
 //   - Each member goes by what it remembers. After a restart it takes partitions that were added
 //     meanwhile for old ones, and skips what is in them.
 //
-// A commit must not pass what another member has read. No member has read anything: all of them
-// wait while the group has no offset, a generation has one leader, and the coordinator refuses
-// commits of earlier generations. If the response to the commit is lost, the commit may be repeated
-// while other members already read. The repeat carries the same offsets and not ends that have
-// moved on, so at worst it moves a commit back to where those members began.
+// A commit must not pass what another member has read. No member has read anything: all of them wait while the group
+// has no offset, a generation has one leader, and the coordinator refuses commits of earlier generations. If the
+// response to the commit is lost, the commit may be repeated while other members already read. The repeat carries the
+// same offsets and not ends that have moved on, so at worst it moves a commit back to where those members began.
 func (s *session) beginGroup(ctx context.Context) {
 	c := s.consumer
 	if c.cfg.StartOffset != Last || len(s.assigned) == 0 || s.resumed {

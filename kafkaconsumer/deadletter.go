@@ -24,9 +24,8 @@ const (
 	HeaderTopic     = "inbox-topic"
 	HeaderPartition = "inbox-partition"
 	HeaderOffset    = "inbox-offset"
-	// HeaderTimestamp is the record's timestamp in milliseconds since 1970. The dead letter has the
-	// same timestamp, unless its topic uses log append time or the timestamp is exactly 0. A copy has
-	// the time at which it is published.
+	// HeaderTimestamp is the record's timestamp in milliseconds since 1970. The dead letter has the same timestamp, unless
+	// its topic uses log append time or the timestamp is exactly 0. A copy has the time at which it is published.
 	HeaderTimestamp = "inbox-timestamp"
 	// HeaderChannel and HeaderGroup name the consumer that read the record. HeaderReason is what is
 	// wrong with it (at most 2,000 characters, redacted: contract 11.6).
@@ -177,8 +176,7 @@ func (d *deadLetterPublisher) send(ctx context.Context, partition int, records .
 	return nil
 }
 
-// partitions returns the number of partitions of the dead-letter topic. The request never creates
-// it.
+// partitions returns the number of partitions of the dead-letter topic. The request never creates it.
 func (d *deadLetterPublisher) partitions(ctx context.Context) (int, error) {
 	response, err := d.network.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{d.cfg.DeadLetterTopic}})
 	if err != nil {

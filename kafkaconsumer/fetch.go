@@ -24,8 +24,7 @@ const (
 	fetchBackoffFirst = 100 * time.Millisecond
 	fetchBackoffMost  = 2 * time.Second
 	fatalTries        = 3
-	// emptyPause limits how often we ask a broker that answers an empty fetch at once instead of
-	// waiting for FetchMaxWait.
+	// emptyPause limits how often we ask a broker that answers an empty fetch at once instead of waiting for FetchMaxWait.
 	emptyPause = 10 * time.Millisecond
 )
 
@@ -41,8 +40,7 @@ type fetcher struct {
 	sizeBound func(envelope.Record) int
 	// groupOffsets returns the group's committed offsets, including those of the given partition.
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
-	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from
-	// fetching.
+	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from fetching.
 	out  chan<- *chunk
 	halt func(*partition, halt)
 	// fetching is shared by all partitions.
@@ -130,9 +128,8 @@ func (f *fetcher) read(offset int64) {
 	}
 }
 
-// failed reports an error to health and log. It reports a lost connection only from the third loss
-// in a row: brokers close a connection whose SASL session expired, or that was idle for too long,
-// and the next one works.
+// failed reports an error to health and log. It reports a lost connection only from the third loss in a row: brokers
+// close a connection whose SASL session expired, or that was idle for too long, and the next one works.
 func (f *fetcher) failed(err error, fields ...zap.Field) {
 	const lossesToReport = 3
 	p := f.partition
@@ -246,9 +243,8 @@ func (f *fetcher) send(ctx context.Context, c *chunk, held *kafkawire.Hold) bool
 	}
 }
 
-// identifyEvery bounds how long records are delivered on a connection before the topic's ID is
-// asked for again. After unaskedFor without a fetch in flight it is asked for at once. No topic can
-// be deleted and created again in less time.
+// identifyEvery bounds how long records are delivered on a connection before the topic's ID is asked for again. After
+// unaskedFor without a fetch in flight it is asked for at once. No topic can be deleted and created again in less time.
 const (
 	identifyEvery = 3 * time.Second
 	unaskedFor    = 250 * time.Millisecond
@@ -264,9 +260,8 @@ func (f *fetcher) dial(offset int64) error {
 	return f.identify(offset)
 }
 
-// identify fails if the topic is not the one that was read up to offset. The offset does not reveal
-// that once the new log has grown past it. Leader epochs do not either, since they begin low in
-// each log.
+// identify fails if the topic is not the one that was read up to offset. The offset does not reveal that once the new
+// log has grown past it. Leader epochs do not either, since they begin low in each log.
 //
 // A fetch that is waiting while its topic is deleted gets an error. The dangerous case is this one:
 //
@@ -282,8 +277,7 @@ func (f *fetcher) dial(offset int64) error {
 //   - after unaskedFor without a fetch
 //   - every identifyEvery while there are records, and once more after the last of them
 //
-// Once the ID is seen to have changed, the new log is read from its start, including what was
-// already delivered of it.
+// Once the ID is seen to have changed, the new log is read from its start, including what was already delivered of it.
 func (f *fetcher) identify(offset int64) error {
 	p := f.partition
 	id, err := f.conn.TopicID(p.ctx, p.topic)

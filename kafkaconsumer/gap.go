@@ -42,15 +42,13 @@ const (
 	agreePause   = 250 * time.Millisecond
 )
 
-// passGap continues after a gap if the acceptor stored the gap and allows it, or if an operator
-// requested it (passing). It halts the partition if the acceptor does not, or if reason is no gap.
-// It returns the offset to continue at, and false if there is none. If the log turns out to hold the
-// offset, reading continues there.
+// passGap continues after a gap if the acceptor stored the gap and allows it, or if an operator requested it (passing).
+// It halts the partition if the acceptor does not, or if reason is no gap. It returns the offset to continue at, and
+// false if there is none. If the log turns out to hold the offset, reading continues there.
 //
-// Only passGap may move the committed offset back: to the beginning of a log that ends before the
-// offset, or to that of another log than the one that was read. Topic IDs or leader epochs show the
-// latter. The offsets of a deleted log are worthless, and everything in the new one is unread. What
-// both logs contain is recognized by its message ID.
+// Only passGap may move the committed offset back: to the beginning of a log that ends before the offset, or to that of
+// another log than the one that was read. Topic IDs or leader epochs show the latter. The offsets of a deleted log are
+// worthless, and everything in the new one is unread. What both logs contain is recognized by its message ID.
 //
 // Moving back is safe only if nothing of the old log can move the offset afterwards. So we first
 // wait until everything that was sent is accepted and committed. Otherwise:
@@ -61,9 +59,8 @@ const (
 //
 // The coordinator itself fences commits of earlier generations.
 //
-// Waiting and storing the gap may take any time, so the gap that is stored is the one the log shows
-// at that moment. It is stored before the offset moves. After a crash in between, the same gap is
-// found again and is then already known.
+// Waiting and storing the gap may take any time, so the gap that is stored is the one the log shows at that moment. It
+// is stored before the offset moves. After a crash in between, the same gap is found again and is then already known.
 func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
 	if _, err := f.describeGap(offset, reason); err != nil {
@@ -127,9 +124,8 @@ func (f *fetcher) keepGap(gap envelope.Gap, still bool) (envelope.Disposition, e
 	}
 }
 
-// confirm asks the broker for the gap again, and agreeAnswers times more if continuing after the
-// gap moves the offset back. It returns the gap as it is now, and a nil reason if the log holds the
-// offset after all.
+// confirm asks the broker for the gap again, and agreeAnswers times more if continuing after the gap moves the offset
+// back. It returns the gap as it is now, and a nil reason if the log holds the offset after all.
 func (f *fetcher) confirm(offset int64, reason error) (gap envelope.Gap, now, err error) {
 	var fall *EpochError
 	if errors.As(reason, &fall) { // the log's own records have shown it several times

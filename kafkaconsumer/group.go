@@ -34,8 +34,7 @@ func (c *Consumer) run() {
 	}
 }
 
-// refusalBackoffMost bounds the pause after a refused login, and so how late a corrected password
-// is noticed.
+// refusalBackoffMost bounds the pause after a refused login, and so how late a corrected password is noticed.
 const refusalBackoffMost = 5 * time.Second
 
 // awaitTopics waits until at least one of the topics exists and returns those that do. It returns
@@ -114,8 +113,7 @@ func (c *Consumer) existingTopics(ctx context.Context) (map[string]int, error) {
 	return existing, nil
 }
 
-// consume is a member of the group for these topics until the consumer is stopped or other topics
-// exist.
+// consume is a member of the group for these topics until the consumer is stopped or other topics exist.
 func (c *Consumer) consume(topics []string) {
 	leader := &leaderView{}
 	group, err := kafka.NewConsumerGroup(c.groupConfig(topics, leader))
@@ -125,8 +123,7 @@ func (c *Consumer) consume(topics []string) {
 		routine.Sleep(c.ctx, c.cfg.joinBackoff())
 		return
 	}
-	// Closing the group ends the generation and waits for its session, which can still commit. Then
-	// it leaves the group.
+	// Closing the group ends the generation and waits for its session, which can still commit. Then it leaves the group.
 	closed := make(chan struct{})
 	leave := sync.OnceFunc(func() {
 		go func() {
@@ -150,8 +147,7 @@ func (c *Consumer) consume(topics []string) {
 				c.grouping.Begin(nil, c.cfg.explain(fmt.Errorf("join group %q: %w", c.cfg.GroupID, err)))
 			}
 			if errors.Is(err, kafka.TopicAuthorizationFailed) {
-				// The group's leader may not see one of the topics. Joining without it keeps the
-				// others.
+				// The group's leader may not see one of the topics. Joining without it keeps the others.
 				routine.Sleep(c.ctx, c.cfg.joinBackoff())
 				return
 			}
@@ -175,10 +171,9 @@ func (c *Consumer) consume(topics []string) {
 			})
 			c.left()
 			if c.ctx.Err() != nil || groupCtx.Err() != nil {
-				// Returning ends the generation. The group would then join again at once, unless it
-				// already knows that it is being closed. groupCtx may be alive here although c.ctx
-				// is not: a cancelled context cancels its children one after the other, so the
-				// session can learn of it, and finish, before groupCtx does.
+				// Returning ends the generation. The group would then join again at once, unless it already knows that it is being
+				// closed. groupCtx may be alive here although c.ctx is not: a cancelled context cancels its children one after the
+				// other, so the session can learn of it, and finish, before groupCtx does.
 				<-ctx.Done()
 			}
 		})
@@ -302,9 +297,8 @@ type observedBalancer struct {
 	existing func() []kafka.Partition
 }
 
-// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it
-// clears the view: what was assigned in a failed join does not count, because another member may
-// lead the next generation.
+// UserData implements kafka.GroupBalancer. kafka-go calls it at the beginning of each join, so it clears the view: what
+// was assigned in a failed join does not count, because another member may lead the next generation.
 func (b observedBalancer) UserData() ([]byte, error) {
 	b.view.take()
 	return b.GroupBalancer.UserData()
@@ -321,8 +315,7 @@ func (b observedBalancer) AssignGroups(
 	return b.GroupBalancer.AssignGroups(members, partitions)
 }
 
-// existingPartitions returns the partitions of the topics that exist, none if that cannot be asked
-// for.
+// existingPartitions returns the partitions of the topics that exist, none if that cannot be asked for.
 func (c *Consumer) existingPartitions() []kafka.Partition {
 	existing, err := c.existingTopics(c.ctx)
 	if err != nil {

@@ -49,8 +49,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 // asks again before it believes that, because kafka-go takes an answer without the partition for
 // "none". Once the group has begun, partitions without an offset start at First (see beginGroup).
 //
-// All offsets come from one answer. With one answer about this partition and another about the
-// group:
+// All offsets come from one answer. With one answer about this partition and another about the group:
 //
 //  1. The first answer says that this partition has no offset.
 //  2. The leader begins the group and commits an offset for this partition.
@@ -73,9 +72,8 @@ func (f *fetcher) startOffset() (int64, error) {
 	return f.listOffset(kafka.FirstOffset)
 }
 
-// gap describes why an offset is out of range. A broker that has just become the leader, or wrongly
-// believes to be it, may refuse an offset that is within the log. The error is then one for which
-// asking again helps.
+// gap describes why an offset is out of range. A broker that has just become the leader, or wrongly believes to be it,
+// may refuse an offset that is within the log. The error is then one for which asking again helps.
 func (f *fetcher) gap(offset int64) error {
 	gap := &OffsetGapError{Topic: f.partition.topic, Partition: f.partition.id, Offset: offset}
 	var err error
@@ -157,9 +155,8 @@ type committer struct {
 	failed bool
 }
 
-// run commits what is due every interval until ctx ends or a commit fails. It reports whether no
-// commit failed. A failed commit means that the generation is over or the coordinator is gone: the
-// member has to join again.
+// run commits what is due every interval until ctx ends or a commit fails. It reports whether no commit failed. A
+// failed commit means that the generation is over or the coordinator is gone: the member has to join again.
 func (c *committer) run(ctx context.Context) bool {
 	for routine.Sleep(ctx, c.interval) {
 		if !c.flush() {
@@ -191,10 +188,9 @@ func (c *committer) flush() bool {
 	}
 	err := c.gen.CommitOffsets(offsets)
 	if lost(err) {
-		// The connection is lost, for example because the broker closed it when its SASL session
-		// expired. The generation is still alive: this member joins again only after the session
-		// has returned. So the same offsets can be committed once more, whether or not the first
-		// try reached the broker.
+		// The connection is lost, for example because the broker closed it when its SASL session expired. The generation is
+		// still alive: this member joins again only after the session has returned. So the same offsets can be committed once
+		// more, whether or not the first try reached the broker.
 		if again := c.another(offsets); again != nil {
 			err = fmt.Errorf("%w, and once more: %w", err, again)
 		} else {

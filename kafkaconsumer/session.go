@@ -14,9 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// session is the work of a consumer in one generation: fetchers feed workers, workers accept, and
-// one committer commits. It ends in that order, so that what is accepted is committed while the
-// generation still allows it.
+// session is the work of a consumer in one generation: fetchers feed workers, workers accept, and one committer
+// commits. It ends in that order, so that what is accepted is committed while the generation still allows it.
 type session struct {
 	consumer   *Consumer
 	gen        *kafka.Generation
@@ -30,8 +29,7 @@ type session struct {
 	// resumed means that one of its partitions had a committed offset.
 	resumed bool
 
-	// ctx ends when the partitions are to be given up, acceptCtx when there is no time left to
-	// finish running accepts.
+	// ctx ends when the partitions are to be given up, acceptCtx when there is no time left to finish running accepts.
 	ctx          context.Context
 	end          context.CancelFunc
 	acceptCtx    context.Context
@@ -115,8 +113,7 @@ func (s *session) run(watch func(ctx context.Context, end func())) {
 	committer.flush()
 }
 
-// consumingWorker is a worker that accepts chunks, or a directWorker that delivers those of one
-// partition.
+// consumingWorker is a worker that accepts chunks, or a directWorker that delivers those of one partition.
 type consumingWorker interface {
 	run(ctx, acceptCtx context.Context)
 	queue() chan *chunk

@@ -19,26 +19,22 @@ import (
 
 // Acceptor persists what a consumer received. *acceptor.Acceptor is one.
 //
-// AcceptRecords returns one result per record, in their order. Its error means that some records
-// may not be stored and that the cause may pass. The same records are then passed again, with
-// growing pauses, until it succeeds. So whatever is wrong with the records themselves must be a
-// result and not an error (contract 7.1, 7.4). AcceptRecords bounds each of its transactions. The
-// consumer cancels ctx only DrainTimeout after it lost the partitions or began to stop, and
-// AcceptRecords must return soon after that. Several goroutines call it, each with partitions of
-// its own.
+// AcceptRecords returns one result per record, in their order. Its error means that some records may not be stored and
+// that the cause may pass. The same records are then passed again, with growing pauses, until it succeeds. So whatever
+// is wrong with the records themselves must be a result and not an error (contract 7.1, 7.4). AcceptRecords bounds each
+// of its transactions. The consumer cancels ctx only DrainTimeout after it lost the partitions or began to stop, and
+// AcceptRecords must return soon after that. Several goroutines call it, each with partitions of its own.
 //
-// AcceptGap decides whether to continue after a gap. Durable means that the gap is stored, or need
-// not be. Halt stops the partition. An error is treated as one of AcceptRecords: the same gap is
-// passed again. A gap that was stored and is passed again after a crash counts as the same gap
-// (contract 7.5).
+// AcceptGap decides whether to continue after a gap. Durable means that the gap is stored, or need not be. Halt stops
+// the partition. An error is treated as one of AcceptRecords: the same gap is passed again. A gap that was stored and
+// is passed again after a crash counts as the same gap (contract 7.5).
 //
 // PartitionRequests returns what operators have requested for the channel's halted partitions. It is
 // called every HeartbeatInterval while one is halted (contract 7.10).
 //
-// CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it
-// gets one. Durable means that this is done. Halt means that nothing is stored, because the request
-// is no longer there or because the database refuses its effect: the partition stays halted. An
-// error is treated as one of AcceptRecords.
+// CarryOut deletes a request and, in the same transaction, stores record as rejected, or gap, if it gets one. Durable
+// means that this is done. Halt means that nothing is stored, because the request is no longer there or because the
+// database refuses its effect: the partition stays halted. An error is treated as one of AcceptRecords.
 type Acceptor interface {
 	AcceptRecords(ctx context.Context, channel string, received []envelope.Received) ([]envelope.Result, error)
 	AcceptGap(ctx context.Context, channel string, gap envelope.Gap) (envelope.Disposition, error)
@@ -71,8 +67,7 @@ type worker struct {
 	carry *chunk
 }
 
-// run works until ctx ends and the accept running then is done. acceptCtx ends when that takes too
-// long.
+// run works until ctx ends and the accept running then is done. acceptCtx ends when that takes too long.
 func (w *worker) run(ctx, acceptCtx context.Context) {
 	defer w.accepting.Forget(w)
 	defer w.drop()
@@ -108,8 +103,7 @@ func (w *worker) drop() {
 	}
 }
 
-// gather takes chunks until the batch is full or Linger has passed since the first one. It returns
-// nil when ctx ends.
+// gather takes chunks until the batch is full or Linger has passed since the first one. It returns nil when ctx ends.
 func (w *worker) gather(ctx context.Context) []*chunk {
 	var (
 		batch           []*chunk
