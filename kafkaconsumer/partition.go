@@ -198,3 +198,9 @@ func (p *partition) commit(offset int64) {
 	p.committed = max(p.committed, offset)
 	p.catchUp()
 }
+
+func (p *partition) caughtUpAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.caughtUp
+}

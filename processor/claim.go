@@ -1,16 +1,22 @@
 package processor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/models"
 )
 
 // claimer claims statuses and turns them into tasks. It also releases claims of this worker that were lost on the way.
@@ -49,14 +55,6 @@ const (
 	// reconcilePart is how long a worker reads claims before it claims again.
 	reconcilePart = 50 * time.Millisecond
 )
-
-// nextReconcile returns when to reconcile next.
-func (c *claimer) nextReconcile() time.Time {
-	if !c.reconcileAt.IsZero() && c.reconcileAt.Before(c.routine) {
-		return c.reconcileAt
-	}
-	return c.routine
-}
 
 // claim claims due statuses and resolves siblings under legacy keys. It returns the tasks to run
 // and, for each handler that was asked for, whether it had fewer due statuses than its quota.
@@ -148,6 +146,374 @@ func split(n int, keys []string) []int {
 	}
 	quotas[0] = max(1, n-(len(keys)-1)*quotas[len(keys)-1])
 	return quotas
+}
+
+// nextDue returns when the next status of these handlers comes due after at; zero if none is known.
+func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at time.Time) (time.Time, error) {
+	if len(handlers) == 0 {
+		return time.Time{}, nil
+	}
+	var keys []string
+	for _, h := range handlers {
+		keys = append(keys, h.Keys()...)
+	}
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
+	defer cancel()
+	due, ok, err := c.store.NextDue(stmt, keys, at)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("find the next due status: %w", err)
+	}
+	if !ok {
+		return time.Time{}, nil
+	}
+	return due, nil
+}
+
+// refreshForeign reads the workers' rows again, as long as a key is shared.
+func (c *claimer) refreshForeign(ctx context.Context, at time.Time) error {
+	if !c.foreign.outdated() {
+		return nil
+	}
+	read := time.Now()
+	workers, err := c.store.Workers(ctx, at)
+	if err != nil {
+		return fmt.Errorf("claim: list workers: %w", err)
+	}
+	c.foreign.learn(workers, read)
+	return nil
+}
+
+// resumeFor is how long claims may resume before one begins at the status due longest (contract 5.2).
+const resumeFor = time.Second
+
+// cursors decides, by handler key, where claims begin. A claim that begins at the status due longest walks over
+// everything that all workers have claimed and not completed. So in a backlog claims resume where the last one ended.
+type cursors map[string]cursor
+
+type cursor struct {
+	// end is where the last claim ended. If it is nil, claims do not resume until resumeFor is over.
+	end   *store.Place
+	since time.Time // when a claim last began at the status due longest
+}
+
+func (c cursor) expired(at time.Time) bool {
+	age := at.Sub(c.since)
+	return age < 0 || age >= resumeFor
+}
+
+// after returns the place after which a claim begins, nil for the status due longest.
+func (c cursors) after(key string, at time.Time) *store.Place {
+	if c[key].expired(at) {
+		return nil
+	}
+	return c[key].end
+}
+
+// note records a claim. A claim that resumed and got less than its limit may have walked over any
+// number of rows that it must not take (see store.KeyLimit), so the next ones do not resume.
+func (c cursors) note(limit store.KeyLimit, got int, end store.Place, at time.Time) {
+	full, last := got == limit.Limit, c[limit.HandlerKey]
+	switch {
+	case limit.After != nil && full:
+		c[limit.HandlerKey] = cursor{&end, last.since}
+	case limit.After != nil:
+		c[limit.HandlerKey] = cursor{nil, at}
+	case last.end == nil && !last.expired(at):
+	case full:
+		c[limit.HandlerKey] = cursor{&end, at}
+	default:
+		delete(c, limit.HandlerKey)
+	}
+}
+
+// resolveSiblings keeps a renamed handler from running one message twice. A rolling rename can leave a row under the
+// new key and one under the old key. One of them runs, the other is completed as superseded.
+//
+// The old program does not know the new key, so the row under the legacy key decides. Before a row
+// runs, its pending siblings are completed under their versions:
+//
+//   - If the old program claims a sibling first, our completion finds another version and changes
+//     nothing. Our row is postponed until the sibling's result is known.
+//   - If our completion comes first, the old program finds nothing left to claim.
+//   - If two new programs hold one row each, each sees that the other row is processing. Both postpone
+//     theirs by random times, until one program claims alone.
+func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*task, error) {
+	var numbers []int64
+	var keys []string
+	for _, a := range attempts {
+		if len(a.Handler.LegacyKeys()) > 0 && a.claim.Message != nil {
+			numbers = append(numbers, a.claim.MessageNumber)
+			keys = append(keys, a.Handler.Keys()...)
+		}
+	}
+	if len(numbers) == 0 {
+		return attempts, nil
+	}
+	slices.Sort(keys)
+	siblings, err := c.store.Siblings(ctx, numbers, slices.Compact(keys))
+	if err != nil {
+		c.giveBack(attempts, fmt.Errorf("find siblings: %w", err))
+		return nil, fmt.Errorf("claim: find siblings: %w", err)
+	}
+	own := map[string]bool{}
+	for _, a := range attempts {
+		own[a.claim.StatusID] = true
+	}
+	of := map[pair][]store.Sibling{}
+	for _, s := range siblings {
+		if h, known := c.registry.Lookup(s.HandlerKey); known {
+			at := pair{s.MessageNumber, h}
+			of[at] = append(of[at], s)
+		}
+	}
+	chosen := map[pair]bool{}
+	kept := attempts[:0]
+	for _, a := range attempts {
+		if a.claim.Message == nil { // the message was deleted, and its statuses with it
+			kept = append(kept, a)
+			continue
+		}
+		run, err := c.choose(ctx, a, of[pair{a.claim.MessageNumber, a.Handler}], own, chosen)
+		if err != nil {
+			c.giveBack([]*task{a}, err)
+			continue
+		}
+		if run {
+			kept = append(kept, a)
+		}
+	}
+	return kept, nil
+}
+
+type pair struct {
+	messageNumber int64
+	handler       *handler.Handler
+}
+
+// choose decides whether a runs, given all rows of its message and handler.
+//
+// A row that an operator has retried runs: the operator decided so, and if it ended without a run there would be
+// nothing left to retry. So a discarded sibling does not stop it, and a poisoned sibling is superseded by it. If an
+// operator retries that sibling meanwhile, its version differs and our row is postponed.
+func (c *claimer) choose(
+	ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
+) (run bool, err error) {
+	this := pair{a.claim.MessageNumber, a.Handler}
+	retried := a.claim.RequeuedCount > 0
+	if chosen[this] { // both rows were claimed together
+		c.addResult(result{task: a, verdict: verdict{outcome: superseded}})
+		return false, nil
+	}
+	var others []store.Completion
+	var ended []store.Ref
+	for _, s := range rows {
+		switch {
+		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
+		case retried && s.Completed && s.Outcome == models.OutcomeDiscarded:
+		case s.Completed || s.Poisoned && !retried:
+			c.addResult(result{task: a, verdict: verdict{outcome: superseded}})
+			return false, nil
+		case own[s.StatusID]:
+			// It was claimed together with this row and will find this one chosen.
+		case s.Processing:
+			return false, fmt.Errorf("its sibling under handler key %q is being processed", s.HandlerKey)
+		default:
+			others = append(others, store.Completion{StatusID: s.StatusID, Version: s.Version,
+				Outcome: models.OutcomeSuperseded})
+			ended = append(ended, s.Ref)
+		}
+	}
+	if len(others) > 0 {
+		applied, err := c.store.Complete(ctx, others, c.now(), store.AwaitLocked)
+		if err != nil {
+			return false, fmt.Errorf("supersede siblings: %w", err)
+		}
+		if slices.Contains(applied, false) {
+			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", a.claim.MessageID)
+		}
+		c.lanes.advance(ctx, ended)
+	}
+	chosen[this] = true
+	return true, nil
+}
+
+// giveBack releases claims that cannot run now. Random delays keep two programs from colliding over
+// the same message again and again.
+func (c *claimer) giveBack(attempts []*task, reason error) {
+	for _, a := range attempts {
+		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
+		a.Err = &attempt.Cut{Reason: reason, Delay: delay}
+		c.addResult(result{task: a, verdict: a.judge(c.now())})
+	}
+}
+
+// errForeign releases a claim, uncharged.
+var errForeign = attempt.NewInterruption("another program declares the handler on the message's channel")
+
+// foreign are the namespaces in which other programs declare our handler keys, as far as a claim has met their
+// messages. A program that shares no key never reads the workers' rows for it. It is safe for concurrent use.
+type foreign struct {
+	opts       Options
+	namespaces map[string]string // in which we declare our keys
+
+	known atomic.Pointer[foreignKeys]
+}
+
+type foreignKeys struct {
+	leave map[string][]string // by handler key
+	read  time.Time
+}
+
+// of returns the namespaces whose messages of a handler key are left to other programs.
+func (f *foreign) of(key string) []string {
+	if known := f.known.Load(); known != nil {
+		return known.leave[key]
+	}
+	return nil
+}
+
+// outdated reports whether what is known must be read again, because other programs may have ended.
+func (f *foreign) outdated() bool {
+	known := f.known.Load()
+	return known != nil && time.Since(known.read) >= f.opts.SweepInterval
+}
+
+// learn takes the workers' rows that were read at that time.
+func (f *foreign) learn(workers []store.WorkerState, read time.Time) {
+	keys := foreignKeys{leave: map[string][]string{}, read: read}
+	for _, w := range workers {
+		if !f.opts.listsKeys(w) {
+			continue
+		}
+		for key, theirs := range w.Namespaces {
+			ours, has := f.namespaces[key]
+			if has && ours != theirs && !slices.Contains(keys.leave[key], theirs) {
+				keys.leave[key] = append(keys.leave[key], theirs)
+			}
+		}
+	}
+	if len(keys.leave) == 0 {
+		f.known.Store(nil)
+		return
+	}
+	f.known.Store(&keys)
+}
+
+// leaveForeign releases statuses that another program must run (contract 4.4): it declares the handler in the namespace
+// of the message's ID, and we declare it in another. If no program declares it there any more, the handler was moved,
+// and we run its statuses. The next claims for the key leave such statuses alone, see claimOurs.
+//
+// The workers' rows are read only for such messages, and after the claim: a program lists its handlers before it
+// consumes for them. A released status stays due, so that a program that drains now and then finds it.
+func (c *claimer) leaveForeign(ctx context.Context, attempts []*task, at time.Time) ([]*task, error) {
+	if !slices.ContainsFunc(attempts, c.elsewhere) {
+		return attempts, nil
+	}
+	read := time.Now()
+	workers, err := c.store.Workers(ctx, at)
+	if err != nil {
+		c.giveBack(attempts, fmt.Errorf("list workers: %w", err))
+		return nil, fmt.Errorf("claim: list workers: %w", err)
+	}
+	c.foreign.learn(workers, read)
+	kept := attempts[:0]
+	for _, a := range attempts {
+		if key := a.claim.HandlerKey; c.elsewhere(a) && slices.Contains(c.foreign.of(key), a.claim.Message.Namespace) {
+			a.Err = errForeign
+			c.addResult(result{task: a, verdict: a.judge(c.now())})
+			continue
+		}
+		kept = append(kept, a)
+	}
+	return kept, nil
+}
+
+// elsewhere reports whether the message came on a channel of another namespace than that of the
+// channel on which we declare the handler.
+func (c *claimer) elsewhere(a *task) bool {
+	return a.claim.Message != nil && a.claim.Message.Namespace != c.foreign.namespaces[a.claim.HandlerKey]
+}
+
+// pass is a walk over the due statuses of a key that other programs share. Each claim reads one window of
+// them, and claims only our own. So neither the number of the others nor their place stops us.
+type pass struct {
+	at *store.Place // after which the next window begins
+	// first is where the first window with a status of ours began, once found is set.
+	first *store.Place
+	found bool
+	spent time.Duration // in reading windows
+	// next is when another pass may begin, zero while this one goes on.
+	next time.Time
+}
+
+// claimOurs claims those statuses of a shared key that other programs do not run. more reports whether
+// the pass goes on.
+//
+// Once a pass has reached the end it stays there, where new statuses come. For an ordered handler it goes back to the
+// first status of ours, because what was not first in its lane may be now. The next pass begins at the status due
+// longest: it finds what was released or committed late. It comes no sooner than after nine times what reading took.
+func (c *claimer) claimOurs(
+	ctx context.Context, req store.ClaimRequest, limit store.KeyLimit,
+) (claimed store.Claimed, more bool, err error) {
+	p := c.passes[limit.HandlerKey]
+	if p == nil || !p.next.IsZero() && !time.Now().Before(p.next) {
+		p = &pass{}
+		c.passes[limit.HandlerKey] = p
+	}
+	began := time.Now()
+	w, err := c.store.NextWindow(ctx, limit.HandlerKey, p.at, c.foreign.of(limit.HandlerKey), req.Now)
+	p.spent += time.Since(began)
+	if err != nil {
+		return claimed, false, err
+	}
+	if len(w.StatusIDs) > 0 {
+		if !p.found {
+			p.found, p.first = true, p.at
+		}
+		req.Limits, req.Within = []store.KeyLimit{limit}, &w
+		claimed, err = c.store.Claim(ctx, req)
+		if err != nil || len(claimed.Claims) >= limit.Limit || len(claimed.More) > 0 {
+			return claimed, true, err
+		}
+	}
+	if w.End != nil {
+		p.at = w.End
+		return claimed, true, nil
+	}
+	if limit.Lanes != nil && p.found {
+		p.at = p.first
+	}
+	if p.next.IsZero() {
+		p.next = time.Now().Add(max(resumeFor, 9*p.spent))
+	}
+	return claimed, false, nil
+}
+
+// addOurs adds the claims for shared keys. After an error, what was claimed before it is in claimed.
+func (c *claimer) addOurs(
+	ctx context.Context, req store.ClaimRequest, shared []store.KeyLimit, claimed *store.Claimed,
+) error {
+	for _, limit := range shared {
+		ours, more, err := c.claimOurs(ctx, req, limit)
+		if err != nil {
+			return c.claimFailed(err)
+		}
+		claimed.Claims = append(claimed.Claims, ours.Claims...)
+		claimed.More = append(claimed.More, ours.More...)
+		if more {
+			claimed.More = append(claimed.More, limit.HandlerKey)
+		}
+		claimed.LanesErr = cmp.Or(claimed.LanesErr, ours.LanesErr)
+	}
+	return nil
+}
+
+// nextReconcile returns when to reconcile next.
+func (c *claimer) nextReconcile() time.Time {
+	if !c.reconcileAt.IsZero() && c.reconcileAt.Before(c.routine) {
+		return c.reconcileAt
+	}
+	return c.routine
 }
 
 // reconcile releases claims that this worker holds in the database but does not run: the response
@@ -277,23 +643,44 @@ func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 
 func (c *claimer) reconcileLater() { c.reconcileAt = time.Now().Add(c.opts.StatementTimeout) }
 
-// nextDue returns when the next status of these handlers comes due after at; zero if none is known.
-func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at time.Time) (time.Time, error) {
-	if len(handlers) == 0 {
-		return time.Time{}, nil
+// held tracks the statuses that this process has claimed and not yet settled.
+type held struct {
+	mu  sync.Mutex
+	ids map[string]int64 // the claim's version by status ID
+}
+
+func newHeld() *held { return &held{ids: map[string]int64{}} }
+
+func (h *held) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ids)
+}
+
+func (h *held) add(claims []store.Claim) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range claims {
+		h.ids[c.StatusID] = max(h.ids[c.StatusID], c.Version) // an accept's response may arrive after that of the next claim
 	}
-	var keys []string
-	for _, h := range handlers {
-		keys = append(keys, h.Keys()...)
+}
+
+// has reports whether this very claim is held. Comparing status IDs alone would hide a lost claim:
+//
+//  1. The result of an earlier claim is stored, but the response is lost, so we still hold it.
+//  2. Before the completer has read the status back, it comes due and is claimed again.
+//  3. The response of that claim is lost too. Nothing runs it, although its status ID is held.
+func (h *held) has(r store.Ref) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ids[r.StatusID] == r.Version
+}
+
+// drop forgets a claim, unless the status has been claimed again meanwhile.
+func (h *held) drop(c store.Claim) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ids[c.StatusID] == c.Version {
+		delete(h.ids, c.StatusID)
 	}
-	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
-	defer cancel()
-	due, ok, err := c.store.NextDue(stmt, keys, at)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("find the next due status: %w", err)
-	}
-	if !ok {
-		return time.Time{}, nil
-	}
-	return due, nil
 }

@@ -9,11 +9,36 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
+	"github.com/gorm-inbox/inbox/models"
 )
+
+// result is a finished attempt with its verdict, to be stored.
+type result struct {
+	*task
+	verdict
+	// tried says that an earlier write returned an error. That write may have been committed all the same.
+	tried bool
+	// found says that the attempt's commit got no response and was found by reading back.
+	found bool
+}
+
+// ended reports whether the status is completed or poisoned.
+func (r result) ended() bool {
+	return r.outcome == handler.AttemptCompleted || r.outcome == superseded || r.outcome == handler.AttemptPoisoned
+}
+
+// mayHaveCommitted reports whether the commit of the attempt's transaction got no response and was
+// not visible when the status was read back. It may still have committed later.
+func (r result) mayHaveCommitted() bool {
+	var cut *attempt.Cut
+	return errors.As(r.failure, &cut) && cut.Unknown
+}
 
 // completer stores results. The first result is stored at once. While a write is running, and until groupWindow has
 // passed since the last write or a batch is full, further results gather and are stored together. Results that arrived
@@ -253,4 +278,221 @@ func (c *completer) flushLast(hard context.Context) (left int) {
 		}
 	}
 	return c.backlog() + len(c.aside)
+}
+
+// writeGroup stores a batch together or, if the database refuses that, each result alone: a status
+// that the database refuses (a damaged page, a trigger of the application) must not block the
+// others. left are the results to put aside; refused is how many of them are refused rather than
+// locked. An error means that the outcome of the whole batch is unknown.
+func (c *completer) writeGroup(
+	ctx context.Context, batch []result, careful bool,
+) (left []result, refused int, err error) {
+	left, err = c.write(ctx, batch, careful)
+	if err == nil || store.IsTransient(err) {
+		return left, 0, err
+	}
+	for i := range batch { // one of the two statements may have been committed
+		batch[i].tried = true
+	}
+	for i, r := range batch {
+		waiting, err := c.write(ctx, []result{r}, true)
+		switch {
+		case err == nil:
+			left = append(left, waiting...)
+			continue
+		case store.IsTransient(err): // the same would happen to the others
+			c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)-i))
+			return append(left, batch[i:]...), refused + len(batch) - i, nil
+		}
+		left, refused = append(left, r), refused+1
+		c.storing.Begin(nil, err, zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
+			zap.String(telemetry.FieldMessageID, r.claim.MessageID))
+	}
+	return left, refused, nil
+}
+
+// write stores one batch: the completions in one statement, everything else in another. If careful,
+// it skips rows that others have locked and returns their results.
+func (c *completer) write(ctx context.Context, batch []result, careful bool) (left []result, err error) {
+	locked := store.AwaitLocked
+	if careful {
+		locked = store.SkipLocked
+	}
+	var (
+		completions = make([]store.Completion, 0, len(batch))
+		completes   = make([]int, 0, len(batch))
+		settlements []store.Settlement
+		settles     []int
+		applied     = make([]bool, len(batch))
+	)
+	for i, r := range batch {
+		switch {
+		case r.Stored:
+			applied[i] = true
+		case r.Stale:
+		case r.outcome == handler.AttemptCompleted:
+			completions, completes = append(completions, completionOf(r.claim, models.OutcomeProcessed)), append(completes, i)
+		case r.outcome == superseded:
+			completions, completes = append(completions, completionOf(r.claim, models.OutcomeSuperseded)), append(completes, i)
+		default:
+			settlements, settles = append(settlements, *r.settlement), append(settles, i)
+		}
+	}
+	stmt, cancel := context.WithTimeout(ctx, c.statementTimeout)
+	defer cancel()
+	if len(completions) > 0 {
+		done, err := c.store.Complete(stmt, completions, c.now(), locked)
+		if err != nil {
+			return nil, err
+		}
+		for k, ok := range done {
+			applied[completes[k]] = ok
+		}
+	}
+	if len(settlements) > 0 {
+		done, err := c.store.Settle(stmt, settlements, locked)
+		if err != nil {
+			return nil, err
+		}
+		for k, ok := range done {
+			applied[settles[k]] = ok
+		}
+	}
+	waiting, err := c.readBack(stmt, batch, applied, careful)
+	if err != nil {
+		return nil, err
+	}
+	var ended []result
+	for i, r := range batch {
+		if applied[i] && r.claim.Lane != nil {
+			ended = append(ended, r)
+		}
+	}
+	c.lanes.runNext(stmt, ended, c.reserve)
+	for i, r := range batch {
+		if waiting[i] {
+			left = append(left, r)
+			continue
+		}
+		if r.found { // only now, so that nothing waits for the application's hooks
+			r.NotifyCommitted()
+		}
+		c.settled(ctx, r, applied[i])
+	}
+	return left, nil
+}
+
+// readBack reads the rows that the write did not change, before they are counted as stale:
+//
+//   - A row that a careful write skipped and that still has the claim's version is locked: waiting.
+//   - If an earlier write of the result returned an error, it may have committed without a response. So
+//     a row that is one version ahead of the claim, in the state we wrote, counts as our own write.
+//   - If the attempt's own commit had no response, a row completed at the next version counts as
+//     completed by the attempt: only the holder of the claim can complete it at that version.
+func (c *completer) readBack(
+	ctx context.Context, batch []result, applied []bool, careful bool,
+) (waiting []bool, err error) {
+	waiting = make([]bool, len(batch))
+	var refs []store.Ref
+	for i, r := range batch {
+		if !applied[i] && !r.Stale && (careful || r.tried || r.mayHaveCommitted()) {
+			refs = append(refs, r.claim.Ref)
+		}
+	}
+	if len(refs) == 0 {
+		return waiting, nil
+	}
+	states, err := c.store.States(ctx, refs)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range batch {
+		if applied[i] || r.Stale {
+			continue
+		}
+		s, found := states[r.claim.StatusID]
+		switch {
+		case !found:
+		case careful && s.Version == r.claim.Version:
+			waiting[i] = true
+		case r.mayHaveCommitted() && s.Completed && s.Version == r.claim.Version+1:
+			applied[i], batch[i].verdict = true, verdict{outcome: handler.AttemptCompleted}
+			batch[i].found = true
+		case r.tried:
+			applied[i] = s.Version == r.claim.Version+1 && !s.Processing &&
+				s.Completed == (r.outcome == handler.AttemptCompleted || r.outcome == superseded) &&
+				s.Poisoned == (r.outcome == handler.AttemptPoisoned)
+		}
+	}
+	return waiting, nil
+}
+
+func completionOf(c store.Claim, outcome models.Outcome) store.Completion {
+	return store.Completion{StatusID: c.StatusID, Version: c.Version, Outcome: outcome}
+}
+
+func (p *Processor) newCompleter(h *held) *completer {
+	c := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
+		func(ctx context.Context, r result, applied bool) {
+			h.drop(r.claim)
+			p.recordResult(ctx, r, applied)
+		}, p.wakeup.notify)
+	c.reserve = p.reserveNext
+	return c
+}
+
+// recordResult counts a result that was stored, or that turned out to be stale, and calls the hooks.
+func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
+	if r.outcome != handler.AttemptReleased || !applied {
+		p.runner.interruptions.forget(r.claim.StatusID)
+	}
+	if !applied {
+		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
+		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome,
+			string(r.outcome)), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
+		return
+	}
+	switch {
+	case !r.next.IsZero():
+		p.wakeup.at(r.next)
+	case r.outcome == handler.AttemptReleased: // due now, for other workers or for a later session of this one
+		p.Wake(r.Handler.Key())
+	}
+	switch r.outcome {
+	case handler.AttemptFailed:
+		p.log.Warn("inbox: attempt failed", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next), zap.Error(r.failure))...)
+	case handler.AttemptPoisoned:
+		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
+	case superseded:
+		p.counters.OfHandler(telemetry.Superseded, r.claim.HandlerKey, 1)
+		return
+	}
+	if r.outcome != handler.AttemptReleased {
+		p.progress.Store(p.clock.injected.Now().UnixNano())
+		if r.outcome == handler.AttemptCompleted {
+			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, p.clock.Now().Sub(r.claim.CreatedAt))
+		}
+	}
+	transport := ""
+	if r.claim.Message != nil {
+		transport = r.claim.Message.TransportName
+	}
+	p.reports.Ended(ctx, r.event(), transport, r.Cause)
+}
+
+// fields returns the log fields that name the attempt.
+func (r *result) fields(more ...zap.Field) []zap.Field {
+	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
+		zap.String(telemetry.FieldMessageID, r.claim.MessageID),
+		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
+}
+
+// event returns what the hooks receive.
+func (r *result) event() handler.AttemptEvent {
+	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.number(),
+		Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}
+	if r.claim.Message != nil {
+		e.Type = r.claim.Message.Type
+	}
+	return e
 }

@@ -1,12 +1,16 @@
 package processor
 
 import (
+	"context"
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
@@ -246,4 +250,108 @@ func (f *fleet) clockSkew() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.skew
+}
+
+// compareNamespaces warns of handler keys that another program declares on a channel of another
+// namespace, once of each.
+func (f *fleet) compareNamespaces(workers []store.WorkerState) {
+	for _, w := range workers {
+		if !f.opts.listsKeys(w) {
+			continue
+		}
+		for key, theirs := range w.Namespaces {
+			ours, has := f.namespaces[key]
+			if !has || ours == theirs || f.split[[2]string{key, theirs}] {
+				continue
+			}
+			f.split[[2]string{key, theirs}] = true
+			f.log.Warn("inbox: another program declares a handler key on another channel: each program runs the messages of its own channel, and reads past those of the other; "+
+				"give one of the handlers another key, or deploy one version if the handler was moved",
+				zap.String(telemetry.FieldHandlerKey, key), zap.String(telemetry.FieldWorker, w.ID),
+				zap.String(telemetry.FieldHost, w.Host), zap.String(telemetry.FieldChannel, theirs))
+		}
+	}
+}
+
+// listsKeys reports whether the handler keys of a worker's row count as known. Keys of stopped and
+// dead workers count for UnknownKeyGrace; those of drains for at least store.DrainKept.
+func (o Options) listsKeys(w store.WorkerState) bool {
+	grace := o.UnknownKeyGrace
+	if w.Drains {
+		grace = max(grace, store.DrainKept)
+	}
+	return w.SilentFor <= o.WorkerTimeout+grace
+}
+
+// unknownKeys returns the pending handler keys that neither known nor any worker's row lists.
+func (o Options) unknownKeys(pending, known []string, workers []store.WorkerState) []string {
+	return slices.DeleteFunc(slices.Clone(pending), func(key string) bool {
+		return slices.Contains(known, key) || slices.ContainsFunc(workers, func(w store.WorkerState) bool {
+			return slices.Contains(w.HandlerKeys, key) && o.listsKeys(w)
+		})
+	})
+}
+
+// notePrograms records which handler keys this program drains, for the workers of other programs.
+// It also warns of pending keys that no program lists. While the processor is started its heartbeats
+// and sweeps do both, so notePrograms does nothing.
+func (p *Processor) notePrograms(ctx context.Context) error {
+	p.mu.Lock()
+	started := p.now != nil
+	due := time.Since(p.drained) >= p.opts.HeartbeatInterval
+	p.mu.Unlock()
+	if started {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	defer cancel()
+	if due {
+		if err := p.store.RecordDrain(stmt, p.drainRow(), p.clock.Now()); err != nil {
+			return fmt.Errorf("process pending: %w", err)
+		}
+	}
+	pending, err := p.store.PendingKeys(stmt)
+	if err != nil {
+		return fmt.Errorf("process pending: pending handler keys: %w", err)
+	}
+	unknown := p.opts.unknownKeys(pending, p.registry.Keys(), nil)
+	if len(unknown) > 0 {
+		workers, err := p.store.Workers(stmt, p.clock.Now())
+		if err != nil {
+			return fmt.Errorf("process pending: list workers: %w", err)
+		}
+		unknown = p.opts.unknownKeys(unknown, nil, workers)
+	}
+	if due {
+		p.mu.Lock()
+		p.drained = time.Now()
+		p.mu.Unlock()
+	}
+	p.fleet.warnUnknown(unknown)
+	return nil
+}
+
+// drainRow returns the row that all programs share that drain the same handlers. One row per
+// process would fill the table, because each run of a cron job is a new process.
+func (p *Processor) drainRow() store.Worker {
+	row := p.row()
+	var listed strings.Builder
+	for _, key := range row.HandlerKeys {
+		fmt.Fprintf(&listed, "%s\x00%s\x00", key, row.Namespaces[key])
+	}
+	row.ID = uuid.NewSHA1(uuid.Nil, []byte(listed.String())).String()
+	return row
+}
+
+// row returns what each of this program's rows says of it.
+func (p *Processor) row() store.Worker {
+	return store.Worker{Host: hostname(), PID: os.Getpid(), HandlerKeys: p.registry.Keys(), Namespaces: p.namespaces}
+}
+
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return host
 }

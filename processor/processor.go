@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
+	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
@@ -193,120 +195,6 @@ func (p *Processor) Wake(handlerKeys ...string) {
 	p.notify(handlerKeys...)
 }
 
-func (p *Processor) newCompleter(h *held) *completer {
-	c := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
-		func(ctx context.Context, r result, applied bool) {
-			h.drop(r.claim)
-			p.recordResult(ctx, r, applied)
-		}, p.wakeup.notify)
-	c.reserve = p.reserveNext
-	return c
-}
-
-func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
-	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
-		lanes: p.lanes, addResult: addResult, cursors: cursors{},
-		foreign: p.foreign, passes: map[string]*pass{},
-		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
-}
-
-// resultsOf returns the results of a group's finished tasks and reports them to the circuit
-// breaker. Tasks that run again have no result. It ends the spans of all tasks.
-func (p *Processor) resultsOf(g *group) []result {
-	results := slices.Grow(g.one.result[:0], len(g.tasks))
-	for _, t := range g.tasks {
-		if t.Again {
-			if t.report != nil {
-				t.report(errNeutral)
-				t.report = nil
-			}
-			continue
-		}
-		r := p.resultOf(t)
-		t.Came(r.outcome, r.failure)
-		results = append(results, r)
-	}
-	for _, t := range g.tasks { // after the loop above, because a call may have been for several tasks
-		t.EndSpan()
-	}
-	g.note(results)
-	return results
-}
-
-// resultOf returns the result of one task. A panic in here, such as one of the application's clock
-// or redaction, fails the attempt and does not end the process.
-func (p *Processor) resultOf(t *task) (r result) {
-	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
-	defer func() {
-		if v := recover(); v != nil {
-			t.Err = attempt.Recovered(v)
-			r = judge()
-		}
-	}()
-	return judge()
-}
-
-func (p *Processor) reportOverdue(g *group) {
-	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
-		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
-}
-
-// recordResult counts a result that was stored, or that turned out to be stale, and calls the hooks.
-func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
-	if r.outcome != handler.AttemptReleased || !applied {
-		p.runner.interruptions.forget(r.claim.StatusID)
-	}
-	if !applied {
-		p.counters.OfHandler(telemetry.Fenced, r.claim.HandlerKey, 1)
-		p.log.Warn("inbox: result of a stale claim changed nothing", r.fields(zap.String(telemetry.FieldOutcome,
-			string(r.outcome)), zap.NamedError(telemetry.FieldHandlerError, r.failure))...)
-		return
-	}
-	switch {
-	case !r.next.IsZero():
-		p.wakeup.at(r.next)
-	case r.outcome == handler.AttemptReleased: // due now, for other workers or for a later session of this one
-		p.Wake(r.Handler.Key())
-	}
-	switch r.outcome {
-	case handler.AttemptFailed:
-		p.log.Warn("inbox: attempt failed", r.fields(zap.Time(telemetry.FieldNextAttemptAt, r.next), zap.Error(r.failure))...)
-	case handler.AttemptPoisoned:
-		p.log.Error("inbox: message poisoned", r.fields(zap.Error(r.failure))...)
-	case superseded:
-		p.counters.OfHandler(telemetry.Superseded, r.claim.HandlerKey, 1)
-		return
-	}
-	if r.outcome != handler.AttemptReleased {
-		p.progress.Store(p.clock.injected.Now().UnixNano())
-		if r.outcome == handler.AttemptCompleted {
-			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, p.clock.Now().Sub(r.claim.CreatedAt))
-		}
-	}
-	transport := ""
-	if r.claim.Message != nil {
-		transport = r.claim.Message.TransportName
-	}
-	p.reports.Ended(ctx, r.event(), transport, r.Cause)
-}
-
-// fields returns the log fields that name the attempt.
-func (r *result) fields(more ...zap.Field) []zap.Field {
-	return append([]zap.Field{zap.String(telemetry.FieldHandlerKey, r.claim.HandlerKey),
-		zap.String(telemetry.FieldMessageID, r.claim.MessageID),
-		zap.Int(telemetry.FieldAttempt, r.number())}, more...)
-}
-
-// event returns what the hooks receive.
-func (r *result) event() handler.AttemptEvent {
-	e := handler.AttemptEvent{MessageID: r.claim.MessageID, HandlerKey: r.claim.HandlerKey, Attempt: r.number(),
-		Outcome: r.outcome, Err: r.failure, Duration: r.Duration, NextAttemptAt: r.next}
-	if r.claim.Message != nil {
-		e.Type = r.claim.Message.Type
-	}
-	return e
-}
-
 func (p *Processor) setPaused(keys []string) {
 	p.pauseMu.Lock()
 	changed := len(keys) != len(p.paused) || slices.ContainsFunc(keys, func(key string) bool { return !p.paused[key] })
@@ -340,4 +228,382 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 		p.setPaused(keys)
 	}
 	return err
+}
+
+func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
+	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
+		lanes: p.lanes, addResult: addResult, cursors: cursors{},
+		foreign: p.foreign, passes: map[string]*pass{},
+		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
+}
+
+// activity is one run of the processor, from Start to Stop.
+type activity struct {
+	completer *completer
+	claimer   *claimer
+	executor  *executor
+
+	stop   context.CancelFunc // ends claiming; running handlers continue
+	giveUp chan struct{}      // closed when the loop must not wait for running handlers any longer
+	done   <-chan struct{}    // closed when the supervisor has returned
+	// left are the groups that outlived their loop, at a stop or when an earlier session ended.
+	left leftover
+	// rounds are the running rounds of claiming. One may outlive its loop.
+	rounds sync.WaitGroup
+	// unsure is set when a loop ends whose accepts may bring, or may have lost, claims.
+	unsure bool
+
+	endStoring context.CancelFunc // ends storing of results as they come; flushLast stores the rest
+	storing    <-chan struct{}    // closed when that has ended
+	hard       context.Context    // bounds all statements of the completer
+	endHard    context.CancelFunc
+
+	endServices context.CancelFunc // ends heartbeats and sweeps, at the end of a stop
+	services    sync.WaitGroup
+
+	endWatching func() // of lost connections
+
+	mu      sync.Mutex
+	session *session
+}
+
+func (a *activity) use(s *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.session = s
+}
+
+func (a *activity) current() *session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.session
+}
+
+// Start begins processing in the background and returns at once. The database need not be reachable
+// yet. Starting twice does nothing; a stopped processor can be started again. The processor has a
+// context of its own, so it does not end with the context passed here.
+func (p *Processor) Start(context.Context) error {
+	p.lifecycle.Lock()
+	defer p.lifecycle.Unlock()
+	if p.now != nil {
+		return nil
+	}
+	h := newHeld()
+	completer := p.newCompleter(h)
+	watching := p.watchConnections()
+	executor := newExecutor()
+	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), executor: executor,
+		giveUp: make(chan struct{}), endWatching: watching}
+	var work, alive, storing context.Context
+	work, a.stop = context.WithCancel(context.Background())
+	alive, a.endServices = context.WithCancel(context.Background())
+	storing, a.endStoring = context.WithCancel(context.Background())
+	a.hard, a.endHard = context.WithCancel(context.Background())
+	first := p.newSession(alive) // the worker ID is known when Start returns
+	a.use(first)
+	a.storing = routine.Go(func() {
+		for storing.Err() == nil {
+			err := routine.Protect("storing", func() error { completer.run(storing, a.hard); return nil })
+			if err != nil {
+				p.storing.Begin(nil, err)
+				routine.Sleep(storing, p.opts.restartDelay())
+				completer.arrived.Notify() // the signal for the queued results may have been consumed
+			}
+		}
+	})
+	a.done = routine.Go(func() {
+		defer executor.close()
+		p.supervise(work, alive, a, first)
+	})
+	if p.listens() {
+		a.services.Go(func() { p.listen(work) })
+	}
+	p.mu.Lock()
+	p.now = a
+	p.mu.Unlock()
+	return nil
+}
+
+func (p *Processor) newSession(alive context.Context) *session {
+	s := newSession(alive, p.opts.WorkerTimeout)
+	s.lock = p.sessionLock(s)
+	return s
+}
+
+// supervise runs one session after the other until work ends. A new session begins when the worker
+// was fenced or its loop crashed.
+func (p *Processor) supervise(work, alive context.Context, a *activity, s *session) {
+	for ; work.Err() == nil; s = p.newSession(alive) {
+		h := newHeart(p.store, p.opts, p.row(), p.report, p.clock.Now, p.beating, p.setPaused,
+			func() { p.wakeup.wake() })
+		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although
+		// it gets stored, and must be able to mark the worker as stopped then.
+		a.use(s)
+		if !p.register(work, h, s) {
+			s.end(errStopping)
+			return
+		}
+		a.completer.hurry()
+		p.looping.End(nil)
+		services, end := context.WithCancel(alive)
+		var running sync.WaitGroup
+		service := func(what string, run func()) {
+			running.Go(func() {
+				if err := routine.Protect(what, func() error { run(); return nil }); err != nil {
+					p.looping.Begin(nil, err)
+					s.end(errFenced)
+				}
+			})
+		}
+		service("the heartbeat", func() { h.keep(services, s) })
+		service("the sweep", func() { p.sweep(services, h, s) })
+		if s.lock != nil {
+			service("the lock's renewal", func() {
+				p.tryLock(services, s.lock)
+				p.keepLock(services, s.attempts, s.lock, p.lockFreed)
+			})
+		}
+		ended := routine.Go(running.Wait)
+		a.services.Go(func() { <-ended })
+		err := routine.Protect("the processor's loop", func() error { newLoop(p, a, s).run(work, a.giveUp); return nil })
+		if err != nil {
+			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
+			s.end(errFenced)
+			routine.Sleep(work, p.opts.restartDelay())
+		}
+		if work.Err() != nil {
+			context.AfterFunc(alive, end)
+			return // heartbeats continue while Stop stores the last results
+		}
+		end()
+		s.end(errFenced)
+		for _, done := range []<-chan struct{}{ended, routine.Go(a.rounds.Wait)} {
+			select {
+			case <-done:
+			case <-a.giveUp: // for the case that a hook ignores its context
+			}
+		}
+		p.leaveLock(work, alive, a, s)
+	}
+}
+
+// register begins a session, and retries until that succeeds. It returns false if work ends before.
+func (p *Processor) register(work context.Context, h *heart, s *session) bool {
+	for {
+		err := routine.Protect("the heartbeat", func() error { return p.begin(work, h, s) })
+		if err == nil {
+			p.beating.End(nil)
+			return true
+		}
+		if work.Err() != nil {
+			return false
+		}
+		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
+		routine.Sleep(work, p.opts.restartDelay())
+	}
+}
+
+// begin reads the database's clock and sends a session's first heartbeat.
+func (p *Processor) begin(ctx context.Context, h *heart, s *session) error {
+	if err := p.readClock(ctx); err != nil {
+		return err
+	}
+	return h.beat(ctx, s)
+}
+
+// Stop ends processing (contract 5.8). Claiming stops at once. Running handlers have StopBudget to return and are then
+// cancelled. All results are stored, and interrupted attempts are released uncharged. Stop returns by ctx's deadline;
+// within it, time is reserved for cancelling and storing.
+//
+// It returns an error that names the handlers that still run, or says that results could not be
+// stored or claims not be released. Other workers recover these claims. Stopping twice, or before Start, only
+// waits, for a second at most, until other processes are notified of what was accepted.
+func (p *Processor) Stop(ctx context.Context) error {
+	p.lifecycle.Lock()
+	defer p.lifecycle.Unlock()
+	a := p.now
+	if a == nil {
+		p.notifier.wait(ctx)
+		return nil
+	}
+	p.mu.Lock()
+	p.now = nil
+	p.mu.Unlock()
+
+	budget := newStopBudget(ctx, p.opts)
+	defer time.AfterFunc(time.Until(budget.flush), a.endHard).Stop()
+	a.stop()
+	if !waitFor(a.done, budget.soft) {
+		a.current().end(errStopping)
+		if !waitFor(a.done, budget.cancel) {
+			close(a.giveUp)
+			<-a.done
+		}
+	}
+	// Half of the time that is left is for a claim that has outlived the loop: it is cancelled now, and
+	// what it has claimed is released.
+	s := a.current()
+	s.endClaims()
+	claiming := !waitFor(routine.Go(a.rounds.Wait), time.Now().Add(time.Until(budget.flush)/2))
+	// Everything that will have a result has it in the completer's queue now. If a hook hangs in
+	// the completer's goroutine, that goroutine is abandoned.
+	a.endStoring()
+	unstored := a.completer.backlog()
+	if waitFor(a.storing, budget.flush) {
+		last := make(chan int, 1)
+		go func() { last <- a.completer.flushLast(a.hard) }()
+		select {
+		case unstored = <-last:
+		case <-time.After(time.Until(budget.flush) + 200*time.Millisecond):
+			unstored++ // a hook hangs, so at least the result that it was called for is not known to be stored
+		}
+	}
+	s.end(errStopping)
+	held := a.claimer.held.count()
+	settled := unstored == 0 && a.left.count() == 0 && !claiming && held == 0
+	var lost error
+	if settled && (a.unsure || a.claimer.lostResponse()) {
+		lost = a.claimer.releaseAll(a.hard, s.id)
+		settled = lost == nil
+	}
+	if settled {
+		p.markStopped(a.hard, s)
+	}
+	p.stopLock(a.hard, s, settled)
+	p.notifier.wait(a.hard) // for what was accepted, and for what this stop has released
+	a.endHard()
+	a.endServices()
+	a.endWatching()
+	// A hook that ignores its context must not delay the stop.
+	waitFor(routine.Go(a.services.Wait), time.Now().Add(max(time.Until(budget.flush), time.Second)))
+	var problems []error
+	if left := a.left.count(); left > 0 {
+		problems = append(problems,
+			fmt.Errorf("stop: %d handlers still run, their claims are recovered by another worker: %s", left, a.left.names()))
+	}
+	if unstored > 0 {
+		problems = append(problems,
+			fmt.Errorf("stop: %d results could not be stored, their claims are recovered by another worker", unstored))
+	}
+	if claiming {
+		problems = append(problems, errors.New("stop: a claim did not end, what it claims is recovered by another worker"))
+	}
+	if lost != nil {
+		problems = append(problems,
+			fmt.Errorf("stop: claims whose response was lost are recovered by another worker: %w", lost))
+	}
+	if held > 0 && len(problems) == 0 {
+		problems = append(problems,
+			fmt.Errorf("stop: %d claims could not be released, they are recovered by another worker", held))
+	}
+	return errors.Join(problems...)
+}
+
+// watchConnections reports lost connections whose transactions the server has open, until end is called.
+func (p *Processor) watchConnections() (end func()) {
+	if p.store.SingleWriter() {
+		return func() {}
+	}
+	pool, err := p.runner.attempts.DB.DB()
+	if err != nil {
+		return func() {} // no pool of database/sql, so none of pgx
+	}
+	unwatch := pgxtx.Watch(pool, func(open int, since time.Time) {
+		if open == 0 {
+			p.connecting.End(nil)
+			return
+		}
+		p.connecting.Begin(nil, fmt.Errorf("%d transactions are open whose connections were lost, the oldest since %s: "+
+			"the server is asked to end them", open, since.UTC().Format(time.RFC3339)))
+	})
+	return func() {
+		unwatch()
+		p.connecting.Forget(nil)
+		p.connecting.Clear()
+	}
+}
+
+// markStopped marks the worker as stopped. If that fails, the others notice that it is silent.
+func (p *Processor) markStopped(hard context.Context, s *session) {
+	stmt, cancel := context.WithTimeout(hard, p.opts.StatementTimeout)
+	defer cancel()
+	if err := p.store.StopWorker(stmt, s.id, p.clock.Now()); err != nil {
+		p.log.Warn("inbox: worker could not be marked as stopped", zap.Error(err))
+	}
+}
+
+// stopBudget divides the time of a stop. The last fifth is for storing results and releasing claims.
+// The fifth before it is for handlers to notice that they are cancelled.
+type stopBudget struct{ soft, cancel, flush time.Time }
+
+func newStopBudget(ctx context.Context, opts Options) stopBudget {
+	now := time.Now()
+	// A short budget for handlers must not shorten the time for storing.
+	end := now.Add(opts.StopBudget*5/3 + opts.StatementTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
+	total := max(end.Sub(now), 0)
+	soft := min(opts.StopBudget, total*3/5)
+	return stopBudget{soft: now.Add(soft), cancel: now.Add(total * 4 / 5), flush: now.Add(total * 39 / 40)}
+}
+
+func waitFor(done <-chan struct{}, until time.Time) bool {
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// leftover is the set of groups that are still running after their loop has ended. The zero value is empty.
+type leftover struct {
+	mu     sync.Mutex
+	groups map[*group]bool
+}
+
+func (l *leftover) add(groups map[*group]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.groups == nil {
+		l.groups = map[*group]bool{}
+	}
+	for g := range groups {
+		l.groups[g] = true
+	}
+}
+
+func (l *leftover) remove(g *group) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.groups, g)
+}
+
+func (l *leftover) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.groups)
+}
+
+// maxNamed is the number of messages that names lists at most.
+const maxNamed = 10
+
+// names lists the handler keys and message IDs of the groups, for an error.
+func (l *leftover) names() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var each []string
+	for g := range l.groups {
+		for _, a := range g.tasks {
+			each = append(each, fmt.Sprintf("handler %q with message %q", a.claim.HandlerKey, a.claim.MessageID))
+		}
+	}
+	slices.Sort(each)
+	if more := len(each) - maxNamed; more > 0 {
+		each = append(each[:maxNamed], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(each, ", ")
 }

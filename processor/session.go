@@ -3,7 +3,6 @@ package processor
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 	"time"
 
@@ -139,14 +138,6 @@ func newHeart(st heartbeatStore, opts Options, row store.Worker, report func() (
 ) *heart {
 	return &heart{store: st, opts: opts, row: row, report: report, now: now, beating: beating,
 		onPause: onPause, onBack: onBack}
-}
-
-func hostname() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "unknown"
-	}
-	return host
 }
 
 // beat sends one heartbeat and reads which handlers operators have paused. The heartbeat counts from the moment before

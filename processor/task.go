@@ -6,16 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
+	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/properties"
+	"github.com/gorm-inbox/inbox/internal/redaction"
+	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // task is a claimed status in this process: what its attempts need, and the result of the last one.
@@ -181,20 +188,6 @@ var ErrStuck = attempt.ErrStuck
 // PanicError is the failure of an attempt during which the handler, or other code that ran for it, panicked.
 type PanicError = attempt.PanicError
 
-// note sets how long an interrupted attempt must wait for its repeat.
-func (i *interruptions) note(t *task) {
-	if t.Err == nil {
-		return
-	}
-	var cut *attempt.Cut
-	if !errors.As(t.Err, &cut) {
-		return
-	}
-	if cut.Database && !cut.Charged {
-		cut.Delay = cmp.Or(cut.Delay, i.again(t, cut.Reason))
-	}
-}
-
 // group is what runs in one slot: a single attempt, the messages of one batch call, or the messages
 // that share a transaction.
 type group struct {
@@ -268,4 +261,266 @@ func (g *group) stuck() bool {
 		}
 	}
 	return false
+}
+
+// policy is how one handler's attempts run and are retried: by the handler's own options, or else by the inbox's.
+type policy struct {
+	attempt.Policy
+	breaker *breaker // nil if it has none
+	// groupSize is how many messages may share a call or a transaction.
+	groupSize int
+	// maxRetryDelay is the inbox's, which limits what an interrupted status waits.
+	maxRetryDelay time.Duration
+	// lanes is the rule for the handler's lanes; nil if it is not ordered.
+	lanes *store.LaneRule
+	// redactor redacts error texts. It is the inbox's.
+	redactor redaction.Redactor
+}
+
+func newPolicy(
+	h *handler.Handler, opts Options, inboxDelay func(errorCount int) time.Duration, wake func(handlerKeys ...string),
+) *policy {
+	p := &policy{
+		Policy:    attempt.NewPolicy(h, opts.HandlerTimeout, opts.MaxRetries, opts.MaxRetryDelay, inboxDelay),
+		groupSize: max(h.BatchSize(), h.TxGroup()), maxRetryDelay: opts.MaxRetryDelay,
+	}
+	if settings, own := h.CircuitBreaker(); own {
+		p.breaker = newBreaker(settings, func() { wake(h.Key()) })
+	}
+	if h.Ordered() {
+		p.lanes = &store.LaneRule{SkipPoisoned: h.SkipsPoisoned()}
+		for _, key := range h.Keys() {
+			p.lanes.Handlers = append(p.lanes.Handlers, store.LaneHandler(key))
+		}
+	}
+	return p
+}
+
+// rules returns what the scheduler knows of the handler. The due messages of ordered handlers
+// cannot be counted, because rows of a lane may wait for each other. Nor can those of handlers with
+// legacy keys, because each key is claimed with a quota of its own.
+func (p *policy) rules(h *handler.Handler) scheduler.Rules {
+	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
+		len(h.LegacyKeys()) == 0}
+	if p.breaker != nil {
+		r.Circuit = p.breaker.state
+	}
+	return r
+}
+
+// superseded is the outcome of a status that ends without an attempt.
+const superseded handler.AttemptOutcome = "superseded"
+
+// verdict is the effect of one attempt on its status.
+type verdict struct {
+	outcome handler.AttemptOutcome
+	failure error
+	// settlement is what to store; nil if the outcome is completed or superseded.
+	settlement *store.Settlement
+	next       time.Time
+}
+
+// Causes for which the processor interrupts an attempt.
+var (
+	errStopping = attempt.NewInterruption("inbox is stopping")
+	errFenced   = attempt.NewInterruption("worker lost its heartbeat")
+	errLockLost = attempt.NewInterruption("worker lost the lock of the inbox")
+	// errSuspended releases what would begin before the next heartbeat.
+	errSuspended = attempt.NewInterruption("worker has sent no heartbeat since its machine was suspended or its clock was set")
+)
+
+// Causes for which a claim is released without an attempt.
+var (
+	errPaused     = attempt.NewInterruption("its handler is paused")
+	errWaited     = attempt.NewInterruption("it waited too long for a slot, other workers may be free")
+	errCircuit    = attempt.NewInterruption("its handler's circuit breaker is open")
+	errUnreturned = attempt.NewInterruption("its handler's calls do not return")
+	errLate       = attempt.NewInterruption("its claim waited too long behind others")
+)
+
+// judge returns the effect of the attempt's verdict on the status. A status that is due again is due at least one
+// microsecond later: otherwise a drain whose clock stands still would claim it again and again.
+func (t *task) judge(now time.Time) verdict {
+	v := t.Verdict()
+	if v.Outcome == handler.AttemptCompleted {
+		return verdict{outcome: v.Outcome}
+	}
+	c := t.claim
+	settle := store.Settlement{
+		StatusID: c.StatusID, HandlerKey: c.HandlerKey, Version: c.Version,
+		ErrorCount: c.ErrorCount, // any finished attempt resets the other counts
+	}
+	if v.Cut != nil {
+		settle.InterruptedCount = t.Interrupted
+	}
+	if v.Charged {
+		settle.ErrorCount++
+	}
+	next := now.Add(max(v.Delay, time.Microsecond))
+	switch v.Outcome {
+	case handler.AttemptPoisoned:
+		settle.FailedAt = now
+		return poisonedBy(settle, t.lastError(v.Err), v.Err)
+	case handler.AttemptReleased:
+		settle.AbandonedCount, settle.InterruptedCount = c.AbandonedCount, t.Interrupted
+		if v.Cut == nil {
+			return verdict{outcome: v.Outcome, failure: v.Err, settlement: &settle}
+		}
+		if v.Cut.Database { // the status shows the reason until its next attempt ends
+			settle.LastError = t.lastError(v.Err)
+		}
+		next = now.Add(v.Delay)
+	case handler.AttemptFailed:
+		settle.LastError, settle.FailedAt = t.lastError(v.Err), now
+	}
+	settle.NextAttemptAt = &next
+	return verdict{outcome: v.Outcome, failure: v.Err, settlement: &settle, next: next}
+}
+
+// lastError returns an error's text as the status keeps it. It is redacted before it is cut, so
+// that no half of a secret remains.
+func (t *task) lastError(err error) *string {
+	about := redact.Value{HandlerKey: t.claim.HandlerKey, MessageID: t.claim.MessageID}
+	if t.claim.Message != nil {
+		about.Type = t.claim.Message.Type
+	}
+	text := store.SanitizeError(t.policy.redactor.Error(about, err.Error()))
+	return &text
+}
+
+func poisonedBy(settle store.Settlement, text *string, err error) verdict {
+	settle.Poisoned, settle.LastError = true, text
+	return verdict{outcome: handler.AttemptPoisoned, failure: err, settlement: &settle}
+}
+
+// notRun returns the result of a claim that is released without an attempt, and why.
+func notRun(t *task, why *attempt.Interruption, now time.Time) result {
+	t.Err, t.Cause = why, why
+	return result{task: t, verdict: t.judge(now)}
+}
+
+// resultsOf returns the results of a group's finished tasks and reports them to the circuit
+// breaker. Tasks that run again have no result. It ends the spans of all tasks.
+func (p *Processor) resultsOf(g *group) []result {
+	results := slices.Grow(g.one.result[:0], len(g.tasks))
+	for _, t := range g.tasks {
+		if t.Again {
+			if t.report != nil {
+				t.report(errNeutral)
+				t.report = nil
+			}
+			continue
+		}
+		r := p.resultOf(t)
+		t.Came(r.outcome, r.failure)
+		results = append(results, r)
+	}
+	for _, t := range g.tasks { // after the loop above, because a call may have been for several tasks
+		t.EndSpan()
+	}
+	g.note(results)
+	return results
+}
+
+// resultOf returns the result of one task. A panic in here, such as one of the application's clock
+// or redaction, fails the attempt and does not end the process.
+func (p *Processor) resultOf(t *task) (r result) {
+	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
+	defer func() {
+		if v := recover(); v != nil {
+			t.Err = attempt.Recovered(v)
+			r = judge()
+		}
+	}()
+	return judge()
+}
+
+func (p *Processor) reportOverdue(g *group) {
+	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
+		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
+}
+
+// note sets how long an interrupted attempt must wait for its repeat.
+func (i *interruptions) note(t *task) {
+	if t.Err == nil {
+		return
+	}
+	var cut *attempt.Cut
+	if !errors.As(t.Err, &cut) {
+		return
+	}
+	if cut.Database && !cut.Charged {
+		cut.Delay = cmp.Or(cut.Delay, i.again(t, cut.Reason))
+	}
+}
+
+// interruptions counts how many attempts of a status in a row the database interrupted, also before
+// they began. Each repeat waits twice as long as the one before, up to MaxRetryDelay. While any
+// status is affected, the condition is logged and part of the health.
+//
+// The counts are of this process only; a status's row has those that may be the message's fault. If another
+// worker takes over a status, it is forgotten here some time after its repeat was due.
+type interruptions struct {
+	condition *condition.Condition
+	maxDelay  time.Duration
+
+	mu       sync.Mutex
+	statuses map[string]interruption
+	pruneAt  time.Time
+}
+
+type interruption struct {
+	times   int
+	expires time.Time
+}
+
+// forgetAfter is how long a status is remembered after its repeat was due. If another worker has
+// claimed it, this process never learns the result.
+const forgetAfter = time.Minute
+
+// again counts one more interruption of a status and returns how long its repeat must wait.
+func (i *interruptions) again(t *task, reason error) time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.prune()
+	if i.statuses == nil {
+		i.statuses = map[string]interruption{}
+	}
+	times := max(i.statuses[t.claim.StatusID].times+1, t.Interrupted)
+	delay := attempt.Backoff(times, i.maxDelay)
+	i.statuses[t.claim.StatusID] = interruption{times: times, expires: time.Now().Add(delay + forgetAfter)}
+	i.condition.Begin(nil, reason,
+		zap.String(telemetry.FieldHandlerKey, t.claim.HandlerKey), zap.String(telemetry.FieldMessageID, t.claim.MessageID))
+	return delay
+}
+
+// forget forgets a status, because an attempt of it has ended.
+func (i *interruptions) forget(statusID string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, met := i.statuses[statusID]; met {
+		delete(i.statuses, statusID)
+		i.prune()
+	}
+}
+
+// check ends the condition if the last affected status has expired.
+func (i *interruptions) check() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.prune()
+}
+
+func (i *interruptions) prune() {
+	if now := time.Now(); !now.Before(i.pruneAt) {
+		i.pruneAt = now.Add(time.Second)
+		for id, s := range i.statuses {
+			if now.After(s.expires) {
+				delete(i.statuses, id)
+			}
+		}
+	}
+	if len(i.statuses) == 0 {
+		i.condition.End(nil)
+	}
 }
