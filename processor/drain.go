@@ -53,8 +53,8 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, nil, nil)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
 	d := &drain{counts: &counts}
-	d.pool = p.newPool(d, limits, completer, newExecutor())
-	defer d.executor.close()
+	d.pool = p.newPool(d, limits, completer)
+	defer d.executor.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer func() { d.closed = true }()

@@ -39,7 +39,7 @@ type loop struct {
 func newLoop(p *Processor, a *activity, s *session) *loop {
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, Prefetch: p.opts.Prefetch, BatchSize: p.opts.BatchSize}
 	l := &loop{act: a, session: s, mayStart: s.mayStart}
-	l.pool = p.newPool(l, limits, a.completer, a.executor)
+	l.pool = p.newPool(l, limits, a.completer)
 	return l
 }
 
@@ -84,6 +84,7 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	l.p.loop.Store(l)
 	defer func() {
 		l.closed = true
+		l.executor.Close()
 		l.act.left.add(l.running)
 		l.act.unsure = l.lost || len(l.reservations) > 0
 		l.p.loop.CompareAndSwap(l, nil)

@@ -21,7 +21,7 @@ type pool struct {
 	p         *Processor
 	owner     owner
 	completer *completer
-	executor  *executor
+	executor  routine.Executor // of attempts; closed by the owner
 
 	// changed wakes the owner.
 	changed routine.Signal
@@ -47,12 +47,12 @@ type owner interface {
 	outlived(g *group)
 }
 
-func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer, executor *executor) pool {
+func (p *Processor) newPool(owner owner, limits scheduler.Limits, completer *completer) pool {
 	var rules []scheduler.Rules
 	for h := range p.registry.Handlers() {
 		rules = append(rules, p.policies[h].rules(h))
 	}
-	return pool{p: p, owner: owner, completer: completer, executor: executor, changed: routine.NewSignal(),
+	return pool{p: p, owner: owner, completer: completer, changed: routine.NewSignal(),
 		sched: scheduler.New[*task](limits, rules, p.opts.PollingInterval), running: map[*group]bool{}}
 }
 
@@ -62,7 +62,7 @@ func (w *pool) slotsOf(h *handler.Handler) *scheduler.Handler[*task] { return w.
 // start fills the free slots from the queues.
 func (w *pool) start() {
 	for g := w.next(); g != nil; g = w.next() {
-		w.executor.run(func() { w.run(g) })
+		w.executor.Run(func() { w.run(g) })
 	}
 }
 
@@ -229,61 +229,4 @@ func (w *pool) giveBack(tasks []*task, why *attempt.Interruption) {
 	for _, t := range tasks {
 		w.completer.add(notRun(t, why, w.p.clock.Now()))
 	}
-}
-
-// executor runs functions on goroutines that it reuses. A new goroutine starts with a small stack, which grows by
-// copying until it holds what an attempt needs; for handlers that take microseconds that costs as much as the handler.
-// Handlers are not called on these goroutines but on new ones (see attempt.call), because what a handler leaves behind,
-// such as a locked thread or labels, must not affect others.
-type executor struct {
-	mu     sync.Mutex
-	idle   []chan func() // job channels of the waiting goroutines, each with room for one job
-	closed bool
-}
-
-// newExecutor returns an executor without goroutines. The caller must close it.
-func newExecutor() *executor { return &executor{} }
-
-// run runs f on another goroutine and returns at once. It may be called after close.
-func (c *executor) run(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if last := len(c.idle) - 1; last >= 0 {
-		c.idle[last] <- f
-		c.idle = c.idle[:last]
-		return
-	}
-	go c.work(make(chan func(), 1), f)
-}
-
-func (c *executor) work(jobs chan func(), f func()) {
-	for f != nil {
-		f()
-		f = nil // let the garbage collector free what f refers to
-		if !c.wait(jobs) {
-			return
-		}
-		f = <-jobs
-	}
-}
-
-// wait offers the goroutine for the next job. It returns false after close.
-func (c *executor) wait(jobs chan func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.idle = append(c.idle, jobs)
-	}
-	return !c.closed
-}
-
-// close ends the waiting goroutines; each busy one ends after its job. It may be called twice.
-func (c *executor) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	for _, jobs := range c.idle {
-		close(jobs)
-	}
-	c.idle = nil
 }

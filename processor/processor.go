@@ -241,7 +241,6 @@ func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
 type activity struct {
 	completer *completer
 	claimer   *claimer
-	executor  *executor
 
 	stop   context.CancelFunc // ends claiming; running handlers continue
 	giveUp chan struct{}      // closed when the loop must not wait for running handlers any longer
@@ -291,9 +290,8 @@ func (p *Processor) Start(context.Context) error {
 	h := newHeld()
 	completer := p.newCompleter(h)
 	watching := p.watchConnections()
-	executor := newExecutor()
-	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), executor: executor,
-		giveUp: make(chan struct{}), endWatching: watching}
+	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), giveUp: make(chan struct{}),
+		endWatching: watching}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
 	alive, a.endServices = context.WithCancel(context.Background())
@@ -311,10 +309,7 @@ func (p *Processor) Start(context.Context) error {
 			}
 		}
 	})
-	a.done = routine.Go(func() {
-		defer executor.close()
-		p.supervise(work, alive, a, first)
-	})
+	a.done = routine.Go(func() { p.supervise(work, alive, a, first) })
 	if p.listens() {
 		a.services.Go(func() { p.listen(work) })
 	}

@@ -1,38 +1,40 @@
-package processor
+package routine_test
 
 import (
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
 func TestExecutorRunsEverythingAndLeavesNoGoroutine(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	c := newExecutor()
+	var e routine.Executor
 	var done sync.WaitGroup
 	for range 200 {
 		done.Add(1)
-		c.run(done.Done)
+		e.Run(done.Done)
 	}
 	done.Wait()
-	c.close()
-	c.close()
+	e.Close()
+	e.Close()
 	late := make(chan struct{})
-	c.run(func() { close(late) })
+	e.Run(func() { close(late) })
 	<-late
 	goleak.VerifyNone(t, before)
 }
 
 func TestExecutorIsNeverShortOfAGoroutine(t *testing.T) {
-	c := newExecutor()
-	defer c.close()
+	var e routine.Executor
+	defer e.Close()
 	release := make(chan struct{})
 	var begun, done sync.WaitGroup
 	for range 50 { // each job waits for all others, so none may queue behind another
 		begun.Add(1)
 		done.Add(1)
-		c.run(func() {
+		e.Run(func() {
 			defer done.Done()
 			begun.Done()
 			<-release
