@@ -12,7 +12,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
-	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/scheduler"
 	"github.com/gorm-inbox/inbox/internal/store"
@@ -21,23 +20,11 @@ import (
 
 // claimer claims statuses and turns them into tasks. It also releases claims of this worker that were lost on the way.
 type claimer struct {
-	store interface {
-		store.Claimer
-		store.Completer
-		store.Recoverer
-		Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
-	}
-	registry  *registry.Registry
-	policies  map[*handler.Handler]*policy
-	opts      Options
-	now       func() time.Time
+	*shared
 	held      *held
-	lanes     *lanes
 	addResult func(r result) // stores the result of a claim that ends without an attempt
 	cursors   cursors
-
-	foreign *foreign
-	passes  map[string]*pass // over keys that other programs share
+	passes    map[string]*pass // over keys that other programs share
 
 	// reconcileAt is when to reconcile claims because the response of a claim, or of an accept that claims, was lost; zero
 	// if no response was lost. lostAt is when that happened last. See reconcile for how long reconciling goes on.
@@ -47,6 +34,11 @@ type claimer struct {
 	rest []store.ClaimWalk
 	// routine is when to reconcile although no response was lost.
 	routine time.Time
+}
+
+func newClaimer(s *shared, h *held, addResult func(result)) *claimer {
+	return &claimer{shared: s, held: h, addResult: addResult, cursors: cursors{}, passes: map[string]*pass{},
+		routine: time.Now().Add(routineSweeps * s.opts.SweepInterval)}
 }
 
 const (
@@ -324,7 +316,7 @@ func (c *claimer) choose(
 		}
 	}
 	if len(others) > 0 {
-		applied, err := c.store.Complete(ctx, others, c.now(), store.AwaitLocked)
+		applied, err := c.store.Complete(ctx, others, c.clock.Now(), store.AwaitLocked)
 		if err != nil {
 			return false, fmt.Errorf("supersede siblings: %w", err)
 		}
@@ -343,7 +335,7 @@ func (c *claimer) giveBack(attempts []*task, reason error) {
 	for _, a := range attempts {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
 		a.Err = &attempt.Cut{Reason: reason, Delay: delay}
-		c.addResult(result{task: a, verdict: a.judge(c.now())})
+		c.addResult(result{task: a, verdict: a.judge(c.clock.Now())})
 	}
 }
 
@@ -353,9 +345,7 @@ var errForeign = attempt.NewInterruption("another program declares the handler o
 // foreign are the namespaces in which other programs declare our handler keys, as far as a claim has met their
 // messages. A program that shares no key never reads the workers' rows for it. It is safe for concurrent use.
 type foreign struct {
-	opts       Options
-	namespaces map[string]string // in which we declare our keys
-
+	*shared
 	known atomic.Pointer[foreignKeys]
 }
 
@@ -420,7 +410,7 @@ func (c *claimer) leaveForeign(ctx context.Context, attempts []*task, at time.Ti
 	for _, a := range attempts {
 		if key := a.claim.HandlerKey; c.elsewhere(a) && slices.Contains(c.foreign.of(key), a.claim.Message.Namespace) {
 			a.Err = errForeign
-			c.addResult(result{task: a, verdict: a.judge(c.now())})
+			c.addResult(result{task: a, verdict: a.judge(c.clock.Now())})
 			continue
 		}
 		kept = append(kept, a)
@@ -536,7 +526,7 @@ func (c *claimer) nextReconcile() time.Time {
 func (c *claimer) reconcile(ctx context.Context, workerID string) (released int, err error) {
 	began := time.Now()
 	c.routine = began.Add(routineSweeps * c.opts.SweepInterval)
-	w := walker{store: c.store, timeout: c.opts.StatementTimeout}
+	w := walker{c.shared}
 	each := func(claims []store.OpenClaim) error {
 		n, err := c.releaseUnheld(ctx, workerID, claims)
 		released += n
@@ -626,14 +616,14 @@ func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
 func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
-	if err := c.store.MarkReleased(stmt, workerID, c.now()); err != nil {
+	if err := c.store.MarkReleased(stmt, workerID, c.clock.Now()); err != nil {
 		return err
 	}
 	each := func(claims []store.OpenClaim) error {
 		_, err := c.releaseUnheld(ctx, workerID, claims)
 		return err
 	}
-	w := walker{store: c.store, timeout: c.opts.StatementTimeout}
+	w := walker{c.shared}
 	rest, err := w.front(ctx, c.registry.Keys(), each)
 	for len(rest) > 0 && err == nil {
 		rest, err = w.onward(ctx, rest, time.Second, each)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/attempt"
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -46,13 +45,7 @@ func (r result) mayHaveCommitted() bool {
 // with a lane ends the gathering: the lane's next message waits until it is stored. The completer retries for as long
 // as the database fails: results are given up only at the end of a stop.
 type completer struct {
-	store            store.Completer
-	window           time.Duration
-	batchSize        int
-	statementTimeout time.Duration
-	now              func() time.Time
-	storing          *condition.Condition
-	lanes            *lanes
+	*shared
 	// settled is called for each stored result; applied is false for a stale one.
 	settled func(ctx context.Context, r result, applied bool)
 	// reserve reserves slots for the next messages of lanes; nil if a claim must find them.
@@ -74,12 +67,8 @@ type completer struct {
 	asideNext time.Time
 }
 
-func newCompleter(st store.Completer, opts Options, now func() time.Time, storing *condition.Condition, lanes *lanes,
-	settled func(context.Context, result, bool), drained func(),
-) *completer {
-	return &completer{store: st, window: groupWindow, batchSize: opts.BatchSize, statementTimeout: opts.StatementTimeout,
-		now: now, storing: storing, lanes: lanes, settled: settled, drained: drained, arrived: routine.NewSignal(),
-		urgent: routine.NewSignal(), hurried: routine.NewSignal()}
+func newCompleter(s *shared) *completer {
+	return &completer{shared: s, arrived: routine.NewSignal(), urgent: routine.NewSignal(), hurried: routine.NewSignal()}
 }
 
 // add queues a result. It never blocks. The message's content is not kept: the results may be many, and
@@ -88,7 +77,7 @@ func (c *completer) add(r result) {
 	r.forgetContent()
 	c.mu.Lock()
 	c.queue = append(c.queue, r)
-	urgent := len(c.queue) == c.batchSize || r.claim.Lane != nil
+	urgent := len(c.queue) == c.opts.BatchSize || r.claim.Lane != nil
 	c.mu.Unlock()
 	if urgent {
 		c.urgent.Notify()
@@ -110,7 +99,7 @@ const manyResults = 100
 func (c *completer) mustWrite() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue)+c.refused >= c.batchSize ||
+	return len(c.queue)+c.refused >= c.opts.BatchSize ||
 		slices.ContainsFunc(c.queue, func(r result) bool { return r.claim.Lane != nil })
 }
 
@@ -159,7 +148,7 @@ func (c *completer) run(ctx, hard context.Context) {
 		case <-c.hurried:
 			c.asideNext = time.Now()
 		case <-c.arrived:
-			c.gather(ctx, c.window-time.Since(last))
+			c.gather(ctx, groupWindow-time.Since(last))
 		}
 		if !c.flush(ctx, hard) {
 			return
@@ -200,7 +189,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			c.noteUnstored()
 			c.drained()
 			if len(batch) >= manyResults && c.backlog() > 0 {
-				c.gather(ctx, c.window-time.Since(began))
+				c.gather(ctx, groupWindow-time.Since(began))
 			}
 			continue
 		}
@@ -338,10 +327,10 @@ func (c *completer) write(ctx context.Context, batch []result, careful bool) (le
 			settlements, settles = append(settlements, *r.settlement), append(settles, i)
 		}
 	}
-	stmt, cancel := context.WithTimeout(ctx, c.statementTimeout)
+	stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 	defer cancel()
 	if len(completions) > 0 {
-		done, err := c.store.Complete(stmt, completions, c.now(), locked)
+		done, err := c.store.Complete(stmt, completions, c.clock.Now(), locked)
 		if err != nil {
 			return nil, err
 		}
@@ -432,12 +421,12 @@ func completionOf(c store.Claim, outcome models.Outcome) store.Completion {
 }
 
 func (p *Processor) newCompleter(h *held) *completer {
-	c := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes,
-		func(ctx context.Context, r result, applied bool) {
-			h.drop(r.claim)
-			p.recordResult(ctx, r, applied)
-		}, p.wakeup.notify)
-	c.reserve = p.reserveNext
+	c := newCompleter(p.shared)
+	c.settled = func(ctx context.Context, r result, applied bool) {
+		h.drop(r.claim)
+		p.recordResult(ctx, r, applied)
+	}
+	c.drained, c.reserve = p.wakeup.notify, p.reserveNext
 	return c
 }
 

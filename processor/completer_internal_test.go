@@ -2,7 +2,6 @@ package processor
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +14,7 @@ import (
 func TestResultsThatWaitToBeStoredKeepNoContent(t *testing.T) {
 	message := &models.Message{Type: "t", TransportName: "kafka", Content: []byte("large"), SerializedProperties: "{}"}
 	claim := store.Claim{Message: message}
-	c := newCompleter(nil, DefaultOptions(), time.Now, nil, nil, nil, nil)
+	c := newCompleter(&shared{opts: DefaultOptions()})
 	c.add(result{task: &task{claim: claim}})
 	require.Zero(t, c.queue[0].Size())
 	require.Equal(t, &models.Message{Type: "t", TransportName: "kafka"}, c.queue[0].claim.Message, "logs and hooks need them")

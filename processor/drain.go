@@ -50,7 +50,7 @@ type Drained struct {
 func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 	var counts Drained
 	h := newHeld()
-	completer := newCompleter(p.store, p.opts, p.clock.Now, p.storing, p.lanes, nil, nil)
+	completer := newCompleter(p.shared)
 	limits := scheduler.Limits{Concurrency: p.opts.Concurrency, BatchSize: p.opts.BatchSize}
 	d := &drain{counts: &counts}
 	d.pool = p.newPool(d, limits, completer)
@@ -70,7 +70,7 @@ func (p *Processor) ProcessPending(ctx context.Context) (Drained, error) {
 		}
 	}
 	completer.drained = d.changed.Notify
-	d.claimer = p.newClaimer(h, func(r result) {
+	d.claimer = newClaimer(p.shared, h, func(r result) {
 		d.meet(r.task)
 		completer.add(r)
 	})
@@ -165,11 +165,10 @@ func (d *drain) prepare(ctx context.Context) error {
 	if err := p.readClock(ctx); err != nil {
 		return fmt.Errorf("process pending: %w", err)
 	}
-	sw := newSweeper(p.store, p.opts, p.clock.Now, p.log, p.counters, p.lanes, func(time.Time) {},
-		func(ctx context.Context, r result) {
-			d.counts.count(handler.AttemptPoisoned, true)
-			p.reports.CallHooks(ctx, r.event())
-		})
+	sw := &sweeper{shared: p.shared, poisoned: func(ctx context.Context, r result) {
+		d.counts.count(handler.AttemptPoisoned, true)
+		p.reports.CallHooks(ctx, r.event())
+	}}
 	if err := errors.Join(sw.releaseStuck(ctx), p.lanes.check(ctx)); err != nil {
 		return err
 	}

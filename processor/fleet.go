@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -26,20 +25,15 @@ const maxSkew = time.Minute
 // wrong clock, workers with other handlers, or with ours on other channels, pending statuses of handlers that no
 // program has, and workers whose open transactions this one could not end.
 type fleet struct {
-	opts     Options
-	registry *registry.Registry
-	keys     []string
-	// namespaces are those of the message IDs, by our handler keys.
-	namespaces map[string]string
-	clock      clock.Clock
-	log        *zap.Logger
+	*shared
+	keys []string
 
 	mu        sync.Mutex
 	soughtNew bool          // findNew has run
 	skew      time.Duration // how far our clock is ahead; 0 if it is within maxSkew
-	// foreign are the sets of handler keys, other than ours, of living workers. The value is when
+	// others are the sets of handler keys, other than ours, of living workers. The value is when
 	// we first saw the set, by the machine's clock; zero once we have warned.
-	foreign map[string]time.Time
+	others map[string]time.Time
 	// unknown are the keys of pending statuses that no program lists, and when we first saw them, by
 	// the machine's clock. warned are those that were logged.
 	unknown map[string]time.Time
@@ -51,20 +45,17 @@ type fleet struct {
 	me     string
 }
 
-func newFleet(
-	opts Options, r *registry.Registry, namespaces map[string]string, c clock.Clock, log *zap.Logger,
-) *fleet {
-	return &fleet{opts: opts, registry: r, keys: r.Keys(), namespaces: namespaces, clock: c, log: log,
-		foreign: map[string]time.Time{}, unknown: map[string]time.Time{}, warned: map[string]bool{},
-		split: map[[2]string]bool{}}
+func newFleet(s *shared) *fleet {
+	return &fleet{shared: s, keys: s.registry.Keys(), others: map[string]time.Time{}, unknown: map[string]time.Time{},
+		warned: map[string]bool{}, split: map[[2]string]bool{}}
 }
 
 // check checks the workers' rows. asked is right before they were read, by the monotonic clock; self is our own ID.
 func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock) {
-		now := f.clock.Now()
+	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock.injected) {
+		now := f.clock.injected.Now()
 		f.compareClocks(now.Add(-time.Since(asked)), now, workers[0].Read)
 	}
 	f.findNew(self, workers)
@@ -146,12 +137,12 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 		}
 		set := strings.Join(keys, ", ")
 		met[set] = true
-		since, known := f.foreign[set]
+		since, known := f.others[set]
 		switch {
 		case !known:
-			f.foreign[set] = time.Now()
+			f.others[set] = time.Now()
 		case !since.IsZero() && time.Since(since) >= f.opts.UnknownKeyGrace:
-			f.foreign[set] = time.Time{}
+			f.others[set] = time.Time{}
 			f.log.Warn("inbox: another program processes this inbox with other handlers: each stores statuses for its own handlers alone; "+
 				"deploy one version and backfill its new handlers, or give each program an inbox of its own (TablePrefix)",
 				zap.String(telemetry.FieldWorker, w.ID), zap.String(telemetry.FieldHost, w.Host),
@@ -159,7 +150,7 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 				zap.Strings(telemetry.FieldMissing, without(f.keys, keys)))
 		}
 	}
-	maps.DeleteFunc(f.foreign, func(set string, _ time.Time) bool { return !met[set] })
+	maps.DeleteFunc(f.others, func(set string, _ time.Time) bool { return !met[set] })
 }
 
 // compareKeys finds the keys of pending statuses that no program lists. It logs them, and health

@@ -20,7 +20,7 @@ func beginnings(s *session) (calls *int, run func() verdict) {
 	return calls, func() verdict {
 		a := newTask(store.Claim{Ref: store.Ref{StatusID: "1", Version: 2, ErrorCount: 1, AbandonedCount: 3},
 			Message: &models.Message{SerializedProperties: "{}"}}, h, &policy{})
-		r := &runner{now: time.Now, attempts: &attempt.Runner{}}
+		r := &runner{attempts: &attempt.Runner{}}
 		r.run(s.attempts, &group{handler: h, tasks: []*task{a}}, attempt.Call{MayStart: s.mayStart})
 		return a.judge(time.Now())
 	}

@@ -7,12 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 func TestFullBatchOfResultsWaitsForNoOthers(t *testing.T) {
-	c := &completer{batchSize: 4, arrived: routine.NewSignal(), urgent: routine.NewSignal()}
+	c := newCompleter(&shared{opts: Options{BatchSize: 4}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() {
@@ -29,7 +28,7 @@ func TestFullBatchOfResultsWaitsForNoOthers(t *testing.T) {
 // the result.
 func TestResultWithALaneWaitsForNoOthers(t *testing.T) {
 	for _, before := range []bool{true, false} {
-		c := &completer{batchSize: 4, arrived: routine.NewSignal(), urgent: routine.NewSignal()}
+		c := newCompleter(&shared{opts: Options{BatchSize: 4}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		add := func() {

@@ -10,22 +10,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // lanes lets the next row of a lane run when one before it has ended. The store marks the waiting
 // rows when it claims: see AdvanceLanes.
 type lanes struct {
-	store    store.Lanes
-	registry *registry.Registry
-	policies map[*handler.Handler]*policy
-	timeout  time.Duration // of each statement
-	now      func() time.Time
-	log      *zap.Logger
-	// wake is called with the handlers whose rows may run now.
-	wake func(handlerKeys ...string)
+	*shared
 
 	mu      sync.Mutex
 	checked time.Time // when all lanes were checked last; zero if a check is due
@@ -62,7 +53,7 @@ func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
 	if len(requests) == 0 {
 		return
 	}
-	keys, err := l.store.AdvanceLanes(ctx, requests, l.now())
+	keys, err := l.store.AdvanceLanes(ctx, requests, l.clock.Now())
 	if err != nil {
 		l.checkFailed(err)
 		return
@@ -118,7 +109,7 @@ func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[st
 			requests[before].Claim = true
 		}
 	}
-	next, err := l.store.ClaimNext(ctx, reserved.Worker(), requests, l.now())
+	next, err := l.store.ClaimNext(ctx, reserved.Worker(), requests, l.clock.Now())
 	if err != nil {
 		reserved.Abandon(true)
 		l.checkFailed(err)
@@ -143,7 +134,7 @@ func (l *lanes) free(keys []string) {
 	}
 	if len(primary) > 0 {
 		slices.Sort(primary)
-		l.wake(slices.Compact(primary)...)
+		l.wakeup.wake(slices.Compact(primary)...)
 	}
 }
 
@@ -204,7 +195,7 @@ func (l *lanes) walk(ctx context.Context, rule store.LaneRule) error {
 		var next *store.Lane
 		var keys []string
 		err := l.within(ctx, func(ctx context.Context) (err error) {
-			next, keys, err = l.store.CheckLanes(ctx, rule, after, lanePage, l.now())
+			next, keys, err = l.store.CheckLanes(ctx, rule, after, lanePage, l.clock.Now())
 			return err
 		})
 		if err != nil {
@@ -239,7 +230,7 @@ func (l *lanes) releaseUnordered(ctx context.Context, handlerKeys []string) erro
 }
 
 func (l *lanes) within(ctx context.Context, statement func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.opts.StatementTimeout)
 	defer cancel()
 	return statement(ctx)
 }

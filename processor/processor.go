@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,49 +35,45 @@ import (
 
 // Processor is one inbox's worker. It is safe for concurrent use.
 type Processor struct {
-	opts     Options
-	store    store.Store
-	registry *registry.Registry
-	clock    *databaseClock
-	log      *zap.Logger
-	counters *telemetry.Counters
-	reports  attempt.Reports
-	report   func() (health, consumers string) // Config.Report; never nil
+	*shared
+	report  func() (health, consumers string) // Config.Report; never nil
+	reports attempt.Reports
+	runner  *runner
+	health  *health
+	fleet   *fleet
 
-	policies   map[*handler.Handler]*policy
-	namespaces map[string]string // of the channels' IDs, by handler key
-	runner     *runner
-	lanes      *lanes
-	wakeup     *wakeup
-	health     *health
-	fleet      *fleet
-	foreign    *foreign
-	claiming   *condition.Condition
-	beating    *condition.Condition
-	recovering *condition.Condition
-	storing    *condition.Condition
-	looping    *condition.Condition
-	locking    *condition.Condition
-	listening  *condition.Condition
-	connecting *condition.Condition
-	cutting    *condition.Condition
-
-	progress atomic.Int64 // when an attempt last ended, by the injected clock, in nanoseconds; 0 if none has
-
-	loop atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
-
-	notifier notifier
-	polls    sync.Once // logs that no notification can arrive
-
+	progress  atomic.Int64         // when an attempt last ended, by the injected clock, in nanoseconds; 0 if none has
+	loop      atomic.Pointer[loop] // the loop that runs locally dispatched statuses; nil while there is none
+	notifier  notifier
+	polls     sync.Once      // logs that no notification can arrive
 	lockFreed routine.Signal // set when a ProcessPending of this process has released the lock
-
-	pauseMu sync.Mutex
-	paused  map[string]bool
 
 	lifecycle sync.Mutex // held by Start and Stop from begin to end
 	mu        sync.Mutex
 	now       *activity // nil unless started
 	drained   time.Time // when a drain last wrote its row
+}
+
+// shared is what the services of a processor work with.
+type shared struct {
+	opts       Options
+	store      store.Store
+	registry   *registry.Registry
+	policies   map[*handler.Handler]*policy
+	namespaces map[string]string // of the channels' IDs, by handler key
+	clock      *databaseClock
+	log        *zap.Logger
+	counters   *telemetry.Counters
+	lanes      *lanes
+	foreign    *foreign
+	wakeup     *wakeup
+	paused     atomic.Pointer[map[string]bool] // by handler key, as last read
+	conditions
+}
+
+// conditions are what may fail for a while.
+type conditions struct {
+	claiming, beating, recovering, storing, looping, locking, listening, connecting, cutting *condition.Condition
 }
 
 // Config is what a Processor works with. Running, Report, Hooks, Instruments, Middleware, Backoff
@@ -122,12 +119,14 @@ func New(cfg Config) (*Processor, error) {
 				h.Timeout(), cfg.Options.StuckMessageThreshold)
 		}
 	}
-	p := &Processor{
-		opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, clock: newDatabaseClock(cfg.Clock),
-		log: cfg.Logger, counters: cfg.Counters, report: cfg.Report,
-		policies: map[*handler.Handler]*policy{}, namespaces: map[string]string{}, wakeup: newWakeup(),
-		paused: map[string]bool{}, lockFreed: routine.NewSignal(), health: &health{},
-	}
+	s := &shared{opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, policies: map[*handler.Handler]*policy{},
+		namespaces: map[string]string{}, clock: newDatabaseClock(cfg.Clock), log: cfg.Logger, counters: cfg.Counters,
+		wakeup: newWakeup()}
+	s.lanes, s.foreign = &lanes{shared: s}, &foreign{shared: s}
+	s.paused.Store(&map[string]bool{})
+	p := &Processor{shared: s, report: cfg.Report, health: &health{}, lockFreed: routine.NewSignal(),
+		notifier: notifier{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger, keys: map[string]bool{}},
+		reports:  attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)
 		p.health.conditions = append(p.health.conditions, c)
@@ -165,20 +164,13 @@ func New(cfg Config) (*Processor, error) {
 			p.namespaces[key] = cmp.Or(cfg.Namespaces[s.Channel], s.Channel)
 		}
 	}
-	p.notifier = notifier{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger,
-		keys: map[string]bool{}}
-	p.foreign = &foreign{opts: p.opts, namespaces: p.namespaces}
-	p.fleet = newFleet(p.opts, cfg.Registry, p.namespaces, cfg.Clock, cfg.Logger)
-	p.lanes = &lanes{store: cfg.Store, registry: cfg.Registry, policies: p.policies, timeout: cfg.Options.StatementTimeout,
-		now: p.clock.Now,
-		log: cfg.Logger, wake: p.wakeup.wake}
-	p.reports = attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}
+	p.fleet = newFleet(s)
 	p.runner = &runner{
+		shared: s, measure: cfg.Instruments,
 		attempts: &attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.Options.StatementTimeout,
 			TxIsolation: cfg.Options.TxIsolation,
 			StuckGrace:  cfg.Options.StuckHandlerGrace, Middleware: cfg.Middleware, Running: cfg.Running,
 			Instruments: cfg.Instruments},
-		store: cfg.Store, now: p.clock.Now, measure: cfg.Instruments,
 		interruptions: &interruptions{condition: p.cutting, maxDelay: cfg.Options.MaxRetryDelay},
 	}
 	return p, nil
@@ -195,27 +187,22 @@ func (p *Processor) Wake(handlerKeys ...string) {
 	p.notify(handlerKeys...)
 }
 
-func (p *Processor) setPaused(keys []string) {
-	p.pauseMu.Lock()
-	changed := len(keys) != len(p.paused) || slices.ContainsFunc(keys, func(key string) bool { return !p.paused[key] })
-	if changed {
-		p.paused = make(map[string]bool, len(keys))
-		for _, key := range keys {
-			p.paused[key] = true
-		}
+// setPaused takes which handler keys operators have paused.
+func (s *shared) setPaused(keys []string) {
+	paused := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		paused[key] = true
 	}
-	p.pauseMu.Unlock()
-	if changed {
-		p.wakeup.notify()
+	if before := s.paused.Swap(&paused); !maps.Equal(*before, paused) {
+		s.wakeup.notify()
 	}
 }
 
 // Paused reports whether operators have paused the handler under any of its keys, so that a pause from before a rename
 // stays in force. It returns what the last heartbeat, or a later TakePaused, has read (contract 5.13).
 func (p *Processor) Paused(h *handler.Handler) bool {
-	p.pauseMu.Lock()
-	defer p.pauseMu.Unlock()
-	return p.paused[h.Key()] || slices.ContainsFunc(h.LegacyKeys(), func(key string) bool { return p.paused[key] })
+	paused := *p.paused.Load()
+	return paused[h.Key()] || slices.ContainsFunc(h.LegacyKeys(), func(key string) bool { return paused[key] })
 }
 
 // TakePaused reads which handlers operators have paused, and applies it without waiting for the
@@ -228,13 +215,6 @@ func (p *Processor) TakePaused(ctx context.Context) error {
 		p.setPaused(keys)
 	}
 	return err
-}
-
-func (p *Processor) newClaimer(h *held, addResult func(result)) *claimer {
-	return &claimer{store: p.store, registry: p.registry, policies: p.policies, opts: p.opts, now: p.clock.Now, held: h,
-		lanes: p.lanes, addResult: addResult, cursors: cursors{},
-		foreign: p.foreign, passes: map[string]*pass{},
-		routine: time.Now().Add(routineSweeps * p.opts.SweepInterval)}
 }
 
 // activity is one run of the processor, from Start to Stop.
@@ -290,7 +270,7 @@ func (p *Processor) Start(context.Context) error {
 	h := newHeld()
 	completer := p.newCompleter(h)
 	watching := p.watchConnections()
-	a := &activity{completer: completer, claimer: p.newClaimer(h, completer.add), giveUp: make(chan struct{}),
+	a := &activity{completer: completer, claimer: newClaimer(p.shared, h, completer.add), giveUp: make(chan struct{}),
 		endWatching: watching}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
@@ -329,8 +309,7 @@ func (p *Processor) newSession(alive context.Context) *session {
 // was fenced or its loop crashed.
 func (p *Processor) supervise(work, alive context.Context, a *activity, s *session) {
 	for ; work.Err() == nil; s = p.newSession(alive) {
-		h := newHeart(p.store, p.opts, p.row(), p.report, p.clock.Now, p.beating, p.setPaused,
-			func() { p.wakeup.wake() })
+		h := &heart{shared: p.shared, row: p.row(), report: p.report}
 		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although
 		// it gets stored, and must be able to mark the worker as stopped then.
 		a.use(s)

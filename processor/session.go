@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 )
@@ -114,30 +113,11 @@ func (s *session) mayClaim() bool {
 	return s.attempts.Err() == nil && s.silence() < s.workerTimeout*2/3 && s.holdsLock()
 }
 
-// heartbeatStore is the part of an inbox's store that a heart needs.
-type heartbeatStore interface {
-	store.Workers
-	Paused(ctx context.Context) ([]string, error)
-	SingleWriter() bool
-}
-
 // heart sends a worker's heartbeats and fences its session when they fail.
 type heart struct {
-	store   heartbeatStore
-	opts    Options
-	row     store.Worker // what is the same in each heartbeat
-	report  func() (health, consumers string)
-	now     func() time.Time
-	beating *condition.Condition
-	onPause func(keys []string)
-	onBack  func() // called when the worker may claim again
-}
-
-func newHeart(st heartbeatStore, opts Options, row store.Worker, report func() (health, consumers string),
-	now func() time.Time, beating *condition.Condition, onPause func([]string), onBack func(),
-) *heart {
-	return &heart{store: st, opts: opts, row: row, report: report, now: now, beating: beating,
-		onPause: onPause, onBack: onBack}
+	*shared
+	row    store.Worker // what is the same in each heartbeat
+	report func() (health, consumers string)
 }
 
 // beat sends one heartbeat and reads which handlers operators have paused. The heartbeat counts from the moment before
@@ -149,18 +129,18 @@ func (h *heart) beat(ctx context.Context, s *session) error {
 	row := h.row
 	row.ID = s.id
 	row.Health, row.Consumers = h.report()
-	err := h.store.Heartbeat(stmt, row, h.now())
+	err := h.store.Heartbeat(stmt, row, h.clock.Now())
 	if err != nil {
 		return err
 	}
 	if s.beat(at) {
-		h.onBack()
+		h.wakeup.wake()
 	}
 	paused, err := h.store.Paused(stmt)
 	if err != nil {
 		return err
 	}
-	h.onPause(paused)
+	h.setPaused(paused)
 	return nil
 }
 
@@ -178,7 +158,7 @@ func (h *heart) checkOwnRow(ctx context.Context, s *session) error {
 		return store.ErrWorkerReleased
 	}
 	if s.beat(at) {
-		h.onBack()
+		h.wakeup.wake()
 	}
 	return nil
 }

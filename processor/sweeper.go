@@ -17,26 +17,10 @@ import (
 // sweepBatch is the number of statuses that one statement of a sweep changes at most.
 const sweepBatch = 500
 
-// sweeperStore is the part of an inbox's store that a sweeper needs.
-type sweeperStore interface {
-	store.Recoverer
-	store.Leases
-	Settle(ctx context.Context, settlements []store.Settlement, locked store.Locked) ([]bool, error)
-	States(ctx context.Context, refs []store.Ref) (map[string]store.State, error)
-	Workers(ctx context.Context, now time.Time) ([]store.WorkerState, error)
-}
-
 // sweeper recovers claims of dead workers and stuck claims without a worker (see recover), and finds statuses of
 // handlers that no program has. Any number of workers may sweep concurrently; the versions make that harmless.
 type sweeper struct {
-	store    sweeperStore
-	opts     Options
-	now      func() time.Time
-	log      *zap.Logger
-	counters *telemetry.Counters
-	lanes    *lanes
-	// recovered is called when a released claim comes due, to wake the loop.
-	recovered func(next time.Time)
+	*shared
 	// poisoned is called for each status that the sweep poisons.
 	poisoned func(ctx context.Context, r result)
 
@@ -48,20 +32,9 @@ type sweeper struct {
 	deaths  int               // how many such walks have to end because a worker died
 }
 
-func newSweeper(st sweeperStore, opts Options, now func() time.Time, log *zap.Logger,
-	counters *telemetry.Counters,
-	lanes *lanes, recovered func(time.Time), poisoned func(context.Context, result),
-) *sweeper {
-	return &sweeper{store: st, opts: opts, now: now, log: log, counters: counters, lanes: lanes,
-		recovered: recovered, poisoned: poisoned}
-}
-
 // sweep runs the sweeper until ctx ends.
 func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
-	sw := newSweeper(p.store, p.opts, p.clock.Now, p.log, p.counters, p.lanes, p.wakeup.at,
-		func(ctx context.Context, r result) {
-			p.reports.CallHooks(ctx, r.event())
-		})
+	sw := &sweeper{shared: p.shared, poisoned: func(ctx context.Context, r result) { p.reports.CallHooks(ctx, r.event()) }}
 	defer sw.leave(ctx, s.id)
 	ticker := time.NewTicker(p.opts.SweepInterval)
 	defer ticker.Stop()
@@ -76,7 +49,7 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 		}
 		err := h.beat(ctx, s)
 		if err == nil {
-			err = sw.sweep(ctx, s.id, p.fleet, p.clock)
+			err = sw.sweep(ctx, s.id, p.fleet)
 		}
 		switch {
 		case err == nil:
@@ -89,14 +62,14 @@ func (p *Processor) sweep(ctx context.Context, h *heart, s *session) {
 
 // sweep does one sweep. The caller's own heartbeat must just have succeeded: a worker that is cut
 // off from the database must not judge others by what it cannot see.
-func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet, clock *databaseClock) error {
+func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 	asked := time.Now()
 	workers, err := s.workers(ctx)
 	if err != nil {
 		return err
 	}
 	if len(workers) > 0 {
-		clock.follow(workers[0].Read, asked)
+		s.clock.follow(workers[0].Read, asked)
 	}
 	fleet.check(self, workers, asked)
 	pending, err := s.pendingKeys(ctx)
@@ -124,7 +97,7 @@ func (s *sweeper) pendingKeys(ctx context.Context) ([]string, error) {
 func (s *sweeper) workers(ctx context.Context) ([]store.WorkerState, error) {
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
-	workers, err := s.store.Workers(stmt, s.now())
+	workers, err := s.store.Workers(stmt, s.clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("sweep: list workers: %w", err)
 	}
@@ -159,7 +132,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	r := &release{sweeper: s, self: self, known: known}
 	began, urgent := len(s.rest) == 0, s.deaths > 0
 	if len(dead) > 0 || s.left || began && urgent || time.Since(s.frontAt) >= s.opts.routineRecovery() {
-		rest, err := s.walker().front(ctx, keys, func(claims []store.OpenClaim) error { return r.claims(ctx, claims) })
+		rest, err := walker{s.shared}.front(ctx, keys, func(claims []store.OpenClaim) error { return r.claims(ctx, claims) })
 		s.left = r.left || err != nil
 		if err != nil {
 			return fmt.Errorf("sweep: recover claims: %w", err)
@@ -172,7 +145,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 	if urgent {
 		part = s.opts.SweepInterval / 2
 	}
-	rest, err := s.walker().onward(ctx, s.rest, part, func(claims []store.OpenClaim) error {
+	rest, err := walker{s.shared}.onward(ctx, s.rest, part, func(claims []store.OpenClaim) error {
 		return r.claims(ctx, claims)
 	})
 	if s.rest = rest; err != nil {
@@ -196,7 +169,7 @@ func (s *sweeper) releaseStuck(ctx context.Context) error {
 		return err
 	}
 	r := &release{sweeper: s}
-	_, err = s.walker().front(ctx, keys, func(claims []store.OpenClaim) error { return r.stuck(ctx, claims) })
+	_, err = walker{s.shared}.front(ctx, keys, func(claims []store.OpenClaim) error { return r.stuck(ctx, claims) })
 	if err != nil {
 		return fmt.Errorf("release stuck claims: %w", err)
 	}
@@ -239,7 +212,7 @@ func (s *sweeper) noteSilence(self string, workers []store.WorkerState) {
 func (s *sweeper) acquireLease(ctx context.Context, self string) error {
 	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
-	held, err := s.store.AcquireLease(stmt, recoveryLease, self, s.opts.WorkerTimeout/2, s.now())
+	held, err := s.store.AcquireLease(stmt, recoveryLease, self, s.opts.WorkerTimeout/2, s.clock.Now())
 	if err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
@@ -279,7 +252,7 @@ func (s *sweeper) markReleased(ctx context.Context, dead []store.WorkerState) er
 		}
 		s.lanes.recheck() // for the last time: nothing of this worker can follow
 		stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
-		err := s.store.MarkReleased(stmt, w.ID, s.now())
+		err := s.store.MarkReleased(stmt, w.ID, s.clock.Now())
 		cancel()
 		if errors.Is(err, store.ErrWorkerBusy) { // one of its accepts is open, with claims that are not visible yet
 			s.evict(ctx, nil, []string{w.ID})
@@ -330,7 +303,7 @@ func (r *release) claims(ctx context.Context, claims []store.OpenClaim) error {
 
 // stuck releases claims without a worker that have reached StuckMessageThreshold.
 func (r *release) stuck(ctx context.Context, claims []store.OpenClaim) error {
-	before := r.now().Add(-r.opts.StuckMessageThreshold)
+	before := r.clock.Now().Add(-r.opts.StuckMessageThreshold)
 	var stuck []store.OpenClaim
 	for _, c := range claims {
 		if c.WorkerID == "" && !c.StartedAt.After(before) {
@@ -363,7 +336,7 @@ func (r *release) settle(
 		for i, c := range page {
 			refs[i] = c.Ref
 		}
-		applied, err := r.settleRefs(ctx, refs, func(ref store.Ref) store.Settlement { return abandon(ref, r.now()) })
+		applied, err := r.settleRefs(ctx, refs, func(ref store.Ref) store.Settlement { return abandon(ref, r.clock.Now()) })
 		if err != nil {
 			return nil, err
 		}
@@ -424,13 +397,8 @@ func (s *sweeper) evict(ctx context.Context, kept []store.Ref, dead []string) (e
 
 // walker reads claims page by page, each by a statement that reads a bounded number of rows.
 type walker struct {
-	store interface {
-		OpenClaims(ctx context.Context, walks []store.ClaimWalk) ([]store.OpenClaims, error)
-	}
-	timeout time.Duration
+	*shared
 }
-
-func (s *sweeper) walker() walker { return walker{store: s.store, timeout: s.opts.StatementTimeout} }
 
 // front reads each handler key from the status due longest on, until a page of it has no claims. It
 // returns what is left of the keys.
@@ -488,7 +456,7 @@ func (w walker) onward(
 }
 
 func (w walker) read(ctx context.Context, walks []store.ClaimWalk) ([]store.OpenClaims, error) {
-	stmt, cancel := context.WithTimeout(ctx, w.timeout)
+	stmt, cancel := context.WithTimeout(ctx, w.opts.StatementTimeout)
 	defer cancel()
 	return w.store.OpenClaims(stmt, walks)
 }
@@ -530,7 +498,7 @@ func (s *sweeper) settleRefs(
 		} else {
 			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)
 			if next := settlements[i].NextAttemptAt; next != nil {
-				s.recovered(*next)
+				s.wakeup.at(*next)
 			}
 		}
 	}

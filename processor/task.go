@@ -54,9 +54,8 @@ func (t *task) number() int { return t.claim.ErrorCount + t.claim.AbandonedCount
 
 // runner runs the attempts of groups.
 type runner struct {
+	*shared
 	attempts      *attempt.Runner
-	store         store.Completer
-	now           func() time.Time
 	measure       *telemetry.Instruments
 	interruptions *interruptions
 
@@ -86,7 +85,7 @@ func (r *runner) noteWaits(ctx context.Context, g *group) {
 	if !r.measure.TimesWaits(ctx) {
 		return
 	}
-	now := r.now()
+	now := r.clock.Now()
 	for _, t := range g.tasks {
 		if !t.waited { // otherwise it runs again because of others in its group
 			t.waited = true
@@ -152,7 +151,7 @@ func (r *runner) steps(g *group) *attempt.Steps {
 	return &attempt.Steps{
 		Write: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
 			return each("complete", t, attempts, func(c []store.Completion) ([]bool, error) {
-				return r.store.CompleteTx(t.Ctx, t.DB, c, r.now())
+				return r.store.CompleteTx(t.Ctx, t.DB, c, r.clock.Now())
 			})
 		},
 		Check: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {

@@ -141,8 +141,8 @@ var processingMutants = []mutant{
 		Why:     "a rollback would leave it completed without its effects (contract 5.11)",
 		Package: "processor",
 		In:      "runner.steps",
-		Old:     "r.store.CompleteTx(t.Ctx, t.DB, c, r.now())",
-		New:     "r.store.Complete(t.Ctx, c, r.now(), store.AwaitLocked)",
+		Old:     "r.store.CompleteTx(t.Ctx, t.DB, c, r.clock.Now())",
+		New:     "r.store.Complete(t.Ctx, c, r.clock.Now(), store.AwaitLocked)",
 		Test:    test{Package: "./processor", Run: "^TestTransactionalWritesHappenExactlyOnce$", Timeout: 60 * time.Second},
 	},
 	{
