@@ -90,7 +90,7 @@ func (c *claimer) claim(
 	claims := claimed.Claims
 	c.held.add(claims)
 	got, end := map[string]int{}, map[string]store.Place{}
-	attempts := make([]*task, 0, len(claims))
+	tasks := make([]*task, 0, len(claims))
 	for _, claim := range claims { // those of a key in the order of Place
 		h, known := c.registry.Lookup(claim.HandlerKey)
 		if !known { // cannot happen: only registered keys are asked for
@@ -98,7 +98,7 @@ func (c *claimer) claim(
 		}
 		got[claim.HandlerKey]++
 		end[claim.HandlerKey] = store.Place{Due: claim.Due, StatusID: claim.StatusID}
-		attempts = append(attempts, newTask(claim, h, c.policies[h]))
+		tasks = append(tasks, newTask(claim, h, c.policies[h]))
 	}
 	for _, limit := range req.Limits {
 		c.cursors.note(limit, got[limit.HandlerKey], end[limit.HandlerKey], at)
@@ -113,13 +113,13 @@ func (c *claimer) claim(
 		}
 	}
 	if failed != nil {
-		c.giveBack(attempts, failed)
+		c.giveBack(tasks, failed)
 		return nil, nil, failed
 	}
-	if attempts, err = c.leaveForeign(stmt, attempts, at); err == nil {
-		attempts, err = c.resolveSiblings(stmt, attempts)
+	if tasks, err = c.leaveForeign(stmt, tasks, at); err == nil {
+		tasks, err = c.resolveSiblings(stmt, tasks)
 	}
-	return attempts, short, err
+	return tasks, short, err
 }
 
 // claimFailed notes that a claim may have been made all the same.
@@ -229,27 +229,27 @@ func (c cursors) note(limit store.KeyLimit, got int, end store.Place, at time.Ti
 //   - If our completion comes first, the old program finds nothing left to claim.
 //   - If two new programs hold one row each, each sees that the other row is processing. Both postpone
 //     theirs by random times, until one program claims alone.
-func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*task, error) {
+func (c *claimer) resolveSiblings(ctx context.Context, tasks []*task) ([]*task, error) {
 	var numbers []int64
 	var keys []string
-	for _, a := range attempts {
-		if len(a.Handler.LegacyKeys()) > 0 && a.claim.Message != nil {
-			numbers = append(numbers, a.claim.MessageNumber)
-			keys = append(keys, a.Handler.Keys()...)
+	for _, t := range tasks {
+		if len(t.Handler.LegacyKeys()) > 0 && t.claim.Message != nil {
+			numbers = append(numbers, t.claim.MessageNumber)
+			keys = append(keys, t.Handler.Keys()...)
 		}
 	}
 	if len(numbers) == 0 {
-		return attempts, nil
+		return tasks, nil
 	}
 	slices.Sort(keys)
 	siblings, err := c.store.Siblings(ctx, numbers, slices.Compact(keys))
 	if err != nil {
-		c.giveBack(attempts, fmt.Errorf("find siblings: %w", err))
+		c.giveBack(tasks, fmt.Errorf("find siblings: %w", err))
 		return nil, fmt.Errorf("claim: find siblings: %w", err)
 	}
 	own := map[string]bool{}
-	for _, a := range attempts {
-		own[a.claim.StatusID] = true
+	for _, t := range tasks {
+		own[t.claim.StatusID] = true
 	}
 	of := map[pair][]store.Sibling{}
 	for _, s := range siblings {
@@ -259,19 +259,19 @@ func (c *claimer) resolveSiblings(ctx context.Context, attempts []*task) ([]*tas
 		}
 	}
 	chosen := map[pair]bool{}
-	kept := attempts[:0]
-	for _, a := range attempts {
-		if a.claim.Message == nil { // the message was deleted, and its statuses with it
-			kept = append(kept, a)
+	kept := tasks[:0]
+	for _, t := range tasks {
+		if t.claim.Message == nil { // the message was deleted, and its statuses with it
+			kept = append(kept, t)
 			continue
 		}
-		run, err := c.choose(ctx, a, of[pair{a.claim.MessageNumber, a.Handler}], own, chosen)
+		run, err := c.choose(ctx, t, of[pair{t.claim.MessageNumber, t.Handler}], own, chosen)
 		if err != nil {
-			c.giveBack([]*task{a}, err)
+			c.giveBack([]*task{t}, err)
 			continue
 		}
 		if run {
-			kept = append(kept, a)
+			kept = append(kept, t)
 		}
 	}
 	return kept, nil
@@ -288,22 +288,22 @@ type pair struct {
 // nothing left to retry. So a discarded sibling does not stop it, and a poisoned sibling is superseded by it. If an
 // operator retries that sibling meanwhile, its version differs and our row is postponed.
 func (c *claimer) choose(
-	ctx context.Context, a *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
+	ctx context.Context, t *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
 ) (run bool, err error) {
-	this := pair{a.claim.MessageNumber, a.Handler}
-	retried := a.claim.RequeuedCount > 0
+	this := pair{t.claim.MessageNumber, t.Handler}
+	retried := t.claim.RequeuedCount > 0
 	if chosen[this] { // both rows were claimed together
-		c.addResult(result{task: a, verdict: verdict{outcome: superseded}})
+		c.addResult(result{task: t, verdict: verdict{outcome: superseded}})
 		return false, nil
 	}
 	var others []store.Completion
 	var ended []store.Ref
 	for _, s := range rows {
 		switch {
-		case s.StatusID == a.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
+		case s.StatusID == t.claim.StatusID || (s.Completed && s.Outcome == models.OutcomeSuperseded):
 		case retried && s.Completed && s.Outcome == models.OutcomeDiscarded:
 		case s.Completed || s.Poisoned && !retried:
-			c.addResult(result{task: a, verdict: verdict{outcome: superseded}})
+			c.addResult(result{task: t, verdict: verdict{outcome: superseded}})
 			return false, nil
 		case own[s.StatusID]:
 			// It was claimed together with this row and will find this one chosen.
@@ -321,7 +321,7 @@ func (c *claimer) choose(
 			return false, fmt.Errorf("supersede siblings: %w", err)
 		}
 		if slices.Contains(applied, false) {
-			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", a.claim.MessageID)
+			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", t.claim.MessageID)
 		}
 		c.lanes.advance(ctx, ended)
 	}
@@ -331,11 +331,11 @@ func (c *claimer) choose(
 
 // giveBack releases claims that cannot run now. Random delays keep two programs from colliding over
 // the same message again and again.
-func (c *claimer) giveBack(attempts []*task, reason error) {
-	for _, a := range attempts {
+func (c *claimer) giveBack(tasks []*task, reason error) {
+	for _, t := range tasks {
 		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
-		a.Err = &attempt.Cut{Reason: reason, Delay: delay}
-		c.addResult(result{task: a, verdict: a.judge(c.clock.Now())})
+		t.Err = &attempt.Cut{Reason: reason, Delay: delay}
+		c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
 	}
 }
 
@@ -395,33 +395,33 @@ func (f *foreign) learn(workers []store.WorkerState, read time.Time) {
 //
 // The workers' rows are read only for such messages, and after the claim: a program lists its handlers before it
 // consumes for them. A released status stays due, so that a program that drains now and then finds it.
-func (c *claimer) leaveForeign(ctx context.Context, attempts []*task, at time.Time) ([]*task, error) {
-	if !slices.ContainsFunc(attempts, c.elsewhere) {
-		return attempts, nil
+func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time) ([]*task, error) {
+	if !slices.ContainsFunc(tasks, c.elsewhere) {
+		return tasks, nil
 	}
 	read := time.Now()
 	workers, err := c.store.Workers(ctx, at)
 	if err != nil {
-		c.giveBack(attempts, fmt.Errorf("list workers: %w", err))
+		c.giveBack(tasks, fmt.Errorf("list workers: %w", err))
 		return nil, fmt.Errorf("claim: list workers: %w", err)
 	}
 	c.foreign.learn(workers, read)
-	kept := attempts[:0]
-	for _, a := range attempts {
-		if key := a.claim.HandlerKey; c.elsewhere(a) && slices.Contains(c.foreign.of(key), a.claim.Message.Namespace) {
-			a.Err = errForeign
-			c.addResult(result{task: a, verdict: a.judge(c.clock.Now())})
+	kept := tasks[:0]
+	for _, t := range tasks {
+		if key := t.claim.HandlerKey; c.elsewhere(t) && slices.Contains(c.foreign.of(key), t.claim.Message.Namespace) {
+			t.Err = errForeign
+			c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
 			continue
 		}
-		kept = append(kept, a)
+		kept = append(kept, t)
 	}
 	return kept, nil
 }
 
 // elsewhere reports whether the message came on a channel of another namespace than that of the
 // channel on which we declare the handler.
-func (c *claimer) elsewhere(a *task) bool {
-	return a.claim.Message != nil && a.claim.Message.Namespace != c.foreign.namespaces[a.claim.HandlerKey]
+func (c *claimer) elsewhere(t *task) bool {
+	return t.claim.Message != nil && t.claim.Message.Namespace != c.namespaces[t.claim.HandlerKey]
 }
 
 // pass is a walk over the due statuses of a key that other programs share. Each claim reads one window of

@@ -217,15 +217,6 @@ func (l *loop) untilNextPoll() time.Duration {
 	return wait
 }
 
-// claimed is the result of one round of claiming.
-type claimed struct {
-	attempts []*task
-	short    map[*handler.Handler]bool // whether the handler had fewer due statuses than its quota
-	asked    []*handler.Handler        // handlers whose next due time was asked
-	next     time.Time                 // the earliest next due time of asked; zero if there is none
-	err      error
-}
-
 // mayTake reports whether the loop may take claims. It may not for a while after a failed claim, while the session must
 // not claim, and while too many results wait to be stored because the database is slow.
 func (l *loop) mayTake() bool {
@@ -243,10 +234,16 @@ func (l *loop) claim() {
 	}
 }
 
-// round is a round of claiming: what it asks for, and whether it reconciles first.
+// round is a round of claiming: what it asks for and what it has found.
 type round struct {
 	quotas    map[string]scheduler.Quota
-	reconcile bool
+	reconcile bool // whether it reconciles first
+
+	tasks []*task
+	short map[*handler.Handler]bool // whether the handler had fewer due statuses than its quota
+	asked []*handler.Handler        // handlers whose next due time was asked
+	next  time.Time                 // the earliest next due time of asked; zero if there is none
+	err   error
 }
 
 // beginRound begins a round of claiming, unless mayTake forbids it, nothing may be due or no slot is
@@ -277,16 +274,17 @@ func (l *loop) newRound(quotas map[string]scheduler.Quota) *round {
 func (l *loop) claimRounds(r *round) {
 	var late []*task // claimed after the loop has ended
 	for r != nil {
-		c := l.claimRound(r)
+		l.claimRound(r)
+		ended := r
 		r = nil
 		l.update(func() {
-			l.noteClaimed(c)
+			l.noteClaimed(ended)
 			if l.open() {
 				l.start()
 				r = l.beginRound()
 			}
 			l.changed.Notify()
-		}, func() { late = c.attempts })
+		}, func() { late = ended.tasks })
 	}
 	l.giveBackLate(late)
 }
@@ -310,24 +308,21 @@ func (l *loop) reconcileDue() bool {
 // claimRound claims, and asks for the next due time of each handler that ran short and whose next due time is not known
 // yet. It asks for each such handler, not only when all ran short: otherwise one handler's backlog would hide the due
 // times of others. Both statements use the same time, so a status that comes due between them cannot be missed by both.
-func (l *loop) claimRound(r *round) *claimed {
-	var c claimed
-	err := routine.Protect("claiming", func() error { l.reconcileAndClaim(&c, r.quotas, r.reconcile); return nil })
-	if err != nil {
-		c.err = err
+func (l *loop) claimRound(r *round) {
+	if err := routine.Protect("claiming", func() error { l.reconcileAndClaim(r); return nil }); err != nil {
+		r.err = err
 	}
 	switch {
-	case c.err == nil:
+	case r.err == nil:
 		l.p.claiming.End(nil)
 	case l.session.attempts.Err() == nil:
-		l.p.claiming.Begin(nil, c.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.restartDelay()))
+		l.p.claiming.Begin(nil, r.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.restartDelay()))
 	}
-	return &c
 }
 
-func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, reconcile bool) {
+func (l *loop) reconcileAndClaim(r *round) {
 	attempts := l.session.attempts
-	if reconcile {
+	if r.reconcile {
 		released, err := l.act.claimer.reconcile(attempts, l.session.id)
 		if err != nil && attempts.Err() == nil {
 			l.p.log.Warn("inbox: reconciling lost claims failed, trying again", zap.Error(err))
@@ -337,57 +332,57 @@ func (l *loop) reconcileAndClaim(c *claimed, quotas map[string]scheduler.Quota, 
 			l.p.Wake()
 		}
 	}
-	if len(quotas) == 0 {
+	if len(r.quotas) == 0 {
 		return
 	}
 	now := l.p.clock.Now()
-	if c.err = context.Cause(attempts); c.err != nil {
+	if r.err = context.Cause(attempts); r.err != nil {
 		return
 	}
-	c.attempts, c.short, c.err = l.act.claimer.claim(l.session.claims, l.session.id, quotas, now)
-	if c.err != nil {
+	r.tasks, r.short, r.err = l.act.claimer.claim(l.session.claims, l.session.id, r.quotas, now)
+	if r.err != nil {
 		return
 	}
-	for h, short := range c.short {
-		if short && quotas[h.Key()].AskNextDue {
-			c.asked = append(c.asked, h)
+	for h, short := range r.short {
+		if short && r.quotas[h.Key()].AskNextDue {
+			r.asked = append(r.asked, h)
 		}
 	}
-	if c.next, c.err = l.act.claimer.nextDue(attempts, c.asked, now); c.err != nil {
-		c.asked = nil
+	if r.next, r.err = l.act.claimer.nextDue(attempts, r.asked, now); r.err != nil {
+		r.asked = nil
 	}
 }
 
 // noteClaimed queues the claimed tasks and records what may be left in the database.
-func (l *loop) noteClaimed(c *claimed) {
+func (l *loop) noteClaimed(r *round) {
 	l.round = nil
 	l.noteLost()
-	if l.sched.EndClaim(c.found()) {
+	if l.sched.EndClaim(r.found()) {
 		l.poll = time.Now().Add(l.sched.PollWait())
 	}
-	if c.err != nil {
+	if r.err != nil {
 		l.notBefore = time.Now().Add(l.p.opts.restartDelay())
 	}
-	for i := range c.attempts {
-		l.enqueue(c.attempts[i:i+1:i+1], false)
+	for i := range r.tasks {
+		l.enqueue(r.tasks[i:i+1:i+1], false)
 	}
-	l.noteDue(c.next)
+	l.noteDue(r.next)
 }
 
 // found returns the round's result as the scheduler needs it.
-func (c *claimed) found() scheduler.Claimed {
-	found := scheduler.Claimed{Failed: c.err != nil}
-	for _, a := range c.attempts {
-		if key := a.Handler.Key(); a.claim.Due.Equal(a.claim.CreatedAt) && !slices.Contains(found.New, key) {
+func (r *round) found() scheduler.Claimed {
+	found := scheduler.Claimed{Failed: r.err != nil}
+	for _, t := range r.tasks {
+		if key := t.Handler.Key(); t.claim.Due.Equal(t.claim.CreatedAt) && !slices.Contains(found.New, key) {
 			found.New = append(found.New, key)
 		}
 	}
-	for h, short := range c.short {
+	for h, short := range r.short {
 		if !short {
 			found.Full = append(found.Full, h.Key())
 		}
 	}
-	for _, h := range c.asked {
+	for _, h := range r.asked {
 		found.NextDueKnown = append(found.NextDueKnown, h.Key())
 	}
 	return found

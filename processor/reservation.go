@@ -126,20 +126,20 @@ func (r *Reservation) Deliver(claims []store.Claim, unclaimed map[string]int) {
 // run queues claims, and ends the reservation. It returns false if the worker has ended, and the claims are released.
 func (r *Reservation) run(claims []store.Claim, unclaimed map[string]int) bool {
 	l := r.loop
-	attempts := make([]*task, 0, len(claims))
+	tasks := make([]*task, 0, len(claims))
 	for _, c := range claims {
 		h, _ := l.p.registry.Lookup(c.HandlerKey) // known, because only registered keys are granted
-		attempts = append(attempts, newTask(c, h, l.p.policies[h]))
+		tasks = append(tasks, newTask(c, h, l.p.policies[h]))
 	}
-	if !l.take(r, claims, attempts, unclaimed) {
-		l.giveBackLate(attempts)
+	if !l.take(r, claims, tasks, unclaimed) {
+		l.giveBackLate(tasks)
 		return false
 	}
 	l.p.wakeup.notify()
 	return true
 }
 
-func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, unclaimed map[string]int) bool {
+func (l *loop) take(r *Reservation, claims []store.Claim, tasks []*task, unclaimed map[string]int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.free()
@@ -147,12 +147,12 @@ func (l *loop) take(r *Reservation, claims []store.Claim, attempts []*task, uncl
 		return false
 	}
 	l.act.claimer.held.add(claims)
-	for _, a := range attempts {
-		if l.act.claimer.elsewhere(a) { // for a claim that asks who must run it
-			l.giveBack([]*task{a}, errForeign)
+	for _, t := range tasks {
+		if l.act.claimer.elsewhere(t) { // for a claim that asks who must run it
+			l.giveBack([]*task{t}, errForeign)
 			continue
 		}
-		l.enqueue([]*task{a}, false)
+		l.enqueue([]*task{t}, false)
 	}
 	for key, n := range unclaimed {
 		if h, known := l.p.registry.Lookup(key); known {
@@ -241,21 +241,21 @@ func (l *loop) noteLost() {
 
 // giveBackLate releases claims that came after their loop had ended. It writes them directly, because
 // the completer may have ended, too.
-func (l *loop) giveBackLate(attempts []*task) {
-	if len(attempts) == 0 {
+func (l *loop) giveBackLate(tasks []*task) {
+	if len(tasks) == 0 {
 		return
 	}
 	stmt, cancel := context.WithTimeout(context.Background(), l.p.opts.StatementTimeout)
 	defer cancel()
-	results, settlements := make([]result, len(attempts)), make([]store.Settlement, len(attempts))
-	for i, a := range attempts {
-		results[i] = notRun(a, errStopping, l.p.clock.Now())
+	results, settlements := make([]result, len(tasks)), make([]store.Settlement, len(tasks))
+	for i, t := range tasks {
+		results[i] = notRun(t, errStopping, l.p.clock.Now())
 		settlements[i] = *results[i].settlement
 	}
 	applied, err := l.p.store.Settle(stmt, settlements, store.AwaitLocked)
 	if err != nil {
 		l.p.log.Warn("inbox: releasing claims of a worker that has ended failed, they are recovered",
-			zap.Int(telemetry.FieldClaims, len(attempts)), zap.Error(err))
+			zap.Int(telemetry.FieldClaims, len(tasks)), zap.Error(err))
 		return
 	}
 	for i, r := range results {
