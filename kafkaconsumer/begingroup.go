@@ -129,7 +129,7 @@ func (s *session) beginGroup(ctx context.Context) {
 		return
 	}
 	defer c.fetching.Forget(s)
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
 	starts := map[string]map[int]int64{}
 	for {
 		err := s.tryBeginGroup(ctx, starts)

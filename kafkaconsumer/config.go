@@ -43,7 +43,7 @@ type Isolation string
 const (
 	// ReadCommitted hides records of aborted and open transactions.
 	ReadCommitted Isolation = "read_committed"
-	// ReadUncommitted shows all records, including those of transactions that are rolled back.
+	// ReadUncommitted shows all records, also of transactions that are rolled back.
 	ReadUncommitted Isolation = "read_uncommitted"
 )
 
@@ -72,9 +72,8 @@ type Config struct {
 	// Brokers are the first addresses to ask (host:port). One that answers is enough. Name several:
 	// the other brokers of a cluster are only found while one of these answers (contract 7.8).
 	Brokers []string `yaml:"brokers" env:"BROKERS"`
-	// Topics are consumed together and share their message IDs: a topic that other parties may
-	// write to belongs in a channel of its own (contract 4.4). A topic that does not exist is
-	// reported and waited for, and never created (contract 7.5).
+	// Topics are consumed together and share their message IDs: a topic that other parties may write to belongs in another
+	// channel (contract 4.4). A topic that does not exist is reported and waited for, and never created (contract 7.5).
 	Topics []string `yaml:"topics" env:"TOPICS"`
 	// GroupID names the consumer group. All its members must consume the same topics. Another
 	// channel needs another group, which is checked at start.

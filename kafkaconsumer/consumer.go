@@ -3,7 +3,7 @@
 //
 // Membership and commits go through kafka-go's ConsumerGroup. We do not use its Reader, which can
 // lose and repeat records and shows records that must stay hidden. Package internal/kafkawire
-// fetches and decodes records: whatever a producer wrote can at worst halt its partition.
+// fetches and decodes records: anything that a producer writes can at worst halt its partition.
 package kafkaconsumer
 
 import (

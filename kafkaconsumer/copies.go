@@ -72,7 +72,7 @@ func (c *Consumer) PublishCopies(of Copies) {
 			list: func(ctx context.Context, after string) ([]store.UnpublishedRef, error) {
 				return of.Store.Unpublished(ctx, key, after, copiesListed)
 			},
-			load: func(ctx context.Context, ref store.UnpublishedRef) (parked, error) {
+			load: func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error) {
 				u, err := of.Store.LoadUnpublished(ctx, ref.ID, maxCopyBytes)
 				return c.deadLetters.copyOf(u, key), err
 			},
@@ -83,7 +83,7 @@ func (c *Consumer) PublishCopies(of Copies) {
 		list: func(ctx context.Context, after string) ([]store.UnpublishedRef, error) {
 			return of.Store.UnpublishedRejected(ctx, c.channel, after, copiesListed)
 		},
-		load: func(ctx context.Context, ref store.UnpublishedRef) (parked, error) {
+		load: func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error) {
 			u, err := of.Store.LoadUnpublishedRejected(ctx, ref.ID, maxCopyBytes)
 			return c.deadLetters.copyOfRejected(u), err
 		},
@@ -106,7 +106,7 @@ type copier struct {
 // copySource lists rows that are not published in the order of their IDs, loads one and marks it.
 type copySource struct {
 	list func(ctx context.Context, after string) ([]store.UnpublishedRef, error)
-	load func(ctx context.Context, ref store.UnpublishedRef) (parked, error)
+	load func(ctx context.Context, ref store.UnpublishedRef) (rowCopy, error)
 	mark func(ctx context.Context, ref store.UnpublishedRef, at time.Time) error
 	// after is the last row that was tried.
 	after string
@@ -173,9 +173,9 @@ func (c *copier) pending(ctx context.Context, source *copySource) (bool, error) 
 var errElsewhere = errors.New("another process publishes the channel's copies")
 
 // drain publishes the rows of a source from where the last round ended, until failures are too many.
-func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *copySource, most int) (problems []error) {
+func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *copySource, limit int) (problems []error) {
 	var renew time.Time
-	for len(problems) < most && ctx.Err() == nil {
+	for len(problems) < limit && ctx.Err() == nil {
 		refs, err := c.list(ctx, source)
 		if err != nil {
 			return append(problems, err)
@@ -199,7 +199,7 @@ func (c *copier) drain(ctx, hard context.Context, held *lease.Lease, source *cop
 			if err := c.publish(hard, source, ref); err != nil {
 				problems = append(problems, err)
 			}
-			if len(problems) == most || ctx.Err() != nil {
+			if len(problems) == limit || ctx.Err() != nil {
 				return problems
 			}
 		}
@@ -234,7 +234,7 @@ func copyLeaseName(channel string) string {
 func (c *copier) publish(ctx context.Context, source *copySource, ref store.UnpublishedRef) error {
 	one, err := c.load(ctx, source, ref)
 	switch {
-	case errors.Is(err, store.ErrGone): // retried, discarded or deleted meanwhile
+	case errors.Is(err, store.ErrGone): // retried, discarded or deleted since it was listed
 		return nil
 	case err != nil:
 		return err
@@ -245,7 +245,7 @@ func (c *copier) publish(ctx context.Context, source *copySource, ref store.Unpu
 		refused = c.letters.send(ctx, one.record.Partition, encode(one.record, one.added, now))
 		err = refused
 	}
-	if one.omitted != "" || refusedForGood(refused) {
+	if one.omitted != "" || permanent(refused) {
 		bare := envelope.Record{Key: one.record.Key}
 		if len(bare.Key) > maxBareKey {
 			bare.Key = nil
@@ -261,14 +261,14 @@ func (c *copier) publish(ctx context.Context, source *copySource, ref store.Unpu
 	return source.mark(ctx, ref, now)
 }
 
-func (c *copier) load(ctx context.Context, source *copySource, ref store.UnpublishedRef) (parked, error) {
+func (c *copier) load(ctx context.Context, source *copySource, ref store.UnpublishedRef) (rowCopy, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.StatementTimeout)
 	defer cancel()
 	return source.load(ctx, ref)
 }
 
-// parked is what a copy is made of.
-type parked struct {
+// rowCopy is a poisoned or rejected message as it is published.
+type rowCopy struct {
 	record envelope.Record
 	added  []kafka.Header
 	// omitted is why the record has no content; empty if it has.
@@ -284,7 +284,7 @@ func omission(omitted bool) string {
 
 // copyOf returns the copy of a poisoned message: its content under the key of its record, with its
 // headers. An event has its attributes as headers, in CloudEvents' binary mode, however it came.
-func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) parked {
+func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) rowCopy {
 	m := u.Message
 	p, err := properties.Parse(m.SerializedProperties)
 	if err != nil { // it may be why the message is poisoned
@@ -303,7 +303,7 @@ func (d *deadLetterPublisher) copyOf(u store.Unpublished, handlerKey string) par
 	added := append(d.origin(record, u.LastError),
 		header(headerHandler, handlerKey), header(headerAttempts, strconv.Itoa(u.ErrorCount+u.AbandonedCount)),
 		header(headerMessageID, m.ID), header(headerMessageType, m.Type))
-	return parked{record: record, added: added, omitted: omission(u.Omitted)}
+	return rowCopy{record: record, added: added, omitted: omission(u.Omitted)}
 }
 
 // contentHeaders returns a message's own headers, but with its content type and, of an event, with its
@@ -329,7 +329,7 @@ func contentHeaders(p handler.Properties, contentType string) []handler.Header {
 }
 
 // copyOfRejected returns the copy of a rejected message, which is its record.
-func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) parked {
+func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) rowCopy {
 	m := u.RejectedMessage
 	record := envelope.Record{Topic: m.Topic, Partition: int(m.Partition), Offset: m.Offset, Timestamp: m.Timestamp,
 		Key: m.Key, Value: m.Value}
@@ -342,5 +342,5 @@ func (d *deadLetterPublisher) copyOfRejected(u store.UnpublishedRejected) parked
 	if cut := properties.Cut(m.Headers); cut != nil {
 		omitted = cut.Error()
 	}
-	return parked{record: record, added: d.origin(record, m.Reason), omitted: omitted}
+	return rowCopy{record: record, added: d.origin(record, m.Reason), omitted: omitted}
 }

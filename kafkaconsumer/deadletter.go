@@ -97,7 +97,7 @@ type deadLetterPublisher struct {
 func (d *deadLetterPublisher) publish(
 	ctx, session context.Context, p *partition, bad []deadLetter,
 ) (acknowledged int, err error) {
-	retry := routine.Backoff{First: acceptBackoffFirst, Max: acceptBackoffMost}
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: maxAcceptBackoff}
 	limit := maxDeadLetterBytes
 	for acknowledged < len(bad) {
 		next := bad[acknowledged : acknowledged+d.fitting(bad[acknowledged:], limit)]
@@ -111,10 +111,10 @@ func (d *deadLetterPublisher) publish(
 			d.publishing.End(p)
 			retry.Reset()
 			continue
-		case refusedForGood(err) && len(next) > 1:
+		case permanent(err) && len(next) > 1:
 			limit = 0 // send them one by one to find the refused one
 			continue
-		case refusedForGood(err):
+		case permanent(err):
 			d.publishing.End(p) // the halt reports the error
 			return acknowledged, &DeadLetterError{Topic: d.cfg.DeadLetterTopic, Reason: next[0].reason, Refusal: err}
 		}
@@ -240,9 +240,9 @@ func (d *deadLetterPublisher) report(l deadLetter) {
 	}
 }
 
-// refusedForGood reports whether a broker's refusal is permanent. Errors that may pass, such as a
+// permanent reports whether a broker's refusal is permanent. Errors that may pass, such as a
 // missing topic or a missing authorization, are not.
-func refusedForGood(err error) bool {
+func permanent(err error) bool {
 	return slices.ContainsFunc([]kafka.Error{
 		kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidTimestamp, kafka.UnsupportedForMessageFormat,
 		kafka.InvalidRecord,

@@ -53,8 +53,8 @@ func (e *OffsetGapError) Error() string {
 		": the log was truncated, or the topic was deleted and created again; to go on, resume the partition, set OnGap to continue or the group's offset within the log"
 }
 
-// TopicRecreatedError is why a partition halts when its topic was deleted and created again while it was read, whatever
-// offsets the new log holds (contract 7.5). Brokers before Kafka 2.8 send no topic IDs: there, OffsetGapError or
+// TopicRecreatedError is why a partition halts when its topic was deleted and created again while it was read, even if
+// the new log holds the offset (contract 7.5). Brokers before Kafka 2.8 send no topic IDs: there, OffsetGapError or
 // EpochError may appear instead. Like EpochError, it does not survive a restart.
 type TopicRecreatedError struct {
 	Topic     string
@@ -77,7 +77,7 @@ func (e *TopicRecreatedError) Error() string {
 // together with the deleted topic, and goes on at the committed offset where they did not.
 type EpochError struct {
 	From, To int32
-	// Offset is that of the batch where the epoch fell. The log begins at First.
+	// Offset is where the batch begins whose epoch is lower. The log begins at First.
 	Offset, First int64
 }
 

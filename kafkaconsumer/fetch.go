@@ -24,7 +24,7 @@ import (
 // between before we believe it: a broken connection can look like one.
 const (
 	fetchBackoffFirst = 100 * time.Millisecond
-	fetchBackoffMost  = 2 * time.Second
+	maxFetchBackoff   = 2 * time.Second
 	fatalTries        = 3
 	// emptyPause limits how often we ask a broker that answers an empty fetch at once instead of waiting for FetchMaxWait.
 	emptyPause = 10 * time.Millisecond
@@ -90,7 +90,7 @@ func (f *fetcher) read(offset int64) {
 			return
 		}
 	}
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
 	fatals := 0
 	for f.buffer.Wait(p.ctx) {
 		asked := time.Now()
@@ -101,7 +101,7 @@ func (f *fetcher) read(offset int64) {
 		if next > offset {
 			offset, fatals = next, 0
 		}
-		if errors.Is(err, errNothing) {
+		if errors.Is(err, errThrottled) {
 			continue // a throttled answer neither proves an error nor clears one
 		}
 		if err == nil {
@@ -113,7 +113,7 @@ func (f *fetcher) read(offset int64) {
 			}
 			continue
 		}
-		f.hangUp() // whatever is on the connection cannot be trusted
+		f.hangUp() // what is on the connection cannot be trusted
 		if fatal(err) {
 			if fatals++; fatals >= fatalTries {
 				if offset, ok = f.passGap(offset, err); !ok {
@@ -158,8 +158,8 @@ func (f *fetcher) hangUp() {
 	}
 }
 
-// errNothing is a broker's answer to a client that has used up its quota.
-var errNothing = errors.New("the broker says nothing but to wait")
+// errThrottled is a broker's answer to a client that has used up its quota.
+var errThrottled = errors.New("the broker throttled the fetch")
 
 // fetchOnce fetches once and hands over what came. It returns the offset to continue at, also with an
 // error, and whether the response had records.
@@ -179,7 +179,7 @@ func (f *fetcher) fetchOnce(offset int64) (next int64, some bool, err error) {
 	}
 	defer f.conn.GiveBack() // records are copied out of it
 	if response.Nothing {
-		return next, false, errNothing
+		return next, false, errThrottled
 	}
 	if f.conn.Idle() > unaskedFor {
 		f.identified, f.unsure = time.Time{}, true

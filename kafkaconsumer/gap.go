@@ -73,7 +73,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 		}
 	}
 	defer f.gaps.accepting.Forget(f)
-	retry := routine.Backoff{First: acceptBackoffFirst, Max: acceptBackoffMost}
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: maxAcceptBackoff}
 	for {
 		gap, now, err := f.confirm(offset, reason)
 		if p.ctx.Err() != nil {
@@ -168,7 +168,7 @@ func (f *fetcher) askAgain(offset int64, reason error) (now, err error) {
 // watermark to catch up with.
 func (f *fetcher) restart(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
 	for {
 		end, err := f.listOffset(kafka.LastOffset)
 		if err == nil {

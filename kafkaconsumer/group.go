@@ -34,14 +34,14 @@ func (c *Consumer) run() {
 	}
 }
 
-// refusalBackoffMost bounds the pause after a refused login, and so how late a corrected password is noticed.
-const refusalBackoffMost = 5 * time.Second
+// maxRefusalBackoff bounds the pause after a refused login, and so how late a corrected password is noticed.
+const maxRefusalBackoff = 5 * time.Second
 
 // awaitTopics waits until at least one of the topics exists and returns those that do. It returns
 // none if the consumer is stopped. The requests never create a topic.
 func (c *Consumer) awaitTopics() []string {
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: metadataTTL}
-	refusals := routine.Backoff{First: metadataTTL, Max: refusalBackoffMost}
+	refusals := routine.Backoff{First: metadataTTL, Max: maxRefusalBackoff}
 	for {
 		existing, err := c.existingTopics(c.ctx)
 		if c.ctx.Err() != nil {
@@ -253,7 +253,7 @@ func (c *Consumer) watch(ctx context.Context, topics []string, s *session, end f
 		assigned := s.assigned
 		for _, topic := range topics {
 			if assigned != nil && existing[topic] > assigned[topic] {
-				c.log.Info("inbox: topic has more partitions than are assigned, joining again",
+				c.log.Info("inbox: topic has new partitions, rejoining the group",
 					zap.String(telemetry.FieldTopic, topic), zap.Int(telemetry.FieldPartitions, existing[topic]),
 					zap.Int(telemetry.FieldAssigned, assigned[topic]))
 				end()

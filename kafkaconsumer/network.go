@@ -83,7 +83,7 @@ func newNetwork(cfg Config, log *zap.Logger, clk clock.Clock) (*network, error) 
 func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
 	defer cancel()
-	defer context.AfterFunc(n.cutting, cancel)() // kafka-go dials on contexts of its own
+	defer context.AfterFunc(n.cutting, cancel)() // kafka-go dials on its own contexts
 	c, err := n.open(ctx, network, address)
 	if err != nil || n.cfg.TLS == nil {
 		return c, err

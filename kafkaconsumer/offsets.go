@@ -25,7 +25,7 @@ func (f *fetcher) begin(committed int64) (int64, bool) {
 		p.begin(committed, false)
 		return committed, true
 	}
-	retry := routine.Backoff{First: fetchBackoffFirst, Max: fetchBackoffMost}
+	retry := routine.Backoff{First: fetchBackoffFirst, Max: maxFetchBackoff}
 	for waits := 0; ; {
 		offset, err := f.startOffset()
 		if err == nil {

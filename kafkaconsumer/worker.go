@@ -24,7 +24,7 @@ import (
 // that the cause may pass. The same records are then passed again, with growing pauses, until it succeeds. So whatever
 // is wrong with the records themselves must be a result and not an error (contract 7.1, 7.4). AcceptRecords bounds each
 // of its transactions. The consumer cancels ctx only DrainTimeout after it lost the partitions or began to stop, and
-// AcceptRecords must return soon after that. Several goroutines call it, each with partitions of its own.
+// AcceptRecords must return soon after that. Several goroutines call it, each with its own partitions.
 //
 // AcceptGap decides whether to continue after a gap. Durable means that the gap is stored, or need not be. Halt stops
 // the partition. An error is treated as one of AcceptRecords: the same gap is passed again. A gap that was stored and
@@ -47,7 +47,7 @@ type Acceptor interface {
 // Retrying an accept.
 const (
 	acceptBackoffFirst = 50 * time.Millisecond
-	acceptBackoffMost  = 5 * time.Second
+	maxAcceptBackoff   = 5 * time.Second
 )
 
 // worker accepts the chunks of its partitions, several per accept. Each partition has one worker,
@@ -180,7 +180,7 @@ func (w *worker) accept(ctx context.Context, batch []*chunk) bool {
 
 // untilDone calls the acceptor until it succeeds. It reports false if ctx ended first.
 func (w *worker) untilDone(ctx context.Context, records int, call func() error) bool {
-	retry := routine.Backoff{First: acceptBackoffFirst, Max: acceptBackoffMost}
+	retry := routine.Backoff{First: acceptBackoffFirst, Max: maxAcceptBackoff}
 	for {
 		err := call()
 		if err == nil {

@@ -76,8 +76,7 @@ func (b *breaker) opensUp() time.Time {
 	return b.until
 }
 
-// admit asks the circuit for each call of the group, and returns the tasks that it refuses. A batch
-// is one call, whatever its size.
+// admit asks the circuit for each call of the group, and returns the tasks that it refuses. A batch is one call.
 func (g *group) admit(b *breaker) (refused []*task) {
 	if b == nil {
 		return nil

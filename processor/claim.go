@@ -91,7 +91,7 @@ func (c *claimer) claim(
 	c.held.add(claims)
 	got, end := map[string]int{}, map[string]store.Place{}
 	tasks := make([]*task, 0, len(claims))
-	for _, claim := range claims { // those of a key in the order of Place
+	for _, claim := range claims { // of each key in the order of Place
 		h, known := c.registry.Lookup(claim.HandlerKey)
 		if !known { // cannot happen: only registered keys are asked for
 			return nil, nil, fmt.Errorf("claim: the database returned unknown handler key %q", claim.HandlerKey)
@@ -286,7 +286,7 @@ type pair struct {
 //
 // A row that an operator has retried runs: the operator decided so, and if it ended without a run there would be
 // nothing left to retry. So a discarded sibling does not stop it, and a poisoned sibling is superseded by it. If an
-// operator retries that sibling meanwhile, its version differs and our row is postponed.
+// operator retries that sibling first, its version differs and our row is postponed.
 func (c *claimer) choose(
 	ctx context.Context, t *task, rows []store.Sibling, own map[string]bool, chosen map[pair]bool,
 ) (run bool, err error) {
@@ -321,7 +321,7 @@ func (c *claimer) choose(
 			return false, fmt.Errorf("supersede siblings: %w", err)
 		}
 		if slices.Contains(applied, false) {
-			return false, fmt.Errorf("a sibling of message %q was claimed meanwhile", t.claim.MessageID)
+			return false, fmt.Errorf("a sibling of message %q has just been claimed", t.claim.MessageID)
 		}
 		c.lanes.advance(ctx, ended)
 	}
@@ -418,8 +418,8 @@ func (c *claimer) leaveForeign(ctx context.Context, tasks []*task, at time.Time)
 	return kept, nil
 }
 
-// elsewhere reports whether the message came on a channel of another namespace than that of the
-// channel on which we declare the handler.
+// elsewhere reports whether the message came on a channel of another namespace than the channel on which we declare the
+// handler.
 func (c *claimer) elsewhere(t *task) bool {
 	return t.claim.Message != nil && t.claim.Message.Namespace != c.namespaces[t.claim.HandlerKey]
 }
@@ -512,7 +512,7 @@ func (c *claimer) nextReconcile() time.Time {
 // claims: a claim whose response is still to come would look like a lost one.
 //
 // It begins with the front of each handler key and goes on to the end of all keys. Between parts of
-// that walk the worker claims: a claim that it makes meanwhile is one that it holds.
+// that walk the worker claims: it holds the claims that it makes then.
 //
 // The database may carry out a statement long after the client gave it up, for instance because the server was
 // suspended or cut off. A single reconciliation could come too early, so we repeat it, each time after twice the time,
@@ -600,8 +600,8 @@ func (c *claimer) noteLostResponse() {
 // lostResponse reports whether a response was lost for which reconciling is not over.
 func (c *claimer) lostResponse() bool { return !c.reconcileAt.IsZero() }
 
-// releaseAll releases whatever the worker has claimed and does not hold, at the end of a stop. The worker can claim
-// nothing afterwards, so that no statement that is still running leaves a claim behind. It tries until ctx ends.
+// releaseAll releases everything that the worker has claimed and does not hold, at the end of a stop. The worker can
+// claim nothing afterwards, so that no statement that is still running leaves a claim. It tries until ctx ends.
 func (c *claimer) releaseAll(ctx context.Context, workerID string) (err error) {
 	for {
 		if err = c.endWorker(ctx, workerID); err == nil || ctx.Err() != nil {
@@ -651,7 +651,7 @@ func (h *held) add(claims []store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range claims {
-		h.ids[c.StatusID] = max(h.ids[c.StatusID], c.Version) // an accept's response may arrive after that of the next claim
+		h.ids[c.StatusID] = max(h.ids[c.StatusID], c.Version) // an accept's response may arrive after the next claim's
 	}
 }
 
@@ -666,7 +666,7 @@ func (h *held) has(r store.Ref) bool {
 	return h.ids[r.StatusID] == r.Version
 }
 
-// drop forgets a claim, unless the status has been claimed again meanwhile.
+// drop forgets a claim, unless the status has been claimed again since.
 func (h *held) drop(c store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 )
 
 // databaseClock is the clock by which a processor writes due times and judges what is due. On PostgreSQL it is the
-// database's clock, so that all workers agree on when a retry is due, whatever their machines show. Between two
+// database's clock, so that all workers agree on when a retry is due, even if their machines do not. Between two
 // readings it goes on by this process's monotonic clock, which setting the machine's clock does not move. The injected
-// clock counts on SQLite, which has no clock of its own, before the first reading, and if it is a test's.
+// clock counts on SQLite, which has no clock, before the first reading, and if it is a test's.
 type databaseClock struct {
 	injected clock.Clock
 	follows  bool

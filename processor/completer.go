@@ -181,7 +181,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 			c.putAside(left)
 			retry.Reset()
 			careful = false
-			// Results that arrived meanwhile are in the queue after the batch.
+			// Results that arrived during the write are in the queue after the batch.
 			c.mu.Lock()
 			c.queue = slices.Delete(c.queue, 0, len(batch))
 			c.refused += refused
@@ -199,7 +199,7 @@ func (c *completer) flush(ctx, hard context.Context) bool {
 		}
 		c.mu.Unlock()
 		c.storing.Begin(nil, err, zap.Int(telemetry.FieldResults, len(batch)))
-		// If one row is locked by a transaction that does not end (such as that of a lost
+		// If one row is locked by a transaction that does not end (such as one of a lost
 		// connection the server still waits for), the other results must not wait for it.
 		careful = true
 		select {

@@ -265,7 +265,7 @@ func (f *fleet) compareNamespaces(workers []store.WorkerState) {
 }
 
 // listsKeys reports whether the handler keys of a worker's row count as known. Keys of stopped and
-// dead workers count for UnknownKeyGrace; those of drains for at least store.DrainKept.
+// dead workers count for UnknownKeyGrace; keys of drains for at least store.DrainKept.
 func (o Options) listsKeys(w store.WorkerState) bool {
 	grace := o.UnknownKeyGrace
 	if w.Drains {

@@ -43,7 +43,7 @@ func (l *lanes) checkDue() bool {
 	return true
 }
 
-// advance advances the lanes of claims that have ended, whatever their result. Their ends must be
+// advance advances the lanes of claims that have ended, with any result. Their ends must be
 // committed. If it fails, the next sweep checks all lanes instead.
 func (l *lanes) advance(ctx context.Context, ended []store.Ref) {
 	var requests []store.LaneRequest
@@ -71,7 +71,7 @@ func (l *lanes) request(requests []store.LaneRequest, r store.Ref) []store.LaneR
 }
 
 // runNext advances the lanes of these results. Where reserve grants slots, the lane's next message is claimed by the
-// same statement and runs at once: otherwise each message of a lane would wait for a claim of its own. Only a status
+// same statement and runs at once: otherwise each message of a lane would wait for another claim. Only a status
 // that has ended makes room for the next. One that was released is itself next, and why it was released may still hold.
 // Handlers with legacy keys need a claim, which looks for siblings.
 func (l *lanes) runNext(ctx context.Context, ended []result, reserve func(map[string]int) *Reservation) {
@@ -182,7 +182,7 @@ func (l *lanes) checkAll(ctx context.Context) error {
 	}
 	for _, name := range waiting {
 		if !known[name] {
-			// Releasing a row is harmless whatever the lane's rule is, because claims judge it again.
+			// Releasing a row is harmless under any rule of the lane, because claims judge it again.
 			problems = append(problems, l.walk(ctx, store.LaneRule{Handlers: []int64{name}, SkipPoisoned: true}))
 		}
 	}

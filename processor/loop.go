@@ -14,7 +14,7 @@ import (
 )
 
 // loop is one session's scheduling: it claims what is due, starts it, and waits for a wake-up, the next due time or the
-// poll. It never blocks on the database: claims and attempts run in goroutines of their own. These change its state
+// poll. It never blocks on the database: claims and attempts run in other goroutines. These change its state
 // with the pool's lock, and so do accepts that dispatch locally (see Reserve).
 type loop struct {
 	pool

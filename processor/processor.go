@@ -84,10 +84,10 @@ type Config struct {
 	Store    store.Store
 	Registry *registry.Registry
 	Options  Options
-	// Namespaces are where message IDs are unique, by channel: a channel that is missing is one of its own.
+	// Namespaces are where message IDs are unique, by channel: a channel that is missing is a namespace itself.
 	Namespaces map[string]string
-	// MaxRetries replaces Options.MaxRetries for handlers without a limit of their own, by handler key.
-	// A handler that is missing keeps that of Options.
+	// MaxRetries replaces Options.MaxRetries for handlers that set no limit, by handler key.
+	// A handler that is missing keeps Options.MaxRetries.
 	MaxRetries map[string]int
 	Clock      clock.Clock
 	Logger     *zap.Logger
@@ -102,7 +102,7 @@ type Config struct {
 	Instruments *telemetry.Instruments
 	// Middleware runs around every call of every handler, outside the handler's own middleware.
 	Middleware []handler.Middleware
-	// Backoff replaces the exponential backoff of handlers that have none of their own, see handler.Backoff.
+	// Backoff replaces the exponential backoff of handlers that set none, see handler.Backoff.
 	Backoff func(errorCount int) time.Duration
 	// Redactor redacts errors before they are stored.
 	Redactor redaction.Redactor
@@ -258,9 +258,8 @@ func (a *activity) current() *session {
 	return a.session
 }
 
-// Start begins processing in the background and returns at once. The database need not be reachable
-// yet. Starting twice does nothing; a stopped processor can be started again. The processor has a
-// context of its own, so it does not end with the context passed here.
+// Start begins processing in the background and returns at once. The database need not be reachable yet. Starting twice
+// does nothing; a stopped processor can be started again. It does not end with the context passed here.
 func (p *Processor) Start(context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()

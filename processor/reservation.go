@@ -14,7 +14,7 @@ import (
 )
 
 // Reservation is a promise of slots to one accept, which inserts its statuses as claimed by this worker. The statuses
-// take their slots from now on. The accept must end it with exactly one of Deliver and Abandon, whatever its result. A
+// take their slots from now on. The accept must end it with exactly one of Deliver and Abandon, even if it fails. A
 // statement that claims the next rows of lanes has one as well, see lanes.runNext. It is not safe for concurrent use.
 type Reservation struct {
 	loop  *loop
@@ -223,7 +223,7 @@ func (l *loop) nextLapse() (next time.Time) {
 	}
 	if l.p.opts.Mode == ModeCompeting {
 		for _, h := range l.sched.Handlers() {
-			sooner(h.Overstays())
+			sooner(h.LateAt())
 		}
 	}
 	return next

@@ -112,8 +112,8 @@ const recoveryLease = "recovery"
 // which others are silent, but only the one that holds the lease reads claims. The lease only saves
 // work: the versions make it harmless if two workers recover the same claims.
 //
-// Claimed statuses are those due longest, so a sweep reads the front of each handler key, whatever
-// number is pending behind it. Claims may be further behind: a worker dispatches a new message locally
+// Claimed statuses are the ones due longest, so a sweep reads the front of each handler key, however many are pending
+// after it. Claims may come later in the order: a worker dispatches a new message locally
 // while another program stores a million older ones. So each death also starts a walk to the end of
 // all keys. It goes on over several sweeps and leaves the database half of the time to others. Without
 // a death such walks go on slowly, for claims that were committed after their worker was found dead.
@@ -162,7 +162,7 @@ func (s *sweeper) recover(ctx context.Context, self string, workers []store.Work
 }
 
 // releaseStuck releases, for a drain, stuck claims without a worker at the front of each handler key.
-// Further behind there are none for long: drains run what is before them.
+// After the front there are none for long: drains run what is before them.
 func (s *sweeper) releaseStuck(ctx context.Context) error {
 	keys, err := s.pendingKeys(ctx)
 	if err != nil {
@@ -274,7 +274,7 @@ type release struct {
 	locked bool            // whether rows stay locked by transactions that could not be ended
 }
 
-// claims releases those of the claims whose worker is gone or that are stuck without a worker.
+// claims releases the claims whose worker is gone and those that are stuck without a worker.
 func (r *release) claims(ctx context.Context, claims []store.OpenClaim) error {
 	if err := r.stuck(ctx, claims); err != nil {
 		return err
@@ -360,7 +360,7 @@ func (r *release) settle(
 	return kept, nil
 }
 
-// unchanged returns those of the claims that are still as they were read: their rows are locked. The others
+// unchanged returns the claims that are still as they were read: their rows are locked. The others
 // have ended, or another sweeper has released them.
 func (r *release) unchanged(ctx context.Context, refs []store.Ref) ([]store.Ref, error) {
 	if len(refs) == 0 {

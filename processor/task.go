@@ -95,7 +95,7 @@ func (r *runner) noteWaits(ctx context.Context, g *group) {
 }
 
 // deliverable builds the handler's input for each task and returns the attempts that have one. The
-// others have failed for good.
+// others have failed permanently.
 func (g *group) deliverable() []*attempt.Attempt {
 	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
 	for _, t := range g.tasks {
@@ -297,7 +297,7 @@ func newPolicy(
 
 // rules returns what the scheduler knows of the handler. The due messages of ordered handlers
 // cannot be counted, because rows of a lane may wait for each other. Nor can those of handlers with
-// legacy keys, because each key is claimed with a quota of its own.
+// legacy keys, because each key is claimed with its own quota.
 func (p *policy) rules(h *handler.Handler) scheduler.Rules {
 	r := scheduler.Rules{Key: h.Key(), Concurrency: h.Concurrency(), GroupSize: p.groupSize, Counted: p.lanes == nil &&
 		len(h.LegacyKeys()) == 0}
@@ -411,7 +411,7 @@ func (p *Processor) resultsOf(g *group) []result {
 			continue
 		}
 		r := p.resultOf(t)
-		t.Came(r.outcome, r.failure)
+		t.NoteOutcome(r.outcome, r.failure)
 		results = append(results, r)
 	}
 	for _, t := range g.tasks { // after the loop above, because a call may have been for several tasks

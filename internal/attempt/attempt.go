@@ -79,9 +79,9 @@ func (a *Attempt) NotifyCommitted() {
 	}
 }
 
-// Came records the outcome of the attempt in the span of its call.
-func (a *Attempt) Came(outcome handler.AttemptOutcome, err error) {
-	a.span.Came(string(outcome), ErrorType(err, a.Cause), err)
+// NoteOutcome records the outcome of the attempt in the span of its call.
+func (a *Attempt) NoteOutcome(outcome handler.AttemptOutcome, err error) {
+	a.span.NoteOutcome(string(outcome), ErrorType(err, a.Cause), err)
 }
 
 // EndSpan ends the span of the attempt's call, if there is one.

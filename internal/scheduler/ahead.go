@@ -81,9 +81,9 @@ func (s *Scheduler[T]) ahead(accepting map[*Handler[T]]int) int {
 	return min(n, s.limits.Prefetch)
 }
 
-// Overstays returns when the first message that others may run will have waited for too long; zero
+// LateAt returns when the first message that others may run will have waited for too long; zero
 // if none waits. What DropLate has left gets as much time again.
-func (h *Handler[T]) Overstays() time.Time {
+func (h *Handler[T]) LateAt() time.Time {
 	for _, t := range h.queue {
 		if h.keeps(t) {
 			continue
@@ -104,7 +104,7 @@ func (h *Handler[T]) keeps(t T) bool { return h.rules.GroupSize > 1 && !t.MayGro
 // DropLate returns the messages that other workers should run, because one of them has waited for
 // too long. As many stay as may wait ahead of a handler that is so slow.
 func (h *Handler[T]) DropLate(now time.Time) (dropped []T) {
-	if late := h.Overstays(); late.IsZero() || now.Before(late) {
+	if late := h.LateAt(); late.IsZero() || now.Before(late) {
 		return nil
 	}
 	h.pace.overstayed(now)

@@ -48,17 +48,17 @@ func TestWhatWaitsForASecondIsForOtherWorkers(t *testing.T) {
 	late := queued.Add(patience)
 	s := rig(Limits{Concurrency: 100, Prefetch: 100, BatchSize: 100}, Rules{Key: "a"})
 	h := s.Handler("a")
-	require.Zero(t, h.Overstays())
+	require.Zero(t, h.LateAt())
 	all := messages(50)
 	for i := range all {
 		all[i].queued = queued
 	}
 	h.Enqueue(all, false)
-	require.Equal(t, late, h.Overstays())
+	require.Equal(t, late, h.LateAt())
 	require.Empty(t, h.DropLate(late.Add(-1)))
 
 	require.Equal(t, all[10:], h.DropLate(late), "100 slots run ten calls of a second in a tenth of a second")
-	require.Equal(t, late.Add(patience), h.Overstays())
+	require.Equal(t, late.Add(patience), h.LateAt())
 	require.Empty(t, h.DropLate(late.Add(patience-1)))
 	require.Equal(t, all[5:10], h.DropLate(late.Add(patience)), "a call seems to take two seconds")
 	_, next := s.Next()
@@ -95,6 +95,6 @@ func TestMessagesThatMustRunAloneAreNotLeftToOtherWorkers(t *testing.T) {
 	}
 	h.Enqueue(all, false)
 	require.Len(t, h.DropLate(time.Now()), 6)
-	require.Zero(t, h.Overstays(), "those that are left do not make the handler seem slower")
+	require.Zero(t, h.LateAt(), "those that are left do not make the handler seem slower")
 	require.Len(t, h.Drop(), 4)
 }

@@ -155,7 +155,7 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 		a.done = true
 		if a.skipped {
 			a.known = true
-			a.Came(skipped, nil)
+			a.NoteOutcome(skipped, nil)
 			return nil
 		}
 	case handler.AttemptPoisoned: // the record is bad once the other handlers have ended
@@ -203,7 +203,7 @@ func (a *run) fields() []zap.Field {
 
 // ended reports the attempt.
 func (a *run) ended(ctx context.Context, outcome handler.AttemptOutcome, err error, took time.Duration) {
-	a.Came(outcome, err)
+	a.NoteOutcome(outcome, err)
 	e := handler.AttemptEvent{MessageID: a.Delivery().ID, HandlerKey: a.Handler.Key(), Type: a.Delivery().Type,
 		Attempt: a.Delivery().Attempt,
 		Outcome: outcome, Err: err, Duration: took}

@@ -123,7 +123,7 @@ func TestWithoutAProviderNothingIsTracedOrAllocated(t *testing.T) {
 			if with != ctx || span != nil {
 				panic("traced")
 			}
-			span.Came("completed", "", nil)
+			span.NoteOutcome("completed", "", nil)
 			span.End()
 		}), name)
 	}

@@ -114,7 +114,7 @@ func TestSpanAttributesFromMessagesAndErrorsAreValidAndBounded(t *testing.T) {
 		})
 		accept.End(err)
 		_, attempt := i.StartAttempt(context.Background(), hostile.Draw(t, "handler key"), metadata...)
-		attempt.Came("failed", Other, err)
+		attempt.NoteOutcome("failed", Other, err)
 		attempt.End()
 		for _, each := range seen {
 			if !utf8.ValidString(each) {

@@ -188,8 +188,8 @@ func (i *Instruments) links(ctx context.Context, messages []handler.Metadata) []
 	return links
 }
 
-// Came records the outcome of one of the call's messages. errorType is the class of a failure, err the failure.
-func (a *Attempt) Came(outcome, errorType string, err error) {
+// NoteOutcome records the outcome of one of the call's messages. errorType is the class of a failure, err the failure.
+func (a *Attempt) NoteOutcome(outcome, errorType string, err error) {
 	if a == nil {
 		return
 	}
