@@ -27,7 +27,7 @@ func TestAllocationsPerRecordStayFew(t *testing.T) {
 	require.NoError(t, err)
 	cfg, buffer, out := Config{}.withDefaults(), kafkawire.NewBudget(64<<20), make(chan *chunk, 1)
 	f := &fetcher{
-		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
+		shared:    &shared{network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg},
 		partition: newPartition(t.Context(), "t", 3, 0), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return decoder.Decode("c", r) },
 		sizeBound: decoder.SizeBound, out: out,

@@ -40,8 +40,10 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	require.True(t, other.Take(ctx, cfg.BufferBytes-1))
 	other.Send(cfg.BufferBytes - 1) // to another worker
 	w := &worker{
-		cfg: cfg, acceptor: databaseAway{}, in: make(chan *chunk, 1), buffer: buffer, clock: clock.System{},
-		accepting: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
+		shared: &shared{cfg: cfg, acceptor: databaseAway{}, clock: clock.System{}, conditions: conditions{
+			accepting: condition.New(zap.NewNop(), clock.System{}, zap.WarnLevel, "accept", "nothing is accepted"),
+		}},
+		in: make(chan *chunk, 1), buffer: buffer,
 	}
 	var records []envelope.Record
 	for i := range 8 {
@@ -50,7 +52,7 @@ func TestOnePartitionExceedsTheBufferByFourAccepts(t *testing.T) {
 	}
 	content := written{layout: layout{base: 0, last: 7}, records: records}.bytes(t)
 	f := &fetcher{
-		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
+		shared:    &shared{network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg},
 		partition: newPartition(ctx, "t", 3, 0), buffer: buffer,
 		decode:    func(r envelope.Record) envelope.Received { return envelope.Received{Record: r} },
 		sizeBound: func(envelope.Record) int { return 0 }, out: w.in,

@@ -27,53 +27,65 @@ import (
 
 // Consumer consumes the topics of one channel. Its methods are safe for concurrent use.
 type Consumer struct {
-	channel  string
-	cfg      Config
-	acceptor Acceptor
+	*shared
+	lifetime
 	// deliverer runs handlers synchronously. It is nil if all records are accepted instead. For
 	// unroutedIsBad, see NewDirect.
 	deliverer     Deliverer
 	unroutedIsBad bool
-	decoder       *envelope.Decoder
-	network       *network
-	log           *zap.Logger
-	clock         clock.Clock
+	copier        *copier // nil without PublishPoisoned
+	bootstrap     int     // index in cfg.Brokers to ask first; used by run's goroutine only
 
-	// ctx ends when Stop is called, hardCtx when the time of Stop is up.
-	ctx         context.Context
-	stop        context.CancelFunc
-	hardCtx     context.Context
-	hardStop    context.CancelFunc
-	done        chan struct{}
-	grouping    *condition.Condition // reaching brokers and joining
-	fetching    *condition.Condition
-	accepting   *condition.Condition
-	committing  *condition.Condition
-	stalling    *condition.Condition
-	attending   *condition.Condition // polling for operators' requests
-	bootstrap   int                  // index in cfg.Brokers to ask first; used by run's goroutine only
-	publishing  *condition.Condition // publishing to the dead-letter topic
-	deadLetters *deadLetterPublisher // nil without a dead-letter topic
-	copier      *copier              // nil without PublishPoisoned
-
-	mu         sync.Mutex
-	state      State
-	stateSince time.Time
-	started    bool
-	stopped    bool
-	session    *session
-	member     string
-	generation int32
-	joins      int
-	downSince  time.Time
-	missing    []string // topics
-	denied     []string
-	idle       *Idle
-	listings   map[string]listing         // by topic
-	caughtUp   map[partitionKey]time.Time // in earlier sessions
+	mu       sync.Mutex
+	seen     Health // of the group and its topics
+	started  bool
+	stopped  bool
+	joins    int
+	session  *session
+	progress progress
 
 	answered   atomic.Bool // whether any broker has answered
 	groupStart groupStart
+}
+
+// shared is what the parts of a consumer work with.
+type shared struct {
+	channel     string
+	cfg         Config
+	acceptor    Acceptor
+	decoder     *envelope.Decoder
+	network     *network
+	log         *zap.Logger
+	clock       clock.Clock
+	deadLetters *deadLetterPublisher // nil without a dead-letter topic
+	conditions
+}
+
+// conditions are what may fail for a while.
+type conditions struct {
+	grouping   *condition.Condition // reaching brokers and joining
+	fetching   *condition.Condition
+	accepting  *condition.Condition
+	committing *condition.Condition
+	stalling   *condition.Condition
+	attending  *condition.Condition // polling for operators' requests
+	publishing *condition.Condition // to the dead-letter topic
+}
+
+// lifetime is the time of a consumer from New to the end of its Stop.
+type lifetime struct {
+	ctx      context.Context // ends when Stop is called
+	stop     context.CancelFunc
+	hardCtx  context.Context // ends when the time of Stop is up
+	hardStop context.CancelFunc
+	done     chan struct{} // closed when run has returned
+}
+
+func newLifetime() lifetime {
+	l := lifetime{done: make(chan struct{})}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.hardCtx, l.hardStop = context.WithCancel(context.Background())
+	return l
 }
 
 // New returns a consumer that is not started and has made no connection. Fields of cfg that are
@@ -106,25 +118,25 @@ func New(channel string, cfg Config, acceptor Acceptor, logger *zap.Logger, clk 
 		return nil, fmt.Errorf("channel %q: kafka consumer: %w", channel, err)
 	}
 	cfg.SASL = cfg.SASL.withoutSecrets()
-	c := &Consumer{
-		channel: channel, cfg: cfg, acceptor: acceptor, decoder: decoder, network: network, log: log, clock: clk,
-		done: make(chan struct{}), state: StateNew,
-		grouping:   condition.New(log, clk, zap.WarnLevel, "group membership", "nothing is consumed"),
-		fetching:   condition.New(log, clk, zap.WarnLevel, "kafka fetch", "it is tried again"),
-		accepting:  condition.New(log, clk, zap.WarnLevel, "accept", "the same records are tried again"),
-		committing: condition.New(log, clk, zap.WarnLevel, "offset commit", "what was accepted since may be redelivered"),
-		stalling:   condition.New(log, clk, zap.WarnLevel, "partition progress", "there are records to read"),
-		attending:  condition.New(log, clk, zap.WarnLevel, "partition requests", "halted partitions stay halted"),
+	failing := func(name, meaning string, fields ...zap.Field) *condition.Condition {
+		return condition.New(log.With(fields...), clk, zap.WarnLevel, name, meaning)
 	}
-	c.publishing = condition.New(log.With(zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)), clk,
-		zap.WarnLevel,
-		"dead-letter publish", "the same records are tried again")
+	s := &shared{channel: channel, cfg: cfg, acceptor: acceptor, decoder: decoder, network: network, log: log, clock: clk,
+		conditions: conditions{
+			grouping:   failing("group membership", "nothing is consumed"),
+			fetching:   failing("kafka fetch", "it is tried again"),
+			accepting:  failing("accept", "the same records are tried again"),
+			committing: failing("offset commit", "what was accepted since may be redelivered"),
+			stalling:   failing("partition progress", "there are records to read"),
+			attending:  failing("partition requests", "halted partitions stay halted"),
+			publishing: failing("dead-letter publish", "the same records are tried again",
+				zap.String(telemetry.FieldDeadLetterTopic, cfg.DeadLetterTopic)),
+		}}
 	if cfg.DeadLetterTopic != "" {
-		c.deadLetters = &deadLetterPublisher{channel: channel, cfg: cfg, network: network, publishing: c.publishing, log: log}
+		s.deadLetters = &deadLetterPublisher{s}
 	}
-	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.hardCtx, c.hardStop = context.WithCancel(context.Background())
-	return c, nil
+	return &Consumer{shared: s, lifetime: newLifetime(),
+		seen: Health{Channel: channel, GroupID: cfg.GroupID, State: StateNew}}, nil
 }
 
 // Start begins to consume in the background and returns at once. A broker that is down or a topic that is missing is no
@@ -142,7 +154,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 	if c.started {
 		return nil
 	}
-	c.started, c.downSince = true, c.clock.Now()
+	c.started, c.seen.DownSince = true, c.clock.Now()
 	c.warn()
 	go c.run()
 	return nil
@@ -166,7 +178,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 		c.enter(StateStopped)
 		close(c.done)
 		c.hardStop()
-	} else if c.state != StateStopped {
+	} else if c.seen.State != StateStopped {
 		c.enter(StateStopping)
 	}
 	c.mu.Unlock()
@@ -203,12 +215,7 @@ func (c *Consumer) Stop(ctx context.Context) error {
 // Health returns a snapshot of the consumer and its partitions.
 func (c *Consumer) Health() Health {
 	c.mu.Lock()
-	h := Health{
-		Channel: c.channel, GroupID: c.cfg.GroupID, State: c.state, MemberID: c.member, Generation: c.generation,
-		StateSince: c.stateSince, Rebalances: max(c.joins-1, 0), DownSince: c.downSince, MissingTopics: c.missing,
-		DeniedTopics: c.denied, Idle: c.idle,
-	}
-	session := c.session
+	h, session := c.seen, c.session
 	c.mu.Unlock()
 	_, h.GroupErr = c.grouping.Current()
 	_, h.ClusterErr = c.network.refreshing.Current()
@@ -233,7 +240,7 @@ func (c *Consumer) Health() Health {
 func (c *Consumer) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state
+	return c.seen.State
 }
 
 // warn logs settings that are allowed and dangerous.
@@ -259,15 +266,16 @@ func (c *Consumer) setState(s State) {
 
 // enter changes the state. The lock is held.
 func (c *Consumer) enter(s State) {
-	if c.state != s {
-		c.state, c.stateSince = s, c.clock.Now()
+	if c.seen.State != s {
+		c.seen.State, c.seen.StateSince = s, c.clock.Now()
 	}
 }
 
 func (c *Consumer) joined(s *session) {
 	c.mu.Lock()
-	c.session, c.member, c.generation, c.downSince = s, s.gen.MemberID, s.gen.ID, time.Time{}
-	c.idle = nil
+	c.session, c.seen.MemberID, c.seen.Generation = s, s.gen.MemberID, s.gen.ID
+	c.seen.DownSince, c.seen.Idle = time.Time{}, nil
+	c.seen.Rebalances = c.joins
 	c.joins++
 	if !c.stopped {
 		c.enter(StateRunning)
@@ -290,7 +298,7 @@ func (c *Consumer) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keepProgress()
-	c.session, c.idle, c.downSince = nil, nil, c.clock.Now()
+	c.session, c.seen.Idle, c.seen.DownSince = nil, nil, c.clock.Now()
 	if !c.stopped {
 		c.enter(StateJoining)
 	}
@@ -300,8 +308,8 @@ func (c *Consumer) left() {
 // ones are invisible to this client.
 func (c *Consumer) setMissing(missing, denied []string) {
 	c.mu.Lock()
-	missingBefore, deniedBefore := c.missing, c.denied
-	c.missing, c.denied = missing, denied
+	missingBefore, deniedBefore := c.seen.MissingTopics, c.seen.DeniedTopics
+	c.seen.MissingTopics, c.seen.DeniedTopics = missing, denied
 	c.mu.Unlock()
 	switch {
 	case slices.Equal(missingBefore, missing):
@@ -321,19 +329,19 @@ func (c *Consumer) setMissing(missing, denied []string) {
 }
 
 // halt stops a partition, logs the reason and calls OnHalt.
-func (c *Consumer) halt(p *partition, h halt) {
+func (s *shared) halt(p *partition, h halt) {
 	if !p.halt(h) {
 		return
 	}
 	reason := h.reason
-	c.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
+	s.log.Error("inbox: partition is halted, others go on", zap.String(telemetry.FieldTopic, p.topic),
 		zap.Int(telemetry.FieldPartition, p.id),
 		zap.Int64(telemetry.FieldOffset, p.acceptedTo()), zap.Error(reason))
-	if c.cfg.OnHalt == nil {
+	if s.cfg.OnHalt == nil {
 		return
 	}
-	if err := routine.Protect("OnHalt", func() error { c.cfg.OnHalt(p.topic, p.id, reason); return nil }); err != nil {
-		c.log.Error("inbox: OnHalt failed", zap.Error(err))
+	if err := routine.Protect("OnHalt", func() error { s.cfg.OnHalt(p.topic, p.id, reason); return nil }); err != nil {
+		s.log.Error("inbox: OnHalt failed", zap.Error(err))
 	}
 }
 
@@ -346,7 +354,7 @@ func (c *Consumer) committed(err error) {
 	c.committing.End(nil)
 }
 
-func (c *Consumer) decode(r envelope.Record) envelope.Received { return c.decoder.Decode(c.channel, r) }
+func (s *shared) decode(r envelope.Record) envelope.Received { return s.decoder.Decode(s.channel, r) }
 
 // Progress is how far the topics of a channel are read in its group (contract 6.5).
 type Progress struct {
@@ -378,6 +386,12 @@ type partitionKey struct {
 	id    int
 }
 
+// progress is what Progress needs to know.
+type progress struct {
+	listings map[string]listing         // by topic
+	caughtUp map[partitionKey]time.Time // in earlier sessions
+}
+
 // Progress returns the progress of each configured topic. What partitions have caught up to does not
 // end with their assignment.
 func (c *Consumer) Progress() Progress {
@@ -386,9 +400,9 @@ func (c *Consumer) Progress() Progress {
 	c.keepProgress()
 	all := make([]TopicProgress, len(c.cfg.Topics))
 	for i, topic := range c.cfg.Topics {
-		l := c.listings[topic]
+		l := c.progress.listings[topic]
 		all[i] = TopicProgress{Topic: topic, Partitions: l.partitions, ListedAt: l.at, CaughtUp: map[int]time.Time{}}
-		for key, at := range c.caughtUp {
+		for key, at := range c.progress.caughtUp {
 			if key.topic == topic {
 				all[i].CaughtUp[key.id] = at
 			}
@@ -403,12 +417,12 @@ func (c *Consumer) keepProgress() {
 	if c.session == nil {
 		return
 	}
-	if c.caughtUp == nil {
-		c.caughtUp = map[partitionKey]time.Time{}
+	if c.progress.caughtUp == nil {
+		c.progress.caughtUp = map[partitionKey]time.Time{}
 	}
 	for _, p := range c.session.partitions {
 		if at := p.caughtUpAt(); !at.IsZero() {
-			c.caughtUp[partitionKey{p.topic, p.id}] = at
+			c.progress.caughtUp[partitionKey{p.topic, p.id}] = at
 		}
 	}
 }
@@ -417,13 +431,13 @@ func (c *Consumer) keepProgress() {
 func (c *Consumer) listed(existing map[string]int, missing []string, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.listings == nil {
-		c.listings = map[string]listing{}
+	if c.progress.listings == nil {
+		c.progress.listings = map[string]listing{}
 	}
 	for topic, partitions := range existing {
-		c.listings[topic] = listing{asked, partitions}
+		c.progress.listings[topic] = listing{asked, partitions}
 	}
 	for _, topic := range missing {
-		c.listings[topic] = listing{at: asked}
+		c.progress.listings[topic] = listing{at: asked}
 	}
 }

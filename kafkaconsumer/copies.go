@@ -18,7 +18,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/lease"
@@ -63,7 +62,7 @@ func (c *Consumer) PublishCopies(of Copies) {
 		return
 	}
 	c.copier = &copier{
-		Copies: of, letters: c.deadLetters, log: c.log, clock: c.clock,
+		shared: c.shared, Copies: of,
 		failing: condition.New(c.log.With(zap.String(telemetry.FieldDeadLetterTopic, c.cfg.DeadLetterTopic)), c.clock,
 			zap.WarnLevel, "publishing copies", "poisoned and rejected messages are not in the dead-letter topic yet"),
 	}
@@ -95,12 +94,10 @@ func (c *Consumer) PublishCopies(of Copies) {
 // process at a time does, by a lease, and only while there is something to publish. A copy is marked
 // after all replicas have acknowledged it, so a crash in between publishes it twice.
 type copier struct {
+	*shared
 	Copies
 	sources []*copySource
-	letters *deadLetterPublisher
 	failing *condition.Condition
-	log     *zap.Logger
-	clock   clock.Clock
 }
 
 // copySource lists rows that are not published in the order of their IDs, loads one and marks it.
@@ -127,7 +124,7 @@ func (c *copier) run(ctx, hard context.Context) {
 		default:
 			c.failing.End(nil)
 		}
-		if !routine.Sleep(ctx, c.letters.cfg.WatchInterval) {
+		if !routine.Sleep(ctx, c.cfg.WatchInterval) {
 			return
 		}
 	}
@@ -146,7 +143,7 @@ func (c *copier) round(ctx, hard context.Context) error {
 	if !found {
 		return nil
 	}
-	held := lease.New(c.Store, copyLeaseName(c.letters.channel), uuid.NewString(), c.Lease, c.StatementTimeout,
+	held := lease.New(c.Store, copyLeaseName(c.channel), uuid.NewString(), c.Lease, c.StatementTimeout,
 		c.clock.Now)
 	// The lease is given up after each round: another process may reach what this one does not.
 	defer c.release(hard, held)
@@ -242,7 +239,7 @@ func (c *copier) publish(ctx context.Context, source *copySource, ref store.Unpu
 	now := c.clock.Now()
 	refused := errors.New(one.omitted)
 	if one.omitted == "" {
-		refused = c.letters.send(ctx, one.record.Partition, encode(one.record, one.added, now))
+		refused = c.deadLetters.send(ctx, one.record.Partition, encode(one.record, one.added, now))
 		err = refused
 	}
 	if one.omitted != "" || permanent(refused) {
@@ -250,7 +247,7 @@ func (c *copier) publish(ctx context.Context, source *copySource, ref store.Unpu
 		if len(bare.Key) > maxBareKey {
 			bare.Key = nil
 		}
-		err = c.letters.send(ctx, one.record.Partition,
+		err = c.deadLetters.send(ctx, one.record.Partition,
 			encode(bare, append(one.added, header(headerOmitted, refused.Error())), now))
 	}
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -77,11 +76,7 @@ type deadLetter struct {
 
 // deadLetterPublisher publishes to a consumer's dead-letter topic. It is safe for concurrent use.
 type deadLetterPublisher struct {
-	channel    string
-	cfg        Config
-	network    *network
-	publishing *condition.Condition
-	log        *zap.Logger
+	*shared
 }
 
 // publish writes the bad records of one partition in order and returns how many of them all replicas of

@@ -155,7 +155,7 @@ func deliverDecoded(
 		}
 	}()
 	f := &fetcher{
-		network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg,
+		shared:    &shared{network: &network{inflater: kafkawire.NewInflater(cfg.MaxBatchBytes)}, cfg: cfg},
 		partition: newPartition(ctx, "t", 3, wanted), buffer: buffer,
 		decode: func(r envelope.Record) envelope.Received {
 			return envelope.Received{Record: r, Messages: make([]handler.RawMessage, messages(r))}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -33,8 +32,7 @@ const (
 // fetcher reads one partition from its start until the session ends. While the partition is halted,
 // it waits for an operator's request.
 type fetcher struct {
-	network   *network
-	cfg       Config
+	*shared
 	partition *partition
 	buffer    *kafkawire.Budget
 	decode    func(envelope.Record) envelope.Received
@@ -43,12 +41,7 @@ type fetcher struct {
 	// groupOffsets returns the group's committed offsets, including those of the given partition.
 	groupOffsets func(ctx context.Context, topic string, partition int) (groupOffsets, error)
 	// out takes chunks in order. It is full while the worker is busy, which keeps the fetcher from fetching.
-	out  chan<- *chunk
-	halt func(*partition, halt)
-	// fetching is shared by all partitions.
-	fetching *condition.Condition
-	gaps     gapKeeper
-	log      *zap.Logger
+	out chan<- *chunk
 	// skipping is a request to skip the next record, and passing one to continue after a gap. They
 	// are nil if there is none.
 	skipping, passing *granted

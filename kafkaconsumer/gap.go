@@ -10,23 +10,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// gapKeeper asks the acceptor what to do about a gap and has the gap stored.
-type gapKeeper struct {
-	channel   string
-	acceptor  Acceptor
-	accepting *condition.Condition
-}
-
-// accept calls the acceptor once.
-func (k gapKeeper) accept(ctx context.Context, gap envelope.Gap) (disposition envelope.Disposition, err error) {
+// acceptGap calls the acceptor once.
+func (s *shared) acceptGap(ctx context.Context, gap envelope.Gap) (disposition envelope.Disposition, err error) {
 	err = routine.Protect("the acceptor", func() (err error) {
-		disposition, err = k.acceptor.AcceptGap(ctx, k.channel, gap)
+		disposition, err = s.acceptor.AcceptGap(ctx, s.channel, gap)
 		return err
 	})
 	return disposition, err
@@ -72,7 +64,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 			return 0, false
 		}
 	}
-	defer f.gaps.accepting.Forget(f)
+	defer f.accepting.Forget(f)
 	retry := routine.Backoff{First: acceptBackoffFirst, Max: maxAcceptBackoff}
 	for {
 		gap, now, err := f.confirm(offset, reason)
@@ -90,7 +82,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				return 0, false
 			}
 			if err == nil {
-				f.gaps.accepting.End(f)
+				f.accepting.End(f)
 				f.passing = nil
 				if now == nil {
 					return offset, true
@@ -102,7 +94,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				}
 				return f.restart(gap.To, reason)
 			}
-			f.gaps.accepting.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
+			f.accepting.Begin(f, err, zap.String(telemetry.FieldTopic, p.topic), zap.Int(telemetry.FieldPartition, p.id),
 				zap.Int64(telemetry.FieldOffset, offset))
 		}
 		if !retry.Wait(p.ctx) {
@@ -116,11 +108,11 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 func (f *fetcher) keepGap(gap envelope.Gap, still bool) (envelope.Disposition, error) {
 	switch {
 	case f.passing == nil:
-		return f.gaps.accept(f.partition.ctx, gap)
+		return f.acceptGap(f.partition.ctx, gap)
 	case still:
-		return carryOut(f.partition.ctx, f.gaps.acceptor, f.passing.request, nil, &gap)
+		return f.carryOut(f.partition.ctx, f.passing.request, nil, &gap)
 	default:
-		return carryOut(f.partition.ctx, f.gaps.acceptor, f.passing.request, nil, nil)
+		return f.carryOut(f.partition.ctx, f.passing.request, nil, nil)
 	}
 }
 

@@ -474,5 +474,5 @@ func (c *Consumer) group(ctx context.Context) (*Idle, error) {
 func (c *Consumer) setIdle(idle *Idle) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle = idle
+	c.seen.Idle = idle
 }

@@ -118,7 +118,7 @@ func (f *fetcher) begins(session context.Context, r models.PartitionRequest) boo
 	default:
 		// There is nothing to store, so the request is deleted before it takes effect. After a crash
 		// in between, the partition is read again anyway.
-		disposition, err := carryOut(session, f.gaps.acceptor, r, nil, nil)
+		disposition, err := f.carryOut(session, r, nil, nil)
 		switch {
 		case err != nil: // the next poll finds the request again
 			f.log.Warn("inbox: an operator's request cannot be carried out yet", append(fields, zap.Error(err))...)
@@ -136,11 +136,11 @@ func (f *fetcher) begins(session context.Context, r models.PartitionRequest) boo
 }
 
 // carryOut calls the acceptor once.
-func carryOut(
-	ctx context.Context, acceptor Acceptor, r models.PartitionRequest, record *envelope.Received, gap *envelope.Gap,
+func (s *shared) carryOut(
+	ctx context.Context, r models.PartitionRequest, record *envelope.Received, gap *envelope.Gap,
 ) (disposition envelope.Disposition, err error) {
 	err = routine.Protect("the acceptor", func() (err error) {
-		disposition, err = acceptor.CarryOut(ctx, r, record, gap)
+		disposition, err = s.acceptor.CarryOut(ctx, r, record, gap)
 		return err
 	})
 	return disposition, err
@@ -151,7 +151,7 @@ func carryOut(
 func (w *worker) skip(ctx context.Context, c *chunk) bool {
 	disposition := envelope.Halt
 	if !w.untilDone(ctx, 1, func() (err error) {
-		disposition, err = carryOut(ctx, w.acceptor, c.skipping.request, &c.received[0], nil)
+		disposition, err = w.carryOut(ctx, c.skipping.request, &c.received[0], nil)
 		return err
 	}) {
 		return false

@@ -140,22 +140,13 @@ func (s *session) makeWorkers() []consumingWorker {
 }
 
 func (s *session) makeWorker(in chan *chunk) *worker {
-	c := s.consumer
-	return &worker{
-		channel: c.channel, cfg: c.cfg, acceptor: c.acceptor, buffer: s.buffer, halt: c.halt, accepting: c.accepting,
-		deadLetters: c.deadLetters, session: s.ctx, clock: c.clock,
-		in: in,
-	}
+	return &worker{shared: s.consumer.shared, in: in, buffer: s.buffer, session: s.ctx}
 }
 
 func (s *session) makeFetcher(p *partition, out chan<- *chunk) *fetcher {
 	c := s.consumer
-	return &fetcher{
-		network: c.network, cfg: c.cfg, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound,
-		groupOffsets: c.groupOffsets, out: out, halt: c.halt, fetching: c.fetching,
-		log:  c.log,
-		gaps: gapKeeper{channel: c.channel, acceptor: c.acceptor, accepting: c.accepting},
-	}
+	return &fetcher{shared: c.shared, partition: p, buffer: s.buffer, decode: c.decode, sizeBound: c.decoder.SizeBound,
+		groupOffsets: c.groupOffsets, out: out}
 }
 
 // stayMember sends heartbeats while running accepts are finished. The generation has ended its own

@@ -11,7 +11,6 @@ import (
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
-	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -53,16 +52,10 @@ const (
 // worker accepts the chunks of its partitions, several per accept. Each partition has one worker,
 // which keeps the partition's order.
 type worker struct {
-	channel     string
-	cfg         Config
-	acceptor    Acceptor
-	in          chan *chunk
-	buffer      *kafkawire.Budget
-	halt        func(*partition, halt)
-	accepting   *condition.Condition
-	deadLetters *deadLetterPublisher // nil without a DeadLetterTopic
-	session     context.Context
-	clock       clock.Clock
+	*shared
+	in      chan *chunk
+	buffer  *kafkawire.Budget
+	session context.Context
 
 	// carry is a chunk that was received and did not fit into the batch.
 	carry *chunk
