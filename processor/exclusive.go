@@ -240,20 +240,22 @@ func (t *permit) lost() error {
 	return fmt.Errorf("process pending: interrupted, %w: %w", context.Cause(t.term), ErrLockHeld)
 }
 
-// longestTry is the longest pause between two tries for the lock.
-const longestTry = time.Second
+// maxLockPause is the longest pause between two tries for the lock.
+const maxLockPause = time.Second
 
-// acquirePermit waits for the lock in Exclusive mode, for at most lockPatience. A statement that runs out of its own
-// time does not end the wait. If this very processor is started and holds the lock, the permit shares it.
+// acquirePermit waits for the lock in Exclusive mode, for at most twice WorkerTimeout: the lease of a process that has
+// died runs out before. A statement that runs out of time does not end the wait. If this very processor is started and
+// holds the lock, the permit shares it.
 func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 	if p.opts.Mode != ModeExclusive {
 		return &permit{term: context.Background(), leave: func() {}}, nil
 	}
 	own := p.newLock(context.WithoutCancel(ctx), uuid.Must(uuid.NewV7()).String(), func() {})
-	deadline := time.NewTimer(p.opts.lockPatience())
+	patience := 2 * p.opts.WorkerTimeout
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	refused := false // the database has refused the lock at least once
-	retry := routine.Backoff{First: 20 * time.Millisecond, Max: min(longestTry, p.opts.WorkerTimeout/3)}
+	retry := routine.Backoff{First: 20 * time.Millisecond, Max: min(maxLockPause, p.opts.WorkerTimeout/3)}
 	for {
 		if t := p.joinLock(ctx); t != nil {
 			p.giveUpLock(ctx, own.leave)
@@ -270,7 +272,7 @@ func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 				continue
 			case <-deadline.C:
 				refused = refused || p.awaits(err) // if nothing else refused it, a busy file did
-				waited := fmt.Errorf("waited for %s", p.opts.lockPatience())
+				waited := fmt.Errorf("waited for %s", patience)
 				if !refused {
 					waited = fmt.Errorf("%w: %w", waited, err)
 				}
@@ -311,7 +313,7 @@ func (p *Processor) ownPermit(ctx context.Context, own *lock) *permit {
 			err := routine.Protect("the lock's renewal", func() error { p.keepLock(keep, keep, own, nil); return nil })
 			if err != nil {
 				p.locking.Begin(nil, err)
-				routine.Sleep(keep, p.opts.restartDelay())
+				routine.Sleep(keep, p.opts.HeartbeatInterval)
 			}
 		}
 	})

@@ -316,7 +316,7 @@ func (l *loop) claimRound(r *round) {
 	case r.err == nil:
 		l.p.claiming.End(nil)
 	case l.session.attempts.Err() == nil:
-		l.p.claiming.Begin(nil, r.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.restartDelay()))
+		l.p.claiming.Begin(nil, r.err, zap.Duration(telemetry.FieldTryingAgainAfter, l.p.opts.HeartbeatInterval))
 	}
 }
 
@@ -361,7 +361,7 @@ func (l *loop) noteClaimed(r *round) {
 		l.poll = time.Now().Add(l.sched.PollWait())
 	}
 	if r.err != nil {
-		l.notBefore = time.Now().Add(l.p.opts.restartDelay())
+		l.notBefore = time.Now().Add(l.p.opts.HeartbeatInterval)
 	}
 	for i := range r.tasks {
 		l.enqueue(r.tasks[i:i+1:i+1], false)

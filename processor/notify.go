@@ -71,8 +71,8 @@ func (w *wakeup) takeDue() time.Time {
 // continues, so nothing depends on a notification. While listening fails, the log says so from time
 // to time, and health shows it. Where no notification can arrive, the log says so once.
 func (p *Processor) listen(ctx context.Context) {
-	longest := 12 * p.opts.restartDelay()
-	retry := routine.Backoff{First: max(p.opts.restartDelay()/50, time.Millisecond), Max: longest}
+	longest := 12 * p.opts.HeartbeatInterval
+	retry := routine.Backoff{First: max(p.opts.HeartbeatInterval/50, time.Millisecond), Max: longest}
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := routine.Protect("listening", func() error { return p.listenOnce(ctx) })

@@ -182,12 +182,5 @@ func (o Options) Validate() []error {
 	return problems
 }
 
-// restartDelay is the wait before a crashed loop or a failed claim is tried again.
-func (o Options) restartDelay() time.Duration { return o.HeartbeatInterval }
-
-// lockPatience is how long ProcessPending waits for the lock of ModeExclusive, in real time:
-// that of a process that has died runs out before.
-func (o Options) lockPatience() time.Duration { return 2 * o.WorkerTimeout }
-
 // groupWindow is how long a result may wait for others to be stored with, BatchSize at most.
 const groupWindow = 20 * time.Millisecond

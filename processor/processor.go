@@ -283,7 +283,7 @@ func (p *Processor) Start(context.Context) error {
 			err := routine.Protect("storing", func() error { completer.run(storing, a.hard); return nil })
 			if err != nil {
 				p.storing.Begin(nil, err)
-				routine.Sleep(storing, p.opts.restartDelay())
+				routine.Sleep(storing, p.opts.HeartbeatInterval)
 				completer.arrived.Notify() // the signal for the queued results may have been consumed
 			}
 		}
@@ -340,9 +340,9 @@ func (p *Processor) supervise(work, alive context.Context, a *activity, s *sessi
 		a.services.Go(func() { <-ended })
 		err := routine.Protect("the processor's loop", func() error { newLoop(p, a, s).run(work, a.giveUp); return nil })
 		if err != nil {
-			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
+			p.looping.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.HeartbeatInterval))
 			s.end(errFenced)
-			routine.Sleep(work, p.opts.restartDelay())
+			routine.Sleep(work, p.opts.HeartbeatInterval)
 		}
 		if work.Err() != nil {
 			context.AfterFunc(alive, end)
@@ -371,8 +371,8 @@ func (p *Processor) register(work context.Context, h *heart, s *session) bool {
 		if work.Err() != nil {
 			return false
 		}
-		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.restartDelay()))
-		routine.Sleep(work, p.opts.restartDelay())
+		p.beating.Begin(nil, err, zap.Duration(telemetry.FieldTryingAgainAfter, p.opts.HeartbeatInterval))
+		routine.Sleep(work, p.opts.HeartbeatInterval)
 	}
 }
 
