@@ -21,7 +21,7 @@ func valid() kafkaconsumer.Config {
 }
 
 // Contract 9, its rows of the consumer.
-func TestDefaultsAreThoseOfTheContract(t *testing.T) {
+func TestDefaultsMatchTheContract(t *testing.T) {
 	c := kafkaconsumer.DefaultConfig()
 	require.Equal(t, []int{1000, 4 << 20, 64 << 20, 128 << 20},
 		[]int{c.BatchRecords, c.BatchBytes, c.BufferBytes, c.MaxBatchBytes})

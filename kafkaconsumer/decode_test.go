@@ -44,7 +44,7 @@ func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
 	}
 }
 
-func TestMessageFormatsOfBeforeRecordBatchesHaltByName(t *testing.T) {
+func TestOldMessageFormatHaltsByName(t *testing.T) {
 	for magic := range byte(2) {
 		message := make([]byte, 34)
 		message[7], message[11], message[formatAt] = 9, 22, magic
@@ -192,7 +192,7 @@ func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
 	})
 }
 
-func TestEpochThatFallsAgainHaltsWhateverThePolicy(t *testing.T) {
+func TestRepeatedEpochFallHaltsUnderAnyPolicy(t *testing.T) {
 	_, err := (&fetcher{partition: &partition{topic: "t", id: 1}, fell: EpochError{From: 2, To: 1}}).describeGap(7,
 		&EpochError{From: 2, To: 1})
 	require.ErrorContains(t, err, "each time")

@@ -62,7 +62,7 @@ func TestRefusalsNameWhoWhatAndWhichRight(t *testing.T) {
 	}
 }
 
-func TestConnectionClosedBeforeTheFirstResponseNamesWhatTheListenerMayRequire(t *testing.T) {
+func TestConnectionClosedAtOnceNamesWhatTheListenerMayRequire(t *testing.T) {
 	login := SASL{Mechanism: "PLAIN", Username: "alice"}
 	certificate := &tls.Config{Certificates: make([]tls.Certificate, 1)}
 	for want, cfg := range map[string]Config{

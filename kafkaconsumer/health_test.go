@@ -36,9 +36,9 @@ func (acceptNothing) AcceptRecords(context.Context, string, []envelope.Received)
 	return nil, nil
 }
 
-// TestBetweenGenerationsAConsumerHasNotCaughtUp covers the moment between two generations, when
+// TestConsumerBetweenGenerationsHasNotCaughtUp covers the moment between two generations, when
 // there is no session. It must not look like a member that has no partitions to catch up with.
-func TestBetweenGenerationsAConsumerHasNotCaughtUp(t *testing.T) {
+func TestConsumerBetweenGenerationsHasNotCaughtUp(t *testing.T) {
 	c, err := New("c", Config{Brokers: []string{"127.0.0.1:1"}, Topics: []string{"orders"}, GroupID: "g",
 		Decoder: envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}}, acceptNothing{}, nil, nil)
 	require.NoError(t, err)
@@ -56,8 +56,8 @@ func TestBetweenGenerationsAConsumerHasNotCaughtUp(t *testing.T) {
 // now returns a partition's health where nothing stalls.
 func now(p *partition) PartitionHealth { return p.health(false, time.Hour, time.Time{}) }
 
-// TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted proves contract 6.5.
-func TestPartitionHasCaughtUpOnceTheHighWatermarkOfItsAssignmentIsAccepted(t *testing.T) {
+// TestPartitionCatchesUpToTheHighWatermarkOfItsAssignment proves contract 6.5.
+func TestPartitionCatchesUpToTheHighWatermarkOfItsAssignment(t *testing.T) {
 	p := newPartition(t.Context(), "orders", 0, 5)
 	require.False(t, now(p).CaughtUp, "nothing is known of it")
 	p.begin(5, false)
@@ -260,7 +260,7 @@ func TestProblemsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
 	require.Less(t, len(text), 4<<10)
 }
 
-func TestLagIsTheSumOfPartitionsAndUnknownIfOnesIs(t *testing.T) {
+func TestLagIsTheSumOfPartitionsOrUnknown(t *testing.T) {
 	early, late := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 1, 1, 12, 0, 1, 0, time.UTC)
 	h := Health{Partitions: []PartitionHealth{{Lag: 2, BehindSince: late}, {Lag: 0}, {Lag: 3, BehindSince: early}}}
 	lag, since := h.Lag()

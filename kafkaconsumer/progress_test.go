@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPartitionCatchesUpToTheMomentWhoseRecordsAreCommitted proves contract 6.5: what a partition has
+// TestPartitionCatchesUpOnceItsRecordsAreCommitted proves contract 6.5: what a partition has
 // caught up to is when a response was asked for, once everything that the log held then is accepted
 // and committed.
-func TestPartitionCatchesUpToTheMomentWhoseRecordsAreCommitted(t *testing.T) {
+func TestPartitionCatchesUpOnceItsRecordsAreCommitted(t *testing.T) {
 	start := time.Now()
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 	p := newPartition(t.Context(), "orders", 0, 5)

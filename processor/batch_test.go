@@ -172,7 +172,7 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 	}
 }
 
-func TestNothingAFailedMessageOfATransactionalBatchWroteIsCommitted(t *testing.T) {
+func TestTransactionalBatchCommitsNothingOfAFailedMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls

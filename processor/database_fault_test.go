@@ -34,7 +34,7 @@ func raise(tx *gorm.DB, state string) error {
 	return tx.Exec(fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '%s'; END $$", state)).Error
 }
 
-func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
+func TestDatabaseFailureInAHandlerTransactionIsNotCharged(t *testing.T) {
 	for name, returns := range map[string]func(error) error{
 		"returned":        func(err error) error { return err },
 		"wrapped":         func(err error) error { return fmt.Errorf("save: %w", err) },
@@ -90,7 +90,7 @@ func TestFailureOfTheDatabaseInAHandlersTransactionIsNotCharged(t *testing.T) {
 	}
 }
 
-func TestEachTransientStateOfAHandlersTransactionIsUncharged(t *testing.T) {
+func TestTransientTransactionErrorsAreUncharged(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		state := ""
 		nested := false
@@ -121,7 +121,7 @@ func TestEachTransientStateOfAHandlersTransactionIsUncharged(t *testing.T) {
 	})
 }
 
-func TestHandlersOwnErrorIsChargedWhateverItLooksLike(t *testing.T) {
+func TestHandlerErrorIsChargedEvenIfItLooksTransient(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		effects(t, d)
 		var other error // of a transaction that is not the attempt's
@@ -169,7 +169,7 @@ func TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged(t *testing
 	})
 }
 
-func TestMembersOfABatchAndOfATxGroupAreNotChargedForTheDatabase(t *testing.T) {
+func TestBatchAndTxGroupMembersAreNotChargedForTheDatabase(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		full := true
@@ -210,7 +210,7 @@ func endSession(tx *gorm.DB) error {
 
 // Contract 5.7: the row counts, so a restart forgets nothing, and a message that shared a call or a
 // transaction is not charged for another's.
-func TestMessageThatAlwaysLosesItsConnectionIsParkedAndItsNeighboursAreHandled(t *testing.T) {
+func TestMessageThatAlwaysLosesItsConnectionIsPoisonedAlone(t *testing.T) {
 	for name, declare := range map[string]func(func(tx *gorm.DB, id string) error) *inbox.HandlerSpec{
 		"alone": func(each func(*gorm.DB, string) error) *inbox.HandlerSpec {
 			return inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error { return each(tx, m.ID) })

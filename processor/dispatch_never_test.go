@@ -69,7 +69,7 @@ func TestPausedHandlerIsNotDispatchedLocally(t *testing.T) {
 	})
 }
 
-func TestHandlerThatIsToTryAProbeIsNotDispatchedLocally(t *testing.T) {
+func TestHandlerWithAHalfOpenCircuitIsNotDispatchedLocally(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := make(chan bool, 1)
 		ib := startDispatching(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),

@@ -161,7 +161,7 @@ func TestStatusReleasedBehindABacklogsClaimsWaitsASecondAtMost(t *testing.T) {
 }
 
 // Contract 5.2: a worker whose calls hang keeps no messages that another worker could run.
-func TestWhatWaitsTooLongForASlotIsRunByAnotherWorker(t *testing.T) {
+func TestAnotherWorkerRunsStatusesThatWaitTooLongForASlot(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) { // on SQLite one worker at a time claims
 		h := newHanging()
 		defer close(h.letGo)

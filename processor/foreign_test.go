@@ -85,7 +85,7 @@ func TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel(t *testing.T)
 }
 
 // Contract 4.4.
-func TestMovedHandlerTakesItsOpenStatusesAlongOnceNoProgramListsItThere(t *testing.T) {
+func TestMovedHandlerTakesItsOpenStatusesAlong(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		before := newProgram(t, d, "orders")
 		inboxtest.Process(t, before.Inbox)

@@ -39,9 +39,9 @@ func awaitWaiting(t *testing.T, ib *inbox.Inbox, n int64) {
 	}, "those after the first wait")
 }
 
-// TestNextMessageOfALaneNeedsNoClaimOfItsOwn proves contract 5.12: a status that waits is claimed when
+// TestNextLaneMessageNeedsNoOtherClaim proves contract 5.12: a status that waits is claimed when
 // the one before it has ended, without being released for a claim.
-func TestNextMessageOfALaneNeedsNoClaimOfItsOwn(t *testing.T) {
+func TestNextLaneMessageNeedsNoOtherClaim(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h, through, running, letGo := firstHeld(t)
 		ib := inboxtest.New(t, d.DB, unhurried(), slots(2, 0), inboxtest.Handlers(h))
@@ -60,7 +60,7 @@ func TestNextMessageOfALaneNeedsNoClaimOfItsOwn(t *testing.T) {
 
 // Contract 5.2: a lane that always has a next message does not keep the only slot from a message that
 // has been due for longer.
-func TestLaneThatGoesOnLeavesItsSlotToAnEarlierMessage(t *testing.T) {
+func TestContinuingLaneLeavesItsSlotToAnEarlierMessage(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		h, through, running, letGo := firstHeld(t)
 		ib := inboxtest.New(t, d.DB, unhurried(), slots(1, 0), inboxtest.Handlers(h))

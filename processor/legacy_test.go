@@ -45,7 +45,7 @@ func both(t *testing.T, renamed, old *inbox.Inbox, ids ...string) {
 	}
 }
 
-func TestOfTwoRowsOfARenamedHandlerOneRunsAndTheOtherIsSuperseded(t *testing.T) {
+func TestRenamedHandlerRunsOneOfItsTwoRows(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))

@@ -21,7 +21,7 @@ import (
 // noRoutineReconcile disables the routine reconciliation, so that only a lost response causes one.
 var noRoutineReconcile = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 
-func TestLostClaimsAreAllFoundHoweverMany(t *testing.T) {
+func TestAllLostClaimsAreFound(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one statement releases
 		db, gate := gated(t, d)

@@ -232,7 +232,7 @@ func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 	})
 }
 
-func TestOrderingKeyOfTheHandlersOwn(t *testing.T) {
+func TestHandlerOrdersByItsOwnKey(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		byContent := handler.OrderedBy(func(m handler.RawMessage) []byte {
@@ -284,7 +284,7 @@ func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreReleased(t *testing.T)
 	})
 }
 
-func TestLaneWhoseProcessDiedBeforeAdvancingItContinues(t *testing.T) {
+func TestLaneContinuesAfterItsProcessDiedBeforeAdvancing(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(

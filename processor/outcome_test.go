@@ -123,7 +123,7 @@ func TestCommitOfUnknownOutcomeHasItsEffectsOnce(t *testing.T) {
 
 // Contract 4.7, 5.10: what waits for the commit of a handler's transaction happens once the commit
 // is found. Here that is counting what the handler accepted, and waking the processor.
-func TestMessagesOfATransactionOfUnknownOutcomeAreNotifiedOnceItIsFoundCommitted(t *testing.T) {
+func TestCommitFoundLaterNotifiesItsMessages(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault pgproxy.Fault

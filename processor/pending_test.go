@@ -119,7 +119,7 @@ func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
 	})
 }
 
-func TestAbandonedTooOftenIsPoisoned(t *testing.T) {
+func TestStatusAbandonedTooOftenIsPoisoned(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -177,7 +177,7 @@ func TestDrainEndsAlthoughAStatusKeepsComingDue(t *testing.T) {
 	})
 }
 
-func TestClaimsOfALongDrainAreStampedWithTheirOwnTime(t *testing.T) {
+func TestLongDrainStampsEachClaimWithItsTime(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var ib *inbox.Inbox

@@ -351,9 +351,9 @@ func claimAs(t *testing.T, d *inboxtest.Database, messageID, workerID string) {
 		WHERE message_id = ?`, workerID, messageID)
 }
 
-// TestOneWorkerAtATimeRecovers proves contract 5.9: while one worker reads claims, others do not, and
+// TestOneWorkerAtATimeRecoversClaims proves contract 5.9: while one worker reads claims, others do not, and
 // the next one takes over when it stops.
-func TestOneWorkerAtATimeRecovers(t *testing.T) {
+func TestOneWorkerAtATimeRecoversClaims(t *testing.T) {
 	d, proxy, db := behindProxy(t)
 	var reads atomic.Int64
 	isRead := pgproxy.Containing("WHERE s.is_last OR s.processing_started_at IS NOT NULL")
@@ -420,8 +420,8 @@ func TestClaimsThatAStopLeftAreRecovered(t *testing.T) {
 	})
 }
 
-// TestLockThatCannotBeEndedKeepsNoOtherClaimFromRecovery proves contract 5.9. SQLite locks no rows.
-func TestLockThatCannotBeEndedKeepsNoOtherClaimFromRecovery(t *testing.T) {
+// TestLockThatCannotBeEndedBlocksNoOtherRecovery proves contract 5.9. SQLite locks no rows.
+func TestLockThatCannotBeEndedBlocksNoOtherRecovery(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.SweepInterval = 2 * time.Millisecond // a sweep reads one page of the walk

@@ -138,7 +138,7 @@ func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 	})
 }
 
-func TestStopThatRunsOutOfTimeReturnsInTimeAndLeavesTheRestToRecovery(t *testing.T) {
+func TestStopReturnsInTimeAndLeavesTheRestToRecovery(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 10), make(chan struct{})
 		defer close(release)

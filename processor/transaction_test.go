@@ -179,7 +179,7 @@ func TestSwallowedErrorIsKeptInLastError(t *testing.T) {
 	})
 }
 
-func TestPlainHandlerHasASessionOfItsOwn(t *testing.T) {
+func TestPlainHandlerHasItsOwnSession(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),

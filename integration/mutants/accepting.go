@@ -242,7 +242,7 @@ var cleaningMutants = []mutant{
 		In:      "partition.catchUp",
 		Old:     "p.accepted < max(p.mark.end, p.assignedWatermark)",
 		New:     "p.accepted < 0",
-		Test:    test{Package: "./kafkaconsumer", Run: "^TestPartitionCatchesUpToTheMomentWhoseRecordsAreCommitted$"},
+		Test:    test{Package: "./kafkaconsumer", Run: "^TestPartitionCatchesUpOnceItsRecordsAreCommitted$"},
 	},
 	{
 		Name:    "the archive's error is ignored",

@@ -39,7 +39,7 @@ var processingMutants = []mutant{
 		In:      "Runner.blames",
 		Old:     "case store.IsConnectionLoss(reason):",
 		New:     "case false:",
-		Test:    test{Package: "./processor", Run: "^TestMessageThatAlwaysLosesItsConnectionIsParkedAndItsNeighboursAreHandled$"},
+		Test:    test{Package: "./processor", Run: "^TestMessageThatAlwaysLosesItsConnectionIsPoisonedAlone$"},
 	},
 	{
 		Name:    "a message is charged for crashes that another one causes",
