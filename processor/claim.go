@@ -36,17 +36,17 @@ type claimer struct {
 	routine time.Time
 }
 
-func newClaimer(s *shared, h *held, addResult func(result)) *claimer {
-	return &claimer{shared: s, held: h, addResult: addResult, cursors: cursors{}, passes: map[string]*pass{},
-		routine: time.Now().Add(routineSweeps * s.opts.SweepInterval)}
-}
-
 const (
 	// routineSweeps is the number of sweep intervals between two routine reconciliations.
 	routineSweeps = 12
 	// reconcilePart is how long a worker reads claims before it claims again.
 	reconcilePart = 50 * time.Millisecond
 )
+
+func newClaimer(s *shared, h *held, addResult func(result)) *claimer {
+	return &claimer{shared: s, held: h, addResult: addResult, cursors: cursors{}, passes: map[string]*pass{},
+		routine: time.Now().Add(routineSweeps * s.opts.SweepInterval)}
+}
 
 // claim claims due statuses and resolves siblings under legacy keys. It returns the tasks to run
 // and, for each handler that was asked for, whether it had fewer due statuses than its quota.
@@ -161,18 +161,14 @@ func (c *claimer) nextDue(ctx context.Context, handlers []*handler.Handler, at t
 	return due, nil
 }
 
-// refreshForeign reads the workers' rows again, as long as a key is shared.
-func (c *claimer) refreshForeign(ctx context.Context, at time.Time) error {
-	if !c.foreign.outdated() {
-		return nil
+// giveBack releases claims that cannot run now. Random delays keep two programs from colliding over
+// the same message again and again.
+func (c *claimer) giveBack(tasks []*task, reason error) {
+	for _, t := range tasks {
+		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
+		t.Err = &attempt.Cut{Reason: reason, Delay: delay}
+		c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
 	}
-	read := time.Now()
-	workers, err := c.store.Workers(ctx, at)
-	if err != nil {
-		return fmt.Errorf("claim: list workers: %w", err)
-	}
-	c.foreign.learn(workers, read)
-	return nil
 }
 
 // resumeFor is how long claims may resume before one begins at the status due longest (contract 5.2).
@@ -329,16 +325,6 @@ func (c *claimer) choose(
 	return true, nil
 }
 
-// giveBack releases claims that cannot run now. Random delays keep two programs from colliding over
-// the same message again and again.
-func (c *claimer) giveBack(tasks []*task, reason error) {
-	for _, t := range tasks {
-		delay := 100*time.Millisecond + rand.N(c.opts.SweepInterval)
-		t.Err = &attempt.Cut{Reason: reason, Delay: delay}
-		c.addResult(result{task: t, verdict: t.judge(c.clock.Now())})
-	}
-}
-
 // errForeign releases a claim, uncharged.
 var errForeign = attempt.NewInterruption("another program declares the handler on the message's channel")
 
@@ -387,6 +373,20 @@ func (f *foreign) learn(workers []store.WorkerState, read time.Time) {
 		return
 	}
 	f.known.Store(&keys)
+}
+
+// refreshForeign reads the workers' rows again, as long as a key is shared.
+func (c *claimer) refreshForeign(ctx context.Context, at time.Time) error {
+	if !c.foreign.outdated() {
+		return nil
+	}
+	read := time.Now()
+	workers, err := c.store.Workers(ctx, at)
+	if err != nil {
+		return fmt.Errorf("claim: list workers: %w", err)
+	}
+	c.foreign.learn(workers, read)
+	return nil
 }
 
 // leaveForeign releases statuses that another program must run (contract 4.4): it declares the handler in the namespace

@@ -153,46 +153,29 @@ func (f *fleet) compareHandlers(workers []store.WorkerState) {
 	maps.DeleteFunc(f.others, func(set string, _ time.Time) bool { return !met[set] })
 }
 
-// compareKeys finds the keys of pending statuses that no program lists. It logs them, and health
-// reports them, once they have been unknown for UnknownKeyGrace: in a rolling deploy a message can be
-// accepted just before the worker that knows its handler registers (contract 5.7).
-func (f *fleet) compareKeys(pending []string, workers []store.WorkerState) {
-	unknown := f.opts.unknownKeys(pending, f.keys, workers)
-	f.mu.Lock()
-	maps.DeleteFunc(f.unknown, func(key string, _ time.Time) bool { return !slices.Contains(unknown, key) })
-	for _, key := range unknown {
-		if _, seen := f.unknown[key]; !seen {
-			f.unknown[key] = time.Now()
-		}
-	}
-	f.mu.Unlock()
-	f.warnUnknown(f.unknownKeys())
+// without returns the keys that are not in others, at most ten.
+func without(keys, others []string) []string {
+	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
+	return rest[:min(len(rest), maxNamed)]
 }
 
-// unknownKeys returns the keys that have been unknown for UnknownKeyGrace, sorted.
-func (f *fleet) unknownKeys() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var keys []string
-	for key, first := range f.unknown {
-		if time.Since(first) >= f.opts.UnknownKeyGrace {
-			keys = append(keys, key)
+// compareNamespaces warns of handler keys that another program declares on a channel of another
+// namespace, once of each.
+func (f *fleet) compareNamespaces(workers []store.WorkerState) {
+	for _, w := range workers {
+		if !f.opts.listsKeys(w) {
+			continue
 		}
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// warnUnknown warns of unknown keys, once of each.
-func (f *fleet) warnUnknown(keys []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, key := range keys {
-		if !f.warned[key] {
-			f.warned[key] = true
-			f.log.Warn("inbox: pending statuses of a handler key that no program lists, they wait: deploy the handler again, "+
-				"give the key to handler.LegacyKeys of the handler that has replaced it, or discard them",
-				zap.String(telemetry.FieldHandlerKey, key))
+		for key, theirs := range w.Namespaces {
+			ours, has := f.namespaces[key]
+			if !has || ours == theirs || f.split[[2]string{key, theirs}] {
+				continue
+			}
+			f.split[[2]string{key, theirs}] = true
+			f.log.Warn("inbox: another program declares a handler key on another channel: each program runs the messages of its own channel, and reads past those of the other; "+
+				"give one of the handlers another key, or deploy one version if the handler was moved",
+				zap.String(telemetry.FieldHandlerKey, key), zap.String(telemetry.FieldWorker, w.ID),
+				zap.String(telemetry.FieldHost, w.Host), zap.String(telemetry.FieldChannel, theirs))
 		}
 	}
 }
@@ -223,6 +206,50 @@ func (f *fleet) compareRoles(self string, workers []store.WorkerState) {
 	f.barred = barred
 }
 
+// compareKeys finds the keys of pending statuses that no program lists. It logs them, and health
+// reports them, once they have been unknown for UnknownKeyGrace: in a rolling deploy a message can be
+// accepted just before the worker that knows its handler registers (contract 5.7).
+func (f *fleet) compareKeys(pending []string, workers []store.WorkerState) {
+	unknown := f.opts.unknownKeys(pending, f.keys, workers)
+	f.mu.Lock()
+	maps.DeleteFunc(f.unknown, func(key string, _ time.Time) bool { return !slices.Contains(unknown, key) })
+	for _, key := range unknown {
+		if _, seen := f.unknown[key]; !seen {
+			f.unknown[key] = time.Now()
+		}
+	}
+	f.mu.Unlock()
+	f.warnUnknown(f.unknownKeys())
+}
+
+// warnUnknown warns of unknown keys, once of each.
+func (f *fleet) warnUnknown(keys []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, key := range keys {
+		if !f.warned[key] {
+			f.warned[key] = true
+			f.log.Warn("inbox: pending statuses of a handler key that no program lists, they wait: deploy the handler again, "+
+				"give the key to handler.LegacyKeys of the handler that has replaced it, or discard them",
+				zap.String(telemetry.FieldHandlerKey, key))
+		}
+	}
+}
+
+// unknownKeys returns the keys that have been unknown for UnknownKeyGrace, sorted.
+func (f *fleet) unknownKeys() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var keys []string
+	for key, first := range f.unknown {
+		if time.Since(first) >= f.opts.UnknownKeyGrace {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // barredRoles returns the database roles whose sessions ours, me, cannot end.
 func (f *fleet) barredRoles() (barred []string, me string) {
 	f.mu.Lock()
@@ -230,38 +257,11 @@ func (f *fleet) barredRoles() (barred []string, me string) {
 	return slices.Clone(f.barred), f.me
 }
 
-// without returns the keys that are not in others, at most ten.
-func without(keys, others []string) []string {
-	rest := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
-	return rest[:min(len(rest), maxNamed)]
-}
-
 // clockSkew returns how far our clock is ahead of the database's; 0 if it is within maxSkew or not known.
 func (f *fleet) clockSkew() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.skew
-}
-
-// compareNamespaces warns of handler keys that another program declares on a channel of another
-// namespace, once of each.
-func (f *fleet) compareNamespaces(workers []store.WorkerState) {
-	for _, w := range workers {
-		if !f.opts.listsKeys(w) {
-			continue
-		}
-		for key, theirs := range w.Namespaces {
-			ours, has := f.namespaces[key]
-			if !has || ours == theirs || f.split[[2]string{key, theirs}] {
-				continue
-			}
-			f.split[[2]string{key, theirs}] = true
-			f.log.Warn("inbox: another program declares a handler key on another channel: each program runs the messages of its own channel, and reads past those of the other; "+
-				"give one of the handlers another key, or deploy one version if the handler was moved",
-				zap.String(telemetry.FieldHandlerKey, key), zap.String(telemetry.FieldWorker, w.ID),
-				zap.String(telemetry.FieldHost, w.Host), zap.String(telemetry.FieldChannel, theirs))
-		}
-	}
 }
 
 // listsKeys reports whether the handler keys of a worker's row count as known. Keys of stopped and

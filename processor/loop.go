@@ -43,38 +43,6 @@ func newLoop(p *Processor, a *activity, s *session) *loop {
 	return l
 }
 
-func (l *loop) within(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
-	return l.term, func() {}, l.mayStart
-}
-
-func (l *loop) late(*group) bool { return false }
-
-// ended wakes the loop only for what an ended call does not do itself: claim, apply pauses, set
-// timers, report stuck handlers, or start several groups. There may be several when a handler has no
-// more work, because then the others' fair share is larger.
-func (l *loop) ended(g *group, again bool) (next *group) {
-	if l.open() {
-		next = l.next()
-	}
-	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() ||
-		l.round == nil && l.sched.ShouldClaim() {
-		l.changed.Notify()
-	}
-	return next
-}
-
-// open reports whether groups may start now. It is false during a stop, after the session has
-// ended, and without the lock or in a term of it that the loop has not begun to work in.
-func (l *loop) open() bool {
-	term := l.session.work()
-	return l.broken == nil && l.stopping.Err() == nil && term.Err() == nil && l.term == term
-}
-
-func (l *loop) outlived(g *group) {
-	l.act.left.remove(g)
-	l.giveBack(g.again(), errStopping)
-}
-
 // run works until ctx ends (a stop) or the session is fenced. Then it waits until every attempt has ended or is known
 // to ignore its cancellation, or giveUp is closed. Handlers that still run are counted as left until they return.
 func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
@@ -144,86 +112,6 @@ func (l *loop) run(ctx context.Context, giveUp <-chan struct{}) {
 	}
 }
 
-// pollAll makes the next claims ask for every handler. It runs when a status may be due, when
-// reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
-func (l *loop) pollAll() {
-	now := time.Now()
-	if !now.Before(l.notBefore) {
-		l.notBefore = time.Time{}
-	}
-	poll := !now.Before(l.poll)
-	l.sched.Poll(poll)
-	if poll {
-		l.poll = now.Add(l.sched.PollWait())
-	}
-	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
-}
-
-// refresh forgets what is known of the database and makes every handler claim.
-func (l *loop) refresh() {
-	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
-	l.sched.Refresh()
-}
-
-// noteOpened logs that these handlers' circuit breakers have opened.
-func (l *loop) noteOpened(opened []*handler.Handler) {
-	for _, h := range opened {
-		l.p.log.Error("inbox: circuit breaker opened, the handler is not called for a while",
-			zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, l.p.policies[h].breaker.opensUp()))
-	}
-}
-
-func (l *loop) onlyOverdue() bool {
-	for g := range l.running {
-		if !g.overdue {
-			return false
-		}
-	}
-	return true
-}
-
-func (l *loop) stuckHandlers() map[string]int {
-	var stuck map[string]int
-	for _, h := range l.sched.Handlers() {
-		if n := h.Stuck(); n > 0 {
-			if stuck == nil {
-				stuck = map[string]int{}
-			}
-			stuck[h.Key()] = n
-		}
-	}
-	return stuck
-}
-
-// untilNextPoll returns the real time until pollAll must run. The wait for a due time is measured by
-// the injected clock. It never exceeds PollingInterval, in case that clock jumps.
-func (l *loop) untilNextPoll() time.Duration {
-	l.noteDue(l.p.wakeup.takeDue())
-	wait := time.Until(l.poll)
-	if !l.nextDue.IsZero() {
-		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
-	}
-	if !l.reconcileAt.IsZero() && len(l.reservations) == 0 {
-		wait = min(wait, max(time.Until(l.reconcileAt), time.Millisecond))
-	}
-	for h := range l.p.registry.Handlers() {
-		if l.slotsOf(h).CircuitOpen() {
-			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
-		}
-	}
-	if !l.notBefore.IsZero() { // even if it has passed since mayTake looked
-		return max(time.Until(l.notBefore), time.Millisecond)
-	}
-	return wait
-}
-
-// mayTake reports whether the loop may take claims. It may not for a while after a failed claim, while the session must
-// not claim, and while too many results wait to be stored because the database is slow.
-func (l *loop) mayTake() bool {
-	return !time.Now().Before(l.notBefore) && l.session.mayClaim() &&
-		l.act.completer.backlog() <= 2*l.p.opts.BatchSize+l.p.opts.Concurrency
-}
-
 // claim starts rounds of claiming, unless one is running. They end when there is none to begin.
 func (l *loop) claim() {
 	if l.round != nil {
@@ -287,22 +175,6 @@ func (l *loop) claimRounds(r *round) {
 		}, func() { late = ended.tasks })
 	}
 	l.giveBackLate(late)
-}
-
-// mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine reconciliation
-// waits for such a moment and does not stop accepts from reserving slots. Call it only while no claim is running.
-func (l *loop) mayReconcile() bool {
-	due := l.reconcileDue() // asked in any case, because it notes the date for accepts that come during the round
-	return len(l.reservations) == 0 && (due || !time.Now().Before(l.act.claimer.routine))
-}
-
-// reconcileDue reports whether reconciling is due because a response was lost. While a round runs, its
-// goroutine owns the claimer, so reconcileDue uses the date that was read before.
-func (l *loop) reconcileDue() bool {
-	if l.round == nil {
-		l.claimerReconcileAt = l.act.claimer.reconcileAt
-	}
-	return !l.claimerReconcileAt.IsZero() && !time.Now().Before(l.claimerReconcileAt)
 }
 
 // claimRound claims, and asks for the next due time of each handler that ran short and whose next due time is not known
@@ -388,8 +260,136 @@ func (r *round) found() scheduler.Claimed {
 	return found
 }
 
+// mayTake reports whether the loop may take claims. It may not for a while after a failed claim, while the session must
+// not claim, and while too many results wait to be stored because the database is slow.
+func (l *loop) mayTake() bool {
+	return !time.Now().Before(l.notBefore) && l.session.mayClaim() &&
+		l.act.completer.backlog() <= 2*l.p.opts.BatchSize+l.p.opts.Concurrency
+}
+
+// mayReconcile reports whether reconciling is due and no response of an accept is on its way. A routine reconciliation
+// waits for such a moment and does not stop accepts from reserving slots. Call it only while no claim is running.
+func (l *loop) mayReconcile() bool {
+	due := l.reconcileDue() // asked in any case, because it notes the date for accepts that come during the round
+	return len(l.reservations) == 0 && (due || !time.Now().Before(l.act.claimer.routine))
+}
+
+// reconcileDue reports whether reconciling is due because a response was lost. While a round runs, its
+// goroutine owns the claimer, so reconcileDue uses the date that was read before.
+func (l *loop) reconcileDue() bool {
+	if l.round == nil {
+		l.claimerReconcileAt = l.act.claimer.reconcileAt
+	}
+	return !l.claimerReconcileAt.IsZero() && !time.Now().Before(l.claimerReconcileAt)
+}
+
+// untilNextPoll returns the real time until pollAll must run. The wait for a due time is measured by
+// the injected clock. It never exceeds PollingInterval, in case that clock jumps.
+func (l *loop) untilNextPoll() time.Duration {
+	l.noteDue(l.p.wakeup.takeDue())
+	wait := time.Until(l.poll)
+	if !l.nextDue.IsZero() {
+		wait = min(wait, max(l.nextDue.Sub(l.p.clock.Now()), time.Millisecond))
+	}
+	if !l.reconcileAt.IsZero() && len(l.reservations) == 0 {
+		wait = min(wait, max(time.Until(l.reconcileAt), time.Millisecond))
+	}
+	for h := range l.p.registry.Handlers() {
+		if l.slotsOf(h).CircuitOpen() {
+			wait = min(wait, max(time.Until(l.p.policies[h].breaker.opensUp()), time.Millisecond))
+		}
+	}
+	if !l.notBefore.IsZero() { // even if it has passed since mayTake looked
+		return max(time.Until(l.notBefore), time.Millisecond)
+	}
+	return wait
+}
+
 func (l *loop) noteDue(due time.Time) {
 	if !due.IsZero() && (l.nextDue.IsZero() || due.Before(l.nextDue)) {
 		l.nextDue = due
 	}
+}
+
+// pollAll makes the next claims ask for every handler. It runs when a status may be due, when
+// reconciling is due or a circuit breaker lets a probe through, and at the latest at the poll.
+func (l *loop) pollAll() {
+	now := time.Now()
+	if !now.Before(l.notBefore) {
+		l.notBefore = time.Time{}
+	}
+	poll := !now.Before(l.poll)
+	l.sched.Poll(poll)
+	if poll {
+		l.poll = now.Add(l.sched.PollWait())
+	}
+	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
+}
+
+// refresh forgets what is known of the database and makes every handler claim.
+func (l *loop) refresh() {
+	l.nextDue, l.reconcileAt = time.Time{}, time.Time{}
+	l.sched.Refresh()
+}
+
+// open reports whether groups may start now. It is false during a stop, after the session has
+// ended, and without the lock or in a term of it that the loop has not begun to work in.
+func (l *loop) open() bool {
+	term := l.session.work()
+	return l.broken == nil && l.stopping.Err() == nil && term.Err() == nil && l.term == term
+}
+
+func (l *loop) within(*group) (context.Context, context.CancelFunc, func(context.Context) error) {
+	return l.term, func() {}, l.mayStart
+}
+
+func (l *loop) late(*group) bool { return false }
+
+// ended wakes the loop only for what an ended call does not do itself: claim, apply pauses, set
+// timers, report stuck handlers, or start several groups. There may be several when a handler has no
+// more work, because then the others' fair share is larger.
+func (l *loop) ended(g *group, again bool) (next *group) {
+	if l.open() {
+		next = l.next()
+	}
+	if next == nil || again || g.overdue || l.slotsOf(g.handler).Idle() ||
+		l.round == nil && l.sched.ShouldClaim() {
+		l.changed.Notify()
+	}
+	return next
+}
+
+func (l *loop) outlived(g *group) {
+	l.act.left.remove(g)
+	l.giveBack(g.again(), errStopping)
+}
+
+// noteOpened logs that these handlers' circuit breakers have opened.
+func (l *loop) noteOpened(opened []*handler.Handler) {
+	for _, h := range opened {
+		l.p.log.Error("inbox: circuit breaker opened, the handler is not called for a while",
+			zap.String(telemetry.FieldHandlerKey, h.Key()), zap.Time(telemetry.FieldUntil, l.p.policies[h].breaker.opensUp()))
+	}
+}
+
+func (l *loop) onlyOverdue() bool {
+	for g := range l.running {
+		if !g.overdue {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *loop) stuckHandlers() map[string]int {
+	var stuck map[string]int
+	for _, h := range l.sched.Handlers() {
+		if n := h.Stuck(); n > 0 {
+			if stuck == nil {
+				stuck = map[string]int{}
+			}
+			stuck[h.Key()] = n
+		}
+	}
+	return stuck
 }

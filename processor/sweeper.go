@@ -265,6 +265,25 @@ func (s *sweeper) markReleased(ctx context.Context, dead []store.WorkerState) er
 	return nil
 }
 
+// prune deletes the rows of dead workers, and of drains, once their keys no longer count.
+func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error {
+	var ids []string
+	for _, w := range workers {
+		if (w.Released || w.Drains) && !s.opts.listsKeys(w) {
+			ids = append(ids, w.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	if _, err := s.store.DeleteWorkers(stmt, ids); err != nil {
+		return fmt.Errorf("sweep: prune workers: %w", err)
+	}
+	return nil
+}
+
 // release releases the claims that one sweep finds.
 type release struct {
 	*sweeper
@@ -360,6 +379,50 @@ func (r *release) settle(
 	return kept, nil
 }
 
+// settleRefs writes the state that to returns for each status, and reports which were written. Rows
+// that are locked, or have changed since, stay as they are.
+func (s *sweeper) settleRefs(
+	ctx context.Context, refs []store.Ref, to func(store.Ref) store.Settlement,
+) (applied []bool, err error) {
+	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
+	defer cancel()
+	settlements := make([]store.Settlement, len(refs))
+	for i, r := range refs {
+		settlements[i] = to(r)
+	}
+	applied, err = s.store.Settle(stmt, settlements, store.SkipLocked)
+	if err != nil {
+		return nil, err
+	}
+	var ended []store.Ref
+	for i, ok := range applied {
+		if ok {
+			ended = append(ended, refs[i])
+		}
+	}
+	s.lanes.advance(stmt, ended)
+	for i, ok := range applied {
+		if !ok {
+			continue
+		}
+		if settlements[i].Poisoned {
+			s.counters.OfHandler(telemetry.Poisoned, refs[i].HandlerKey, 1)
+			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey),
+				zap.String(telemetry.FieldMessageID, refs[i].MessageID),
+				zap.Stringp(telemetry.FieldLastError, settlements[i].LastError))
+			text := settlements[i].LastError
+			s.poisoned(ctx, result{task: &task{claim: store.Claim{Ref: refs[i]}},
+				verdict: poisonedBy(settlements[i], text, errors.New(*text))})
+		} else {
+			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)
+			if next := settlements[i].NextAttemptAt; next != nil {
+				s.wakeup.at(*next)
+			}
+		}
+	}
+	return applied, nil
+}
+
 // unchanged returns the claims that are still as they were read: their rows are locked. The others
 // have ended, or another sweeper has released them.
 func (r *release) unchanged(ctx context.Context, refs []store.Ref) ([]store.Ref, error) {
@@ -393,6 +456,33 @@ func (s *sweeper) evict(ctx context.Context, kept []store.Ref, dead []string) (e
 		s.log.Warn("inbox: ended transactions that dead workers left open", zap.Int(telemetry.FieldTransactions, ended))
 	}
 	return ended
+}
+
+// abandon returns what recovery does to a claim whose worker vanished. The claim is released with a backoff, so that
+// suspects drift apart, or poisoned when too many workers have vanished while running it.
+func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
+	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
+		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1,
+		InterruptedCount: r.InterruptedCount, FailedAt: now}
+	if s.AbandonedCount >= o.MaxAbandoned {
+		text := "workers vanish while running it"
+		s.Poisoned, s.LastError = true, &text
+		return s
+	}
+	next := now.Add(attempt.Backoff(s.AbandonedCount, o.MaxRetryDelay))
+	s.NextAttemptAt = &next
+	return s
+}
+
+// abandonStuck is abandon for a drain's claim, which has no worker. The first time the status is
+// due at once: it has waited for StuckMessageThreshold already, and a program that is killed during
+// a drain is usually not the message's fault.
+func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
+	s := o.abandon(r, now)
+	if s.NextAttemptAt != nil && r.AbandonedCount == 0 {
+		s.NextAttemptAt = &now
+	}
+	return s
 }
 
 // walker reads claims page by page, each by a statement that reads a bounded number of rows.
@@ -459,94 +549,4 @@ func (w walker) read(ctx context.Context, walks []store.ClaimWalk) ([]store.Open
 	stmt, cancel := context.WithTimeout(ctx, w.opts.StatementTimeout)
 	defer cancel()
 	return w.store.OpenClaims(stmt, walks)
-}
-
-// settleRefs writes the state that to returns for each status, and reports which were written. Rows
-// that are locked, or have changed since, stay as they are.
-func (s *sweeper) settleRefs(
-	ctx context.Context, refs []store.Ref, to func(store.Ref) store.Settlement,
-) (applied []bool, err error) {
-	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
-	defer cancel()
-	settlements := make([]store.Settlement, len(refs))
-	for i, r := range refs {
-		settlements[i] = to(r)
-	}
-	applied, err = s.store.Settle(stmt, settlements, store.SkipLocked)
-	if err != nil {
-		return nil, err
-	}
-	var ended []store.Ref
-	for i, ok := range applied {
-		if ok {
-			ended = append(ended, refs[i])
-		}
-	}
-	s.lanes.advance(stmt, ended)
-	for i, ok := range applied {
-		if !ok {
-			continue
-		}
-		if settlements[i].Poisoned {
-			s.counters.OfHandler(telemetry.Poisoned, refs[i].HandlerKey, 1)
-			s.log.Error("inbox: message poisoned", zap.String(telemetry.FieldHandlerKey, refs[i].HandlerKey),
-				zap.String(telemetry.FieldMessageID, refs[i].MessageID),
-				zap.Stringp(telemetry.FieldLastError, settlements[i].LastError))
-			text := settlements[i].LastError
-			s.poisoned(ctx, result{task: &task{claim: store.Claim{Ref: refs[i]}},
-				verdict: poisonedBy(settlements[i], text, errors.New(*text))})
-		} else {
-			s.counters.OfHandler(telemetry.Recovered, refs[i].HandlerKey, 1)
-			if next := settlements[i].NextAttemptAt; next != nil {
-				s.wakeup.at(*next)
-			}
-		}
-	}
-	return applied, nil
-}
-
-// prune deletes the rows of dead workers, and of drains, once their keys no longer count.
-func (s *sweeper) prune(ctx context.Context, workers []store.WorkerState) error {
-	var ids []string
-	for _, w := range workers {
-		if (w.Released || w.Drains) && !s.opts.listsKeys(w) {
-			ids = append(ids, w.ID)
-		}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	stmt, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
-	defer cancel()
-	if _, err := s.store.DeleteWorkers(stmt, ids); err != nil {
-		return fmt.Errorf("sweep: prune workers: %w", err)
-	}
-	return nil
-}
-
-// abandon returns what recovery does to a claim whose worker vanished. The claim is released with a backoff, so that
-// suspects drift apart, or poisoned when too many workers have vanished while running it.
-func (o Options) abandon(r store.Ref, now time.Time) store.Settlement {
-	s := store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
-		ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount + 1,
-		InterruptedCount: r.InterruptedCount, FailedAt: now}
-	if s.AbandonedCount >= o.MaxAbandoned {
-		text := "workers vanish while running it"
-		s.Poisoned, s.LastError = true, &text
-		return s
-	}
-	next := now.Add(attempt.Backoff(s.AbandonedCount, o.MaxRetryDelay))
-	s.NextAttemptAt = &next
-	return s
-}
-
-// abandonStuck is abandon for a drain's claim, which has no worker. The first time the status is
-// due at once: it has waited for StuckMessageThreshold already, and a program that is killed during
-// a drain is usually not the message's fault.
-func (o Options) abandonStuck(r store.Ref, now time.Time) store.Settlement {
-	s := o.abandon(r, now)
-	if s.NextAttemptAt != nil && r.AbandonedCount == 0 {
-		s.NextAttemptAt = &now
-	}
-	return s
 }

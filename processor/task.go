@@ -52,62 +52,6 @@ func newTask(c store.Claim, h *handler.Handler, p *policy) *task {
 // number returns the number of the present attempt, counted from 1.
 func (t *task) number() int { return t.claim.ErrorCount + t.claim.AbandonedCount + 1 }
 
-// runner runs the attempts of groups.
-type runner struct {
-	*shared
-	attempts      *attempt.Runner
-	measure       *telemetry.Instruments
-	interruptions *interruptions
-
-	busy atomic.Int64 // running attempts
-}
-
-// run runs a group to its end.
-func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
-	r.busy.Add(int64(len(g.tasks)))
-	defer r.busy.Add(-int64(len(g.tasks)))
-	r.noteWaits(ctx, g)
-	attempts := g.deliverable()
-	if len(attempts) == 0 {
-		return
-	}
-	if g.handler.Kind() == handler.Transactional {
-		c.Steps = r.steps(g)
-	}
-	r.attempts.Run(ctx, attempts, c)
-	for _, t := range g.tasks {
-		r.interruptions.note(t)
-	}
-}
-
-// noteWaits measures how long the tasks were due before their first attempt in this process.
-func (r *runner) noteWaits(ctx context.Context, g *group) {
-	if !r.measure.TimesWaits(ctx) {
-		return
-	}
-	now := r.clock.Now()
-	for _, t := range g.tasks {
-		if !t.waited { // otherwise it runs again because of others in its group
-			t.waited = true
-			r.measure.Waited(ctx, t.claim.HandlerKey, now.Sub(t.claim.Due))
-		}
-	}
-}
-
-// deliverable builds the handler's input for each task and returns the attempts that have one. The
-// others have failed permanently.
-func (g *group) deliverable() []*attempt.Attempt {
-	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
-	for _, t := range g.tasks {
-		if err := t.deliver(); err != nil {
-			t.Err = &attempt.Unrecoverable{Reason: err}
-			continue
-		}
-		attempts = append(attempts, &t.Attempt)
-	}
-	return attempts
-}
-
 // deliver builds the handler's input from the stored message. An error means that no attempt can ever succeed.
 func (t *task) deliver() error {
 	m := t.claim.Message
@@ -127,94 +71,6 @@ func (t *task) deliver() error {
 		Content: m.Content,
 	})
 	return nil
-}
-
-// steps returns the steps that complete a group's statuses inside the handler's transaction. A stale claim is found
-// before the handler runs. While the handler runs, the row locks keep recovery away.
-func (r *runner) steps(g *group) *attempt.Steps {
-	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt,
-		do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
-		completions := g.completions(attempts)
-		var applied []bool
-		err := t.Within(func() (err error) { applied, err = do(completions); return err })
-		if err != nil {
-			return nil, fmt.Errorf("%s in handler transaction: %w", doing, err)
-		}
-		current := make([]*attempt.Attempt, 0, len(attempts))
-		for i, a := range attempts {
-			if applied[i] {
-				current = append(current, a)
-			}
-		}
-		return current, nil
-	}
-	return &attempt.Steps{
-		Write: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
-			return each("complete", t, attempts, func(c []store.Completion) ([]bool, error) {
-				return r.store.CompleteTx(t.Ctx, t.DB, c, r.clock.Now())
-			})
-		},
-		Check: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
-			return each("check claims", t, attempts, func(c []store.Completion) ([]bool, error) {
-				return r.store.CurrentTx(t.Ctx, t.DB, c)
-			})
-		},
-		Committed: func(ctx context.Context, a *attempt.Attempt) (bool, error) {
-			i := slices.IndexFunc(g.tasks, func(t *task) bool { return &t.Attempt == a })
-			ref := g.tasks[i].claim.Ref
-			states, err := r.store.States(ctx, []store.Ref{ref})
-			s, found := states[ref.StatusID]
-			return found && s.Completed && s.Version == ref.Version+1, err
-		},
-	}
-}
-
-// completions returns the completions of some attempts of the group, which must be in the group's order.
-func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
-	completions := make([]store.Completion, 0, len(attempts))
-	for _, t := range g.tasks {
-		if len(completions) < len(attempts) && &t.Attempt == attempts[len(completions)] {
-			completions = append(completions, completionOf(t.claim, models.OutcomeProcessed))
-		}
-	}
-	return completions
-}
-
-// ErrStuck is the failure of an attempt whose handler ignored its cancelled context for
-// StuckHandlerGrace. The handler may still be running.
-var ErrStuck = attempt.ErrStuck
-
-// PanicError is the failure of an attempt during which the handler, or other code that ran for it, panicked.
-type PanicError = attempt.PanicError
-
-// group is what runs in one slot: a single attempt, the messages of one batch call, or the messages
-// that share a transaction.
-type group struct {
-	handler *handler.Handler
-	tasks   []*task
-	bytes   int // of its messages, when it was formed
-	started time.Time
-	overdue bool // it no longer holds a slot; guarded by the pool's lock
-
-	ctx      context.Context // what it runs in, see owner.within
-	end      context.CancelFunc
-	mayStart func(context.Context) error
-
-	report func(error) // reports to the circuit breaker that admitted a batch
-
-	// one holds what a group of one needs, the usual case, without further allocations.
-	one struct {
-		attempt [1]*attempt.Attempt
-		result  [1]result
-	}
-}
-
-func newGroup(tasks []*task) *group {
-	g := &group{handler: tasks[0].Handler, tasks: tasks}
-	for _, t := range tasks {
-		g.bytes += t.Size()
-	}
-	return g
 }
 
 // MayGroup reports whether the task may run together with others. A task that could harm others
@@ -238,28 +94,6 @@ func (t *task) forgetContent() {
 		t.kept = models.Message{Type: m.Type, TransportName: m.TransportName}
 		t.claim.Message = &t.kept
 	}
-}
-
-// again returns the tasks that must run once more, reset for it.
-func (g *group) again() []*task {
-	var again []*task
-	for _, t := range g.tasks {
-		if t.Again {
-			again = append(again, t)
-			t.Reset()
-		}
-	}
-	return again
-}
-
-// stuck reports whether a call of the group was given up and has not returned, as far as the group knows.
-func (g *group) stuck() bool {
-	for _, t := range g.tasks {
-		if errors.Is(t.Err, ErrStuck) {
-			return true
-		}
-	}
-	return false
 }
 
 // policy is how one handler's attempts run and are retried: by the handler's own options, or else by the inbox's.
@@ -305,6 +139,213 @@ func (p *policy) rules(h *handler.Handler) scheduler.Rules {
 		r.Circuit = p.breaker.state
 	}
 	return r
+}
+
+// group is what runs in one slot: a single attempt, the messages of one batch call, or the messages
+// that share a transaction.
+type group struct {
+	handler *handler.Handler
+	tasks   []*task
+	bytes   int // of its messages, when it was formed
+	started time.Time
+	overdue bool // it no longer holds a slot; guarded by the pool's lock
+
+	ctx      context.Context // what it runs in, see owner.within
+	end      context.CancelFunc
+	mayStart func(context.Context) error
+
+	report func(error) // reports to the circuit breaker that admitted a batch
+
+	// one holds what a group of one needs, the usual case, without further allocations.
+	one struct {
+		attempt [1]*attempt.Attempt
+		result  [1]result
+	}
+}
+
+func newGroup(tasks []*task) *group {
+	g := &group{handler: tasks[0].Handler, tasks: tasks}
+	for _, t := range tasks {
+		g.bytes += t.Size()
+	}
+	return g
+}
+
+// deliverable builds the handler's input for each task and returns the attempts that have one. The
+// others have failed permanently.
+func (g *group) deliverable() []*attempt.Attempt {
+	attempts := slices.Grow(g.one.attempt[:0], len(g.tasks))
+	for _, t := range g.tasks {
+		if err := t.deliver(); err != nil {
+			t.Err = &attempt.Unrecoverable{Reason: err}
+			continue
+		}
+		attempts = append(attempts, &t.Attempt)
+	}
+	return attempts
+}
+
+// completions returns the completions of some attempts of the group, which must be in the group's order.
+func (g *group) completions(attempts []*attempt.Attempt) []store.Completion {
+	completions := make([]store.Completion, 0, len(attempts))
+	for _, t := range g.tasks {
+		if len(completions) < len(attempts) && &t.Attempt == attempts[len(completions)] {
+			completions = append(completions, completionOf(t.claim, models.OutcomeProcessed))
+		}
+	}
+	return completions
+}
+
+// again returns the tasks that must run once more, reset for it.
+func (g *group) again() []*task {
+	var again []*task
+	for _, t := range g.tasks {
+		if t.Again {
+			again = append(again, t)
+			t.Reset()
+		}
+	}
+	return again
+}
+
+// stuck reports whether a call of the group was given up and has not returned, as far as the group knows.
+func (g *group) stuck() bool {
+	for _, t := range g.tasks {
+		if errors.Is(t.Err, ErrStuck) {
+			return true
+		}
+	}
+	return false
+}
+
+// runner runs the attempts of groups.
+type runner struct {
+	*shared
+	attempts      *attempt.Runner
+	measure       *telemetry.Instruments
+	interruptions *interruptions
+
+	busy atomic.Int64 // running attempts
+}
+
+// run runs a group to its end.
+func (r *runner) run(ctx context.Context, g *group, c attempt.Call) {
+	r.busy.Add(int64(len(g.tasks)))
+	defer r.busy.Add(-int64(len(g.tasks)))
+	r.noteWaits(ctx, g)
+	attempts := g.deliverable()
+	if len(attempts) == 0 {
+		return
+	}
+	if g.handler.Kind() == handler.Transactional {
+		c.Steps = r.steps(g)
+	}
+	r.attempts.Run(ctx, attempts, c)
+	for _, t := range g.tasks {
+		r.interruptions.note(t)
+	}
+}
+
+// noteWaits measures how long the tasks were due before their first attempt in this process.
+func (r *runner) noteWaits(ctx context.Context, g *group) {
+	if !r.measure.TimesWaits(ctx) {
+		return
+	}
+	now := r.clock.Now()
+	for _, t := range g.tasks {
+		if !t.waited { // otherwise it runs again because of others in its group
+			t.waited = true
+			r.measure.Waited(ctx, t.claim.HandlerKey, now.Sub(t.claim.Due))
+		}
+	}
+}
+
+// steps returns the steps that complete a group's statuses inside the handler's transaction. A stale claim is found
+// before the handler runs. While the handler runs, the row locks keep recovery away.
+func (r *runner) steps(g *group) *attempt.Steps {
+	each := func(doing string, t *handlertx.Tx, attempts []*attempt.Attempt,
+		do func([]store.Completion) ([]bool, error)) ([]*attempt.Attempt, error) {
+		completions := g.completions(attempts)
+		var applied []bool
+		err := t.Within(func() (err error) { applied, err = do(completions); return err })
+		if err != nil {
+			return nil, fmt.Errorf("%s in handler transaction: %w", doing, err)
+		}
+		current := make([]*attempt.Attempt, 0, len(attempts))
+		for i, a := range attempts {
+			if applied[i] {
+				current = append(current, a)
+			}
+		}
+		return current, nil
+	}
+	return &attempt.Steps{
+		Write: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
+			return each("complete", t, attempts, func(c []store.Completion) ([]bool, error) {
+				return r.store.CompleteTx(t.Ctx, t.DB, c, r.clock.Now())
+			})
+		},
+		Check: func(_ context.Context, t *handlertx.Tx, attempts []*attempt.Attempt) ([]*attempt.Attempt, error) {
+			return each("check claims", t, attempts, func(c []store.Completion) ([]bool, error) {
+				return r.store.CurrentTx(t.Ctx, t.DB, c)
+			})
+		},
+		Committed: func(ctx context.Context, a *attempt.Attempt) (bool, error) {
+			i := slices.IndexFunc(g.tasks, func(t *task) bool { return &t.Attempt == a })
+			ref := g.tasks[i].claim.Ref
+			states, err := r.store.States(ctx, []store.Ref{ref})
+			s, found := states[ref.StatusID]
+			return found && s.Completed && s.Version == ref.Version+1, err
+		},
+	}
+}
+
+// ErrStuck is the failure of an attempt whose handler ignored its cancelled context for
+// StuckHandlerGrace. The handler may still be running.
+var ErrStuck = attempt.ErrStuck
+
+// PanicError is the failure of an attempt during which the handler, or other code that ran for it, panicked.
+type PanicError = attempt.PanicError
+
+// resultsOf returns the results of a group's finished tasks and reports them to the circuit
+// breaker. Tasks that run again have no result. It ends the spans of all tasks.
+func (p *Processor) resultsOf(g *group) []result {
+	results := slices.Grow(g.one.result[:0], len(g.tasks))
+	for _, t := range g.tasks {
+		if t.Again {
+			if t.report != nil {
+				t.report(errNeutral)
+				t.report = nil
+			}
+			continue
+		}
+		r := p.resultOf(t)
+		t.NoteOutcome(r.outcome, r.failure)
+		results = append(results, r)
+	}
+	for _, t := range g.tasks { // after the loop above, because a call may have been for several tasks
+		t.EndSpan()
+	}
+	g.note(results)
+	return results
+}
+
+// resultOf returns the result of one task. A panic in here, such as one of the application's clock
+// or redaction, fails the attempt and does not end the process.
+func (p *Processor) resultOf(t *task) (r result) {
+	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
+	defer func() {
+		if v := recover(); v != nil {
+			t.Err = attempt.Recovered(v)
+			r = judge()
+		}
+	}()
+	return judge()
+}
+
+func (p *Processor) reportOverdue(g *group) {
+	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
+		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
 }
 
 // superseded is the outcome of a status that ends without an attempt.
@@ -396,47 +437,6 @@ func poisonedBy(settle store.Settlement, text *string, err error) verdict {
 func notRun(t *task, why *attempt.Interruption, now time.Time) result {
 	t.Err, t.Cause = why, why
 	return result{task: t, verdict: t.judge(now)}
-}
-
-// resultsOf returns the results of a group's finished tasks and reports them to the circuit
-// breaker. Tasks that run again have no result. It ends the spans of all tasks.
-func (p *Processor) resultsOf(g *group) []result {
-	results := slices.Grow(g.one.result[:0], len(g.tasks))
-	for _, t := range g.tasks {
-		if t.Again {
-			if t.report != nil {
-				t.report(errNeutral)
-				t.report = nil
-			}
-			continue
-		}
-		r := p.resultOf(t)
-		t.NoteOutcome(r.outcome, r.failure)
-		results = append(results, r)
-	}
-	for _, t := range g.tasks { // after the loop above, because a call may have been for several tasks
-		t.EndSpan()
-	}
-	g.note(results)
-	return results
-}
-
-// resultOf returns the result of one task. A panic in here, such as one of the application's clock
-// or redaction, fails the attempt and does not end the process.
-func (p *Processor) resultOf(t *task) (r result) {
-	judge := func() result { return result{task: t, verdict: t.judge(p.clock.Now())} }
-	defer func() {
-		if v := recover(); v != nil {
-			t.Err = attempt.Recovered(v)
-			r = judge()
-		}
-	}()
-	return judge()
-}
-
-func (p *Processor) reportOverdue(g *group) {
-	p.log.Error("inbox: handler ignores its cancelled context", zap.String(telemetry.FieldHandlerKey, g.handler.Key()),
-		zap.String(telemetry.FieldMessageID, g.tasks[0].claim.MessageID), zap.Int(telemetry.FieldMessages, len(g.tasks)))
 }
 
 // note sets how long an interrupted attempt must wait for its repeat.
