@@ -1,8 +1,9 @@
-// Package processor runs handlers: it claims due statuses, runs them on a bounded pool, stores
-// their results, and recovers the claims of dead workers (contract 5).
+// Package processor runs handlers: it claims due statuses, runs them on a bounded pool, stores their results, and
+// recovers the claims of dead workers (contract 5).
 //
-// There is one file per service: claim, task (an attempt and its status), completer, session
-// (heartbeat and fencing) and sweeper. The loop ties them together.
+// There is one file per service. From Start to Stop a Processor has one session after the other (a worker ID, with its
+// heartbeat), each with a loop and a sweeper, and one completer. A loop and a drain are pools: their claimer claims
+// tasks, which run in groups. docs/architecture.md shows what passes through them.
 package processor
 
 import (
