@@ -199,21 +199,7 @@ func (p *Processor) leaveLock(work, alive context.Context, a *activity, s *sessi
 	if work.Err() != nil {
 		return // Stop releases the lock then
 	}
-	if err := s.lock.leave(alive, settled()); err != nil {
-		p.log.Warn("inbox: releasing the lock failed, it expires by itself", zap.String(telemetry.FieldLock, lockName),
-			zap.Error(err))
-	}
-}
-
-// stopLock releases a session's lock at a stop, after the last result is stored.
-func (p *Processor) stopLock(hard context.Context, s *session, settled bool) {
-	if s.lock == nil {
-		return
-	}
-	if err := s.lock.leave(hard, settled); err != nil {
-		p.log.Warn("inbox: releasing the lock failed, it expires by itself", zap.String(telemetry.FieldLock, lockName),
-			zap.Error(err))
-	}
+	p.noteRelease(s.lock.leave(alive, settled()))
 }
 
 // holdsLock reports whether the processor holds the lock in Exclusive mode.
@@ -221,8 +207,8 @@ func (a *activity) holdsLock() bool {
 	if a == nil {
 		return false
 	}
-	s := a.current()
-	return s != nil && s.lock != nil && s.lock.hold.Held()
+	s := a.session.Load()
+	return s.lock != nil && s.lock.hold.Held()
 }
 
 // permit is the right of a ProcessPending to run handlers.
@@ -290,14 +276,12 @@ func (p *Processor) acquirePermit(ctx context.Context) (*permit, error) {
 }
 
 func (p *Processor) joinLock(ctx context.Context) *permit {
-	p.mu.Lock()
-	a := p.now
-	p.mu.Unlock()
+	a := p.now.Load()
 	if a == nil {
 		return nil
 	}
-	s := a.current()
-	if s == nil || s.lock == nil || !s.lock.acquireShared() {
+	s := a.session.Load()
+	if s.lock == nil || !s.lock.acquireShared() {
 		return nil
 	}
 	return &permit{term: s.lock.hold.Term(), held: s.lock.hold.Held, leave: func() {
@@ -327,7 +311,12 @@ func (p *Processor) ownPermit(ctx context.Context, own *lock) *permit {
 
 // giveUpLock releases the lock, even if ctx has ended.
 func (p *Processor) giveUpLock(ctx context.Context, leave func(ctx context.Context, giveUp bool) error) {
-	if err := leave(context.WithoutCancel(ctx), true); err != nil {
+	p.noteRelease(leave(context.WithoutCancel(ctx), true))
+}
+
+// noteRelease logs that the lock could not be released.
+func (p *Processor) noteRelease(err error) {
+	if err != nil {
 		p.log.Warn("inbox: releasing the lock failed, it expires by itself", zap.String(telemetry.FieldLock, lockName),
 			zap.Error(err))
 	}

@@ -287,13 +287,11 @@ func (o Options) unknownKeys(pending, known []string, workers []store.WorkerStat
 // It also warns of pending keys that no program lists. While the processor is started its heartbeats
 // and sweeps do both, so notePrograms does nothing.
 func (p *Processor) notePrograms(ctx context.Context) error {
-	p.mu.Lock()
-	started := p.now != nil
-	due := time.Since(p.drained) >= p.opts.HeartbeatInterval
-	p.mu.Unlock()
-	if started {
+	if p.now.Load() != nil {
 		return nil
 	}
+	last := p.drained.Load()
+	due := last == nil || time.Since(*last) >= p.opts.HeartbeatInterval
 	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()
 	if due {
@@ -314,9 +312,8 @@ func (p *Processor) notePrograms(ctx context.Context) error {
 		unknown = p.opts.unknownKeys(unknown, nil, workers)
 	}
 	if due {
-		p.mu.Lock()
-		p.drained = time.Now()
-		p.mu.Unlock()
+		now := time.Now()
+		p.drained.Store(&now)
 	}
 	p.fleet.warnUnknown(unknown)
 	return nil

@@ -70,18 +70,14 @@ func (h Health) Degraded() bool {
 
 // Health returns the processor's present state (contract 5.15).
 func (p *Processor) Health() Health {
-	p.mu.Lock()
-	now := p.now
-	p.mu.Unlock()
+	now := p.now.Load()
 	h := Health{Running: now != nil, Mode: p.opts.Mode, HoldsLock: now.holdsLock(), Conditions: map[string]error{},
 		Stuck: map[string]int{}}
 	if now != nil {
 		h.ClockSkew = p.fleet.clockSkew()
 		h.BarredRoles, h.DatabaseRole = p.fleet.barredRoles()
 		h.UnknownKeys = p.fleet.unknownKeys()
-		if s := now.current(); s != nil {
-			h.WorkerID = s.id
-		}
+		h.WorkerID = now.session.Load().id
 	}
 	h.Busy = int(p.runner.busy.Load())
 	if now != nil {

@@ -49,10 +49,9 @@ type Processor struct {
 	polls     sync.Once      // logs that no notification can arrive
 	lockFreed routine.Signal // set when a ProcessPending of this process has released the lock
 
-	lifecycle sync.Mutex // held by Start and Stop from begin to end
-	mu        sync.Mutex
-	now       *activity // nil unless started
-	drained   time.Time // when a drain last wrote its row
+	lifecycle sync.Mutex                // held by Start and Stop from begin to end
+	now       atomic.Pointer[activity]  // nil unless started
+	drained   atomic.Pointer[time.Time] // when a drain last wrote its row; nil if none has
 }
 
 // shared is what the services of a processor work with.
@@ -243,20 +242,7 @@ type activity struct {
 
 	endWatching func() // of lost connections
 
-	mu      sync.Mutex
-	session *session
-}
-
-func (a *activity) use(s *session) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.session = s
-}
-
-func (a *activity) current() *session {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.session
+	session atomic.Pointer[session] // the present one
 }
 
 // Start begins processing in the background and returns at once. The database need not be reachable yet. Starting twice
@@ -264,21 +250,20 @@ func (a *activity) current() *session {
 func (p *Processor) Start(context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
-	if p.now != nil {
+	if p.now.Load() != nil {
 		return nil
 	}
 	h := newHeld()
 	completer := p.newCompleter(h)
-	watching := p.watchConnections()
 	a := &activity{completer: completer, claimer: newClaimer(p.shared, h, completer.add), giveUp: make(chan struct{}),
-		endWatching: watching}
+		endWatching: p.watchConnections()}
 	var work, alive, storing context.Context
 	work, a.stop = context.WithCancel(context.Background())
 	alive, a.endServices = context.WithCancel(context.Background())
 	storing, a.endStoring = context.WithCancel(context.Background())
 	a.hard, a.endHard = context.WithCancel(context.Background())
 	first := p.newSession(alive) // the worker ID is known when Start returns
-	a.use(first)
+	a.session.Store(first)
 	a.storing = routine.Go(func() {
 		for storing.Err() == nil {
 			err := routine.Protect("storing", func() error { completer.run(storing, a.hard); return nil })
@@ -293,9 +278,7 @@ func (p *Processor) Start(context.Context) error {
 	if p.listens() {
 		a.services.Go(func() { p.listen(work) })
 	}
-	p.mu.Lock()
-	p.now = a
-	p.mu.Unlock()
+	p.now.Store(a)
 	return nil
 }
 
@@ -312,7 +295,7 @@ func (p *Processor) supervise(work, alive context.Context, a *activity, s *sessi
 		h := &heart{shared: p.shared, row: p.row(), report: p.report}
 		// Publish the session before its first heartbeat. A stop may cancel that heartbeat although
 		// it gets stored, and must be able to mark the worker as stopped then.
-		a.use(s)
+		a.session.Store(s)
 		if !p.register(work, h, s) {
 			s.end(errStopping)
 			return
@@ -395,20 +378,17 @@ func (p *Processor) begin(ctx context.Context, h *heart, s *session) error {
 func (p *Processor) Stop(ctx context.Context) error {
 	p.lifecycle.Lock()
 	defer p.lifecycle.Unlock()
-	a := p.now
+	a := p.now.Load()
 	if a == nil {
 		p.notifier.wait(ctx)
 		return nil
 	}
-	p.mu.Lock()
-	p.now = nil
-	p.mu.Unlock()
-
+	p.now.Store(nil)
 	budget := newStopBudget(ctx, p.opts)
 	defer time.AfterFunc(time.Until(budget.flush), a.endHard).Stop()
 	a.stop()
 	if !waitFor(a.done, budget.soft) {
-		a.current().end(errStopping)
+		a.session.Load().end(errStopping)
 		if !waitFor(a.done, budget.cancel) {
 			close(a.giveUp)
 			<-a.done
@@ -416,7 +396,7 @@ func (p *Processor) Stop(ctx context.Context) error {
 	}
 	// Half of the time that is left is for a claim that has outlived the loop: it is cancelled now, and
 	// what it has claimed is released.
-	s := a.current()
+	s := a.session.Load()
 	s.endClaims()
 	claiming := !waitFor(routine.Go(a.rounds.Wait), time.Now().Add(time.Until(budget.flush)/2))
 	// Everything that will have a result has it in the completer's queue now. If a hook hangs in
@@ -443,7 +423,9 @@ func (p *Processor) Stop(ctx context.Context) error {
 	if settled {
 		p.markStopped(a.hard, s)
 	}
-	p.stopLock(a.hard, s, settled)
+	if s.lock != nil {
+		p.noteRelease(s.lock.leave(a.hard, settled))
+	}
 	p.notifier.wait(a.hard) // for what was accepted, and for what this stop has released
 	a.endHard()
 	a.endServices()
