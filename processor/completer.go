@@ -457,7 +457,7 @@ func (p *Processor) recordResult(ctx context.Context, r result, applied bool) {
 		return
 	}
 	if r.outcome != handler.AttemptReleased {
-		p.progress.Store(p.clock.injected.Now().UnixNano())
+		p.progress.Store(p.clock.Injected.Now().UnixNano())
 		if r.outcome == handler.AttemptCompleted {
 			p.reports.Instruments.Completed(ctx, r.claim.HandlerKey, p.clock.Now().Sub(r.claim.CreatedAt))
 		}

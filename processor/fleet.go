@@ -54,8 +54,8 @@ func newFleet(s *shared) *fleet {
 func (f *fleet) check(self string, workers []store.WorkerState, asked time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock.injected) {
-		now := f.clock.injected.Now()
+	if len(workers) > 0 && !workers[0].Read.IsZero() && !clock.IsTest(f.clock.Injected) {
+		now := f.clock.Injected.Now()
 		f.compareClocks(now.Add(-time.Since(asked)), now, workers[0].Read)
 	}
 	f.findNew(self, workers)

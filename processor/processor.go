@@ -61,7 +61,7 @@ type shared struct {
 	registry   *registry.Registry
 	policies   map[*handler.Handler]*policy
 	namespaces map[string]string // of the channels' IDs, by handler key
-	clock      *databaseClock
+	clock      *clock.Database
 	log        *zap.Logger
 	counters   *telemetry.Counters
 	lanes      *lanes
@@ -120,7 +120,7 @@ func New(cfg Config) (*Processor, error) {
 		}
 	}
 	s := &shared{opts: cfg.Options, store: cfg.Store, registry: cfg.Registry, policies: map[*handler.Handler]*policy{},
-		namespaces: map[string]string{}, clock: newDatabaseClock(cfg.Clock), log: cfg.Logger, counters: cfg.Counters,
+		namespaces: map[string]string{}, clock: clock.NewDatabase(cfg.Clock), log: cfg.Logger, counters: cfg.Counters,
 		wakeup: newWakeup()}
 	s.lanes, s.foreign = &lanes{shared: s}, &foreign{shared: s}
 	s.paused.Store(&map[string]bool{})
@@ -366,6 +366,22 @@ func (p *Processor) begin(ctx context.Context, h *heart, s *session) error {
 		return err
 	}
 	return h.beat(ctx, s)
+}
+
+// readClock reads the database's clock.
+func (p *Processor) readClock(ctx context.Context) error {
+	if !p.clock.Follows || p.store.SingleWriter() {
+		return nil
+	}
+	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
+	defer cancel()
+	asked := time.Now()
+	read, err := p.store.Clock(stmt, p.clock.Injected.Now())
+	if err != nil {
+		return fmt.Errorf("read the database's clock: %w", err)
+	}
+	p.clock.Follow(read, asked)
+	return nil
 }
 
 // Stop ends processing (contract 5.8). Claiming stops at once. Running handlers have StopBudget to return and are then

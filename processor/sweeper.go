@@ -69,7 +69,7 @@ func (s *sweeper) sweep(ctx context.Context, self string, fleet *fleet) error {
 		return err
 	}
 	if len(workers) > 0 {
-		s.clock.follow(workers[0].Read, asked)
+		s.clock.Follow(workers[0].Read, asked)
 	}
 	fleet.check(self, workers, asked)
 	pending, err := s.pendingKeys(ctx)

@@ -17,8 +17,8 @@ var processingMutants = []mutant{
 	{
 		Name:    "a processor does not follow the database's clock",
 		Why:     "a worker whose clock is wrong would run retries early and poison them, or put them and their lanes off (contract 3.5)",
-		Package: "processor",
-		In:      "databaseClock.follow",
+		Package: "internal/clock",
+		In:      "Database.Follow",
 		Old:     "c.read, c.at = read, time.Now()",
 		New:     "",
 		Test:    test{Package: "./processor", Run: "^TestRetryOfAWorkerWithAWrongClockIsDueWhenItWasMeantToBe$"},

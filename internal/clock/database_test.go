@@ -1,10 +1,12 @@
-package processor
+package clock_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
 // settable is a machine's clock that the test sets.
@@ -15,21 +17,21 @@ func (c *settable) Now() time.Time { return c.now }
 // Contract 3.5. A machine's clock leaps an hour ahead and back: the processor's time goes on.
 func TestClockThatFollowsTheDatabaseDoesNotJumpWithTheMachines(t *testing.T) {
 	machine := &settable{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	c := &databaseClock{injected: machine, follows: true}
+	c := &clock.Database{Injected: machine, Follows: true}
 	require.Equal(t, machine.now, c.Now(), "before the first reading")
 	database := machine.now.Add(-time.Minute)
-	c.follow(database, time.Now())
+	c.Follow(database, time.Now())
 	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
 		machine.now = machine.now.Add(jump)
 		require.WithinRange(t, c.Now(), database, database.Add(30*time.Second))
 	}
 	within := func(want time.Time) { t.Helper(); require.WithinRange(t, c.Now(), want, want.Add(30*time.Second)) }
-	c.follow(database.Add(-5*time.Minute), time.Now().Add(-10*time.Minute))
+	c.Follow(database.Add(-5*time.Minute), time.Now().Add(-10*time.Minute))
 	within(database) // a slow response may be as old as it says
-	c.follow(database.Add(-time.Hour), time.Now())
+	c.Follow(database.Add(-time.Hour), time.Now())
 	within(database.Add(-time.Hour)) // as after a failover
-	c.follow(database.Add(time.Hour), time.Now())
+	c.Follow(database.Add(time.Hour), time.Now())
 	within(database.Add(time.Hour))
-	c.follow(time.Time{}, time.Now())
+	c.Follow(time.Time{}, time.Now())
 	within(database.Add(time.Hour)) // SQLite reports no time
 }

@@ -1,50 +1,47 @@
-package processor
+package clock
 
 import (
-	"context"
-	"fmt"
 	"sync"
 	"time"
-
-	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// databaseClock is the clock by which a processor writes due times and judges what is due. On PostgreSQL it is the
+// Database is the clock by which a processor writes due times and judges what is due. On PostgreSQL it is the
 // database's clock, so that all workers agree on when a retry is due, even if their machines do not. Between two
 // readings it goes on by this process's monotonic clock, which setting the machine's clock does not move. The injected
 // clock counts on SQLite, which has no clock, before the first reading, and if it is a test's.
-type databaseClock struct {
-	injected clock.Clock
-	follows  bool
+type Database struct {
+	Injected Clock
+	Follows  bool // the database's clock; otherwise readings are ignored
 
 	mu   sync.Mutex
 	read time.Time // what the database's clock showed; zero before the first reading
 	at   time.Time // when it showed that, monotonic
 }
 
-func newDatabaseClock(injected clock.Clock) *databaseClock {
-	return &databaseClock{injected: injected, follows: !clock.IsTest(injected)}
+// NewDatabase returns a clock that follows the database's, unless a test's is injected.
+func NewDatabase(injected Clock) *Database {
+	return &Database{Injected: injected, Follows: !IsTest(injected)}
 }
 
 // Now returns the time. Due times are written and compared in the microseconds that databases keep.
-func (c *databaseClock) Now() time.Time {
+func (c *Database) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.read.IsZero() {
-		return c.injected.Now()
+		return c.Injected.Now()
 	}
 	return c.now()
 }
 
-func (c *databaseClock) now() time.Time {
+func (c *Database) now() time.Time {
 	return c.read.Add(time.Since(c.at)).Truncate(time.Microsecond)
 }
 
-// follow takes a reading of the database's clock that was asked for at a time of the monotonic clock.
+// Follow takes a reading of the database's clock that was asked for at a time of the monotonic clock.
 // It counts from its arrival: the clock may lag behind by the response's time, but is never ahead. While
 // the present time may be right, it stays, so that a slow response does not set the clock back.
-func (c *databaseClock) follow(read, asked time.Time) {
-	if !c.follows || read.IsZero() {
+func (c *Database) Follow(read, asked time.Time) {
+	if !c.Follows || read.IsZero() {
 		return
 	}
 	c.mu.Lock()
@@ -53,20 +50,4 @@ func (c *databaseClock) follow(read, asked time.Time) {
 		return
 	}
 	c.read, c.at = read, time.Now()
-}
-
-// readClock reads the database's clock.
-func (p *Processor) readClock(ctx context.Context) error {
-	if !p.clock.follows || p.store.SingleWriter() {
-		return nil
-	}
-	stmt, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
-	defer cancel()
-	asked := time.Now()
-	read, err := p.store.Clock(stmt, p.clock.injected.Now())
-	if err != nil {
-		return fmt.Errorf("read the database's clock: %w", err)
-	}
-	p.clock.follow(read, asked)
-	return nil
 }
