@@ -14,7 +14,7 @@ import (
 
 // unanswered is a database that does not answer.
 type unanswered struct {
-	store.Notifier
+	store.Store
 	asked chan struct{}
 }
 
@@ -27,7 +27,8 @@ func (u unanswered) Notify(ctx context.Context, _ ...string) error {
 // TestNotificationsThatAStopHasNoTimeForAreGivenUp proves contract 4.7: nothing runs on after the stop.
 func TestNotificationsThatAStopHasNoTimeForAreGivenUp(t *testing.T) {
 	u := unanswered{asked: make(chan struct{}, 10)}
-	n := notifier{store: u, timeout: time.Hour, log: zap.NewNop(), keys: map[string]bool{}}
+	n := notifier{shared: &shared{store: u, opts: Options{StatementTimeout: time.Hour}, log: zap.NewNop()},
+		keys: map[string]bool{}}
 	n.notify("a")
 	<-u.asked
 	n.notify("b")

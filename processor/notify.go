@@ -157,9 +157,7 @@ const notifyEvery = 3 * time.Millisecond
 // notification is sent at once; handlers that are added while it is sent, or shortly after it,
 // share the next. Its goroutine ends when there is nothing left to send.
 type notifier struct {
-	store   store.Notifier
-	timeout time.Duration // of one notification
-	log     *zap.Logger
+	*shared
 
 	mu     sync.Mutex
 	keys   map[string]bool
@@ -187,7 +185,7 @@ func (n *notifier) notify(keys ...string) {
 func (n *notifier) send(ctx context.Context) {
 	for keys := n.take(ctx); len(keys) > 0; keys = n.take(ctx) {
 		err := routine.Protect("notifying other workers", func() error {
-			ctx, cancel := context.WithTimeout(ctx, n.timeout)
+			ctx, cancel := context.WithTimeout(ctx, n.opts.StatementTimeout)
 			defer cancel()
 			return n.store.Notify(ctx, keys...)
 		})

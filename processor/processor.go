@@ -125,7 +125,7 @@ func New(cfg Config) (*Processor, error) {
 	s.lanes, s.foreign = &lanes{shared: s}, &foreign{shared: s}
 	s.paused.Store(&map[string]bool{})
 	p := &Processor{shared: s, report: cfg.Report, health: &health{}, lockFreed: routine.NewSignal(),
-		notifier: notifier{store: cfg.Store, timeout: cfg.Options.StatementTimeout, log: cfg.Logger, keys: map[string]bool{}},
+		notifier: notifier{shared: s, keys: map[string]bool{}},
 		reports:  attempt.Reports{Counters: cfg.Counters, Instruments: cfg.Instruments, Hooks: cfg.Hooks, Log: cfg.Logger}}
 	failing := func(name, meaning string) *condition.Condition {
 		c := condition.New(cfg.Logger, cfg.Clock, zap.ErrorLevel, name, meaning)
