@@ -124,8 +124,8 @@ type Backlog struct {
 // Bounds of Backlog's counts under one key. The bound for ordered handlers is lower because each of
 // their rows costs a lookup in its lane.
 const (
-	backlogMost        = 10_000
-	backlogMostOrdered = 1_000
+	maxBacklog        = 10_000
+	maxBacklogOrdered = 1_000
 )
 
 // Backlog reads the pending work of the registered handlers, in the order of their declaration, and
@@ -137,9 +137,9 @@ func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	var keys []store.KeyLimit
 	for h := range p.registry.Handlers() {
 		for _, key := range h.Keys() {
-			limit := store.KeyLimit{HandlerKey: key, Limit: backlogMost, Lanes: p.policies[h].lanes}
+			limit := store.KeyLimit{HandlerKey: key, Limit: maxBacklog, Lanes: p.policies[h].lanes}
 			if limit.Lanes != nil {
-				limit.Limit = backlogMostOrdered
+				limit.Limit = maxBacklogOrdered
 			}
 			keys = append(keys, limit)
 		}
