@@ -59,7 +59,7 @@ func (c *claimer) claim(
 		return nil, nil, err
 	}
 	req := store.ClaimRequest{WorkerID: workerID, Now: at}
-	var shared []store.KeyLimit
+	var sharedKeys []store.KeyLimit
 	asked := map[*handler.Handler][]int{} // the limit of each key
 	for h := range c.registry.Handlers() {
 		if q := quotas[h.Key()]; q.Messages > 0 {
@@ -69,7 +69,7 @@ func (c *claimer) claim(
 				limit := store.KeyLimit{HandlerKey: key, Limit: asked[h][i], Lanes: c.policies[h].lanes,
 					AtLeast: atLeast[i], Bytes: bytes[i]}
 				if c.foreign.of(key) != nil {
-					shared = append(shared, limit)
+					sharedKeys = append(sharedKeys, limit)
 					continue
 				}
 				if workerID != "" && limit.Lanes == nil {
@@ -83,7 +83,7 @@ func (c *claimer) claim(
 	if err != nil {
 		return nil, nil, c.claimFailed(err)
 	}
-	failed := c.addOurs(stmt, req, shared, &claimed)
+	failed := c.addOurs(stmt, req, sharedKeys, &claimed)
 	if claimed.LanesErr != nil {
 		c.lanes.checkFailed(claimed.LanesErr)
 	}
@@ -481,9 +481,9 @@ func (c *claimer) claimOurs(
 
 // addOurs adds the claims for shared keys. After an error, what was claimed before it is in claimed.
 func (c *claimer) addOurs(
-	ctx context.Context, req store.ClaimRequest, shared []store.KeyLimit, claimed *store.Claimed,
+	ctx context.Context, req store.ClaimRequest, sharedKeys []store.KeyLimit, claimed *store.Claimed,
 ) error {
-	for _, limit := range shared {
+	for _, limit := range sharedKeys {
 		ours, more, err := c.claimOurs(ctx, req, limit)
 		if err != nil {
 			return c.claimFailed(err)
