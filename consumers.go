@@ -11,7 +11,7 @@ import (
 
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/problems"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -212,7 +212,8 @@ func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health, failing map[string]
 		for _, p := range h.Partitions {
 			stored := ops.ConsumedPartition{Topic: p.Topic, Partition: int32(p.Partition), State: string(p.State),
 				Position: p.Accepted, Committed: p.Committed, Lag: p.Lag, Since: p.HaltedAt, Halted: p.Halted != nil,
-				Skippable: slices.Contains(p.Decisions, health.Skip), AfterGap: slices.Contains(p.Decisions, health.Continue)}
+				Skippable: slices.Contains(p.Decisions, columns.DecisionSkip),
+				AfterGap:  slices.Contains(p.Decisions, columns.DecisionContinue)}
 			problem := p.Halted
 			if problem == nil && p.Err != nil {
 				problem, stored.Since = p.Err, p.ErrSince

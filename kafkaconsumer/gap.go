@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -56,7 +56,7 @@ const (
 func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 	p := f.partition
 	if _, err := f.describeGap(offset, reason); err != nil {
-		f.halt(p, halt{reason: err, decisions: []string{health.Resume}})
+		f.halt(p, halt{reason: err, decisions: []string{columns.DecisionResume}})
 		return 0, false
 	}
 	for !p.isCommitted(offset) {
@@ -89,7 +89,7 @@ func (f *fetcher) passGap(offset int64, reason error) (next int64, ok bool) {
 				}
 				reason = now
 				if disposition == envelope.Halt {
-					f.halt(p, halt{reason: reason, decisions: []string{health.Continue}})
+					f.halt(p, halt{reason: reason, decisions: []string{columns.DecisionContinue}})
 					return 0, false
 				}
 				return f.restart(gap.To, reason)

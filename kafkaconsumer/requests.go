@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/envelope"
-	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
@@ -25,9 +25,9 @@ type halt struct {
 
 // recordHalt is a halt before a record. skippable means that it is about this record alone.
 func recordHalt(reason error, skippable bool) halt {
-	h := halt{reason: reason, record: true, decisions: []string{health.Resume}}
+	h := halt{reason: reason, record: true, decisions: []string{columns.DecisionResume}}
 	if skippable {
-		h.decisions = append(h.decisions, health.Skip)
+		h.decisions = append(h.decisions, columns.DecisionSkip)
 	}
 	return h
 }
@@ -111,9 +111,9 @@ func (f *fetcher) begins(session context.Context, r models.PartitionRequest) boo
 		zap.Int64(telemetry.FieldOffset, r.Offset), zap.String(telemetry.FieldActor, r.Actor),
 		zap.String(telemetry.FieldAction, r.Decision)}
 	switch possible := slices.Contains(h.decisions, r.Decision); {
-	case possible && r.Decision == health.Skip:
+	case possible && r.Decision == columns.DecisionSkip:
 		f.skipping = &granted{r, h}
-	case possible && r.Decision == health.Continue:
+	case possible && r.Decision == columns.DecisionContinue:
 		f.passing = &granted{r, h}
 	default:
 		// There is nothing to store, so the request is deleted before it takes effect. After a crash

@@ -12,7 +12,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/columns"
-	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
@@ -185,8 +184,8 @@ func (o processes) requests(ctx context.Context) (map[PartitionRef]models.Partit
 	})
 	requests := make(map[PartitionRef]models.PartitionRequest, len(found))
 	for _, r := range found {
-		if r.Decision == health.Continue {
-			r.Decision = health.Resume
+		if r.Decision == columns.DecisionContinue {
+			r.Decision = columns.DecisionResume
 		}
 		requests[PartitionRef{Channel: r.Channel, Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}] = r
 	}
@@ -222,17 +221,17 @@ func (o processes) request(ctx context.Context, actor Actor, action Action, at P
 	if err == nil {
 		halted, err = o.halted(ctx, at)
 	}
-	decision := health.Resume
+	decision := columns.DecisionResume
 	switch {
 	case err != nil:
 	case action == actionSkipRecord && !halted.Skippable:
 		err = fmt.Errorf("%w: resume the partition once the cause is fixed: %s", ErrNotSkippable, halted.Problem)
 	case action == actionSkipRecord:
-		decision = health.Skip
+		decision = columns.DecisionSkip
 	case halted.AfterGap != at.AfterGap:
 		err = fmt.Errorf("%w: it is halted for another reason: %s", ErrStale, halted.Problem)
 	case halted.AfterGap:
-		decision = health.Continue
+		decision = columns.DecisionContinue
 	}
 	var now time.Time
 	if err == nil {

@@ -26,6 +26,19 @@ const (
 	MaxAttemptError = 300
 )
 
+// The decisions that operators take about a halted partition, as requests and the workers' rows have them
+// (contract 7.10).
+const (
+	// DecisionResume reads the record or the batch again.
+	DecisionResume = "resume"
+	// DecisionContinue goes on after a gap, or in a topic that was created again. Operators see it as a resume. It is
+	// stored as another decision, so that a resume that was meant for a bad record is not taken for one of a gap that
+	// was found at the same offset later.
+	DecisionContinue = "continue"
+	// DecisionSkip stores the record as rejected and goes on after it.
+	DecisionSkip = "skip"
+)
+
 // MaxPrefix and MaxSchema keep every index name within PostgreSQL's 63 bytes.
 const (
 	MaxPrefix = 30

@@ -1,7 +1,6 @@
-// Package health has the codes of the reasons why an inbox is not healthy, and of what operators
-// decide about a halted partition. Programs see the reasons as strings in ops.HealthReason and in
-// the workers' rows, and docs/observability.md lists them: they are as fixed as the name of a metric
-// (contract 11.5).
+// Package health has the codes of the reasons why an inbox is not healthy. Programs see the reasons as
+// strings in ops.HealthReason and in the workers' rows, and docs/observability.md lists them: they are
+// as fixed as the name of a metric (contract 11.5).
 package health
 
 // The codes of reasons.
@@ -39,17 +38,4 @@ const (
 	ClosedPool = "closed_pool"
 	// Cleanup means that cleanup fails, or is far behind because a partition is.
 	Cleanup = "cleanup"
-)
-
-// The decisions that operators take about a halted partition, as they are stored in requests and in
-// the workers' rows (contract 7.10).
-const (
-	// Resume reads the record or the batch again.
-	Resume = "resume"
-	// Continue goes on after a gap, or in a topic that was created again. Operators see it as
-	// Resume. It is stored as another decision, so that a resume that was meant for a bad record is
-	// not taken for one of a gap that was found at the same offset later.
-	Continue = "continue"
-	// Skip stores the record as rejected and goes on after it.
-	Skip = "skip"
 )
