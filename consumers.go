@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/acceptor"
 	"github.com/gorm-inbox/inbox/envelope"
 	"github.com/gorm-inbox/inbox/internal/columns"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/problems"
-	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
@@ -188,7 +188,9 @@ func (ib *Inbox) endApplication(channel, topic string, partition int, reason err
 // storedConsumers returns the consumers as workers store them for operators. Of all partitions it has the first
 // maxStoredPartitions: the halted ones, then those with a problem, then those with the largest lag. failing are the
 // handlers for which partitions of Inline and Direct channels wait.
-func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health, failing map[string][]synchronous.Failing) []ops.Consumer {
+func (ib *Inbox) storedConsumers(
+	all []kafkaconsumer.Health, failing map[string][]health.FailingHandler,
+) []ops.Consumer {
 	consumers := make([]ops.Consumer, len(all))
 	unrouted := ib.counters.By(telemetry.Unrouted)
 	type place struct {
@@ -205,7 +207,7 @@ func (ib *Inbox) storedConsumers(all []kafkaconsumer.Health, failing map[string]
 		consumers[i] = ops.Consumer{Channel: h.Channel, GroupID: h.GroupID, State: string(h.State), Since: h.StateSince,
 			Unrouted: unrouted[h.Channel], Unlisted: len(h.Partitions)}
 		consumers[i].Lag, _ = h.Lag()
-		waiting := map[place]synchronous.Failing{}
+		waiting := map[place]health.FailingHandler{}
 		for _, f := range slices.Backward(failing[h.Channel]) { // what has failed for longest counts
 			waiting[place{f.Topic, f.Partition}] = f
 		}

@@ -49,7 +49,7 @@ var levels = []string{
 	"internal/stores",
 	"internal/kafkawire",
 	"envelope internal/attempt internal/condition internal/lease internal/logging internal/store/postgres internal/store/sqlite",
-	"internal/store/operators",
+	"internal/store/operators internal/health",
 	"internal/store/base",
 	"internal/properties internal/registry internal/store internal/telemetry",
 	"handler internal/fingerprint internal/handlertx internal/redaction",
@@ -57,7 +57,7 @@ var levels = []string{
 	"internal/dialects internal/store/postgres/pgdsn internal/store/sqlite/sqlitedsn",
 	"internal/store/postgres/pgdialect internal/store/sqlite/sqlitedialect",
 	"internal/dialect",
-	"internal/clock internal/columns internal/health internal/keyless internal/settings " +
+	"internal/clock internal/columns internal/keyless internal/settings " +
 		"internal/pages internal/pages/options internal/pages/schema " +
 		"internal/store/postgres/pgxtx internal/problems internal/racetest internal/scheduler internal/secrets internal/session internal/sqlitefile internal/sqltest " +
 		"internal/testenv internal/testenv/pgproxy internal/txcontrol",

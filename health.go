@@ -3,18 +3,16 @@ package inbox
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
 	"github.com/gorm-inbox/inbox/internal/brief"
 	"github.com/gorm-inbox/inbox/internal/health"
-	"github.com/gorm-inbox/inbox/internal/synchronous"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 	"github.com/gorm-inbox/inbox/ops"
 	"github.com/gorm-inbox/inbox/processor"
+	"github.com/gorm-inbox/inbox/redact"
 )
 
 // The states of an inbox (contract 11.5).
@@ -27,14 +25,9 @@ const (
 	HealthUnhealthy ops.HealthState = "unhealthy"
 )
 
-// rank orders the states as the gauge inbox.health does.
-func rank(s ops.HealthState) int {
-	return slices.Index([]ops.HealthState{HealthHealthy, HealthDegraded, HealthUnhealthy}, s)
-}
-
 // Health is the state of an inbox at one moment.
 type Health struct {
-	// State is that of the worst reason. A healthy inbox has no Reasons.
+	// State is that of the worst reason, which is the first. A healthy inbox has no Reasons.
 	State   ops.HealthState
 	Reasons []ops.HealthReason
 	// Running is true between Start and Stop.
@@ -56,9 +49,9 @@ type Health struct {
 	// database or of the store of markers.
 	InPlaceOutages map[string]error
 
-	longRunning []longRunning // calls that have not returned for LongRunning
 	// failing are the handlers that fail and are retried, by Inline or Direct channel, the longest failing first.
-	failing map[string][]synchronous.Failing
+	failing map[string][]health.FailingHandler
+	dead    bool // the opposite of Live
 }
 
 // Ready reports whether the process can do its work: it runs, it is not unhealthy, and none of its partitions is
@@ -68,59 +61,13 @@ func (h Health) Ready() bool { return h.Running && h.State != HealthUnhealthy }
 // Live reports false only where a restart of the process helps. That is so if work is due, no attempt has ended for
 // HealthUnhealthyAfter, nothing runs and no known error explains it, and also if the database's pool is closed. The
 // process is live while the database or a broker is away, while handlers hang, and while a partition is halted.
-func (h Health) Live() bool {
-	if slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool { return r.Code == health.ClosedPool }) {
-		return false
-	}
-	if h.Processor.Busy > 0 || len(h.Processor.Conditions) > 0 || len(h.Processor.Stuck) > 0 {
-		return true
-	}
-	return !slices.ContainsFunc(h.Reasons, func(r ops.HealthReason) bool {
-		return r.Code == health.NoProgress && r.State == HealthUnhealthy
-	})
-}
+func (h Health) Live() bool { return !h.dead }
 
-// Degraded joins what the processor, the consumers and cleanup report as wrong. It returns nil if nothing is.
+// Degraded joins the Reasons to one error. It returns nil if there are none.
 func (h Health) Degraded() error {
-	var problems []error
-	for what, err := range h.Processor.Conditions {
-		problems = append(problems, fmt.Errorf("%s: %w", what, err))
-	}
-	for key, n := range h.Processor.Stuck {
-		problems = append(problems, fmt.Errorf("handler %q: %d calls ignore their cancelled context", key, n))
-	}
-	for key, n := range h.InPlaceStuck {
-		problems = append(problems, fmt.Errorf("handler %q: %d calls in place ignore their cancelled context", key, n))
-	}
-	for _, o := range h.longRunning {
-		problems = append(problems, fmt.Errorf("handler %q: %s", o.handlerKey, o.detail))
-	}
-	for channel, err := range h.InPlaceOutages {
-		problems = append(problems, fmt.Errorf("channel %q: attempts cannot be made or finished: %w", channel, err))
-	}
-	for channel, failing := range h.failing {
-		problems = append(problems, fmt.Errorf("channel %q: handlers fail with %d messages, for longest %q: %w", channel,
-			len(failing), failing[0].HandlerKey, failing[0].Err))
-	}
-	for _, key := range h.Processor.OpenCircuits {
-		problems = append(problems, fmt.Errorf("handler %q: its circuit breaker is open", key))
-	}
-	if skew := h.Processor.ClockSkew; skew != 0 {
-		problems = append(problems, errors.New(skewed(skew)))
-	}
-	if len(h.Processor.BarredRoles) > 0 {
-		problems = append(problems, errors.New(barred(h.Processor)))
-	}
-	for _, c := range h.Consumers {
-		if err := c.Err(); err != nil {
-			problems = append(problems, fmt.Errorf("channel %q: %w", c.Channel, err))
-		}
-	}
-	if c := h.Cleanup; c.Overdue {
-		problems = append(problems, fmt.Errorf("cleanup is held since %s: %w", c.HeldSince.Format(time.RFC3339), c.Held))
-	}
-	if err := h.Cleanup.Err; err != nil {
-		problems = append(problems, err)
+	problems := make([]error, len(h.Reasons))
+	for i, r := range h.Reasons {
+		problems[i] = errors.New(r.String())
 	}
 	return errors.Join(problems...)
 }
@@ -129,25 +76,81 @@ func (h Health) Degraded() error {
 // (contract 11.5).
 func (ib *Inbox) Health() Health {
 	h := Health{Processor: ib.processor.Health(), Cleanup: ib.cleaner.Health(), InPlaceStuck: map[string]int{},
-		InPlaceOutages: map[string]error{}, failing: map[string][]synchronous.Failing{}}
-	for channel, r := range ib.runners {
-		if failing := r.Failing(); len(failing) > 0 {
-			h.failing[channel] = failing
-		}
-		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
-		if err := r.Outage(); err != nil {
-			h.InPlaceOutages[channel] = err
-		}
-	}
-	h.longRunning = ib.longRunning(h.Processor.WorkerID)
+		InPlaceOutages: map[string]error{}, failing: map[string][]health.FailingHandler{}}
 	ib.mu.Lock()
 	h.Running = ib.started
 	for _, c := range ib.consumers {
 		h.Consumers = append(h.Consumers, c.Health())
 	}
 	ib.mu.Unlock()
-	h.judge(ib.sampler, ib.cfg.options)
+	verdict := health.Judge(ib.facts(&h))
+	h.State, h.dead = ops.HealthState(verdict.State.String()), !verdict.Live
+	h.Reasons = make([]ops.HealthReason, len(verdict.Reasons))
+	for i, r := range verdict.Reasons { // errors may quote data and connection strings
+		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}
+		h.Reasons[i] = ops.HealthReason{Code: r.Code, State: ops.HealthState(r.State.String()), Channel: r.Channel,
+			HandlerKey: r.HandlerKey, MessageIDs: r.MessageIDs, Detail: shortened(ib.cfg.redactor.Error(of, r.Detail))}
+	}
 	return h
+}
+
+// facts returns what the parts of the process report, and stores in h what it shows of it.
+func (ib *Inbox) facts(h *Health) *health.Facts {
+	p, o, c := h.Processor, ib.cfg.options, h.Cleanup
+	f := &health.Facts{Now: ib.cfg.clock.Now(), Limits: health.Limits{DegradedAfter: o.HealthDegradedAfter,
+		UnhealthyAfter: o.HealthUnhealthyAfter, MaxDueAge: o.HealthMaxDueAge, MaxPoisonRate: o.HealthMaxPoisonRate,
+		PoisonWindow: poisonWindow(o), LongRunning: o.LongRunning},
+		Running: p.Running, Standby: standsBy(p), WorkerID: p.WorkerID, Busy: p.Busy, ProgressAt: p.ProgressAt,
+		Errors: p.Conditions, Stuck: maps.Clone(p.Stuck), OpenCircuits: p.OpenCircuits, UnknownKeys: p.UnknownKeys,
+		ClockAhead: p.ClockSkew, BarredRoles: p.BarredRoles, Role: p.DatabaseRole,
+		Synchronous: map[string]health.Synchronous{}, CleanupErr: c.Err}
+	if c.Overdue {
+		f.CleanupHeld, f.CleanupHeldSince = c.Held, c.HeldSince
+	}
+	for channel, r := range ib.runners {
+		reported := health.Synchronous{Outage: r.Outage(), ExcusedUntil: r.ExcusedUntil(), Failing: r.Failing(),
+			Paused: ib.pausedSynchronous(channel)}
+		f.Synchronous[channel] = reported
+		if reported.Outage != nil {
+			h.InPlaceOutages[channel] = reported.Outage
+		}
+		h.failing[channel] = reported.Failing
+		maps.Copy(h.InPlaceStuck, r.Stuck()) // handler keys are unique over all channels
+	}
+	maps.Copy(f.Stuck, h.InPlaceStuck)
+	for _, c := range ib.running.Calls() {
+		f.Calls = append(f.Calls, health.Call{HandlerKey: c.Handler.Key(), MessageIDs: c.MessageIDs(), Since: c.Since,
+			Timeout: ib.timeoutOf(c.Handler)})
+	}
+	for _, c := range h.Consumers {
+		f.Consumers = append(f.Consumers, channelFacts(c))
+	}
+	ib.sampler.report(h, f)
+	return f
+}
+
+// standsBy reports whether another worker holds the lock of Exclusive mode.
+func standsBy(p processor.Health) bool { return p.Mode == processor.ModeExclusive && !p.HoldsLock }
+
+func channelFacts(c kafkaconsumer.Health) health.Channel {
+	facts := health.Channel{Name: c.Channel}
+	var others []kafkaconsumer.PartitionHealth
+	for _, p := range c.Partitions {
+		switch {
+		case p.Halted == nil:
+			others = append(others, p)
+			if !p.StalledSince.IsZero() {
+				facts.Stalled = append(facts.Stalled, p.StalledSince)
+			}
+			continue
+		case facts.Halts < health.MaxHalts:
+			facts.Halted = append(facts.Halted, p.Problem())
+		}
+		facts.Halts++
+	}
+	c.Partitions = others
+	facts.Err = c.Err()
+	return facts
 }
 
 // These bound health as it is shown, and what a heartbeat stores of it: the row is written every few seconds, and an
@@ -159,12 +162,9 @@ const (
 )
 
 // report returns what workers store for operators: the reasons, the worst first, and the state of the consumers.
-func (ib *Inbox) report() (health, consumers string) {
+func (ib *Inbox) report() (reasons, consumers string) {
 	h := ib.Health()
-	reasons := append([]ops.HealthReason{}, h.Reasons...)
-	slices.SortStableFunc(reasons, func(a, b ops.HealthReason) int { return rank(b.State) - rank(a.State) })
-	reasons = reasons[:min(len(reasons), maxStoredReasons)]
-	return jsonOf(reasons), jsonOf(ib.storedConsumers(h.Consumers, h.failing))
+	return jsonOf(h.Reasons[:min(len(h.Reasons), maxStoredReasons)]), jsonOf(ib.storedConsumers(h.Consumers, h.failing))
 }
 
 func shortened(detail string) string {

@@ -29,8 +29,7 @@ func (ib *Inbox) ReadyHandler() http.Handler { return ib.healthHandler(Health.Re
 func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := ib.Health()
-		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(),
-			Reasons: append([]ops.HealthReason{}, h.Reasons...)}
+		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(), Reasons: h.Reasons}
 		text, err := json.Marshal(body)
 		if err != nil { // json can encode all of it
 			http.Error(w, err.Error(), http.StatusInternalServerError)

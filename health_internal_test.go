@@ -4,11 +4,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorm-inbox/inbox/internal/synchronous"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/kafkaconsumer"
 )
@@ -18,20 +17,11 @@ func TestHaltsOfThousandsOfPartitionsAreNamedUpToABound(t *testing.T) {
 	for i := range c.Partitions {
 		c.Partitions[i] = kafkaconsumer.PartitionHealth{Topic: "orders", Partition: i, Halted: errors.New("a bad record")}
 	}
-	var h Health
-	h.judgeConsumer(c, nil, Options{})
-	require.Len(t, h.Reasons, haltReasons+1)
-	require.Contains(t, h.Reasons[0].Detail, "orders/0 is halted")
-	require.Equal(t, "9980 more partitions are halted", h.Reasons[haltReasons].Detail)
-}
-
-// TestReasonOfAFailingHandlerNamesItsChannel proves contract 11.6: a hook that decides by channel sees whose error the
-// reason quotes.
-func TestReasonOfAFailingHandlerNamesItsChannel(t *testing.T) {
-	h := Health{failing: map[string][]synchronous.Failing{"orders": {{HandlerKey: "mail", Err: errors.New("secret")}}}}
-	h.judgeFailing(time.Now())
-	require.Len(t, h.Reasons, 1)
-	require.Equal(t, []string{"orders", "mail"}, []string{h.Reasons[0].Channel, h.Reasons[0].HandlerKey})
+	facts := channelFacts(c)
+	require.Len(t, facts.Halted, health.MaxHalts)
+	require.ErrorContains(t, facts.Halted[0], "orders/0 is halted")
+	require.Equal(t, 10_000, facts.Halts)
+	require.NoError(t, facts.Err, "nothing else is wrong")
 }
 
 // TestHaltedPartitionsAreStoredFirst proves contract 11.1: however many partitions a process has, its row has a bounded

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/routine"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
@@ -25,17 +27,11 @@ type sampler struct {
 	unregister func() error // removes the gauges of the current run; nil while stopped
 
 	mu      sync.Mutex
-	began   time.Time // start of the current run
-	at      time.Time // time of the last sample; zero if this run has none
-	err     error     // why the last query failed; nil if it succeeded
-	since   time.Time // when queries began to fail
+	sample  health.Sample // of the current run
 	backlog []processor.Backlog
 	workers int
-	// dueSince is the first of the samples in a row that had claimable work: due, and of a handler that is neither
-	// paused nor stopped by its circuit breaker.
-	dueSince time.Time
-	history  []endedCount    // oldest first, over poisonWindow
-	hourly   []attemptCounts // oldest first, over an hour
+	history []endedCount    // oldest first, over poisonWindow
+	hourly  []attemptCounts // oldest first, over an hour
 }
 
 // endedCount is how many statuses this process had ended at a moment.
@@ -56,8 +52,7 @@ func (s *sampler) now() time.Time { return s.ib.cfg.clock.Now() }
 func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began, s.at, s.since, s.dueSince = s.now(), time.Time{}, time.Time{}, time.Time{}
-	s.err, s.backlog, s.workers, s.history, s.hourly = nil, nil, 0, nil, nil
+	s.sample, s.backlog, s.workers, s.history, s.hourly = health.Sample{Began: s.now()}, nil, 0, nil, nil
 	s.recordCounts(s.now())
 }
 
@@ -174,32 +169,31 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 	now := s.now()
 	s.recordCounts(now)
 	if err != nil {
-		if store.PoolClosed(err) && !store.PoolClosed(s.err) {
+		if store.PoolClosed(err) && !store.PoolClosed(s.sample.Err) {
 			s.ib.log.Error("inbox: the database's pool is closed and cannot be reopened: stop the inbox before closing the pool, and restart the process",
 				zap.Error(err))
 		}
-		if s.err == nil {
-			s.since = now
-		}
-		s.err = err
-		s.dueSince = time.Time{} // nothing is known of the time until the next sample
+		s.sample.Fail(now, err)
 		return err
 	}
-	s.at, s.err, s.backlog, s.workers = now, nil, backlog, workers
+	s.backlog, s.workers = backlog, workers
+	sampled := make([]health.Backlog, len(backlog))
+	for i, b := range backlog {
+		sampled[i] = health.Backlog{HandlerKey: b.HandlerKey, Due: b.Due, OldestDue: b.OldestDue, Paused: b.Paused,
+			Broken: b.Broken}
+	}
 	p := s.ib.processor.Health()
-	due := p.Queued > 0
-	for _, b := range backlog {
-		due = due || b.Due > 0 && !b.Paused && !b.Broken
-	}
-	// In Exclusive mode a standby worker owes no progress, and its time counts only from its takeover.
-	due = due && (p.Mode != processor.ModeExclusive || p.HoldsLock)
-	switch {
-	case !due:
-		s.dueSince = time.Time{}
-	case s.dueSince.IsZero():
-		s.dueSince = now
-	}
+	s.sample.Succeed(now, sampled, p.Queued, standsBy(p))
 	return nil
+}
+
+// report stores in h and f what was sampled and counted.
+func (s *sampler) report(h *Health, f *health.Facts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.Backlog, h.Workers, h.SampledAt, h.SampleErr = slices.Clone(s.backlog), s.workers, s.sample.At, s.sample.Err
+	f.Sample = s.sample
+	f.Poisoned, f.Ended = s.poisoned()
 }
 
 // poisonWindow is the time that HealthMaxPoisonRate covers: five minutes, or a longer SampleInterval.
@@ -260,12 +254,21 @@ func (s *sampler) poisoned() (poisoned, of int64) {
 
 // gauges returns what the gauges show, from the last sample and from the consumers' memory.
 func (s *sampler) gauges() telemetry.Sample {
-	health := s.ib.Health()
+	h := s.ib.Health()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shown := telemetry.Sample{Fresh: s.err == nil && !s.at.IsZero(), Began: s.began, At: s.at, Workers: s.workers,
-		Health: rank(health.State), Partitions: partitionsOf(health.Consumers),
+	shown := telemetry.Sample{Fresh: s.sample.Err == nil && !s.sample.At.IsZero(), Began: s.sample.Began, At: s.sample.At,
+		Workers: s.workers, Health: map[string]int{}, Partitions: partitionsOf(h.Consumers),
 		OldestRunning: s.ib.oldestRunning()}
+	for _, code := range health.Codes() {
+		shown.Health[code] = int(health.Healthy)
+	}
+	for _, r := range slices.Backward(h.Reasons) { // the worst of each code counts
+		shown.Health[r.Code] = int(health.Degraded)
+		if r.Unhealthy() {
+			shown.Health[r.Code] = int(health.Unhealthy)
+		}
+	}
 	for _, b := range s.backlog {
 		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due,
 			Waiting: b.Waiting, Processing: b.Processing,

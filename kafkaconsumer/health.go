@@ -127,7 +127,7 @@ const namedPartitions = 20
 func (h Health) partitionProblems() (problems []error) {
 	more := 0
 	for _, p := range h.Partitions {
-		if problem := p.problem(); problem != nil && len(problems) < namedPartitions {
+		if problem := p.Problem(); problem != nil && len(problems) < namedPartitions {
 			problems = append(problems, problem)
 		} else if problem != nil {
 			more++
@@ -249,8 +249,8 @@ type PartitionHealth struct {
 	ErrSince time.Time
 }
 
-// problem returns what keeps the partition from being consumed, nil if nothing does.
-func (p PartitionHealth) problem() error {
+// Problem returns what keeps the partition from being consumed, nil if nothing does.
+func (p PartitionHealth) Problem() error {
 	switch {
 	case p.Halted != nil:
 		return fmt.Errorf("%s/%d is halted before offset %d since %s: %w", p.Topic, p.Partition, p.Accepted,

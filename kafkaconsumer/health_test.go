@@ -155,7 +155,7 @@ func TestPartitionStallsOnlyWithoutAnotherReason(t *testing.T) {
 			require.Equal(t, test.stalls, !h.StalledSince.IsZero())
 			require.Zero(t, p.health(false, timeout, begun.Add(time.Nanosecond)).StalledSince, "accepting has failed meanwhile")
 			if test.stalls {
-				require.ErrorContains(t, h.problem(), "orders/0 makes no progress since 2026-01-01T12:00:00Z")
+				require.ErrorContains(t, h.Problem(), "orders/0 makes no progress since 2026-01-01T12:00:00Z")
 				p.accept(9, clock.now)
 				require.Zero(t, p.health(false, timeout, time.Time{}).StalledSince, "progress")
 				clock.now = clock.now.Add(timeout)

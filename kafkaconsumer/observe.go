@@ -183,7 +183,7 @@ func (s *session) logStalls() {
 			c.stalling.End(s.partitions[i])
 			continue
 		}
-		c.stalling.Begin(s.partitions[i], h.problem(), zap.String(telemetry.FieldTopic, h.Topic),
+		c.stalling.Begin(s.partitions[i], h.Problem(), zap.String(telemetry.FieldTopic, h.Topic),
 			zap.Int(telemetry.FieldPartition, h.Partition),
 			zap.Int64(telemetry.FieldLag, h.Lag), zap.Time(telemetry.FieldSince, h.StalledSince))
 	}

@@ -207,11 +207,9 @@ func traceID(p handler.Properties) string {
 // hangs reports whether the worker that runs an attempt lists its call as one that does not return.
 func hangs(s Status, workers []Worker) bool {
 	i := slices.IndexFunc(workers, func(w Worker) bool { return w.ID == s.WorkerID && w.Alive })
-	if i < 0 {
-		return false
-	}
-	r := reasonOf(workers[i].Reasons, health.LongRunning, s.HandlerKey)
-	return r != nil && slices.Contains(r.MessageIDs, s.MessageID)
+	return i >= 0 && slices.ContainsFunc(workers[i].Reasons, func(r HealthReason) bool {
+		return r.Code == health.LongRunning && r.HandlerKey == s.HandlerKey && slices.Contains(r.MessageIDs, s.MessageID)
+	})
 }
 
 // statusesIn returns a message's statuses, each with its place in its lane.

@@ -29,7 +29,7 @@ type Overview struct {
 	// 30 s.
 	WorkersAlive int
 	// Reasons are what keeps living workers from being healthy, as they report it, each once, the
-	// unhealthy ones first. They include halted partitions and open circuit breakers, and are as
+	// worst first. They include halted partitions and open circuit breakers, and are as
 	// old as the workers' last heartbeats.
 	Reasons []HealthReason
 	// EndedSince is since when HandlerOverview.Ended counts: about an hour ago, or when this

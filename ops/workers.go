@@ -62,6 +62,21 @@ type HealthReason struct {
 	Workers int `json:"-"`
 }
 
+// String returns the reason as one line: what it concerns, the detail, and how many workers report it if several do.
+func (r HealthReason) String() string {
+	text := r.Detail
+	if r.HandlerKey != "" {
+		text = fmt.Sprintf("handler %q: %s", r.HandlerKey, text)
+	}
+	if r.Channel != "" {
+		text = fmt.Sprintf("channel %q: %s", r.Channel, text)
+	}
+	if r.Workers > 1 {
+		text += fmt.Sprintf(" (%d workers)", r.Workers)
+	}
+	return text
+}
+
 // Unhealthy reports whether the reason makes its process unhealthy and not only degraded.
 func (r HealthReason) Unhealthy() bool { return r.State == "unhealthy" }
 
@@ -90,28 +105,17 @@ func (h Handler) obstacle(reasons []HealthReason) string {
 	case !h.Registered:
 		return "no living worker lists it"
 	}
-	for _, known := range []struct{ code, text string }{{health.Circuit, "circuit breaker open"},
-		{health.Stuck, "calls ignore their cancelled context"}, {health.LongRunning, "a call does not return"},
-		{health.Failing, "fails, its partition waits"}} {
-		r := reasonOf(reasons, known.code, h.HandlerKey)
+	for _, r := range reasons {
+		note := health.Note(r.Code)
 		switch {
-		case r == nil:
+		case note == "" || r.HandlerKey != h.HandlerKey:
 			continue
 		case r.Workers < h.Workers:
-			return fmt.Sprintf("%s in %d of %d workers", known.text, r.Workers, h.Workers)
+			return fmt.Sprintf("%s in %d of %d workers", note, r.Workers, h.Workers)
 		}
-		return known.text
+		return note
 	}
 	return ""
-}
-
-// reasonOf returns the reason with the code that concerns the handler; nil if there is none.
-func reasonOf(reasons []HealthReason, code, handlerKey string) *HealthReason {
-	i := slices.IndexFunc(reasons, func(r HealthReason) bool { return r.Code == code && r.HandlerKey == handlerKey })
-	if i < 0 {
-		return nil
-	}
-	return &reasons[i]
 }
 
 // Lease is the row of a lock.
@@ -166,7 +170,7 @@ func (o processes) reasons(stored string) (reasons []HealthReason, err error) {
 	return reasons, nil
 }
 
-// reasonsOf joins the reasons of living workers: each reason once, the unhealthy ones first.
+// reasonsOf joins the reasons of living workers: each reason once, the worst first.
 // Workers describe a handler's reason with their own times and counts, so the first one stands for
 // all. Any other reason is the same only if its detail is the same.
 func reasonsOf(workers []Worker) []HealthReason {
@@ -190,13 +194,7 @@ func reasonsOf(workers []Worker) []HealthReason {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b HealthReason) int {
-		switch {
-		case a.Unhealthy() == b.Unhealthy():
-			return 0
-		case a.Unhealthy():
-			return -1
-		}
-		return 1
+		return health.Compare(a.Code, a.Unhealthy(), b.Code, b.Unhealthy())
 	})
 	return all
 }

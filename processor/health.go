@@ -62,12 +62,6 @@ type Health struct {
 	DatabaseRole string
 }
 
-// Degraded reports whether anything is wrong.
-func (h Health) Degraded() bool {
-	return len(h.Conditions) > 0 || len(h.Stuck) > 0 || len(h.OpenCircuits) > 0 || h.ClockSkew != 0 ||
-		len(h.BarredRoles) > 0 || len(h.UnknownKeys) > 0
-}
-
 // Health returns the processor's present state (contract 5.15).
 func (p *Processor) Health() Health {
 	now := p.now.Load()

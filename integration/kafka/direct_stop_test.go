@@ -167,7 +167,7 @@ func TestDirectHandlerThatIgnoresItsContextHoldsUpNoStopAndIsNotRunBesideItself(
 		entered <- struct{}{} // for the next calls
 		end()
 		require.Equal(t, map[string]int{"h": 1}, ib.Health().InPlaceStuck)
-		require.ErrorContains(t, ib.Health().Degraded(), `handler "h": 1 calls in place ignore their cancelled context`)
+		require.ErrorContains(t, ib.Health().Degraded(), `handler "h": 1 calls ignore their cancelled context`)
 
 		require.NoError(t, ib.Start(t.Context()))
 		t.Cleanup(func() {

@@ -82,7 +82,7 @@ func TestHaltedPartitionFailsReadinessAndShowsItsLag(t *testing.T) {
 	require.Equal(t, []string{"c", "g", "orders", "kafka"},
 		[]string{lag.of("inbox.channel"), lag.of("messaging.consumer.group.name"),
 			lag.of("messaging.destination.name"), lag.of("messaging.system")})
-	require.EqualValues(t, 2, by(shown["inbox.health"], "inbox.name")["test"])
+	require.EqualValues(t, 2, by(shown["inbox.health"], "inbox.health.reason")[health.Halted])
 	require.Equal(t, map[string]float64{"c": 1}, by(shown["inbox.records.rejected"], "inbox.channel"))
 }
 

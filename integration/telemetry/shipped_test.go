@@ -197,7 +197,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 	for _, found := range regexp.MustCompile("`((?:inbox|messaging)\\.[a-z_.]+)`").FindAllStringSubmatch(string(page),
 		-1) {
 		known := slices.Contains(names, found[1]) || slices.Contains([]string{"inbox.name", "inbox.channel",
-			"inbox.handler.key", "inbox.outcome", "inbox.cleanup.table", "messaging.system",
+			"inbox.handler.key", "inbox.outcome", "inbox.cleanup.table", "inbox.health.reason", "messaging.system",
 			"messaging.operation.name", "messaging.consumer.group.name", "messaging.destination.name",
 			"messaging.destination.partition.id"}, found[1])
 		require.True(t, known, found[1])

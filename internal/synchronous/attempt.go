@@ -16,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/brief"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
@@ -166,7 +167,7 @@ func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 		a.due = time.Now().Add(v.Delay)
 		if v.Outcome == handler.AttemptFailed {
 			now := a.cfg.Clock.Now()
-			a.failing.set(a.task, Failing{Topic: a.at.topic, Partition: a.at.id, HandlerKey: a.Handler.Key(),
+			a.failing.set(a.task, health.FailingHandler{Topic: a.at.topic, Partition: a.at.id, HandlerKey: a.Handler.Key(),
 				MessageID: a.Delivery().ID, Failures: a.Failures, Since: now, Next: now.Add(v.Delay),
 				Err: brief.Error(v.Err)})
 			a.log.Warn("inbox: attempt failed, retrying",

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/synchronous"
 )
@@ -20,7 +21,7 @@ func TestFailingHandlersAreKnownUntilTheySucceedOrGiveUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
 				var r *synchronous.Runner
-				var seen [][]synchronous.Failing
+				var seen [][]health.FailingHandler
 				h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error {
 					seen = append(seen, r.Failing())
 					if m.Attempt < 3 {
@@ -74,7 +75,7 @@ func TestFailingHandlersAreForgottenWithTheirPartition(t *testing.T) {
 
 func TestAFailureIsDescribedInOneLine(t *testing.T) {
 	now := inboxtest.Noon
-	f := synchronous.Failing{MessageID: "m1", Failures: 1, Next: now.Add(7 * time.Second), Err: errBoom}
+	f := health.FailingHandler{MessageID: "m1", Failures: 1, Next: now.Add(7 * time.Second), Err: errBoom}
 	require.Equal(t, `failed once with message "m1", next in 7s: boom`, f.Text(now))
 	f.Failures = 3
 	require.Equal(t, `failed 3 times with message "m1", running again: boom`, f.Text(now.Add(time.Minute)))

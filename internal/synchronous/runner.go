@@ -20,6 +20,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/attempt"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/condition"
+	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/properties"
 	"github.com/gorm-inbox/inbox/internal/registry"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -87,7 +88,7 @@ func New(cfg Config) *Runner {
 	r := &Runner{cfg: cfg, log: cfg.Logger.With(zap.String(telemetry.FieldChannel, cfg.Channel)),
 		policies: map[*handler.Handler]attempt.Policy{},
 		slots:    make(chan struct{}, cfg.Concurrency), stuck: newStuck(cfg.Concurrency, cfg.StuckHandlerGrace),
-		failing: failing{tasks: map[*task]Failing{}}}
+		failing: failing{tasks: map[*task]health.FailingHandler{}}}
 	r.outage = condition.New(r.log, cfg.Clock, zap.WarnLevel, "database or marker store",
 		"attempts are retried until it can be used")
 	r.attempts = attempt.Runner{DB: cfg.DB, StatementTimeout: cfg.StatementTimeout, TxIsolation: cfg.TxIsolation,

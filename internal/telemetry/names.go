@@ -64,7 +64,7 @@ var (
 	consumerHalted = instrument{name: "inbox.consumer.halted", unit: "{partition}",
 		description: "1 while an assigned partition is halted."}
 	healthState = instrument{name: "inbox.health", unit: "{state}",
-		description: "0 healthy, 1 degraded, 2 unhealthy."}
+		description: "What each reason makes of the process: 0 healthy, 1 degraded, 2 unhealthy."}
 )
 
 // dimension is what a counter is broken down by.
@@ -137,6 +137,7 @@ const (
 	attrAttempt   = attribute.Key("inbox.attempt")
 	attrType      = attribute.Key("inbox.message.type")
 	attrErrorType = attribute.Key("error.type")
+	attrReason    = attribute.Key("inbox.health.reason")
 	attrTable     = attribute.Key("inbox.cleanup.table")
 
 	attrSystem        = attribute.Key("messaging.system")

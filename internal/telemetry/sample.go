@@ -25,8 +25,8 @@ type Sample struct {
 	// OldestRunning is when the oldest running call of each handler began, by handler key; zero if
 	// none runs. It does not need the database.
 	OldestRunning map[string]time.Time
-	// Health is 0 healthy, 1 degraded, 2 unhealthy.
-	Health int
+	// Health is what each reason makes of the process, by its code: 0 healthy, 1 degraded, 2 unhealthy.
+	Health map[string]int
 }
 
 // HandlerSample is one handler's backlog, including that of its legacy keys.
@@ -67,7 +67,9 @@ func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time)
 	}
 	registration, err := i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		s, at := latest(), now()
-		o.ObserveInt64(health, int64(s.Health), of())
+		for code, state := range s.Health {
+			o.ObserveInt64(health, int64(state), of(attrReason.String(code)))
+		}
 		for _, p := range s.Partitions {
 			its := of(attrChannel.String(p.Channel), attrGroup.String(p.GroupID), attrSystem.String(systemKafka),
 				attrDestination.String(p.Topic), attrPartition.String(strconv.Itoa(p.Partition)))

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,15 +44,26 @@ func TestProbesAnswerWithReasons(t *testing.T) {
 	require.JSONEq(t, `{"inbox": "shop", "state": "healthy", "live": true, "ready": true, "reasons": []}`, body)
 }
 
-// The codes of reasons that the page lists are those there are.
+// The page and the contract list the reasons in the order in which they are shown.
 func TestThePageListsEveryReason(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/observability.md")
 	require.NoError(t, err)
-	for _, code := range []string{health.NoProgress, health.OldestDue, health.PoisonRate, health.Halted,
-		health.Consumer, health.Database, health.Stuck, health.LongRunning, health.Circuit, health.Outage,
-		health.ClockSkew, health.BarredRole, health.ClosedPool, health.Cleanup} {
-		require.Contains(t, string(page), "| `"+code+"` |")
+	contract, err := os.ReadFile("../../../docs/contract.md")
+	require.NoError(t, err)
+	listed := func(text []byte, code string) []string {
+		var codes []string
+		for _, line := range regexp.MustCompile(`(?m)^[|-] .*$`).FindAllString(string(text), -1) {
+			begin := regexp.MustCompile("^" + code).FindString(line)
+			for _, found := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(begin, -1) {
+				codes = append(codes, found[1])
+			}
+		}
+		return codes
 	}
+	require.Equal(t, health.Codes(), listed(page, "\\| (`[a-z_]+`) \\|"))
+	_, clause, _ := strings.Cut(string(contract), "### 11.5 ")
+	clause, _, _ = strings.Cut(clause, "###")
+	require.Equal(t, health.Codes(), listed([]byte(clause), "- (`[a-z_]+`,? )+\\("))
 	shown := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))
 	require.NotNil(t, shown)
 	var body struct{ Reasons []ops.HealthReason }
