@@ -1,9 +1,8 @@
 package dashboard
 
 import (
-	"cmp"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/internal/health"
@@ -90,7 +89,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 	}
 	if all.OldestDueAge == 0 {
 		tiles[1].Value, tiles[1].Note = "–", "nothing is due"
-	} else if all.OldestDueAge > 5*time.Minute {
+	} else if slices.ContainsFunc(seen.Reasons, func(r ops.HealthReason) bool { return r.Code == health.OldestDue }) {
 		tiles[1].Tone = "warn"
 	}
 	if all.Poisoned.N > 0 {
@@ -112,7 +111,7 @@ func (q *request) tiles(seen ops.Overview) []tile {
 // verdictOf returns the verdict for the most severe condition.
 func verdictOf(seen ops.Overview) verdict {
 	all := total(seen)
-	var poisoned, paused, unserved, open int
+	var poisoned, paused, unserved int
 	for _, h := range seen.Handlers {
 		if h.Poisoned.N > 0 {
 			poisoned++
@@ -124,23 +123,12 @@ func verdictOf(seen ops.Overview) verdict {
 			unserved++
 		}
 	}
-	unhealthy := 0
-	for _, r := range seen.Reasons {
-		if r.Unhealthy() {
-			unhealthy++
-		}
-		if r.Code == health.Circuit {
-			open++
-		}
-	}
 	switch {
 	case seen.WorkersAlive == 0 && all.Due.N > 0:
 		return verdict{"bad", "Work is due and no worker is alive.", countText(all.Due) +
 			" wait. Check that the application runs and reaches the database.", "workers", "See the workers"}
-	case unhealthy > 0:
-		link, to := detailsOf(seen.Reasons[0])
-		return verdict{"bad", "A worker is unhealthy: " + reasonText(seen.Reasons[0]),
-			"The health section below lists each reason.", link, to}
+	case len(seen.Reasons) > 0 && seen.Reasons[0].Unhealthy():
+		return verdictFor("bad", seen.Reasons[0])
 	case all.Poisoned.N > 0:
 		return verdict{"bad", countText(all.Poisoned) + " poisoned in " + fmt.Sprint(poisoned) +
 			plural(int64(poisoned), " handler.", " handlers."),
@@ -149,21 +137,11 @@ func verdictOf(seen ops.Overview) verdict {
 		return verdict{"warn", fmt.Sprint(unserved) + plural(int64(unserved), " handler has work that no worker claims.",
 			" handlers have work that no worker claims."),
 			"Was a handler removed or renamed? A renamed one needs its old key as a legacy key.", "handlers", "See the handlers"}
-	case open > 0:
-		return verdict{"warn", "The circuit breaker of " + fmt.Sprint(open) + plural(int64(open), " handler is open.",
-			" handlers is open."), "What these call fails. Their messages wait, and are tried again by themselves.", "handlers",
-			"See the handlers"}
-	case all.OldestDueAge > 5*time.Minute:
-		return verdict{"warn", "Work has been due for " + age(all.OldestDueAge) + ".",
-			"Workers do not keep up. Check which handler has the backlog, and whether it is paused.", "handlers",
-			"See the handlers"}
+	case len(seen.Reasons) > 0:
+		return verdictFor("warn", seen.Reasons[0])
 	case paused > 0:
 		return verdict{"warn", fmt.Sprint(paused) + plural(int64(paused), " handler is paused.", " handlers are paused."),
 			"Their messages wait until they are resumed.", "handlers", "See the handlers"}
-	case len(seen.Reasons) > 0:
-		link, to := detailsOf(seen.Reasons[0])
-		return verdict{"warn", "A worker is degraded: " + reasonText(seen.Reasons[0]),
-			"The health section below lists each reason.", link, to}
 	case seen.Rejected.N > 0:
 		return verdict{"warn", countText(seen.Rejected) + plural(seen.Rejected.N, " record was rejected.",
 			" records were rejected."), "They could not be accepted, and are kept until they are accepted again or deleted.",
@@ -177,17 +155,17 @@ func verdictOf(seen ops.Overview) verdict {
 	return verdict{"good", "All is well: no work is pending.", "Nothing is due, poisoned or rejected.", "", ""}
 }
 
-// detailsOf returns the page with details of a health reason, and the text of the link to it.
-func detailsOf(r ops.HealthReason) (link, to string) {
-	if r.Channel != "" {
-		return "consumers", "See the consumers"
+// verdictFor returns the verdict for the worst health reason, with a link to the page that has details of it.
+func verdictFor(tone string, r ops.HealthReason) verdict {
+	page := "workers"
+	switch {
+	case r.Channel != "":
+		page = "consumers"
+	case r.HandlerKey != "":
+		page = "handlers"
 	}
-	return "workers", "See the workers"
-}
-
-// reasonText formats a health reason as one line.
-func reasonText(r ops.HealthReason) string {
-	return short(visible(strings.TrimPrefix(cmp.Or(r.Channel, r.HandlerKey)+": "+r.Detail, ": ")), 200)
+	return verdict{tone, "A worker is " + string(r.State) + ": " + short(visible(r.String()), 200),
+		"The health section below lists each reason.", page, "See the " + page}
 }
 
 func plural(n int64, one, many string) string {

@@ -158,15 +158,15 @@ func TestOverviewShowsTheHealthThatWorkersReport(t *testing.T) {
 		}
 		require.Contains(t, beat(""), "All is well: no work is pending.")
 		page := beat(`[{"code":"open_circuit","state":"degraded","handler_key":"mail","detail":"its circuit breaker is open"}]`)
-		require.Contains(t, page, "The circuit breaker of 1 handler is open.")
+		require.Contains(t, page, "A worker is degraded: handler &#34;mail&#34;: its circuit breaker is open")
 		require.Contains(t, page, `: its circuit breaker is open</li>`)
 		require.Contains(t, page, `<span class="state paused">circuit breaker open</span>`)
 		require.Contains(t, r.page("handlers"), `<span class="state paused">circuit breaker open</span>`)
 		r.poison("mail", "no", "1")
 		page = beat(`[{"code":"halted_partition","state":"unhealthy","channel":"<c>","detail":"orders/0 is halted before offset 1"}]`)
-		require.Contains(t, page, "A worker is unhealthy: &lt;c&gt;: orders/0 is halted before offset 1",
+		require.Contains(t, page, "A worker is unhealthy: channel &#34;&lt;c&gt;&#34;: orders/0 is halted before offset 1",
 			"worse than what is poisoned")
-		require.Contains(t, r.page("workers"), "orders/0 is halted before offset 1")
+		require.Contains(t, r.page("workers"), "channel &#34;&lt;c&gt;&#34;: orders/0 is halted before offset 1")
 		require.NotContains(t, beat("[]"), "unhealthy")
 	})
 }

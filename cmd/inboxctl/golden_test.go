@@ -78,13 +78,19 @@ func TestTablesForPeople(t *testing.T) {
 				{HandlerKey: "p", Paused: true, Obstacle: "paused; no living worker lists it"}}).write(out)
 		},
 		"workers": func(out *bytes.Buffer) {
-			workerTable([]ops.Worker{
+			workers := []ops.Worker{
 				{ID: workerID, Host: "app-1", PID: 4711, HandlerKeys: []string{"orders.mail", "orders.ship"},
 					StartedAt: before(50 * time.Hour), SilentFor: 2 * time.Second, Alive: true},
+				{ID: workerID, Host: "app-4", PID: 7, HandlerKeys: []string{"orders.mail"},
+					StartedAt: before(time.Hour), SilentFor: 3 * time.Second, Alive: true, Reasons: []ops.HealthReason{
+						{Code: "halted_partition", State: "unhealthy", Channel: "orders", Detail: "orders.v1/3 is halted: " + evil},
+						{Code: "open_circuit", State: "degraded", HandlerKey: "orders.mail", Detail: "its circuit breaker is open"}}},
 				{ID: workerID, Host: evil, PID: 1, SilentFor: 4 * time.Minute},
 				{ID: workerID, Host: "app-2", PID: 1, SilentFor: 4 * time.Minute, Stopped: true},
-				{ID: workerID, Host: "app-3", PID: 1, SilentFor: 4 * time.Minute, Released: true},
-			}, now).write(out)
+				{ID: workerID, Host: "app-3", PID: 1, SilentFor: 4 * time.Minute, Released: true, Reasons: []ops.HealthReason{{Detail: "once"}}},
+			}
+			workerTable(workers, now).write(out)
+			writeReasons(out, workers)
 		},
 		"consumers": func(out *bytes.Buffer) {
 			consumerTable([]ops.Consumer{

@@ -50,7 +50,7 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	fact(w, "at", instant(v.At))
 	fact(w, "workers alive", number(v.WorkersAlive))
 	for _, r := range v.Reasons {
-		fact(w, string(r.State), reasonText(r))
+		fact(w, string(r.State), r.String())
 	}
 	fact(w, "rejected", count(v.Rejected))
 	fact(w, "gaps", count(v.Gaps))
@@ -91,21 +91,6 @@ func writeOverview(w io.Writer, v ops.Overview) {
 	if v.Gaps.N > 0 {
 		next("See the gaps", "gaps")
 	}
-}
-
-// reasonText formats a health reason as one line.
-func reasonText(r ops.HealthReason) string {
-	text := r.Detail
-	switch {
-	case r.Channel != "":
-		text = fmt.Sprintf("channel %q: %s", r.Channel, text)
-	case r.HandlerKey != "":
-		text = fmt.Sprintf("handler %q: %s", r.HandlerKey, text)
-	}
-	if r.Workers > 1 {
-		text += fmt.Sprintf(" (%d workers)", r.Workers)
-	}
-	return text
 }
 
 func newFailures(a *app) *cobra.Command {

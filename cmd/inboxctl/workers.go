@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ func newWorkers(a *app) *cobra.Command {
 stopped and its last heartbeat is at most 30 s old. A "silent" worker has died or
 cannot reach the database. After WorkerTimeout other workers take over its claims,
 and it is "released". Cleanup removes the rows of workers that are gone.
+
+Below the table is what keeps living workers from being healthy, the worst first.
 
 JSON: a list of ops.Worker.`,
 		Example: `  inboxctl workers
@@ -35,6 +38,7 @@ JSON: a list of ops.Worker.`,
 						return
 					}
 					workerTable(workers, a.now()).write(a.out)
+					writeReasons(a.out, workers)
 				})
 			})
 		},
@@ -61,6 +65,19 @@ func workerTable(workers []ops.Worker, now time.Time) *table {
 		t.add(w.ID, state, w.Host, number(w.PID), up, age(w.SilentFor), strings.Join(w.HandlerKeys, ", "))
 	}
 	return t
+}
+
+// writeReasons lists why living workers are not healthy.
+func writeReasons(w io.Writer, workers []ops.Worker) {
+	blank := "\n"
+	for _, worker := range workers {
+		for _, r := range worker.Reasons {
+			if worker.Alive {
+				fmt.Fprintf(w, "%s%s  %-9s  %s\n", blank, worker.ID, r.State, oneLine(r.String()))
+				blank = ""
+			}
+		}
+	}
 }
 
 func newLocks(a *app) *cobra.Command {
