@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorm-inbox/inbox/cleanup"
@@ -83,13 +85,16 @@ func (ib *Inbox) Health() Health {
 		h.Consumers = append(h.Consumers, c.Health())
 	}
 	ib.mu.Unlock()
-	verdict := health.Judge(ib.facts(&h))
-	h.State, h.dead = ops.HealthState(verdict.State.String()), !verdict.Live
-	h.Reasons = make([]ops.HealthReason, len(verdict.Reasons))
-	for i, r := range verdict.Reasons { // errors may quote data and connection strings
-		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey}
-		h.Reasons[i] = ops.HealthReason{Code: r.Code, State: ops.HealthState(r.State.String()), Channel: r.Channel,
-			HandlerKey: r.HandlerKey, MessageIDs: r.MessageIDs, Detail: shortened(ib.cfg.redactor.Error(of, r.Detail))}
+	reasons, live := health.Judge(ib.facts(&h))
+	h.State, h.dead, h.Reasons = HealthHealthy, !live, make([]ops.HealthReason, len(reasons))
+	for i, r := range slices.Backward(reasons) {
+		h.State = HealthDegraded
+		if r.Unhealthy {
+			h.State = HealthUnhealthy
+		}
+		of := redact.Value{Channel: r.Channel, HandlerKey: r.HandlerKey} // errors may quote data and connection strings
+		h.Reasons[i] = ops.HealthReason{Code: r.Code, State: h.State, Channel: r.Channel, HandlerKey: r.HandlerKey,
+			MessageIDs: r.MessageIDs, Detail: shortened(ib.cfg.redactor.Error(of, r.Detail))}
 	}
 	return h
 }
@@ -133,23 +138,19 @@ func (ib *Inbox) facts(h *Health) *health.Facts {
 func standsBy(p processor.Health) bool { return p.Mode == processor.ModeExclusive && !p.HoldsLock }
 
 func channelFacts(c kafkaconsumer.Health) health.Channel {
-	facts := health.Channel{Name: c.Channel}
-	var others []kafkaconsumer.PartitionHealth
-	for _, p := range c.Partitions {
-		switch {
-		case p.Halted == nil:
-			others = append(others, p)
-			if !p.StalledSince.IsZero() {
-				facts.Stalled = append(facts.Stalled, p.StalledSince)
-			}
-			continue
-		case facts.Halts < health.MaxHalts:
-			facts.Halted = append(facts.Halted, p.Problem())
-		}
-		facts.Halts++
+	halted := c.Halted()
+	c.Partitions = slices.DeleteFunc(slices.Clone(c.Partitions), func(p kafkaconsumer.PartitionHealth) bool {
+		return p.Halted != nil
+	})
+	facts := health.Channel{Name: c.Channel, Halts: len(halted), Err: c.Err()}
+	for _, p := range halted[:min(len(halted), health.MaxHalts)] {
+		facts.Halted = append(facts.Halted, p.Problem())
 	}
-	c.Partitions = others
-	facts.Err = c.Err()
+	for _, p := range c.Partitions {
+		if !p.StalledSince.IsZero() {
+			facts.Stalled = append(facts.Stalled, p.StalledSince)
+		}
+	}
 	return facts
 }
 
@@ -180,4 +181,41 @@ func jsonOf(list any) string {
 		return ""
 	}
 	return string(encoded)
+}
+
+// healthBody is the response of the handlers.
+type healthBody struct {
+	Inbox   string             `json:"inbox"`
+	State   ops.HealthState    `json:"state"`
+	Live    bool               `json:"live"`
+	Ready   bool               `json:"ready"`
+	Reasons []ops.HealthReason `json:"reasons"`
+}
+
+// LiveHandler responds with 200 while Health().Live() and with 503 otherwise, with the state and its reasons as JSON.
+// Use it for probes that restart the process, and ReadyHandler for all others. It never waits for the database. Do not
+// serve it to the public: details may name hosts, topics and handler keys (contract 11.5).
+func (ib *Inbox) LiveHandler() http.Handler { return ib.healthHandler(Health.Live) }
+
+// ReadyHandler responds with 200 while Health().Ready() and with 503 otherwise: before Start, from Stop on, while work
+// has stopped, and while a partition is halted. Do not use it for probes that restart the process, which rarely helps.
+// See LiveHandler (contract 11.5).
+func (ib *Inbox) ReadyHandler() http.Handler { return ib.healthHandler(Health.Ready) }
+
+func (ib *Inbox) healthHandler(good func(Health) bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h := ib.Health()
+		body := healthBody{Inbox: ib.Name(), State: h.State, Live: h.Live(), Ready: h.Ready(), Reasons: h.Reasons}
+		text, err := json.Marshal(body)
+		if err != nil { // json can encode all of it
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		if !good(h) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = w.Write(append(text, '\n')) // the client may be gone
+	})
 }

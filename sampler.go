@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/condition"
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/routine"
@@ -196,6 +197,31 @@ func (s *sampler) report(h *Health, f *health.Facts) {
 	f.Poisoned, f.Ended = s.poisoned()
 }
 
+// logLongRunning logs when calls of a handler do not return, every five minutes, and when all have returned. Each
+// handler key has a condition of its own.
+func (s *sampler) logLongRunning(conditions map[string]*condition.Condition) {
+	h := s.ib.Health()
+	late := map[string]bool{}
+	for _, r := range h.Reasons {
+		if r.Code != health.LongRunning {
+			continue
+		}
+		late[r.HandlerKey] = true
+		if conditions[r.HandlerKey] == nil {
+			log := s.ib.log.With(zap.String(telemetry.FieldHandlerKey, r.HandlerKey))
+			conditions[r.HandlerKey] = condition.New(log, s.ib.cfg.clock, zap.WarnLevel, "handler progress",
+				"a call does not return")
+		}
+		conditions[r.HandlerKey].Begin(r.HandlerKey, errors.New(r.Detail),
+			zap.String(telemetry.FieldMessageID, r.MessageIDs[0]), zap.String(telemetry.FieldWorker, h.Processor.WorkerID))
+	}
+	for key, c := range conditions {
+		if !late[key] {
+			c.End(key)
+		}
+	}
+}
+
 // poisonWindow is the time that HealthMaxPoisonRate covers: five minutes, or a longer SampleInterval.
 func poisonWindow(o Options) time.Duration { return max(5*time.Minute, o.SampleInterval) }
 
@@ -261,12 +287,12 @@ func (s *sampler) gauges() telemetry.Sample {
 		Workers: s.workers, Health: map[string]int{}, Partitions: partitionsOf(h.Consumers),
 		OldestRunning: s.ib.oldestRunning()}
 	for _, code := range health.Codes() {
-		shown.Health[code] = int(health.Healthy)
+		shown.Health[code] = 0
 	}
 	for _, r := range slices.Backward(h.Reasons) { // the worst of each code counts
-		shown.Health[r.Code] = int(health.Degraded)
+		shown.Health[r.Code] = 1
 		if r.Unhealthy() {
-			shown.Health[r.Code] = int(health.Unhealthy)
+			shown.Health[r.Code] = 2
 		}
 	}
 	for _, b := range s.backlog {
@@ -287,4 +313,24 @@ func partitionsOf(consumers []kafkaconsumer.Health) []telemetry.PartitionSample 
 		}
 	}
 	return partitions
+}
+
+// timeoutOf returns how long a call of the handler may take, 0 for no limit.
+func (ib *Inbox) timeoutOf(h *handler.Handler) time.Duration {
+	if own := h.Timeout(); own > 0 {
+		return own
+	}
+	return ib.cfg.options.Processor.HandlerTimeout
+}
+
+// oldestRunning returns the start of each handler's oldest running call, zero if none runs.
+func (ib *Inbox) oldestRunning() map[string]time.Time {
+	oldest := map[string]time.Time{}
+	for h := range ib.registry.Handlers() {
+		oldest[h.Key()] = time.Time{}
+	}
+	for _, c := range slices.Backward(ib.running.Calls()) {
+		oldest[c.Handler.Key()] = c.Since
+	}
+	return oldest
 }

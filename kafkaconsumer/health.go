@@ -13,8 +13,7 @@ type State string
 const (
 	// StateNew means not started yet.
 	StateNew State = "new"
-	// StateWaiting means that none of its topics is known to exist, or that no broker could be
-	// asked.
+	// StateWaiting means that none of its topics is known to exist, or that no broker could be asked.
 	StateWaiting State = "waiting"
 	// StateJoining means joining its group, also between two generations.
 	StateJoining State = "joining"
@@ -76,23 +75,21 @@ type Health struct {
 	Idle *Idle
 }
 
-// Err joins everything that keeps the consumer from consuming or from publishing copies, nil if nothing
-// does. Of the
+// Err joins everything that keeps the consumer from consuming or from publishing copies, nil if nothing does. Of the
 // partitions with a problem it names 20 and counts the others. Having just started is no error.
 // Neither is a rebalance: compare DownSince to the clock to judge how long it lasts.
 func (h Health) Err() error {
 	var problems []error
-	if h.GroupErr != nil {
-		problems = append(problems, fmt.Errorf("group %q: no member since %s: %w", h.GroupID,
-			h.DownSince.Format(time.RFC3339), h.GroupErr))
+	because := func(err error, format string, args ...any) {
+		if err != nil {
+			problems = append(problems, fmt.Errorf(format+": %w", append(args, err)...))
+		}
 	}
-	if h.ClusterErr != nil && h.GroupErr == nil {
-		const what = "group %q: what is known of the cluster cannot be refreshed: %w"
-		problems = append(problems, fmt.Errorf(what, h.GroupID, h.ClusterErr))
+	because(h.GroupErr, "group %q: no member since %s", h.GroupID, h.DownSince.Format(time.RFC3339))
+	if h.GroupErr == nil {
+		because(h.ClusterErr, "group %q: what is known of the cluster cannot be refreshed", h.GroupID)
 	}
-	if h.AssignmentErr != nil {
-		problems = append(problems, fmt.Errorf("group %q: %w", h.GroupID, h.AssignmentErr))
-	}
+	because(h.AssignmentErr, "group %q", h.GroupID)
 	if len(h.MissingTopics) > 0 {
 		problems = append(problems, fmt.Errorf("topics %q do not exist", h.MissingTopics))
 	}
@@ -100,19 +97,21 @@ func (h Health) Err() error {
 		problems = append(problems, fmt.Errorf("topics %q: the right READ is missing, and they may not exist",
 			h.DeniedTopics))
 	}
-	if h.AcceptErr != nil {
-		problems = append(problems, fmt.Errorf("accepting fails since %s: %w", h.AcceptFailingSince.Format(time.RFC3339),
-			h.AcceptErr))
+	because(h.AcceptErr, "accepting fails since %s", h.AcceptFailingSince.Format(time.RFC3339))
+	because(h.DeadLetterErr, "bad records cannot be published since %s", h.DeadLetterFailingSince.Format(time.RFC3339))
+	because(h.CopyErr, "copies of poisoned and rejected messages cannot be published since %s",
+		h.CopyFailingSince.Format(time.RFC3339))
+	named, more := len(problems)+namedPartitions, 0
+	for _, p := range h.Partitions {
+		if problem := p.Problem(); problem != nil && len(problems) < named {
+			problems = append(problems, problem)
+		} else if problem != nil {
+			more++
+		}
 	}
-	if h.DeadLetterErr != nil {
-		problems = append(problems, fmt.Errorf("bad records cannot be published since %s: %w",
-			h.DeadLetterFailingSince.Format(time.RFC3339), h.DeadLetterErr))
+	if more > 0 {
+		problems = append(problems, fmt.Errorf("%d more partitions have problems", more))
 	}
-	if h.CopyErr != nil {
-		problems = append(problems, fmt.Errorf("copies of poisoned and rejected messages cannot be published since %s: %w",
-			h.CopyFailingSince.Format(time.RFC3339), h.CopyErr))
-	}
-	problems = append(problems, h.partitionProblems()...)
 	if i := h.Idle; i != nil && i.Unassigned > 0 {
 		problems = append(problems, fmt.Errorf("group %q: %d of %d partitions are assigned to none of its %d members",
 			h.GroupID, i.Unassigned, i.Partitions, i.Members))
@@ -124,24 +123,8 @@ func (h Health) Err() error {
 // what is wrong with one is often wrong with all.
 const namedPartitions = 20
 
-func (h Health) partitionProblems() (problems []error) {
-	more := 0
-	for _, p := range h.Partitions {
-		if problem := p.Problem(); problem != nil && len(problems) < namedPartitions {
-			problems = append(problems, problem)
-		} else if problem != nil {
-			more++
-		}
-	}
-	if more > 0 {
-		problems = append(problems, fmt.Errorf("%d more partitions have problems", more))
-	}
-	return problems
-}
-
-// Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of
-// them has been above zero without a break. The sum is -1 while the lag of a partition is unknown
-// (contract 7.8).
+// Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of them has been above
+// zero without a break. The sum is -1 while the lag of a partition is unknown (contract 7.8).
 func (h Health) Lag() (lag int64, since time.Time) {
 	for _, p := range h.Partitions {
 		if p.Lag < 0 || lag < 0 {
@@ -156,9 +139,8 @@ func (h Health) Lag() (lag int64, since time.Time) {
 	return lag, since
 }
 
-// CaughtUp reports whether everything is accepted that was in the assigned partitions when they
-// were assigned. It is false without a generation, and true for a member without partitions
-// (contract 6.5).
+// CaughtUp reports whether everything is accepted that was in the assigned partitions when they were assigned. It is
+// false without a generation, and true for a member without partitions (contract 6.5).
 func (h Health) CaughtUp() bool {
 	if h.State != StateRunning {
 		return false
@@ -182,8 +164,7 @@ func (h Health) Halted() []PartitionHealth {
 	return halted
 }
 
-// PartitionState is what is being done with a partition: "starting", "fetching", "accepting", "failing" or
-// "halted".
+// PartitionState is what is being done with a partition: "starting", "fetching", "accepting", "failing" or "halted".
 type PartitionState string
 
 // The states of an assigned partition.
@@ -192,9 +173,8 @@ const (
 	partitionStarting PartitionState = "starting"
 	// partitionFetching means that nothing waits to be accepted and the broker is asked for more.
 	partitionFetching PartitionState = "fetching"
-	// partitionAccepting means that fetched records are being accepted or wait for it. Hardly
-	// anything is fetched meanwhile. If it lasts, Health.AcceptErr, Health.DeadLetterErr or
-	// StalledSince shows why.
+	// partitionAccepting means that fetched records are being accepted or wait for it. Hardly anything is fetched
+	// meanwhile. If it lasts, Health.AcceptErr, Health.DeadLetterErr or StalledSince shows why.
 	partitionAccepting PartitionState = "accepting"
 	// partitionFailing means that fetching fails and is retried.
 	partitionFailing PartitionState = "failing"
@@ -213,20 +193,17 @@ type PartitionHealth struct {
 	// Next is the offset to fetch next. Accepted is the offset below which everything is accepted.
 	// Committed is what the group has. Committed <= Accepted <= Next.
 	Next, Accepted, Committed int64
-	// HighWatermark, LastStable and LogStart are the broker's, as of ToldAt. Each answer to a fetch
-	// updates them. Where nothing is fetched (halted, failing, accepting) the first two are updated
-	// about every WatchInterval.
+	// HighWatermark, LastStable and LogStart are the broker's, as of ToldAt. Each answer to a fetch updates them. Where
+	// nothing is fetched (halted, failing, accepting) the first two are updated about every WatchInterval.
 	HighWatermark, LastStable, LogStart int64
 	ToldAt                              time.Time
-	// WatermarkErr is why the watermarks could not be asked for. It is nil if they could, or need
-	// not be.
+	// WatermarkErr is why the watermarks could not be asked for. It is nil if they could, or need not be.
 	WatermarkErr error
 	// Lag is HighWatermark - Accepted, in offsets. Control records and records of an open
 	// transaction count too. BehindSince is since when it has been above zero.
 	Lag         int64
 	BehindSince time.Time
-	// CaughtUp means that everything is accepted that was there when the partition was assigned
-	// (contract 6.5).
+	// CaughtUp means that everything is accepted that was there when the partition was assigned (contract 6.5).
 	CaughtUp bool
 	// AssignedAt is when the partition was assigned in this generation. ProgressAt is when Accepted
 	// last moved in it, zero before it did.
@@ -235,16 +212,14 @@ type PartitionHealth struct {
 	// ProgressTimeout. It is zero otherwise, and where Halted, Err, Health.AcceptErr or
 	// Health.DeadLetterErr shows the cause. An open transaction is no stall.
 	StalledSince time.Time
-	// Halted is why the partition is stopped before Accepted, since HaltedAt. It is nil if the
-	// partition is not stopped. An operator's request (contract 7.10) or a new assignment starts it
-	// again.
+	// Halted is why the partition is stopped before Accepted, since HaltedAt. It is nil if the partition is not
+	// stopped. An operator's request (contract 7.10) or a new assignment starts it again.
 	Halted   error
 	HaltedAt time.Time
 	// Decisions are those that a request may take: "resume" or, after a gap, "continue", and "skip"
 	// if the halt is about one record. They are nil if the partition is not stopped.
 	Decisions []string
-	// Err is the last error of fetching, which has failed since ErrSince. It is nil once fetching
-	// works again.
+	// Err is the last error of fetching, which has failed since ErrSince. It is nil once fetching works again.
 	Err      error
 	ErrSince time.Time
 }

@@ -37,10 +37,9 @@ func (s *session) observe(ctx context.Context) {
 	}
 }
 
-// awaitAssignedWatermarks asks for the high watermark of each partition until it is known.
-// Everything below it counts as present at assignment. The first answer to a fetch cannot be used:
-// a leader that was just elected may know less than the true watermark. It refuses this request
-// until it knows it.
+// awaitAssignedWatermarks asks for the high watermark of each partition until it is known. Everything below it counts
+// as present at assignment. The first answer to a fetch cannot be used: a leader that was just elected may know less
+// than the true watermark. It refuses this request until it knows it.
 func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	retry := routine.Backoff{First: fetchBackoffFirst, Max: s.consumer.cfg.WatchInterval}
 	for unknown := s.partitions; len(unknown) > 0; {
@@ -63,9 +62,8 @@ func (s *session) awaitAssignedWatermarks(ctx context.Context) {
 	}
 }
 
-// refreshWatermarks asks for the ends of those partitions for which no fetch has reported
-// watermarks since the last time. Halted, failing or full partitions would otherwise show the lag
-// of their last fetch.
+// refreshWatermarks asks for the ends of those partitions for which no fetch has reported watermarks since the last
+// time. Halted, failing or full partitions would otherwise show the lag of their last fetch.
 func (s *session) refreshWatermarks(ctx context.Context) {
 	var stale []*partition
 	for _, p := range s.partitions {
@@ -129,8 +127,7 @@ func (s *session) listEnds(
 	return ends
 }
 
-// listSomeEnds sends one request and stores in ends what the answer says. It fails if there is no
-// answer.
+// listSomeEnds sends one request and stores in ends what the answer says. It fails if there is no answer.
 func (s *session) listSomeEnds(
 	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel, ends map[*partition]end,
 ) error {
@@ -207,9 +204,8 @@ func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
 // lag returns how far accepted is behind the high watermark, -1 while unknown. The lock is held.
 func (p *partition) lag() int64 { return p.distanceTo(p.highWatermark) }
 
-// readable returns how far accepted is behind what may be read. With read_committed that is the
-// last stable offset, before which no transaction is open. A consumer can be expected to reach this
-// offset and not the high watermark.
+// readable returns how far accepted is behind what may be read. With read_committed that is the last stable offset,
+// before which no transaction is open. A consumer can be expected to reach this offset and not the high watermark.
 func (p *partition) readable() int64 {
 	if p.readCommitted && p.lastStable >= 0 {
 		return p.distanceTo(min(p.lastStable, p.highWatermark))
@@ -264,9 +260,8 @@ func (p *partition) stale() bool {
 	return stale
 }
 
-// refreshed stores watermarks that were asked for because nothing is fetched. It ignores them if a
-// fetch was answered meanwhile, whose watermarks are newer. lastStable is -1 where it was not asked
-// for.
+// refreshed stores watermarks that were asked for because nothing is fetched. It ignores them if a fetch was answered
+// meanwhile, whose watermarks are newer. lastStable is -1 where it was not asked for.
 func (p *partition) refreshed(highWatermark, lastStable int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

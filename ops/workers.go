@@ -194,7 +194,8 @@ func reasonsOf(workers []Worker) []HealthReason {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b HealthReason) int {
-		return health.Compare(a.Code, a.Unhealthy(), b.Code, b.Unhealthy())
+		// In the order of text, "unhealthy" is more than "degraded".
+		return cmp.Or(cmp.Compare(b.State, a.State), cmp.Compare(health.Rank(a.Code), health.Rank(b.Code)))
 	})
 	return all
 }

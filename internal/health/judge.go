@@ -54,6 +54,7 @@ func (f *Facts) database(because func(Reason)) {
 	}
 }
 
+// outages are so while attempts of an Inline or Direct channel cannot be made or finished.
 func (f *Facts) outages(because func(Reason)) {
 	for _, channel := range slices.Sorted(maps.Keys(f.Synchronous)) {
 		if err := f.Synchronous[channel].Outage; err != nil {
@@ -80,15 +81,8 @@ func (f *Facts) noProgress(because func(Reason)) {
 	if s.DueSince.IsZero() || idle < f.Limits.DegradedAfter {
 		return
 	}
-	because(Reason{State: worseAfter(idle, f.Limits.UnhealthyAfter), Detail: fmt.Sprintf(
+	because(Reason{Unhealthy: idle >= f.Limits.UnhealthyAfter, Detail: fmt.Sprintf(
 		"work is due and no attempt has ended since %s; %d calls are running", since.Format(time.RFC3339), f.Busy)})
-}
-
-func worseAfter(lasted, limit time.Duration) State {
-	if lasted >= limit {
-		return Unhealthy
-	}
-	return Degraded
 }
 
 // consumers is so for a channel that does not consume for another reason than a halt. It makes the process unhealthy
@@ -98,10 +92,9 @@ func (f *Facts) consumers(because func(Reason)) {
 		if c.Err == nil {
 			continue
 		}
-		r := Reason{Channel: c.Name, Detail: c.Err.Error()}
-		if since := f.stalledSince(c); !since.IsZero() {
-			r.State = worseAfter(f.Now.Sub(since), f.Limits.UnhealthyAfter)
-		}
+		since := f.stalledSince(c)
+		r := Reason{Channel: c.Name, Detail: c.Err.Error(),
+			Unhealthy: !since.IsZero() && f.Now.Sub(since) >= f.Limits.UnhealthyAfter}
 		if paused := f.Synchronous[c.Name].Paused; len(paused) > 0 {
 			r.Detail += fmt.Sprintf("; its partitions wait for paused handlers %q", paused)
 		}
@@ -125,12 +118,14 @@ func (f *Facts) stalledSince(c Channel) (since time.Time) {
 	return since
 }
 
+// openCircuits are so while a breaker is open, or has a probe running.
 func (f *Facts) openCircuits(because func(Reason)) {
 	for _, key := range f.OpenCircuits {
 		because(Reason{HandlerKey: key, Detail: "its circuit breaker is open"})
 	}
 }
 
+// stuckCalls are so while calls of a handler ignore their cancelled context.
 func (f *Facts) stuckCalls(because func(Reason)) {
 	for _, key := range slices.Sorted(maps.Keys(f.Stuck)) {
 		because(Reason{HandlerKey: key, Detail: fmt.Sprintf("%d calls ignore their cancelled context", f.Stuck[key])})
@@ -221,6 +216,7 @@ func (f *Facts) oldestDue(because func(Reason)) {
 	}
 }
 
+// poisonRate is so while more than MaxPoisonRate of what ends is poisoned.
 func (f *Facts) poisonRate(because func(Reason)) {
 	if f.Poisoned >= fewPoisoned && float64(f.Poisoned) > f.Limits.MaxPoisonRate*float64(f.Ended) {
 		because(Reason{Detail: fmt.Sprintf("%d of %d statuses that ended within %s are poisoned", f.Poisoned, f.Ended,
@@ -228,12 +224,14 @@ func (f *Facts) poisonRate(because func(Reason)) {
 	}
 }
 
+// unknownHandlers are so while statuses are pending of a handler that no program lists.
 func (f *Facts) unknownHandlers(because func(Reason)) {
 	for _, key := range f.UnknownKeys {
 		because(Reason{HandlerKey: key, Detail: "statuses are pending, and no program lists the handler: deploy it again, give the key to handler.LegacyKeys, or discard them"})
 	}
 }
 
+// barredRoles is so while other workers use such a role.
 func (f *Facts) barredRoles(because func(Reason)) {
 	if len(f.BarredRoles) > 0 {
 		because(Reason{Detail: fmt.Sprintf("workers use the database role %s, whose sessions this one's can neither see nor end: "+
@@ -242,6 +240,7 @@ func (f *Facts) barredRoles(because func(Reason)) {
 	}
 }
 
+// clockSkew is so while the clocks differ by too much.
 func (f *Facts) clockSkew(because func(Reason)) {
 	how := "ahead of"
 	if f.ClockAhead < 0 {
