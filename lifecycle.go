@@ -164,7 +164,7 @@ const prepareTimeout = 5 * time.Minute
 func (ib *Inbox) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
-	if err := ib.checkFile(ctx); err != nil {
+	if err := ib.bounded(ctx, ib.checkFile); err != nil {
 		return err
 	}
 	if ib.cfg.options.Migrate {
@@ -180,22 +180,24 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.prepareInline(ctx); err != nil {
 		return err
 	}
-	if err := ib.warnJIT(ctx); err != nil {
-		return err
+	return ib.bounded(ctx, ib.warnJIT, ib.warnForeignKeys, ib.warnOrphans, ib.warnStrayLanes)
+}
+
+// bounded makes checks, each of which may take StatementTimeout.
+func (ib *Inbox) bounded(ctx context.Context, checks ...func(context.Context) error) error {
+	for _, check := range checks {
+		ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
+		err := check(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
 	}
-	if err := ib.warnForeignKeys(ctx); err != nil {
-		return err
-	}
-	if err := ib.warnOrphans(ctx); err != nil {
-		return err
-	}
-	return ib.warnStrayLanes(ctx)
+	return nil
 }
 
 // checkFile refuses SQLite databases in memory.
 func (ib *Inbox) checkFile(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
 	inMemory, err := sqlite.InMemory(ctx, ib.db)
 	if err == nil && inMemory {
 		err = errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
@@ -231,8 +233,6 @@ func (ib *Inbox) warnPool() {
 // warnIsolation logs that transactions which state no isolation level do not run at READ COMMITTED. The inbox's own
 // state it.
 func (ib *Inbox) warnIsolation(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
 	d, other, err := ib.store.DefaultIsolation(ctx)
 	if err != nil || !other {
 		return err
@@ -252,8 +252,6 @@ func (ib *Inbox) warnIsolation(ctx context.Context) error {
 
 // warnJIT logs that PostgreSQL compiles statements that cost less than by default. Ours stay below the default.
 func (ib *Inbox) warnJIT(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
 	found, early, err := ib.store.EarlyJIT(ctx)
 	if err != nil || !early {
 		return err
@@ -267,8 +265,6 @@ func (ib *Inbox) warnJIT(ctx context.Context) error {
 
 // warnForeignKeys logs that a message deleted by hand would leave its statuses behind.
 func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
 	obeyed, err := sqlite.ObeysForeignKeys(ctx, ib.db)
 	if err != nil {
 		return err
@@ -282,8 +278,6 @@ func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
 
 // warnOrphans logs the stored handler keys that this process does not register. A legacy key may have been forgotten.
 func (ib *Inbox) warnOrphans(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
 	keys, err := ib.store.PendingKeys(ctx)
 	if err != nil {
 		return fmt.Errorf("query pending handler keys: %w", err)
@@ -300,8 +294,6 @@ func (ib *Inbox) warnOrphans(ctx context.Context) error {
 // warnStrayLanes logs the ordered handlers whose lanes are split, because the oldest of their keys was dropped too
 // early.
 func (ib *Inbox) warnStrayLanes(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, ib.cfg.options.Processor.StatementTimeout)
-	defer cancel()
 	rules := map[string]store.LaneRule{}
 	for h := range ib.registry.Handlers() {
 		if !h.Ordered() {
