@@ -121,28 +121,26 @@ func (ib *Inbox) Stop(ctx context.Context) error {
 // concurrently and get a third of the time at most, so that running handlers and the last results have time
 // left.
 func (ib *Inbox) stopAll(ctx context.Context) error {
-	ib.mu.Lock()
-	consumers := ib.consumers
-	ib.mu.Unlock()
-
 	short, cancel := ctx, context.CancelFunc(func() {})
 	if deadline, ok := ctx.Deadline(); ok {
 		short, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 	}
 	defer cancel()
 	defer ib.again.reopen() // once all has stopped
-	problems := make([]error, len(consumers)+5)
-	var stopping sync.WaitGroup
-	stopping.Go(func() { problems[len(consumers)+3] = ib.again.stop(short) })
-	stopping.Go(func() {
-		graced, cancel := withGrace(short)
+	stops := []func(context.Context) error{ib.again.stop, ib.cleaner.Stop, ib.sampler.stop, func(ctx context.Context) error {
+		ctx, cancel := withGrace(ctx)
 		defer cancel()
-		problems[len(consumers)+4] = ib.requests.Stop(graced)
-	})
-	stopping.Go(func() { problems[len(consumers)] = ib.cleaner.Stop(short) })
-	stopping.Go(func() { problems[len(consumers)+2] = ib.sampler.stop(short) })
-	for i, c := range consumers {
-		stopping.Go(func() { problems[i] = c.Stop(short) })
+		return ib.requests.Stop(ctx)
+	}}
+	ib.mu.Lock()
+	for _, c := range ib.consumers {
+		stops = append(stops, c.Stop)
+	}
+	ib.mu.Unlock()
+	problems := make([]error, len(stops))
+	var stopping sync.WaitGroup
+	for i, stop := range stops {
+		stopping.Go(func() { problems[i] = stop(short) })
 	}
 	stopping.Wait()
 	problems = append(problems, ib.progress.Stop(context.WithoutCancel(ctx))) // it ends at once
@@ -150,8 +148,7 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 	ib.mu.Lock()
 	ib.consumers = nil
 	ib.mu.Unlock()
-	problems[len(consumers)+1] = ib.processor.Stop(ctx)
-	problems = append(problems, ib.logSummaries.Stop(context.WithoutCancel(ctx)))
+	problems = append(problems, ib.processor.Stop(ctx), ib.logSummaries.Stop(context.WithoutCancel(ctx)))
 	ib.logLimit.Flush()
 	return errors.Join(problems...)
 }
