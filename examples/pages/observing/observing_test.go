@@ -63,7 +63,7 @@ func TestThePageListsEveryReason(t *testing.T) {
 	require.Equal(t, health.Codes(), listed(page, "\\| (`[a-z_]+`) \\|"))
 	_, clause, _ := strings.Cut(string(contract), "### 11.5 ")
 	clause, _, _ = strings.Cut(clause, "###")
-	require.Equal(t, health.Codes(), listed([]byte(clause), "- (`[a-z_]+`,? )+\\("))
+	require.Equal(t, health.Codes(), listed([]byte(clause), "- (`[a-z_]+`(, | \\(|:))+"))
 	shown := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))
 	require.NotNil(t, shown)
 	var body struct{ Reasons []ops.HealthReason }
