@@ -190,8 +190,8 @@ func (q *request) deleteRejected() error {
 	return q.redirect("./rejected?" + noticeQuery("deleted").Encode())
 }
 
-// confirmedID returns the ID that the form is for. The user must have typed it as it is, or in the
-// form that typable gives it on the page.
+// confirmedID returns the ID that the form is for. The user must have typed it as it is, or in the form that typable
+// gives it on the page.
 func (q *request) confirmedID() (id string, err error) {
 	id, typed := q.given().Get("id"), q.r.PostForm.Get("confirmation")
 	if id == "" || typed != id && strings.TrimSpace(typed) != typable(id) {
@@ -207,8 +207,8 @@ type replayBody struct {
 	CopyID string
 }
 
-// editReplay shows the form for a copy's changes. The form is not filled with the original's
-// values, because they may be redacted.
+// editReplay shows the form for a copy's changes. The form is not filled with the original's values, because they may
+// be redacted.
 func (q *request) editReplay() error {
 	ref, err := q.messageRef()
 	if err != nil {

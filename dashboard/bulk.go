@@ -72,8 +72,8 @@ func actionTitle(action string) string {
 	return "Discard"
 }
 
-// confirmBulk counts all that match in a dry run and asks for confirmation of that number. Messages
-// received after this moment are excluded, because the operator has not seen them.
+// confirmBulk counts all that match in a dry run and asks for confirmation of that number. Messages received after this
+// moment are excluded, because the operator has not seen them.
 func (q *request) confirmBulk() error {
 	action, err := actionOf(q.query)
 	if err != nil {

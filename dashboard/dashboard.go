@@ -1,9 +1,9 @@
-// Package dashboard is the web UI of package ops, as an http.Handler for any mux (contract 11.1,
-// 11.4). It shows what an inbox holds and what failed, and offers the actions of operators. Pages
-// are rendered on the server and load nothing from other sites. They work without JavaScript, except for live updates.
+// Package dashboard is the web UI of package ops, as an http.Handler for any mux (contract 11.1, 11.4). It shows what
+// an inbox holds and what failed, and offers the actions of operators. Pages are rendered on the server and load
+// nothing from other sites. They work without JavaScript, except for live updates.
 //
-// Nothing is shown without an Authorizer, which returns the user and the role: viewer, operator or
-// admin. One table names the role that each route needs.
+// Nothing is shown without an Authorizer, which returns the user and the role: viewer, operator or admin. One table
+// names the role that each route needs.
 package dashboard
 
 import (
@@ -29,8 +29,8 @@ import (
 // All of its links are relative and one level deep, so it works under any prefix: mount it behind
 // http.StripPrefix("/inbox", d) at "/inbox/". A request for the prefix without its slash is redirected there.
 //
-// It has goroutines only between Start and Stop, which sample for the charts, and while a bulk
-// action or a cleanup runs. Stop ends them all.
+// It has goroutines only between Start and Stop, which sample for the charts, and while a bulk action or a cleanup
+// runs. Stop ends them all.
 type Dashboard struct {
 	opts      Options
 	log       *zap.Logger
@@ -48,9 +48,9 @@ type Dashboard struct {
 	inProgress inProgress
 }
 
-// New returns a dashboard of the inbox that o operates on. Each function of configure may change
-// the options, which start as their defaults. It is an error to set neither Authorizer nor Insecure,
-// or both. New reads nothing and starts nothing.
+// New returns a dashboard of the inbox that o operates on. Each function of configure may change the options, which
+// start as their defaults. It is an error to set neither Authorizer nor Insecure, or both. New reads nothing and starts
+// nothing.
 func New(o *ops.Ops, configure ...func(o *Options)) (*Dashboard, error) {
 	if o == nil {
 		return nil, errors.New("dashboard: the *ops.Ops is nil: see Inbox.Ops or ops.New")
@@ -118,8 +118,8 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.serve(
 func (d *Dashboard) serve(w http.ResponseWriter, r *http.Request, several *several, name string) {
 	ctx, cancel := context.WithTimeout(r.Context(), d.opts.Deadline)
 	defer cancel()
-	// A client that reads slowly does not hold the response for longer, either. A writer that has
-	// no deadlines is fine, so the error is ignored.
+	// A client that reads slowly does not hold the response for longer, either. A writer that has no deadlines is fine,
+	// so the error is ignored.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d.opts.Deadline + writeFor))
 	q := &request{d: d, w: w, r: r.WithContext(ctx), several: several, name: name}
 	if err := q.answer(); err != nil {
@@ -131,44 +131,44 @@ const minSecret = 32
 
 // Options configure a Dashboard. The functions that New gets may change them.
 type Options struct {
-	// Authorizer returns who sent a request and which role they have. It is called once for every request, including those
-	// for the style sheet, and must be safe for concurrent use. Look the user up in the session or the context that your
-	// own middleware has made. An error is answered with 401, the zero Role with 403. The error is logged and not shown.
-	// To redirect people to a login page, use middleware before the dashboard (contract 11.4).
+	// Authorizer returns who sent a request and which role they have. It is called once for every request, including
+	// those for the style sheet, and must be safe for concurrent use. Look the user up in the session or the context
+	// that your own middleware has made. An error is answered with 401, the zero Role with 403. The error is logged and
+	// not shown. To redirect people to a login page, use middleware before the dashboard (contract 11.4).
 	Authorizer func(*http.Request) (Principal, error)
-	// Insecure gives everybody who reaches the handler the role Admin, as the actor "anonymous". It is for a listener on
-	// your own machine's loopback and for tests. Requests are refused unless their Host header is localhost, a loopback
-	// address or one of Origins, because names of other sites can resolve to this machine.
+	// Insecure gives everybody who reaches the handler the role Admin, as the actor "anonymous". It is for a listener
+	// on your own machine's loopback and for tests. Requests are refused unless their Host header is localhost, a
+	// loopback address or one of Origins, because names of other sites can resolve to this machine.
 	//
-	// Never use it where anybody else can reach the port: not in a cluster, not behind a proxy, not
-	// "only inside our network". Anybody who reaches it can read and discard what your customers sent,
-	// and the audit will not know who it was.
+	// Never use it where anybody else can reach the port: not in a cluster, not behind a proxy, not "only inside our
+	// network". Anybody who reaches it can read and discard what your customers sent, and the audit will not know who
+	// it was.
 	Insecure bool
-	// ShowPayloads shows operators and admins the payloads of messages and rejected records, after the
-	// redaction hook of ops. Leave it off where operators may not see what payloads hold. Default off:
-	// the dashboard shows payloads to no one.
+	// ShowPayloads shows operators and admins the payloads of messages and rejected records, after the redaction hook
+	// of ops. Leave it off where operators may not see what payloads hold. Default off: the dashboard shows payloads to
+	// no one.
 	ShowPayloads bool
-	// Origins names further origins, such as "https://ops.example.org", whose pages may send forms
-	// here. It is needed where a proxy changes the Host header. Don't name origins that serve other
-	// people's pages. Default none, only the request's own host.
+	// Origins names further origins, such as "https://ops.example.org", whose pages may send forms here. It is needed
+	// where a proxy changes the Host header. Don't name origins that serve other people's pages. Default none, only the
+	// request's own host.
 	Origins []string
-	// Secret is the key of the tokens that protect forms against forgery, 32 bytes or more. Where
-	// several processes serve one dashboard, give all of them the same key. Don't derive it from a
-	// password. Default nil, a random key of this process.
+	// Secret is the key of the tokens that protect forms against forgery, 32 bytes or more. Where several processes
+	// serve one dashboard, give all of them the same key. Don't derive it from a password. Default nil, a random key of
+	// this process.
 	Secret []byte
-	// Deadline bounds the response to one request, including all of its queries and the rendering.
-	// Bulk actions and cleanups may take longer than it. 1 s to 5 m; default 15 s.
+	// Deadline bounds the response to one request, including all of its queries and the rendering. Bulk actions and
+	// cleanups may take longer than it. 1 s to 5 m; default 15 s.
 	Deadline time.Duration
-	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor those of one actor.
-	// Further requests are refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the
-	// second no more than the first. Two requests of one actor are served at a time while the others
-	// wait for them. The option Connections of ops.Options sets how many database connections they share. Don't
-	// raise the limits for a script: use package ops there. Defaults 32 and 8.
+	// MaxRequests limits the requests in progress at once, MaxRequestsPerActor those of one actor. Further requests are
+	// refused with 503 and 429 and a Retry-After. Both must be 1 or more, and the second no more than the first. Two
+	// requests of one actor are served at a time while the others wait for them. The option Connections of ops.Options
+	// sets how many database connections they share. Don't raise the limits for a script: use package ops there.
+	// Defaults 32 and 8.
 	MaxRequests, MaxRequestsPerActor int
 	// Refresh is how often an open page is updated. 1 s to 1 h; default 5 s.
 	Refresh time.Duration
-	// Logger gets the error details that pages do not show, and the actions of actors. Database errors
-	// in this log may name the database's host and user. Default nil, no logging.
+	// Logger gets the error details that pages do not show, and the actions of actors. Database errors in this log may
+	// name the database's host and user. Default nil, no logging.
 	Logger *zap.Logger
 	// Clock replaces the clock that ages are computed with, for tests. Default nil, the system's.
 	Clock clock.Clock

@@ -18,8 +18,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// problem is an error as a page shows it. Its texts are this package's own. Errors from the
-// database or the authorizer go to the log only.
+// problem is an error as a page shows it. Its texts are this package's own. Errors from the database or the authorizer
+// go to the log only.
 type problem struct {
 	status int
 	title  string
@@ -113,8 +113,8 @@ func problemOf(err error) *problem {
 		"The database could not be reached or returned an error. The application's log has the details.")
 }
 
-// fail answers the request with an error. Nothing has been sent before, because pages are rendered
-// completely before they are sent.
+// fail answers the request with an error. Nothing has been sent before, because pages are rendered completely before
+// they are sent.
 func (q *request) fail(err error) {
 	p := problemOf(err)
 	raw := make([]byte, 4)
@@ -132,8 +132,8 @@ func (q *request) fail(err error) {
 
 const (
 	// groupingReuse is how long a slow grouping of failures is reused, as a multiple of the time it took. A grouping is
-	// slow if it took longer than quickGrouping. Groupings read thousands of rows, and open pages request them every few
-	// seconds. Reuse limits them to a tenth of the time, however many people watch.
+	// slow if it took longer than quickGrouping. Groupings read thousands of rows, and open pages request them every
+	// few seconds. Reuse limits them to a tenth of the time, however many people watch.
 	groupingReuse = 10
 	quickGrouping = 100 * time.Millisecond
 	// maxGroupings limits how many filters have a stored grouping.
@@ -155,8 +155,8 @@ type grouping struct {
 	until time.Time
 }
 
-// failures groups the failures that match, or returns a stored grouping that is still valid. The
-// name identifies the filter.
+// failures groups the failures that match, or returns a stored grouping that is still valid. The name identifies the
+// filter.
 func (d *Dashboard) failures(ctx context.Context, name string, filter ops.Filter) (ops.Failures, error) {
 	c := &d.groupings
 	select {

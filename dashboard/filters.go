@@ -37,8 +37,8 @@ func filterOf(query url.Values) (ops.Filter, error) {
 	return f, checkLists(f)
 }
 
-// present drops empty values, because forms send unfilled fields too. Other values stay unchanged:
-// IDs, types and handler keys may begin or end with spaces.
+// present drops empty values, because forms send unfilled fields too. Other values stay unchanged: IDs, types and
+// handler keys may begin or end with spaces.
 func present(values []string) []string {
 	var some []string
 	for _, value := range values {

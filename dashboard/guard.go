@@ -16,8 +16,8 @@ import (
 	"unicode/utf8"
 )
 
-// policy lets a page load its own script, style and icon, and send forms and requests to its own
-// origin. It blocks everything else: inline code, frames, and strings turned into markup.
+// policy lets a page load its own script, style and icon, and send forms and requests to its own origin. It blocks
+// everything else: inline code, frames, and strings turned into markup.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -41,8 +41,8 @@ type guard struct {
 	origins []string
 }
 
-// sameOrigin reports whether a page of the dashboard's own origin sent the request. Browsers send
-// at least one of the two headers with every form, so a request without either is refused.
+// sameOrigin reports whether a page of the dashboard's own origin sent the request. Browsers send at least one of the
+// two headers with every form, so a request without either is refused.
 func (g guard) sameOrigin(r *http.Request) bool {
 	origins := r.Header.Values("Origin")
 	site := r.Header.Values("Sec-Fetch-Site")
@@ -56,15 +56,15 @@ func (g guard) sameOrigin(r *http.Request) bool {
 	if len(origins) == 0 || named {
 		return true
 	}
-	// The scheme is not compared, because it is unknown behind a proxy that ends TLS. A plain-text
-	// page of the same host could attack the session cookie anyway.
+	// The scheme is not compared, because it is unknown behind a proxy that ends TLS. A plain-text page of the same
+	// host could attack the session cookie anyway.
 	u, err := url.Parse(origins[0])
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") && strings.EqualFold(u.Host, r.Host)
 }
 
-// embedded reports whether the browser prefetches, or a page of another site loads this address as
-// a resource such as an image, or goes to it without a person's click, where that is needed. Serving
-// it would audit reads that no person made. Links from other sites to pages are fine.
+// embedded reports whether the browser prefetches, or a page of another site loads this address as a resource such as
+// an image, or goes to it without a person's click, where that is needed. Serving it would audit reads that no person
+// made. Links from other sites to pages are fine.
 func embedded(r *http.Request, needsClick bool) bool {
 	if strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") { // requested again on use
 		return true
@@ -136,9 +136,9 @@ func (g guard) ownForm(r *http.Request, p Principal) bool {
 
 var errForeignHost = errors.New("the Host header names another machine, which Insecure does not allow")
 
-// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding:
-// another site can have its own name resolve to this machine, and its pages then have the
-// dashboard's origin. Only the name in the Host header reveals it.
+// anybody is the authorizer of Insecure. It refuses foreign Host headers because of DNS rebinding: another site can
+// have its own name resolve to this machine, and its pages then have the dashboard's origin. Only the name in the Host
+// header reveals it.
 func (o Options) anybody(r *http.Request) (Principal, error) {
 	named := slices.ContainsFunc(o.Origins, func(origin string) bool {
 		u, err := url.Parse(origin)
@@ -166,8 +166,8 @@ type Role int
 const (
 	// Viewer sees everything but payloads, values of headers and attributes, keys, and the audit.
 	Viewer Role = iota + 1
-	// Operator sees those too (payloads with ShowPayloads), and may retry, discard, accept rejected messages again, pause
-	// and resume, resume halted partitions and skip their records.
+	// Operator sees those too (payloads with ShowPayloads), and may retry, discard, accept rejected messages again,
+	// pause and resume, resume halted partitions and skip their records.
 	Operator
 	// Admin may also delete, replay, backfill, and run the cleanup.
 	Admin
@@ -187,8 +187,8 @@ func (r Role) String() string {
 
 // Principal is the user who sent a request.
 type Principal struct {
-	// Actor is written to the audit: a user's name or address, 1 to 200 characters without control
-	// characters. It must not be a name that users choose freely.
+	// Actor is written to the audit: a user's name or address, 1 to 200 characters without control characters. It must
+	// not be a name that users choose freely.
 	Actor string
 	Role  Role
 }

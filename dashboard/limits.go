@@ -21,12 +21,12 @@ const (
 // retryAfter is the value of the Retry-After header, in seconds.
 const retryAfter = 2
 
-// answeredAtOnce is how many requests of one actor are served concurrently. Further requests of
-// this actor wait, so that other actors wait for at most two of them to get a connection.
+// answeredAtOnce is how many requests of one actor are served concurrently. Further requests of this actor wait, so
+// that other actors wait for at most two of them to get a connection.
 const answeredAtOnce = 2
 
-// inProgress counts the requests in progress. Its limits keep a few people, or one script, from
-// exhausting the process's memory.
+// inProgress counts the requests in progress. Its limits keep a few people, or one script, from exhausting the
+// process's memory.
 type inProgress struct {
 	mu  sync.Mutex
 	all int
@@ -38,8 +38,8 @@ type actorsRequests struct {
 	answered chan struct{} // has one element for each request being served
 }
 
-// admit counts a request until release is called, and waits until the request may be served. It
-// refuses requests beyond the option MaxRequests.
+// admit counts a request until release is called, and waits until the request may be served. It refuses requests beyond
+// the option MaxRequests.
 func (q *request) admit() (release func(), err error) {
 	actor, uncount, err := q.countIn()
 	if err != nil {

@@ -176,8 +176,8 @@ func steps(s ops.StatusDetail, m ops.Message, now time.Time) []step {
 	return all
 }
 
-// attemptSteps returns the latest attempts that failed and retries, and what the counters say of
-// earlier ones. The last error is shown whole, the others as far as they are stored.
+// attemptSteps returns the latest attempts that failed and retries, and what the counters say of earlier ones. The last
+// error is shown whole, the others as far as they are stored.
 func attemptSteps(s ops.StatusDetail) (all []step) {
 	failed, retried, latest := 0, 0, -1
 	for i, a := range s.Attempts {

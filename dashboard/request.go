@@ -15,8 +15,8 @@ import (
 	"github.com/gorm-inbox/inbox/ops"
 )
 
-// Size limits of forms, in bytes. A replay carries new content. Other forms carry at most the
-// selection of the longest list.
+// Size limits of forms, in bytes. A replay carries new content. Other forms carry at most the selection of the longest
+// list.
 const (
 	maxReplay = 4 << 20
 	maxForm   = 256 << 10
@@ -51,8 +51,8 @@ func (q *request) may(method, path string) bool {
 	return may && lacking == nil
 }
 
-// lacks returns why a route that the principal may use needs the application's own dashboard, or
-// "". It is also "" for replay that is off, because that is on purpose.
+// lacks returns why a route that the principal may use needs the application's own dashboard, or "". It is also "" for
+// replay that is off, because that is on purpose.
 func (q *request) lacks(method, path string) string {
 	if may, lacking := q.use(method, path); may && errors.Is(lacking, ops.ErrNeedsApplication) {
 		return problemOf(lacking).text
@@ -175,9 +175,9 @@ func (q *request) checkForm() error {
 	return nil
 }
 
-// given returns a form's values: the parameters of its address, and its fields where the address
-// has none of that name. The IDs and keys of messages, handlers and filters are in the address,
-// because browsers change line ends in fields: they send CRLF, or drop them in single-line fields.
+// given returns a form's values: the parameters of its address, and its fields where the address has none of that name.
+// The IDs and keys of messages, handlers and filters are in the address, because browsers change line ends in fields:
+// they send CRLF, or drop them in single-line fields.
 func (q *request) given() url.Values {
 	all := url.Values{}
 	maps.Copy(all, q.r.PostForm)
@@ -185,9 +185,9 @@ func (q *request) given() url.Values {
 	return all
 }
 
-// addSlash redirects a request for the bare prefix to the overview. The handler does not know the
-// prefix, so the address is relative, with the last segment of the address that the client
-// requested. The "./" keeps the result from being an address on another host.
+// addSlash redirects a request for the bare prefix to the overview. The handler does not know the prefix, so the
+// address is relative, with the last segment of the address that the client requested. The "./" keeps the result from
+// being an address on another host.
 func (q *request) addSlash() error {
 	last, ok := lastSegment(q.r)
 	if !ok {
@@ -196,16 +196,16 @@ func (q *request) addSlash() error {
 	return q.redirect("./" + last + "/")
 }
 
-// redirect sends the browser to an address relative to this one. http.Redirect would make it
-// absolute, without the prefix.
+// redirect sends the browser to an address relative to this one. http.Redirect would make it absolute, without the
+// prefix.
 func (q *request) redirect(to string) error {
 	q.w.Header().Set("Location", to)
 	q.w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 
-// back redirects to the page that the form names, with the result of the action. If the form names
-// no page of the dashboard, it redirects to otherwise.
+// back redirects to the page that the form names, with the result of the action. If the form names no page of the
+// dashboard, it redirects to otherwise.
 func (q *request) back(otherwise string, notice url.Values) error {
 	to := ownPage(q.r.PostForm.Get("back"), otherwise)
 	query := to.Query()

@@ -127,8 +127,8 @@ func (s *samples) hour() []sample {
 	return append([]sample{}, s.list...)
 }
 
-// navCounts returns the counts of the navigation. Without them, it returns zeros instead of an error,
-// so that the page is still shown.
+// navCounts returns the counts of the navigation. Without them, it returns zeros instead of an error, so that the page
+// is still shown.
 func (d *Dashboard) navCounts(ctx context.Context) navCounts {
 	d.samples.mu.Lock()
 	seen, taken := d.samples.last, d.samples.taken
@@ -170,8 +170,8 @@ func (d *Dashboard) sample(ctx context.Context) {
 
 // chart is a line over the last hour, as coordinates for an SVG.
 type chart struct {
-	// Lines are the points of each line segment, and Areas those of the area below it. There are
-	// several segments where samples are missing in between.
+	// Lines are the points of each line segment, and Areas those of the area below it. There are several segments where
+	// samples are missing in between.
 	Lines []string
 	Areas []string
 	// DotX and DotY are the position of the last point.
@@ -188,8 +188,8 @@ const (
 	chartMargin = 3
 )
 
-// drawn plots one value of the samples on an axis that starts at zero. The line is interrupted
-// where samples are more than six intervals apart, because nothing was recorded there.
+// drawn plots one value of the samples on an axis that starts at zero. The line is interrupted where samples are more
+// than six intervals apart, because nothing was recorded there.
 func drawn(samples []sample, now time.Time, value func(sample) int64, words func(int64) string) chart {
 	var c chart
 	if len(samples) == 0 {

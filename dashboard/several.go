@@ -151,8 +151,8 @@ func (d *Dashboard) deniedAll(ctx context.Context) error {
 	return nil
 }
 
-// lastSegment returns the last segment of the address that the client requested, which is behind the
-// prefix that a router has stripped.
+// lastSegment returns the last segment of the address that the client requested, which is behind the prefix that a
+// router has stripped.
 func lastSegment(r *http.Request) (string, bool) {
 	asked, err := url.ParseRequestURI(r.RequestURI)
 	if err != nil {

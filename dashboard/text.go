@@ -40,8 +40,8 @@ func visible(s string) string {
 	return out.String()
 }
 
-// typable formats an ID so that a person can see and type it. It is like visible, and also escapes
-// spaces that are invisible or that browsers do not keep.
+// typable formats an ID so that a person can see and type it. It is like visible, and also escapes spaces that are
+// invisible or that browsers do not keep.
 func typable(id string) string {
 	var out strings.Builder
 	characters := []rune(visible(id))
@@ -197,10 +197,10 @@ func previewOf(p ops.Preview) content {
 	return c
 }
 
-// count returns how many statuses match, in the cheapest way available, because lists are reloaded
-// often. It uses the page if the page has everything, then the overview if the overview counts
-// these statuses, then a query of at most the largest page. If the page itself already reached its
-// scan limit, only the page is counted, because a query would scan as much again.
+// count returns how many statuses match, in the cheapest way available, because lists are reloaded often. It uses the
+// page if the page has everything, then the overview if the overview counts these statuses, then a query of at most the
+// largest page. If the page itself already reached its scan limit, only the page is counted, because a query would scan
+// as much again.
 func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.Overview) (ops.Count, error) {
 	onPage := ops.Count{N: int64(len(page.Items)), Capped: page.Next != "" || page.Partial}
 	if q.query.Get("after") == "" && !onPage.Capped {
@@ -217,8 +217,8 @@ func (q *request) count(filter ops.Filter, page ops.Page[ops.Status], seen ops.O
 	return ops.Count{N: int64(len(all.Items)), Capped: all.Next != "" || all.Partial}, err
 }
 
-// countedBy takes a count from an overview, which has the counts of pending, processing and
-// poisoned statuses for each handler.
+// countedBy takes a count from an overview, which has the counts of pending, processing and poisoned statuses for each
+// handler.
 func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 	if len(f.States) == 0 || f.MessageID != "" || f.Type != "" || f.ErrorText != "" || f.Fingerprint != "" ||
 		!f.From.IsZero() || !f.To.IsZero() {
@@ -242,8 +242,8 @@ func countedBy(seen ops.Overview, f ops.Filter) (sum ops.Count, ok bool) {
 	return sum, len(seen.Handlers) > 0
 }
 
-// notice is the result of the last action, shown on the page after it. It comes from that page's
-// address, which anyone can write, so it is one of the fixed texts, with numbers.
+// notice is the result of the last action, shown on the page after it. It comes from that page's address, which anyone
+// can write, so it is one of the fixed texts, with numbers.
 type notice struct {
 	Text string
 	Bad  bool

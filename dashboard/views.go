@@ -61,13 +61,13 @@ type view struct {
 	q *request
 }
 
-// May reports whether the principal may use a route. Templates offer only such routes. Lacks
-// returns why a route that the role allows cannot be served here.
+// May reports whether the principal may use a route. Templates offer only such routes. Lacks returns why a route that
+// the role allows cannot be served here.
 func (v *view) May(method, path string) bool     { return v.q.may(method, path) }
 func (v *view) Lacks(method, path string) string { return v.q.lacks(method, path) }
 
-// partParameter and partLive form the query parameter that requests a page's live part. The page's
-// own address is used, so the page's row of the route table covers it.
+// partParameter and partLive form the query parameter that requests a page's live part. The page's own address is used,
+// so the page's row of the route table covers it.
 const partParameter, partLive = "part", "live"
 
 // render answers with a page, or with its live part if the request asks for that.

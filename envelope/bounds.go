@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/columns"
 )
 
-// ErrTooLarge means that a record exceeds a bound of the decoder, which the error names:
-// MaxHeaders, MaxEvents, MaxAttributes or MaxRecordBytes (contract 4.5).
+// ErrTooLarge means that a record exceeds a bound of the decoder, which the error names: MaxHeaders, MaxEvents,
+// MaxAttributes or MaxRecordBytes (contract 4.5).
 var ErrTooLarge = errors.New("record is too large")
 
 // The defaults of the bounds.
@@ -58,8 +58,8 @@ func (r Record) StoredSize() int {
 	return storedWithEach(r) + len(r.Value) + len(r.RawHeaders)/3*4
 }
 
-// Size returns about how many bytes the record and its messages take: in memory and, because each
-// message is stored with the record's headers and key, in an accept.
+// Size returns about how many bytes the record and its messages take: in memory and, because each message is stored
+// with the record's headers and key, in an accept.
 func (r Received) Size() int {
 	size := r.Record.Size()
 	if n := len(r.Messages); n > 1 {
@@ -108,8 +108,8 @@ func inJSON[T ~string | ~[]byte](text T) int {
 	return size
 }
 
-// SizeBound returns an upper bound of what decoding the record adds to its Size and takes
-// meanwhile, so that the memory can be reserved first (contract 7.2). It allocates nothing.
+// SizeBound returns an upper bound of what decoding the record adds to its Size and takes meanwhile, so that the memory
+// can be reserved first (contract 7.2). It allocates nothing.
 func (d *Decoder) SizeBound(r Record) int {
 	b := d.bounds()
 	if d.check(r) != nil {
@@ -214,8 +214,8 @@ func readHeaders(raw []byte) ([]handler.Header, error) {
 	return headers, nil
 }
 
-// elements counts the elements of a JSON array or the members of a JSON object, before memory is
-// taken for them. For anything else the result means nothing.
+// elements counts the elements of a JSON array or the members of a JSON object, before memory is taken for them. For
+// anything else the result means nothing.
 func elements(raw []byte) int {
 	n, depth, quoted, empty := 0, 0, false, true
 	for i := 0; i < len(raw); i++ {
@@ -256,8 +256,8 @@ func elements(raw []byte) int {
 	return n + 1
 }
 
-// checkMediaType refuses a content type that no column can hold, before it is parsed: it may have
-// any number of parameters.
+// checkMediaType refuses a content type that no column can hold, before it is parsed: it may have any number of
+// parameters.
 func checkMediaType(contentType string) error {
 	if n := utf8.RuneCountInString(contentType); n > columns.MaxContentType {
 		return fmt.Errorf("%w: its content type has %d characters: must have %d at most", ErrTooLarge, n,

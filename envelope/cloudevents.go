@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/brief"
 )
 
-// cloudEvent holds the context attributes and extensions of one event. Their values are kept as
-// they came, so that IDs and sources are never altered.
+// cloudEvent holds the context attributes and extensions of one event. Their values are kept as they came, so that IDs
+// and sources are never altered.
 type cloudEvent struct {
 	attributes map[string]string
 }
@@ -36,8 +36,8 @@ const (
 	batchFormat      = eventMediaType + "-batch+json"
 )
 
-// looksStructured reports whether a record's value may hold JSON events. It runs for every record,
-// so it makes no strings.
+// looksStructured reports whether a record's value may hold JSON events. It runs for every record, so it makes no
+// strings.
 func looksStructured(headers []handler.Header) bool {
 	for _, h := range headers {
 		if strings.EqualFold(h.Key, contentTypeHeader) && len(h.Value) >= len(eventMediaType) &&

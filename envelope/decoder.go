@@ -20,8 +20,8 @@ type Mode string
 
 // The modes of a Decoder.
 const (
-	// Auto recognizes CloudEvents by their headers ("ce_specversion", or a content type of
-	// application/cloudevents…). All other records are plain.
+	// Auto recognizes CloudEvents by their headers ("ce_specversion", or a content type of application/cloudevents…).
+	// All other records are plain.
 	Auto Mode = "auto"
 	// CloudEvents accepts only CloudEvents 1.0. Other records are bad.
 	CloudEvents Mode = "cloudevents"
@@ -36,21 +36,21 @@ const (
 
 // DecoderConfig configures how records become messages. The zero value is usable and equals DefaultDecoderConfig.
 type DecoderConfig struct {
-	// Mode is what the records are. Default Auto. Set it to refuse records of the other kind. It
-	// does not make decoding faster.
+	// Mode is what the records are. Default Auto. Set it to refuse records of the other kind. It does not make decoding
+	// faster.
 	Mode Mode `yaml:"mode" env:"MODE"`
 
-	// ID is where message IDs come from. Default CloudEventsID for CloudEvents and HeaderID() for plain records. Any other
-	// strategy overrides a CloudEvent's own id: set it only if that id cannot be trusted.
+	// ID is where message IDs come from. Default CloudEventsID for CloudEvents and HeaderID() for plain records. Any
+	// other strategy overrides a CloudEvent's own id: set it only if that id cannot be trusted.
 	ID IDStrategy `yaml:"-" env:"-"`
-	// AllowMissingID gives a message without ID the ID "{topic}/{partition}/{offset}@{timestamp
-	// ms}" instead of rejecting it, and logs that once per channel. Do not set it if producers
-	// resend: their copies have different coordinates and are all processed (contract 4.4).
+	// AllowMissingID gives a message without ID the ID "{topic}/{partition}/{offset}@{timestamp ms}" instead of
+	// rejecting it, and logs that once per channel. Do not set it if producers resend: their copies have different
+	// coordinates and are all processed (contract 4.4).
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
 
-	// TypeHeader names the header with a plain record's type. It is matched exactly first and then
-	// regardless of case. Of several such headers, the first that is not empty counts. Default
-	// "MessageType", or none if Type is set. It has no effect on CloudEvents.
+	// TypeHeader names the header with a plain record's type. It is matched exactly first and then regardless of case.
+	// Of several such headers, the first that is not empty counts. Default "MessageType", or none if Type is set. It
+	// has no effect on CloudEvents.
 	//
 	// Debezium's outbox event router sets the header "id" by itself. Configure it to place the type in a header
 	// (table.fields.additional.placement: "type:header:eventType") and name that header here.
@@ -58,34 +58,34 @@ type DecoderConfig struct {
 	// Type is the type of plain records, or of those without TypeHeader if both are set. Default none: a record without
 	// type is bad. Do not set it for channels whose records have different types.
 	Type string `yaml:"type" env:"TYPE"`
-	// Source is the source of plain records. Default "kafka:{topic}". Do not change it later:
-	// messages with known IDs would then have another source, which is a conflict (contract 4.3).
+	// Source is the source of plain records. Default "kafka:{topic}". Do not change it later: messages with known IDs
+	// would then have another source, which is a conflict (contract 4.3).
 	Source string `yaml:"source" env:"SOURCE"`
 	// ContentType is the content type of plain records without a "content-type" header. Default none.
 	ContentType string `yaml:"content_type" env:"CONTENT_TYPE"`
 
-	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may result from one
-	// record, whoever wrote it. A record that exceeds one is bad (contract 4.5). They are checked
-	// before memory is taken: a few compressed kilobytes can hold millions of elements.
+	// MaxHeaders, MaxEvents, MaxAttributes and MaxRecordBytes bound what may result from one record, whoever wrote it.
+	// A record that exceeds one is bad (contract 4.5). They are checked before memory is taken: a few compressed
+	// kilobytes can hold millions of elements.
 	//
-	// MaxHeaders bounds a record's headers. Default 1,000. Producers usually write tens. If a
-	// record has more, its headers are not read and are kept as one value.
+	// MaxHeaders bounds a record's headers. Default 1,000. Producers usually write tens. If a record has more, its
+	// headers are not read and are kept as one value.
 	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
-	// MaxEvents bounds the events of a batch of CloudEvents. Default 10,000. A record's offset is
-	// committed once all of them are stored, in as many transactions as that takes.
+	// MaxEvents bounds the events of a batch of CloudEvents. Default 10,000. A record's offset is committed once all of
+	// them are stored, in as many transactions as that takes.
 	MaxEvents int `yaml:"max_events" env:"MAX_EVENTS"`
 	// MaxAttributes bounds the attributes of one event, extensions included. Default 100. CloudEvents itself has nine.
 	MaxAttributes int `yaml:"max_attributes" env:"MAX_ATTRIBUTES"`
 	// MaxRecordBytes bounds a record together with its messages, counted as BufferBytes is: decompressed bytes, some
-	// hundred more for each message, and the headers and the key again for each message, because each is stored with them.
-	// A larger record halts its partition, because it cannot be kept either (contract 7.4). Default 16 MiB, which is
-	// sixteen times what Kafka's producers and brokers allow by default. Do not set it below what your producers may write
-	// (max.request.size).
+	// hundred more for each message, and the headers and the key again for each message, because each is stored with
+	// them. A larger record halts its partition, because it cannot be kept either (contract 7.4). Default 16 MiB, which
+	// is sixteen times what Kafka's producers and brokers allow by default. Do not set it below what your producers may
+	// write (max.request.size).
 	MaxRecordBytes int `yaml:"max_record_bytes" env:"MAX_RECORD_BYTES"`
 
-	// OrderingKey returns a record's ordering key, which decides its lane. Nil means no lane.
-	// Default the Kafka key. It must be safe for concurrent use, and a panic makes the record bad.
-	// Handlers that are not ordered ignore it (contract 5.12).
+	// OrderingKey returns a record's ordering key, which decides its lane. Nil means no lane. Default the Kafka key. It
+	// must be safe for concurrent use, and a panic makes the record bad. Handlers that are not ordered ignore it
+	// (contract 5.12).
 	OrderingKey func(Record) []byte `yaml:"-" env:"-"`
 }
 
@@ -95,8 +95,8 @@ func DefaultDecoderConfig() DecoderConfig {
 		MaxAttributes: defaultMaxAttributes, MaxRecordBytes: defaultMaxRecordBytes}
 }
 
-// Validate joins an error for every field that is out of range. Each one names the field, its value
-// and what is allowed.
+// Validate joins an error for every field that is out of range. Each one names the field, its value and what is
+// allowed.
 func (c DecoderConfig) Validate() error {
 	var all []error
 	switch c.Mode {
@@ -179,9 +179,9 @@ func NewDecoder(cfg DecoderConfig, log *zap.Logger) (*Decoder, error) {
 	return &Decoder{cfg: cfg.withDefaults(), log: log}, nil
 }
 
-// Decode turns a record into its messages. It never fails as a whole: if no message can be made of
-// the record, the result has Err. A message without usable ID has IDErr, because routing comes
-// first (contract 4.6). The messages share memory with the record, which must not be changed.
+// Decode turns a record into its messages. It never fails as a whole: if no message can be made of the record, the
+// result has Err. A message without usable ID has IDErr, because routing comes first (contract 4.6). The messages share
+// memory with the record, which must not be changed.
 func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	defer func() {
 		if p := recover(); p != nil { // in a function of the application, or a bug of ours
@@ -235,8 +235,8 @@ func (d *Decoder) Decode(channel string, r Record) (received Received) {
 	return out
 }
 
-// refuseShared refuses the messages of a record for which a function found the same ID. The second
-// would be taken for a duplicate of the first, and be lost.
+// refuseShared refuses the messages of a record for which a function found the same ID. The second would be taken for a
+// duplicate of the first, and be lost.
 func refuseShared(messages []handler.RawMessage) {
 	if len(messages) < 2 {
 		return
@@ -300,8 +300,8 @@ func (d *Decoder) decode(r Record, into []decoded) ([]decoded, error) {
 // plainDefault and eventDefault are the strategies of channels that set none.
 var plainDefault, eventDefault = HeaderID(), CloudEventsID()
 
-// findID returns the ID that the strategy found, even if err says that it cannot be a message ID.
-// The message is one of n of its record.
+// findID returns the ID that the strategy found, even if err says that it cannot be a message ID. The message is one of
+// n of its record.
 func (d *Decoder) findID(channel string, in IDInput, n int) (string, error) {
 	strategy, r := d.cfg.ID.orDefault(in), in.Record
 	id, err := strategy.checked(channel, in)

@@ -11,13 +11,13 @@ import (
 
 // Sentinels of what can be wrong with a record. Find them with errors.Is.
 var (
-	// ErrMissingID means that the channel's ID strategy found nothing in the record (contract 4.4).
-	// A strategy of your own may return it, wrapped or not.
+	// ErrMissingID means that the channel's ID strategy found nothing in the record (contract 4.4). A strategy of your
+	// own may return it, wrapped or not.
 	ErrMissingID = errors.New("message ID is missing")
 	// ErrBadID means that the ID is not valid UTF-8 without NUL. It is never altered to fit (contract 3.6).
 	ErrBadID = errors.New("message ID is not valid UTF-8 without NUL")
-	// ErrSharedID means that several events of one batched record would get the same ID: it is taken
-	// from the record and not from the event, or a function found it for two of them.
+	// ErrSharedID means that several events of one batched record would get the same ID: it is taken from the record
+	// and not from the event, or a function found it for two of them.
 	ErrSharedID = errors.New("one ID for several messages of a record")
 	// ErrMissingType means that a plain record has no type and the channel has none.
 	ErrMissingType = errors.New("message type is missing")
@@ -38,8 +38,7 @@ func (e *IDTooLongError) Error() string {
 	return fmt.Sprintf("message ID has %d characters: must be 1 to %d", e.Length, columns.MaxMessageID)
 }
 
-// CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID or an
-// *IDTooLongError (contract 4.4).
+// CheckID reports what keeps id from being a message ID: ErrMissingID, ErrBadID or an *IDTooLongError (contract 4.4).
 func CheckID(id string) error {
 	if id == "" {
 		return ErrMissingID

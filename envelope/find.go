@@ -9,9 +9,9 @@ import (
 // Find returns the ID of a record that is handled as a whole, without a Decoder, as the inline receiver does. Some
 // strategies prefix the ID with channel. The ID has passed CheckID if err is nil.
 //
-// A record of several batched CloudEvents has an ID as a whole unless the strategy takes it from
-// the event, which is ErrSharedID. Func gets such a record without attributes. Events are read
-// within the default bounds of a DecoderConfig.
+// A record of several batched CloudEvents has an ID as a whole unless the strategy takes it from the event, which is
+// ErrSharedID. Func gets such a record without attributes. Events are read within the default bounds of a
+// DecoderConfig.
 func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	in := IDInput{Record: r, Data: r.Value}
 	if s.find == nil || s.ofEvent {
@@ -28,12 +28,12 @@ func (s IDStrategy) Find(channel string, r Record) (string, error) {
 	return s.orDefault(in).checked(channel, in)
 }
 
-// FindIn returns the ID of a message that has already been decoded, from its properties and, if
-// NeedsData is true, its content.
+// FindIn returns the ID of a message that has already been decoded, from its properties and, if NeedsData is true, its
+// content.
 //
-// An event that was decoded from a batch has no ID of its record: ErrSharedID, because all events
-// of the batch would have the same one. The number of events is no longer known, so a batch of one
-// is refused as well. A function that finds the same ID without the event takes it from the record.
+// An event that was decoded from a batch has no ID of its record: ErrSharedID, because all events of the batch would
+// have the same one. The number of events is no longer known, so a batch of one is refused as well. A function that
+// finds the same ID without the event takes it from the record.
 func (s IDStrategy) FindIn(channel string, m handler.RawMessage) (string, error) {
 	p := m.Properties
 	batched := false

@@ -11,8 +11,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// IDStrategy decides where a message's ID comes from (contract 4.4). It is an immutable value. The
-// zero value stands for the default: CloudEventsID for CloudEvents, HeaderID() for plain records.
+// IDStrategy decides where a message's ID comes from (contract 4.4). It is an immutable value. The zero value stands
+// for the default: CloudEventsID for CloudEvents, HeaderID() for plain records.
 type IDStrategy struct {
 	name string
 	// ofEvent means that the ID differs between the events of one batched record.
@@ -30,8 +30,8 @@ type IDInput struct {
 	// Record is the record as received. A message that was decoded before, such as a handler.RawMessage in package
 	// idempotent, no longer has it: Value is then Data, or nil for an event of a batch.
 	Record Record
-	// Attributes are those of the CloudEvent. They are nil for a plain record, and for a record of
-	// several events that is handled as one message.
+	// Attributes are those of the CloudEvent. They are nil for a plain record, and for a record of several events that
+	// is handled as one message.
 	Attributes map[string]string
 	// Data is the event's data, or the record's value.
 	Data []byte
@@ -115,9 +115,9 @@ func HeaderID(names ...string) IDStrategy {
 		}}
 }
 
-// CorrelationID takes the header of that name ("CorrelationId" if name is empty) and prefixes it
-// with "{channel}:". Do not use it where one correlation ID covers several messages of the channel:
-// all but the first would be taken for duplicates.
+// CorrelationID takes the header of that name ("CorrelationId" if name is empty) and prefixes it with "{channel}:". Do
+// not use it where one correlation ID covers several messages of the channel: all but the first would be taken for
+// duplicates.
 func CorrelationID(name string) IDStrategy {
 	if name == "" {
 		name = defaultCorrelationHeader
@@ -144,9 +144,9 @@ func KafkaKey() IDStrategy {
 	}}
 }
 
-// KafkaCoordinates builds the ID from the record's place: "{topic}/{partition}/{offset}@{timestamp
-// ms}". Do not use it if producers may send a message twice: the copies have different coordinates.
-// Do not use it for records of other transports either: without a topic the ID is missing.
+// KafkaCoordinates builds the ID from the record's place: "{topic}/{partition}/{offset}@{timestamp ms}". Do not use it
+// if producers may send a message twice: the copies have different coordinates. Do not use it for records of other
+// transports either: without a topic the ID is missing.
 func KafkaCoordinates() IDStrategy {
 	return IDStrategy{name: "Kafka coordinates", find: func(_ string, in IDInput) (string, error) {
 		if in.Record.Topic == "" { // all such records would have the same place
@@ -156,12 +156,12 @@ func KafkaCoordinates() IDStrategy {
 	}}
 }
 
-// Func calls find for the ID of each message: of a plain record, of an event, and of each event of a
-// batch. It must be deterministic and safe for concurrent use. An empty result is a missing ID. An
-// error or a panic makes the message invalid. find must not change what it gets.
+// Func calls find for the ID of each message: of a plain record, of an event, and of each event of a batch. It must be
+// deterministic and safe for concurrent use. An empty result is a missing ID. An error or a panic makes the message
+// invalid. find must not change what it gets.
 //
-// Events of one batch need different IDs. Those for which find returns the same one are refused
-// with ErrSharedID. Do not use Func for what another strategy does.
+// Events of one batch need different IDs. Those for which find returns the same one are refused with ErrSharedID. Do
+// not use Func for what another strategy does.
 func Func(find func(IDInput) (string, error)) IDStrategy {
 	return IDStrategy{name: "function", ofEvent: true, ofData: true,
 		find: func(_ string, in IDInput) (id string, err error) {
@@ -178,15 +178,15 @@ func Func(find func(IDInput) (string, error)) IDStrategy {
 		}}
 }
 
-// coordinates returns the place of a record. The timestamp distinguishes a topic from an earlier
-// one of the same name that was deleted.
+// coordinates returns the place of a record. The timestamp distinguishes a topic from an earlier one of the same name
+// that was deleted.
 func coordinates(r Record) string {
 	return r.Topic + "/" + strconv.Itoa(r.Partition) + "/" + strconv.FormatInt(r.Offset, 10) +
 		"@" + strconv.FormatInt(r.Timestamp.UnixMilli(), 10)
 }
 
-// header returns the first header of exactly that name, or else the first whose name differs only
-// in case, "" if there is none. Empty headers are ignored.
+// header returns the first header of exactly that name, or else the first whose name differs only in case, "" if there
+// is none. Empty headers are ignored.
 func header(headers []handler.Header, name string) string {
 	other := -1
 	for i, h := range headers {

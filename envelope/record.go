@@ -1,5 +1,5 @@
-// Package envelope turns a transport's records into messages. It has CloudEvents, plain records,
-// and the strategies that find a message's ID (contract 4.4, 4.5).
+// Package envelope turns a transport's records into messages. It has CloudEvents, plain records, and the strategies
+// that find a message's ID (contract 4.4, 4.5).
 package envelope
 
 import (
@@ -23,8 +23,8 @@ type Record struct {
 	RawHeaders []byte
 }
 
-// Received is a record with what was decoded from it: its messages (possibly several for batched
-// CloudEvents), or the reason why it is bad.
+// Received is a record with what was decoded from it: its messages (possibly several for batched CloudEvents), or the
+// reason why it is bad.
 type Received struct {
 	Record   Record
 	Messages []handler.RawMessage
@@ -36,13 +36,13 @@ type Received struct {
 type Disposition int
 
 const (
-	// Durable means that everything the record asks for is stored (messages, a rejected row) or
-	// counted (unrouted). Its offset may be committed.
+	// Durable means that everything the record asks for is stored (messages, a rejected row) or counted (unrouted). Its
+	// offset may be committed.
 	Durable Disposition = iota
 	// Halt means that the record is bad and the policy is to stop before it. Its offset must not be committed.
 	Halt
-	// DeadLetter means that the record is bad and the policy is to publish it. Its offset must not
-	// be committed before the dead-letter topic has acknowledged it.
+	// DeadLetter means that the record is bad and the policy is to publish it. Its offset must not be committed before
+	// the dead-letter topic has acknowledged it.
 	DeadLetter
 )
 
@@ -53,14 +53,14 @@ type Result struct {
 	Accepted, Duplicates, Unrouted int
 	// Err is why the record is bad, nil if it is not.
 	Err error
-	// Skippable means that the record halts for what is wrong with it alone, and can be stored as
-	// rejected instead (contract 7.10).
+	// Skippable means that the record halts for what is wrong with it alone, and can be stored as rejected instead
+	// (contract 7.10).
 	Skippable bool
-	// Reason is the text of Err as a dead letter has it: redacted, valid UTF-8 and at most
-	// 2,000 characters (contract 3.6, 11.6). It is empty if there is none.
+	// Reason is the text of Err as a dead letter has it: redacted, valid UTF-8 and at most 2,000 characters (contract
+	// 3.6, 11.6). It is empty if there is none.
 	Reason string
 }
 
-// ErrInterrupted means that a record was not finished and has to be delivered again. Interrupted
-// attempts are not charged (contract 7.6).
+// ErrInterrupted means that a record was not finished and has to be delivered again. Interrupted attempts are not
+// charged (contract 7.6).
 var ErrInterrupted = errors.New("delivery was interrupted")

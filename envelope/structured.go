@@ -145,8 +145,8 @@ func unquote(raw json.RawMessage) (string, error) {
 	return text, nil
 }
 
-// data returns the event's payload: decoded base64, the text of a JSON string whose content type is
-// not JSON, or otherwise the JSON as it came. It is nil if there is none.
+// data returns the event's payload: decoded base64, the text of a JSON string whose content type is not JSON, or
+// otherwise the JSON as it came. It is nil if there is none.
 func data(members map[string]json.RawMessage, contentType string) ([]byte, error) {
 	encoded, hasBinary := members["data_base64"]
 	raw, hasData := members["data"]
@@ -179,8 +179,8 @@ func data(members map[string]json.RawMessage, contentType string) ([]byte, error
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 
-// isJSON reports whether data of that content type is JSON. Data without a content type is
-// (CloudEvents JSON format 3.1).
+// isJSON reports whether data of that content type is JSON. Data without a content type is (CloudEvents JSON format
+// 3.1).
 func isJSON(contentType string) bool {
 	if contentType == "" {
 		return true

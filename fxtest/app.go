@@ -31,8 +31,8 @@ func manual(clock *Clock) fx.Option {
 	return fx.Supply(clock, &inbox.Override{Manual: true, Clock: clock})
 }
 
-// Use is an option for App. It sets *kit to a Kit for the inbox that inbox.Module(name, …) made.
-// The unnamed inbox has the name "".
+// Use is an option for App. It sets *kit to a Kit for the inbox that inbox.Module(name, …) made. The unnamed inbox has
+// the name "".
 func Use(t testing.TB, name string, kit **Kit) fx.Option {
 	tag := ""
 	if name != "" {

@@ -11,8 +11,8 @@ type Clock struct {
 	now time.Time
 }
 
-// NewClock returns a clock that stands at the given time, in UTC and truncated to the microseconds
-// that databases store.
+// NewClock returns a clock that stands at the given time, in UTC and truncated to the microseconds that databases
+// store.
 func NewClock(at time.Time) *Clock {
 	c := &Clock{}
 	c.Set(at)

@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/sqlitefile"
 )
 
-// sqliteParameters use a WAL file as in production. Only synchronous is off: a test's database need
-// not survive a power failure, and waiting for the disk is slow.
+// sqliteParameters use a WAL file as in production. Only synchronous is off: a test's database need not survive a power
+// failure, and waiting for the disk is slow.
 const sqliteParameters = "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)" +
 	"&_pragma=synchronous(OFF)&_pragma=foreign_keys(1)&_txlock=immediate"
 

@@ -1,8 +1,8 @@
-// Package fxtest tests applications that use an inbox, without a server, without a C compiler and
-// without waiting (contract 13).
+// Package fxtest tests applications that use an inbox, without a server, without a C compiler and without waiting
+// (contract 13).
 //
-// New makes an inbox on a temporary SQLite file, wired by the same inbox.Module. Nothing runs in
-// the background, and only the test moves the clock:
+// New makes an inbox on a temporary SQLite file, wired by the same inbox.Module. Nothing runs in the background, and
+// only the test moves the clock:
 //
 //	kit := fxtest.New(t, inbox.Channel("orders", inbox.On("order.placed", inbox.Func("charge", charge))))
 //	kit.Accept(fxtest.JSON("orders", "order.placed", "o-1", OrderPlaced{Total: 12}))

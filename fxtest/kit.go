@@ -15,8 +15,8 @@ import (
 // Start is the initial time of a Kit's clock.
 var Start = time.Date(2026, time.January, 1, 12, 0, 0, 0, time.UTC)
 
-// Kit is one inbox under test. Its methods end the test when a requirement is not met, so call them
-// from the test's own goroutine.
+// Kit is one inbox under test. Its methods end the test when a requirement is not met, so call them from the test's own
+// goroutine.
 type Kit struct {
 	Inbox *inbox.Inbox
 	// DB is the inbox's database.
@@ -27,10 +27,10 @@ type Kit struct {
 	t testing.TB
 }
 
-// New makes an inbox for one test. It uses a temporary SQLite file and inbox.Module, runs nothing
-// in the background, and has a Clock that stands at Start. Everything is removed when the test
-// ends. The options are those of inbox.Module: channels, MaxRetries and so on. Warnings and errors
-// go to the test's log, which the option Logger changes.
+// New makes an inbox for one test. It uses a temporary SQLite file and inbox.Module, runs nothing in the background,
+// and has a Clock that stands at Start. Everything is removed when the test ends. The options are those of
+// inbox.Module: channels, MaxRetries and so on. Warnings and errors go to the test's log, which the option Logger
+// changes.
 //
 // Handlers declared with inbox.From need values from an Fx graph: use NewWithFx.
 func New(t testing.TB, opts ...inbox.Option) *Kit {
@@ -38,9 +38,9 @@ func New(t testing.TB, opts ...inbox.Option) *Kit {
 	return NewWithFx(t, fx.Options(), opts...)
 }
 
-// NewWithFx is like New, with more for the Fx graph: the constructors of handlers that inbox.From
-// declares, and what they need. Combine several with fx.Options. The kit's database is in the graph
-// as the unnamed *gorm.DB, its clock as *Clock.
+// NewWithFx is like New, with more for the Fx graph: the constructors of handlers that inbox.From declares, and what
+// they need. Combine several with fx.Options. The kit's database is in the graph as the unnamed *gorm.DB, its clock as
+// *Clock.
 func NewWithFx(t testing.TB, more fx.Option, opts ...inbox.Option) *Kit {
 	t.Helper()
 	opts = append([]inbox.Option{inbox.Configure(func(o *inbox.Options) {

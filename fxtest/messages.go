@@ -7,8 +7,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// JSON returns a message with payload as its JSON body. It panics if payload cannot be marshalled.
-// Set further fields on the result.
+// JSON returns a message with payload as its JSON body. It panics if payload cannot be marshalled. Set further fields
+// on the result.
 func JSON(channel, messageType, id string, payload any) handler.RawMessage {
 	content, err := json.Marshal(payload)
 	if err != nil {

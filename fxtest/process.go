@@ -17,8 +17,8 @@ const patience = time.Minute
 // maxRounds limits ProcessAll. With the longest backoff it is half a year.
 const maxRounds = 50_000
 
-// Accept accepts messages and returns the result of each. An invalid message fails the test. Use
-// Inbox.Accept to test for one.
+// Accept accepts messages and returns the result of each. An invalid message fails the test. Use Inbox.Accept to test
+// for one.
 func (k *Kit) Accept(messages ...handler.RawMessage) []acceptor.Result {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -49,9 +49,9 @@ func (k *Kit) Process() processor.Drained {
 	}
 }
 
-// ProcessAll is like Process, but also moves the clock to each next attempt, until every status is
-// completed or poisoned. Do not use it with handlers that snooze until something outside changes.
-// It would not come to an end, and fails the test after maxRounds attempts.
+// ProcessAll is like Process, but also moves the clock to each next attempt, until every status is completed or
+// poisoned. Do not use it with handlers that snooze until something outside changes. It would not come to an end, and
+// fails the test after maxRounds attempts.
 func (k *Kit) ProcessAll() processor.Drained {
 	k.t.Helper()
 	total := k.Process()

@@ -29,8 +29,8 @@ func (k *Kit) RequireNotAccepted(messageID string) {
 	}
 }
 
-// RequirePending fails the test unless the handler has yet to succeed for the message, whether it
-// failed before or not, and returns the status.
+// RequirePending fails the test unless the handler has yet to succeed for the message, whether it failed before or not,
+// and returns the status.
 func (k *Kit) RequirePending(messageID, handlerKey string) models.HandlerStatus {
 	k.t.Helper()
 	return require(k.t, k.Inbox, pending, messageID, handlerKey)

@@ -28,8 +28,8 @@ func WaitFailed(
 	return wait(t, ib, failed, within, messageID, handlerKey)
 }
 
-// WaitPoisoned waits until the status is poisoned. It fails the test as WaitCompleted does, and
-// also when the status is completed.
+// WaitPoisoned waits until the status is poisoned. It fails the test as WaitCompleted does, and also when the status is
+// completed.
 func WaitPoisoned(
 	t testing.TB, ib *inbox.Inbox, within time.Duration, messageID, handlerKey string,
 ) models.HandlerStatus {

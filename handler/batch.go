@@ -8,9 +8,9 @@ import (
 	"gorm.io/gorm"
 )
 
-// NewBatch makes a plain handler that takes up to size messages in one call. It is for effects that
-// are cheaper together: a bulk insert elsewhere, one request for many messages. A call gets what is
-// due: at least one message, and never two of one lane.
+// NewBatch makes a plain handler that takes up to size messages in one call. It is for effects that are cheaper
+// together: a bulk insert elsewhere, one request for many messages. A call gets what is due: at least one message, and
+// never two of one lane.
 //
 // If all messages are done, fn returns nil; BatchResult returns one result per message. Any other error, a panic or a
 // timeout fails every message, and what has failed is tried again alone. Messages whose body cannot be decoded fail by

@@ -7,8 +7,8 @@ import (
 
 // Breaker configures a circuit breaker.
 type Breaker struct {
-	// Failures is how many attempts must fail in a row to open the breaker; at least 1. One call of
-	// a batch handler is one attempt, which failed if none of its messages was completed.
+	// Failures is how many attempts must fail in a row to open the breaker; at least 1. One call of a batch handler is
+	// one attempt, which failed if none of its messages was completed.
 	Failures int
 	// OpenFor is how long the breaker stays open before one message is tried as a probe; more than
 	// 0. It is measured in real time.

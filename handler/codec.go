@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// Codec decodes a message's body into T. An error means that the body can never be decoded: it
-// poisons the message at once, and on an Inline or Direct channel its record is bad at once
-// (contract 5.7). If another attempt may succeed, for instance because a schema registry was
-// unreachable, return RetryAfter or Snooze. Implementations must be safe for concurrent use.
+// Codec decodes a message's body into T. An error means that the body can never be decoded: it poisons the message at
+// once, and on an Inline or Direct channel its record is bad at once (contract 5.7). If another attempt may succeed,
+// for instance because a schema registry was unreachable, return RetryAfter or Snooze. Implementations must be safe for
+// concurrent use.
 type Codec[T any] interface {
 	Decode(meta Metadata, content []byte) (T, error)
 }
@@ -50,8 +50,8 @@ func (e *DecodeError) Error() string {
 // Unwrap returns the codec's error.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Undecodable reports whether err says that a body could not be decoded and that
-// no attempt can change that: its codec did not ask for a retry.
+// Undecodable reports whether err says that a body could not be decoded and that no attempt can change that: its codec
+// did not ask for a retry.
 func Undecodable(err error) bool {
 	var (
 		body       *DecodeError

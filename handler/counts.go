@@ -14,8 +14,8 @@ type Counts struct {
 
 	// For channels that remember inline what was processed (contract 8.6).
 	DuplicateSkipped int64 // a handler's messages that it had processed before
-	// how often a message had no ID to be remembered by: counted once if it is refused before
-	// handlers run, otherwise at each attempt of each handler
+	// how often a message had no ID to be remembered by: counted once if it is refused before handlers run, otherwise
+	// at each attempt of each handler
 	MissingKey int64
 
 	Dispatched int64 // statuses accepted already claimed and run from memory (contract 5.17)

@@ -13,9 +13,9 @@ import (
 // find is called concurrently, before each attempt, and must return the same ID each time the message is delivered. The
 // handler still sees the message's own ID; a message without one gets this ID.
 //
-// It cannot hold in Inbox and Direct mode. Do not use it for values that other messages share, such
-// as the ID of the entity a message is about: all messages but the first would count as duplicates.
-// Do not use it if a header has the same value either: the body is decoded once more for it.
+// It cannot hold in Inbox and Direct mode. Do not use it for values that other messages share, such as the ID of the
+// entity a message is about: all messages but the first would count as duplicates. Do not use it if a header has the
+// same value either: the body is decoded once more for it.
 func IdempotencyKey[T any](find func(m Message[T]) (string, error)) Option {
 	return func(s *settings) { s.idempotencyKey = find }
 }

@@ -1,5 +1,5 @@
-// Package handler declares handlers: the messages they get, typed handlers and their codecs, the
-// errors by which they choose an outcome, and the registry of handler keys and routes.
+// Package handler declares handlers: the messages they get, typed handlers and their codecs, the errors by which they
+// choose an outcome, and the registry of handler keys and routes.
 package handler
 
 import "time"
@@ -25,8 +25,8 @@ type Metadata struct {
 	// timestamp of the Kafka record, else zero. It is the producer's word, by the producer's clock (contract 4.5).
 	OccurredAt time.Time
 
-	// HandlerKey is the key of the status this attempt belongs to. After a
-	// rename it may be one of the handler's legacy keys.
+	// HandlerKey is the key of the status this attempt belongs to. After a rename it may be one of the handler's legacy
+	// keys.
 	HandlerKey string
 	// Attempt is 1 for the first attempt. It is one more for each charged failure, and for each worker that vanished
 	// during an attempt since the last attempt that ended. If it is above 1 the handler may have run before.
@@ -48,8 +48,8 @@ type RawMessage struct {
 	Channel string
 	// ID is required: 1 to 200 characters of valid UTF-8 without NUL.
 	ID string
-	// IDErr, if not nil, is why a decoder found no usable ID. It counts only if the message is
-	// routed: routing comes before ID checks (contract 4.6). Applications leave it nil.
+	// IDErr, if not nil, is why a decoder found no usable ID. It counts only if the message is routed: routing comes
+	// before ID checks (contract 4.6). Applications leave it nil.
 	IDErr error
 	// Type routes the message to the handlers of its channel.
 	Type        string

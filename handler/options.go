@@ -80,8 +80,8 @@ func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d 
 // Timeout is the handler's own time limit per attempt; zero means the inbox's HandlerTimeout.
 func (h *Handler) Timeout() time.Duration { return h.timeout }
 
-// WithCodec decodes bodies with codec, which must be a Codec of the handler's
-// payload type, instead of JSON (or raw bytes for []byte). Not needed for JSON.
+// WithCodec decodes bodies with codec, which must be a Codec of the handler's payload type, instead of JSON (or raw
+// bytes for []byte). Not needed for JSON.
 func WithCodec(codec any) Option { return func(s *settings) { s.codec = codec } }
 
 // TxGroup lets up to n messages of a transactional handler share one transaction and its commit, which costs most of a

@@ -20,18 +20,18 @@ func (o *ordering) problems() []error {
 	return nil
 }
 
-// Ordered runs this handler's messages with the same ordering key one after the other, in the order
-// of their acceptance, also across workers, retries and restarts: they form a lane. The ordering
-// key is the Kafka key, or RawMessage.OrderingKey. Messages without one have no lane and no order.
-// Accepts that run concurrently, in different transactions, have no order among each other.
+// Ordered runs this handler's messages with the same ordering key one after the other, in the order of their
+// acceptance, also across workers, retries and restarts: they form a lane. The ordering key is the Kafka key, or
+// RawMessage.OrderingKey. Messages without one have no lane and no order. Accepts that run concurrently, in different
+// transactions, have no order among each other.
 //
-// A message that fails or snoozes blocks its lane until it succeeds. A poisoned one blocks its lane
-// until an operator retries or discards it, unless SkipPoisoned is set. Ordered takes effect once
-// every worker runs it, for messages accepted from then on.
+// A message that fails or snoozes blocks its lane until it succeeds. A poisoned one blocks its lane until an operator
+// retries or discards it, unless SkipPoisoned is set. Ordered takes effect once every worker runs it, for messages
+// accepted from then on.
 //
-// Do not use it where order does not matter. A lane is no faster than one message after the other,
-// and one bad message can stop it. Messages of an ordered handler are never dispatched locally,
-// because a claim has to judge their lane. (Contract 5.12, 5.17.)
+// Do not use it where order does not matter. A lane is no faster than one message after the other, and one bad message
+// can stop it. Messages of an ordered handler are never dispatched locally, because a claim has to judge their lane.
+// (Contract 5.12, 5.17.)
 func Ordered() Option { return func(s *settings) { s.ordered = true } }
 
 // OrderedBy is Ordered with an ordering key that is computed from the message when it is accepted; nil means that the
@@ -51,8 +51,8 @@ func (h *Handler) Ordered() bool { return h.ordered }
 // SkipsPoisoned reports whether a lane continues past a poisoned message.
 func (h *Handler) SkipsPoisoned() bool { return h.skipPoisoned }
 
-// OrderingKey returns the key of the lane that a message belongs to; nil if the handler is not
-// ordered or the message has no key.
+// OrderingKey returns the key of the lane that a message belongs to; nil if the handler is not ordered or the message
+// has no key.
 func (h *Handler) OrderingKey(m RawMessage) []byte {
 	switch {
 	case !h.ordered:
@@ -64,8 +64,8 @@ func (h *Handler) OrderingKey(m RawMessage) []byte {
 	}
 }
 
-// LaneKey returns the handler key that names the handler's lanes: its oldest one. So programs from
-// before and after a rename use the same lanes while both run.
+// LaneKey returns the handler key that names the handler's lanes: its oldest one. So programs from before and after a
+// rename use the same lanes while both run.
 func (h *Handler) LaneKey() string {
 	keys := h.Keys()
 	return keys[len(keys)-1]

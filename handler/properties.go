@@ -6,16 +6,17 @@ import "time"
 type Properties struct {
 	// Channel is the channel that accepted the message.
 	Channel string
-	// Headers are the transport's headers in their order. Names may repeat. Names and values may be
-	// any bytes; a nil value differs from an empty one.
+	// Headers are the transport's headers in their order. Names may repeat. Names and values may be any bytes; a nil
+	// value differs from an empty one.
 	Headers []Header
-	// Attributes are named strings that came with the message, for example CloudEvents context attributes and extensions.
+	// Attributes are named strings that came with the message, for example CloudEvents context attributes and
+	// extensions.
 	Attributes map[string]string
 	// Kafka is where the record came from; nil for other transports.
 	Kafka *KafkaCoordinates
-	// Traceparent is the span of the accept that stored the message, in the format of W3C Trace
-	// Context; empty if the accept was not traced. The inbox sets it and replaces what an
-	// application sets. What a producer sent is a header (contract 12).
+	// Traceparent is the span of the accept that stored the message, in the format of W3C Trace Context; empty if the
+	// accept was not traced. The inbox sets it and replaces what an application sets. What a producer sent is a header
+	// (contract 12).
 	Traceparent string
 }
 
@@ -25,8 +26,8 @@ type Header struct {
 	Value []byte
 }
 
-// KafkaCoordinates are where a record was. They do not identify it: a topic that is deleted and
-// created again reuses them.
+// KafkaCoordinates are where a record was. They do not identify it: a topic that is deleted and created again reuses
+// them.
 type KafkaCoordinates struct {
 	Topic     string
 	Partition int

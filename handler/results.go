@@ -6,8 +6,7 @@ import "fmt"
 type Deleted struct {
 	Messages int64
 	Statuses int64
-	// Unarchived counts messages that stay because the archive function failed with them (contract
-	// 6.3).
+	// Unarchived counts messages that stay because the archive function failed with them (contract 6.3).
 	Unarchived int64
 	// Markers, Audit and Rejected are zero unless their options are set.
 	Markers  int64

@@ -2,18 +2,18 @@ package idempotent
 
 import "sync/atomic"
 
-// Counts count the messages of this process since the receiver was made, by what became of them.
-// They are not durable; the store is.
+// Counts count the messages of this process since the receiver was made, by what became of them. They are not durable;
+// the store is.
 type Counts struct {
 	// Processed counts messages that were handled and are remembered.
 	Processed int64
 	// DuplicateSkipped counts messages that had been processed before, whatever option Duplicates is.
 	DuplicateSkipped int64
-	// MissingKey counts how often a message without an ID came to a handler, whether or not
-	// AllowMissingID let it pass. A repeated attempt counts again.
+	// MissingKey counts how often a message without an ID came to a handler, whether or not AllowMissingID let it pass.
+	// A repeated attempt counts again.
 	MissingKey int64
-	// InvalidKey counts messages refused for another reason of their ID: it is too long or not
-	// valid UTF-8, or KeyBy failed.
+	// InvalidKey counts messages refused for another reason of their ID: it is too long or not valid UTF-8, or KeyBy
+	// failed.
 	InvalidKey int64
 	// Failed counts calls of the handler that ended with an error, a panic or the end of their goroutine.
 	Failed int64

@@ -17,9 +17,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// Identifier computes the keys by which the messages of one handler are remembered. It is for
-// callers that use a Store themselves, such as gormstore.Store.Mark in a transaction of their own;
-// Handle and Wrap have one built in. It is safe for concurrent use.
+// Identifier computes the keys by which the messages of one handler are remembered. It is for callers that use a Store
+// themselves, such as gormstore.Store.Mark in a transaction of their own; Handle and Wrap have one built in. It is safe
+// for concurrent use.
 type Identifier[T any] struct {
 	identity[T]
 	warned sync.Once // logs messages without an ID once
@@ -79,8 +79,8 @@ func (i *Identifier[T]) Run(message T) (Run, error) {
 	return run, nil
 }
 
-// Duplicate returns the result for a message that a store has processed: nil, with a line in the
-// log under LogDuplicates, or a *DuplicateError under FailDuplicates.
+// Duplicate returns the result for a message that a store has processed: nil, with a line in the log under
+// LogDuplicates, or a *DuplicateError under FailDuplicates.
 func (i *Identifier[T]) Duplicate(run Run) error {
 	switch i.config.Duplicates {
 	case FailDuplicates:
@@ -93,8 +93,8 @@ func (i *Identifier[T]) Duplicate(run Run) error {
 	return nil
 }
 
-// CheckStore returns what is wrong with a store: ErrNoStore for nil under RequireStore, or an error
-// for a nil pointer stored in the interface.
+// CheckStore returns what is wrong with a store: ErrNoStore for nil under RequireStore, or an error for a nil pointer
+// stored in the interface.
 func (i *Identifier[T]) CheckStore(s Store) error { return i.config.checkStore(s) }
 
 // FindsIDs reports whether the options say where the ID of a message comes from, or that one without an ID may pass. If
@@ -104,8 +104,8 @@ func (i *Identifier[T]) FindsIDs() bool {
 	return c.AllowMissingID || c.hasID || c.keyBy != nil || c.recordBy != nil
 }
 
-// storable makes a message type fit a store's column. No message is refused because of its type:
-// nothing is looked up by it.
+// storable makes a message type fit a store's column. No message is refused because of its type: nothing is looked up
+// by it.
 func storable(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 	if len(s) > columns.MaxType {

@@ -42,8 +42,7 @@ func identityOf[T any](c config, handlerKey string) (identity[T], error) {
 	return i, errors.Join(problems...)
 }
 
-// typeProblem returns why no message of the type can have an ID. For an interface type it depends
-// on the message.
+// typeProblem returns why no message of the type can have an ID. For an interface type it depends on the message.
 func (i *identity[T]) typeProblem() error {
 	t := reflect.TypeFor[T]()
 	if t.Kind() == reflect.Interface || i.config.recordBy != nil {

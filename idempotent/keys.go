@@ -6,8 +6,8 @@ import "github.com/gorm-inbox/inbox/envelope"
 // records need not implement it. If a type that embeds one of them implements it, this ID counts.
 type Identified interface{ MessageID() string }
 
-// Typed is a message that knows its type. The type is stored with the key, for people who inspect
-// the markers. Messages of the inbox need not implement it.
+// Typed is a message that knows its type. The type is stored with the key, for people who inspect the markers. Messages
+// of the inbox need not implement it.
 type Typed interface{ MessageType() string }
 
 // KeyBy computes the message ID from the message itself, typically from a field of its payload; T is the type that the
@@ -19,11 +19,11 @@ func KeyBy[T any](find func(message T) (string, error)) Option {
 	return func(c *config) { c.keyBy = find }
 }
 
-// IDFrom finds the ID by a strategy of package envelope, in the headers and coordinates of a
-// handler.Message, handler.RawMessage or envelope.Record, or of the record that RecordBy returns.
-// For a record the default is the zero IDStrategy: the CloudEvents id, or the header "MessageId" or
-// "id". With envelope.SourceAndID the source is part of the ID, too. Do not use it for a handler.Message whose
-// channel has found the ID already: without IDFrom that ID counts.
+// IDFrom finds the ID by a strategy of package envelope, in the headers and coordinates of a handler.Message,
+// handler.RawMessage or envelope.Record, or of the record that RecordBy returns. For a record the default is the zero
+// IDStrategy: the CloudEvents id, or the header "MessageId" or "id". With envelope.SourceAndID the source is part of
+// the ID, too. Do not use it for a handler.Message whose channel has found the ID already: without IDFrom that ID
+// counts.
 func IDFrom(strategy envelope.IDStrategy) Option {
 	return func(c *config) { c.id, c.hasID, c.composite = strategy, true, false }
 }

@@ -26,43 +26,43 @@ const (
 	FailDuplicates DuplicatePolicy = "fail"
 )
 
-// Options are settings of all handlers of a Receiver or of one; Configure sets them. Those with a
-// key can also come from a file or from the environment: start from DefaultOptions.
+// Options are settings of all handlers of a Receiver or of one; Configure sets them. Those with a key can also come
+// from a file or from the environment: start from DefaultOptions.
 type Options struct {
-	// Retention is how long it is remembered that a message was processed, at least: what has
-	// expired is a duplicate until the store forgets it. Do not set it below the longest time
-	// after which the transport may deliver a message again, outages and replays included.
-	// Default 0, the store's own: 24 h of gormstore and memstore, 7 d of redisstore (contract 8.4).
+	// Retention is how long it is remembered that a message was processed, at least: what has expired is a duplicate
+	// until the store forgets it. Do not set it below the longest time after which the transport may deliver a message
+	// again, outages and replays included. Default 0, the store's own: 24 h of gormstore and memstore, 7 d of
+	// redisstore (contract 8.4).
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
-	// Duplicates says what comes of a message that was processed before. Do not use FailDuplicates
-	// where the transport delivers again whatever fails: a duplicate never stops being one. Nor
-	// LogDuplicates where many are expected. Default SkipDuplicates (contract 8.3).
+	// Duplicates says what comes of a message that was processed before. Do not use FailDuplicates where the transport
+	// delivers again whatever fails: a duplicate never stops being one. Nor LogDuplicates where many are expected.
+	// Default SkipDuplicates (contract 8.3).
 	Duplicates DuplicatePolicy `yaml:"duplicates" env:"DUPLICATES"`
-	// AllowMissingID runs the handler for a message without ID, undeduplicated: each time it comes.
-	// It is counted, and logged once per handler. Do not use it for handlers that must not run
-	// twice. Default off: the message is refused with an *IDError (contract 4.4).
+	// AllowMissingID runs the handler for a message without ID, undeduplicated: each time it comes. It is counted, and
+	// logged once per handler. Do not use it for handlers that must not run twice. Default off: the message is refused
+	// with an *IDError (contract 4.4).
 	AllowMissingID bool `yaml:"allow_missing_id" env:"ALLOW_MISSING_ID"`
-	// RequireStore makes it an error at construction to have no store. Do not use it where handlers
-	// have to run without one, such as in a test of their own. Default off: the handlers run for
-	// every message, which is logged once (contract 8.5).
+	// RequireStore makes it an error at construction to have no store. Do not use it where handlers have to run without
+	// one, such as in a test of their own. Default off: the handlers run for every message, which is logged once
+	// (contract 8.5).
 	RequireStore bool `yaml:"require_store" env:"REQUIRE_STORE"`
 	// Channel names the channel that messages come from, in logs and as the prefix of IDs that are only unique in it
 	// (envelope.CorrelationID, envelope.KafkaKey). Without it the prefix is the channel of the message's properties, or
 	// the record's topic. It is the namespace of the handler's IDs, too, unless IDNamespace names another: what was
 	// processed for one channel is not known for another. Without either all that the handler gets is one namespace,
-	// whatever topics it comes from: wrap a handler once for each of its topics where others may write to one of them. Do
-	// not change it later: what was processed before would be handled again.
+	// whatever topics it comes from: wrap a handler once for each of its topics where others may write to one of them.
+	// Do not change it later: what was processed before would be handled again.
 	Channel string `yaml:"-" env:"-"`
-	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels that name the same
-	// share what was processed. Do not share one where somebody may write to one of the channels and not to the other: a
-	// message of his has another's message of the same ID skipped.
+	// IDNamespace names where message IDs are unique, instead of Channel: handlers of several channels that name the
+	// same share what was processed. Do not share one where somebody may write to one of the channels and not to the
+	// other: a message of his has another's message of the same ID skipped.
 	IDNamespace string `yaml:"-" env:"-"`
-	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do
-	// not leave it out in production.
+	// Logger is the zap logger. Without it nothing is logged, also not that there is no store: do not leave it out in
+	// production.
 	Logger *zap.Logger `yaml:"-" env:"-"`
-	// MeterProvider receives what the handlers count and how long they run, under the names that Inline channels use. Do
-	// not set it where the application sets OpenTelemetry's global one (otel.SetMeterProvider): that is the default, and
-	// does nothing until it is set. An inbox ignores it and uses its own (contract 8.6).
+	// MeterProvider receives what the handlers count and how long they run, under the names that Inline channels use.
+	// Do not set it where the application sets OpenTelemetry's global one (otel.SetMeterProvider): that is the default,
+	// and does nothing until it is set. An inbox ignores it and uses its own (contract 8.6).
 	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
 }
 
@@ -113,13 +113,13 @@ func (c config) with(opts []Option) config {
 	return c
 }
 
-// Option adjusts a Receiver or, after the Receiver's, one handler: Configure its settings, the others
-// where a message's ID comes from. Options are applied in order.
+// Option adjusts a Receiver or, after the Receiver's, one handler: Configure its settings, the others where a message's
+// ID comes from. Options are applied in order.
 type Option func(*config)
 
-// Configure sets options: set gets those that are set so far, at first DefaultOptions. Options that
-// were loaded from a file may be assigned: they keep a Channel, IDNamespace and Logger that were set
-// before, for the Receiver or by an inbox, unless they have their own. A nil set does nothing.
+// Configure sets options: set gets those that are set so far, at first DefaultOptions. Options that were loaded from a
+// file may be assigned: they keep a Channel, IDNamespace and Logger that were set before, for the Receiver or by an
+// inbox, unless they have their own. A nil set does nothing.
 func Configure(set func(o *Options)) Option {
 	return func(c *config) {
 		if set != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Receiver wraps the handlers of a channel with one store and one set of options
-// (contract 8.1). It is safe for concurrent use.
+// Receiver wraps the handlers of a channel with one store and one set of options (contract 8.1). It is safe for
+// concurrent use.
 type Receiver struct {
 	store Store
 	cfg   config
@@ -25,9 +25,9 @@ type Receiver struct {
 	handlers map[string]bool // by key
 }
 
-// New returns a Receiver; opts hold for all its handlers unless Handle overrides them. With a nil
-// store the handlers run for every message, which is logged once if there is a logger; with
-// RequireStore it is ErrNoStore (contract 8.5). The error joins everything that is wrong.
+// New returns a Receiver; opts hold for all its handlers unless Handle overrides them. With a nil store the handlers
+// run for every message, which is logged once if there is a logger; with RequireStore it is ErrNoStore (contract 8.5).
+// The error joins everything that is wrong.
 func New(store Store, opts ...Option) (*Receiver, error) {
 	r, err := newReceiver(store, opts)
 	if err != nil {
@@ -70,8 +70,8 @@ func isNil(store Store) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// Handle wraps fn for r: the returned function calls fn unless the store says that the message has
-// been processed. It returns
+// Handle wraps fn for r: the returned function calls fn unless the store says that the message has been processed. It
+// returns
 //
 //   - nil if fn has returned nil and that is remembered, or if the message is a duplicate: acknowledge the
 //     message;
@@ -112,8 +112,8 @@ func Handle[T any](
 	return w.handle, nil
 }
 
-// Wrap wraps one handler with a Receiver of its own, see New and Handle. Message IDs must be unique
-// across everything that the handler gets, whatever its source and type: see Key.
+// Wrap wraps one handler with a Receiver of its own, see New and Handle. Message IDs must be unique across everything
+// that the handler gets, whatever its source and type: see Key.
 func Wrap[T any](
 	store Store, handlerKey string, fn func(ctx context.Context, message T) error, opts ...Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -127,8 +127,8 @@ func Wrap[T any](
 // Store returns the store that r was made with; nil if there is none.
 func (r *Receiver) Store() Store { return r.store }
 
-// register refuses keys of which one is registered already: the second of two handlers with one key
-// would never get a message that the first has processed.
+// register refuses keys of which one is registered already: the second of two handlers with one key would never get a
+// message that the first has processed.
 func (r *Receiver) register(keys []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,8 +26,8 @@ type Sweeper struct {
 	loop  routine.Loop
 }
 
-// NewSweeper makes a Sweeper of store. Each function of configure may change the options, which
-// start as DefaultSweepOptions. The error joins all that is wrong: a nil store, options out of range.
+// NewSweeper makes a Sweeper of store. Each function of configure may change the options, which start as
+// DefaultSweepOptions. The error joins all that is wrong: a nil store, options out of range.
 func NewSweeper(store Store, configure ...func(o *SweepOptions)) (*Sweeper, error) {
 	o := DefaultSweepOptions()
 	for _, set := range configure {
@@ -49,8 +49,8 @@ func NewSweeper(store Store, configure ...func(o *SweepOptions)) (*Sweeper, erro
 	return s, nil
 }
 
-// Start sweeps once every Interval until Stop. Starting twice does nothing. A stopped sweeper can
-// be started again; it begins when the previous sweep has ended.
+// Start sweeps once every Interval until Stop. Starting twice does nothing. A stopped sweeper can be started again; it
+// begins when the previous sweep has ended.
 func (s *Sweeper) Start() { s.loop.Start(s.run) }
 
 // Stop ends sweeping; a running sweep is cancelled. It waits for the sweep to end, at most until ctx ends, and then

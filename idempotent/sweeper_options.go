@@ -10,14 +10,14 @@ import (
 
 // SweepOptions configure a Sweeper. Start from DefaultSweepOptions: zero values are values.
 type SweepOptions struct {
-	// Interval is the time between sweeps; the first comes one interval after Start. Do not shorten
-	// it to forget sooner: Retention does that. Default 1 h.
+	// Interval is the time between sweeps; the first comes one interval after Start. Do not shorten it to forget
+	// sooner: Retention does that. Default 1 h.
 	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
 	// Timeout bounds each call of the store's Cleanup; one that has made progress in it is called again at once. Do not
 	// set it below what one batch of the store's takes: nothing would ever be forgotten. Default 1 m.
 	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
-	// Clock replaces the system clock by which retention is judged, for tests. Do not use it to
-	// shift time in production. Interval goes by real time. Default nil, the system's.
+	// Clock replaces the system clock by which retention is judged, for tests. Do not use it to shift time in
+	// production. Interval goes by real time. Default nil, the system's.
 	Clock Clock `yaml:"-" env:"-"`
 	// Logger is the zap logger; without it nothing is logged, failures included: do not leave it out in production.
 	Logger *zap.Logger `yaml:"-" env:"-"`

@@ -66,8 +66,8 @@ func (w *wrapped[T]) undeduplicated(ctx context.Context, message T) error {
 	return err
 }
 
-// once makes the store run the handler, and counts the result. A message that was not handled must
-// never be acknowledged, so an impossible result of a store becomes an error.
+// once makes the store run the handler, and counts the result. A message that was not handled must never be
+// acknowledged, so an impossible result of a store becomes an error.
 func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bool, err error) {
 	var (
 		began    time.Time // of the handler's last call; zero before the first
@@ -98,8 +98,8 @@ func (w *wrapped[T]) once(ctx context.Context, run Run, message T) (duplicate bo
 	return duplicate, err
 }
 
-// errEnded stands for a call that has not returned: its goroutine has ended, or it has panicked and
-// the store may have recovered the panic.
+// errEnded stands for a call that has not returned: its goroutine has ended, or it has panicked and the store may have
+// recovered the panic.
 var errEnded = errors.New("the handler has not returned")
 
 // count counts the result of a message. began is when the handler's last call began; zero if it was not called.

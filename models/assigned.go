@@ -16,9 +16,8 @@ import (
 
 var errMixedBatch = errors.New("set in some of the rows created together: set it in all of them or in none")
 
-// assigned changes a Create whose rows leave a field at 0, so that the field is assigned. It cannot
-// be a default in the field's tag: AutoMigrate would find that the column has no default and
-// recreate SQLite's table each time.
+// assigned changes a Create whose rows leave a field at 0, so that the field is assigned. It cannot be a default in the
+// field's tag: AutoMigrate would find that the column has no default and recreate SQLite's table each time.
 type assigned struct {
 	noClause
 	field *schema.Field
@@ -26,8 +25,7 @@ type assigned struct {
 	key   string // key of the counter's row in the meta table, on SQLite
 }
 
-// ModifyStatement is called by GORM before it builds the INSERT. Rows given as maps leave the
-// column out anyway.
+// ModifyStatement is called by GORM before it builds the INSERT. Rows given as maps leave the column out anyway.
 func (a assigned) ModifyStatement(stmt *gorm.Statement) {
 	rows := structs(stmt)
 	unset := slices.DeleteFunc(slices.Clone(rows), func(row reflect.Value) bool {
@@ -67,8 +65,7 @@ func structsOf(value reflect.Value, model reflect.Type) []reflect.Value {
 	return slices.DeleteFunc(rows, func(row reflect.Value) bool { return !row.IsValid() || row.Type() != model })
 }
 
-// leaveOut omits the column, so that PostgreSQL's identity assigns it, and returns the assigned
-// value into the row.
+// leaveOut omits the column, so that PostgreSQL's identity assigns it, and returns the assigned value into the row.
 func (a assigned) leaveOut(stmt *gorm.Statement) {
 	stmt.Omits = append(slices.Clone(stmt.Omits), a.field.DBName)
 	if _, given := stmt.Clauses["RETURNING"]; given {
@@ -86,9 +83,9 @@ func returning(stmt *gorm.Statement, field *schema.Field) clause.Returning {
 	return clause.Returning{Columns: columns}
 }
 
-// count takes numbers from the counter that accepting uses, in the transaction of the INSERT. It
-// writes first, so that two of them wait for each other. It also reads the highest stored number,
-// by its index, because of rows that were inserted by hand.
+// count takes numbers from the counter that accepting uses, in the transaction of the INSERT. It writes first, so that
+// two of them wait for each other. It also reads the highest stored number, by its index, because of rows that were
+// inserted by hand.
 func (a assigned) count(stmt *gorm.Statement, rows []reflect.Value) error {
 	prefix, ours := strings.CutSuffix(stmt.Table, a.table)
 	if !ours {

@@ -11,15 +11,14 @@ import (
 	"gorm.io/gorm/schema"
 )
 
-// QueryClauses makes GORM's Preload and Joins of a status's message read the messages table beside
-// the statuses table, whatever schema and prefix these have (contract 3.4).
+// QueryClauses makes GORM's Preload and Joins of a status's message read the messages table beside the statuses table,
+// whatever schema and prefix these have (contract 3.4).
 func (Message) QueryClauses(field *schema.Field) []clause.Interface {
 	return []clause.Interface{beside{field: field}}
 }
 
-// beside directs the queries of a model with a Message to the right table. GORM uses the default
-// name for a relation. Under another schema or prefix that is a table of another inbox, which has a
-// message of the same number.
+// beside directs the queries of a model with a Message to the right table. GORM uses the default name for a relation.
+// Under another schema or prefix that is a table of another inbox, which has a message of the same number.
 type beside struct {
 	noClause
 	field *schema.Field // the field that holds the message

@@ -34,11 +34,10 @@ var (
 // remedy ends every message about a schema.
 const remedy = "set option Migrate, call Inbox.Migrate or models.Migrate, run inboxctl migrate up --inbox NAME, or run the SQL of models.SQL"
 
-// CheckSchema returns nil if the tables of naming exist, are new enough for this module and belong
-// to the inbox called inboxName (contract 3.3, 3.4). Newer tables are allowed, for rolling deploys.
-// Tables without a name, made by the plain SQL, get this name. CheckSchema writes nothing else.
-// Errors wrap ErrSchemaMissing, ErrSchemaOld or ErrOtherInbox and name what to run. It is safe for
-// concurrent use.
+// CheckSchema returns nil if the tables of naming exist, are new enough for this module and belong to the inbox called
+// inboxName (contract 3.3, 3.4). Newer tables are allowed, for rolling deploys. Tables without a name, made by the
+// plain SQL, get this name. CheckSchema writes nothing else. Errors wrap ErrSchemaMissing, ErrSchemaOld or
+// ErrOtherInbox and name what to run. It is safe for concurrent use.
 func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
 	if err := CheckTables(ctx, db, naming); err != nil {
 		return err
@@ -52,13 +51,13 @@ func CheckSchema(ctx context.Context, db *gorm.DB, naming Naming, inboxName stri
 	if err != nil {
 		return err
 	}
-	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be
-	// the sessions' default, it would fail once the other one commits.
+	// The insert of the name waits for that of another start. Above READ COMMITTED, which may be the sessions' default,
+	// it would fail once the other one commits.
 	return pgxtx.Session(db, pgxtx.ByDeadline).Transaction(claim, &sql.TxOptions{Isolation: d.Stated})
 }
 
-// CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of
-// inline receivers may. It only reads.
+// CheckTables is CheckSchema for callers that may use the tables of any inbox, as the markers of inline receivers may.
+// It only reads.
 func CheckTables(ctx context.Context, db *gorm.DB, naming Naming) error {
 	migrations, err := migrationsOf(db, naming)
 	if err != nil {
@@ -189,9 +188,9 @@ var modelColumns = sync.OnceValue(func() map[string][]string {
 	return all
 })
 
-// Identity returns the name of the inbox to which the tables of naming belong, and an ID that no
-// other tables have. Both are empty before CheckSchema or Migrate has named the tables. It only
-// reads, and fails if there are no tables: call CheckTables first (contract 3.3).
+// Identity returns the name of the inbox to which the tables of naming belong, and an ID that no other tables have.
+// Both are empty before CheckSchema or Migrate has named the tables. It only reads, and fails if there are no tables:
+// call CheckTables first (contract 3.3).
 func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id string, err error) {
 	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
 	if inboxName, _, err = metaValue(ctx, pool, naming, "name"); err != nil {
@@ -201,9 +200,9 @@ func Identity(ctx context.Context, db *gorm.DB, naming Naming) (inboxName, id st
 	return inboxName, id, err
 }
 
-// claimName gives the tables their inbox's name and an ID of their own, unless they have a name,
-// which then must be the same. The insert decides between two concurrent starts. The name of the
-// unnamed inbox is the empty string, stored like any other.
+// claimName gives the tables their inbox's name and an ID of their own, unless they have a name, which then must be the
+// same. The insert decides between two concurrent starts. The name of the unnamed inbox is the empty string, stored
+// like any other.
 func claimName(ctx context.Context, pool gorm.ConnPool, naming Naming, inboxName string) error {
 	stored, found, err := metaValue(ctx, pool, naming, "name")
 	if err != nil {

@@ -16,12 +16,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/dialects"
 )
 
-// Migrate brings the tables of naming to this module's version with the files that SQL returns, and
-// gives them inboxName (contract 3.4). It is idempotent. Any number of processes may call it at
-// once: one works, and the others wait for it within ctx. It also takes over tables made by the
-// plain SQL or by AutoMigrate. It uses one transaction, so an error leaves nothing half done. A
-// PostgreSQL schema that does not exist is created. Do not call it where the application's database
-// user may not create tables: have another user run the SQL that SQL returns.
+// Migrate brings the tables of naming to this module's version with the files that SQL returns, and gives them
+// inboxName (contract 3.4). It is idempotent. Any number of processes may call it at once: one works, and the others
+// wait for it within ctx. It also takes over tables made by the plain SQL or by AutoMigrate. It uses one transaction,
+// so an error leaves nothing half done. A PostgreSQL schema that does not exist is created. Do not call it where the
+// application's database user may not create tables: have another user run the SQL that SQL returns.
 func Migrate(ctx context.Context, db *gorm.DB, naming Naming, inboxName string) error {
 	migrations, err := migrationsOf(db, naming)
 	if err != nil {
@@ -96,8 +95,8 @@ func (f found) refuse(naming Naming) error {
 	return nil
 }
 
-// end commits or rolls back, even if ctx has ended meanwhile: the connection returns to the pool
-// and must not carry a transaction.
+// end commits or rolls back, even if ctx has ended meanwhile: the connection returns to the pool and must not carry a
+// transaction.
 func end(ctx context.Context, conn *sql.Conn, commit bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

@@ -15,9 +15,8 @@ import (
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Naming is where an inbox's tables are (contract 3.4). The zero value is the default: the
-// connection's own schema and the prefix "inbox_". Two inboxes share a database under different
-// prefixes or schemas.
+// Naming is where an inbox's tables are (contract 3.4). The zero value is the default: the connection's own schema and
+// the prefix "inbox_". Two inboxes share a database under different prefixes or schemas.
 //
 // As a clause it directs a statement of GORM's to the table of the rows that the statement is about:
 //
@@ -25,8 +24,8 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 //	db.Clauses(naming).Model(&models.Marker{}).Count(&n)
 //	gorm.G[models.HandlerStatus](db, naming).Where("is_poisoned").Find(ctx)
 type Naming struct {
-	// Schema is a PostgreSQL schema. Empty leaves it to the search path. Do not set it on SQLite,
-	// which has no schemas: use Prefix.
+	// Schema is a PostgreSQL schema. Empty leaves it to the search path. Do not set it on SQLite, which has no schemas:
+	// use Prefix.
 	Schema string
 	// Prefix begins the name of every table and index. Empty means "inbox_".
 	Prefix string
@@ -45,8 +44,8 @@ func (n Naming) Validate() error {
 	return nil
 }
 
-// Messages returns the qualified name of the messages table. Like the names of the methods below it
-// is unquoted, as db.Table expects it. In plain SQL quote each part of it if one holds capitals.
+// Messages returns the qualified name of the messages table. Like the names of the methods below it is unquoted, as
+// db.Table expects it. In plain SQL quote each part of it if one holds capitals.
 func (n Naming) Messages() string { return n.table("messages") }
 
 // HandlerStatuses returns the qualified name of the statuses table.

@@ -17,15 +17,14 @@ type Migration struct {
 	Version int
 	// Name is the file's name, for example "0001_inbox.sql".
 	Name string
-	// SQL is the whole file with its names filled in, ready for psql or sqlite3. Migrate executes
-	// the same text.
+	// SQL is the whole file with its names filled in, ready for psql or sqlite3. Migrate executes the same text.
 	SQL string
 
 	hash string // of the file, which has no names yet
 }
 
-// Statements splits the SQL after each line that ends with a semicolon, without the comments, for
-// drivers that take one statement at a time. What follows the last semicolon is a statement too.
+// Statements splits the SQL after each line that ends with a semicolon, without the comments, for drivers that take one
+// statement at a time. What follows the last semicolon is a statement too.
 func (m Migration) Statements() []string {
 	var statements []string
 	var current []string
@@ -45,9 +44,8 @@ func (m Migration) Statements() []string {
 	return statements
 }
 
-// SQL returns the migrations of a dialect ("postgres" or "sqlite", as GORM names them) for tables
-// of naming, in order (contract 3.4). It does not access a database. Another dialect, or a schema
-// on SQLite, is an error.
+// SQL returns the migrations of a dialect ("postgres" or "sqlite", as GORM names them) for tables of naming, in order
+// (contract 3.4). It does not access a database. Another dialect, or a schema on SQLite, is an error.
 func SQL(dialect string, naming Naming) ([]Migration, error) {
 	if err := naming.Validate(); err != nil {
 		return nil, err

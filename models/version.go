@@ -12,16 +12,14 @@ import (
 	"gorm.io/gorm/schema"
 )
 
-// Version is a status's token of optimistic concurrency (contract 3.2). It adds itself to GORM's
-// own statements. An update, upsert or delete of a status that was read changes the row only if its
-// version is still the one that was read. Otherwise RowsAffected is 0. Every update raises the
-// version, in the row and in the value that was updated. GORM never writes a version that the
-// caller sets.
+// Version is a status's token of optimistic concurrency (contract 3.2). It adds itself to GORM's own statements. An
+// update, upsert or delete of a status that was read changes the row only if its version is still the one that was
+// read. Otherwise RowsAffected is 0. Every update raises the version, in the row and in the value that was updated.
+// GORM never writes a version that the caller sets.
 //
 // A statement with conditions and without a status that was read, such as
-// db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare. It raises the
-// version, so a write by a caller that has read the row before changes nothing. Unscoped leaves the
-// comparison out.
+// db.Model(&HandlerStatus{}).Where(...).Updates(...), has no version to compare. It raises the version, so a write by a
+// caller that has read the row before changes nothing. Unscoped leaves the comparison out.
 type Version int64
 
 // CreateClauses makes GORM's upserts obey the version.
@@ -41,8 +39,7 @@ func (Version) DeleteClauses(field *schema.Field) []clause.Interface {
 
 var errUpsertOfSeveral = errors.New("statuses that were read cannot be saved or upserted several at a time: save each by itself")
 
-// versionGuard is what the three guards share. To GORM it is a clause, but it never becomes part of
-// a statement.
+// versionGuard is what the three guards share. To GORM it is a clause, but it never becomes part of a statement.
 type versionGuard struct {
 	noClause
 	field *schema.Field
@@ -78,8 +75,8 @@ func (g versionGuard) of(stmt *gorm.Statement, row reflect.Value) Version {
 	return version
 }
 
-// read returns the statuses that a statement is about: those of its model, else those of its
-// values. It returns none if none of them was read.
+// read returns the statuses that a statement is about: those of its model, else those of its values. It returns none if
+// none of them was read.
 func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 	for _, given := range []any{stmt.Model, stmt.Dest} {
 		rows := structsOf(reflect.ValueOf(given), stmt.Schema.ModelType)
@@ -92,8 +89,8 @@ func (g versionGuard) read(stmt *gorm.Statement) []reflect.Value {
 	return nil
 }
 
-// compare adds the condition that rows still have the versions with which they were read. Rows
-// without a version are left to the statement's other conditions.
+// compare adds the condition that rows still have the versions with which they were read. Rows without a version are
+// left to the statement's other conditions.
 func (g versionGuard) compare(stmt *gorm.Statement, rows []reflect.Value) {
 	named := false
 	byVersion := map[Version][]any{}
@@ -151,8 +148,8 @@ func keyColumns(stmt *gorm.Statement) []clause.Column {
 // idOf returns the field of a status's ID.
 func idOf(stmt *gorm.Statement) *schema.Field { return stmt.Schema.LookUpField("ID") }
 
-// identified adds to a condition about one row what was read of the row's primary key and ID. A part of
-// the key alone would find other rows, too.
+// identified adds to a condition about one row what was read of the row's primary key and ID. A part of the key alone
+// would find other rows, too.
 func (versionGuard) identified(stmt *gorm.Statement, row reflect.Value, condition clause.Expression) clause.Expression {
 	all, parts := []clause.Expression{condition}, 0
 	for _, field := range append(slices.Clone(stmt.Schema.PrimaryFields), idOf(stmt)) {
@@ -198,8 +195,8 @@ func (g guardedUpdate) ModifyStatement(stmt *gorm.Statement) {
 	}
 }
 
-// raise sets the assignments. It removes those that GORM would have made after they are written, as
-// GORM does, so that a statement can be used again.
+// raise sets the assignments. It removes those that GORM would have made after they are written, as GORM does, so that
+// a statement can be used again.
 func (g guardedUpdate) raise(stmt *gorm.Statement, set clause.Set, keep bool) {
 	c := clause.Clause{Name: set.Name(), Expression: set}
 	if !keep {
@@ -226,9 +223,8 @@ func (g guardedDelete) ModifyStatement(stmt *gorm.Statement) {
 
 type guardedUpsert struct{ versionGuard }
 
-// ModifyStatement is called by GORM before it builds the INSERT. It obeys the version if the INSERT
-// would become an update. Save is such a statement if it is given a slice, or after its UPDATE has
-// found no row.
+// ModifyStatement is called by GORM before it builds the INSERT. It obeys the version if the INSERT would become an
+// update. Save is such a statement if it is given a slice, or after its UPDATE has found no row.
 func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 	conflict, upsert := stmt.Clauses["ON CONFLICT"].Expression.(clause.OnConflict)
 	if !upsert || conflict.DoNothing {
@@ -251,9 +247,8 @@ func (g guardedUpsert) ModifyStatement(stmt *gorm.Statement) {
 	stmt.AddClause(conflict)
 }
 
-// insertNothing makes the upsert of a status that was read find no values to insert unless the row
-// still exists in that version. A status that was deleted and inserted again would run its handler
-// again.
+// insertNothing makes the upsert of a status that was read find no values to insert unless the row still exists in that
+// version. A status that was deleted and inserted again would run its handler again.
 func (g guardedUpsert) insertNothing(stmt *gorm.Statement, row reflect.Value) {
 	same := g.identified(stmt, row, clause.Eq{Column: clause.Column{Table: stmt.Table, Name: g.field.DBName},
 		Value: int64(g.of(stmt, row))})

@@ -14,11 +14,10 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Retry makes a poisoned or failing status due now. Its error count and its abandoned count are 0,
-// its requeued count is raised by one, and its last error and attempts stay readable. In its lane
-// the status keeps its place; one that waits there for another is not retried. ErrNotFound,
-// ErrStale, ErrProcessing and ErrNotPoisoned say why nothing was done; of two concurrent operators
-// one gets such an error (contract 11.1).
+// Retry makes a poisoned or failing status due now. Its error count and its abandoned count are 0, its requeued count
+// is raised by one, and its last error and attempts stay readable. In its lane the status keeps its place; one that
+// waits there for another is not retried. ErrNotFound, ErrStale, ErrProcessing and ErrNotPoisoned say why nothing was
+// done; of two concurrent operators one gets such an error (contract 11.1).
 func (o statusActions) Retry(ctx context.Context, actor Actor, ref Ref) error {
 	return o.actOn(ctx, actor, ActionRetry, ref)
 }
@@ -56,8 +55,8 @@ func (o statusActions) actOn(ctx context.Context, actor Actor, action Action, re
 	return nil
 }
 
-// change retries or discards those of these statuses that allow it and are at their version, where
-// 0 means any version. It returns the changed ones.
+// change retries or discards those of these statuses that allow it and are at their version, where 0 means any version.
+// It returns the changed ones.
 func (o statusActions) change(ctx context.Context, tx *gorm.DB, action Action, refs []store.VersionedID) (
 	[]store.ChangedStatus, error,
 ) {
@@ -94,18 +93,16 @@ func (o statusActions) whyNot(ctx context.Context, tx *gorm.DB, action Action, i
 	}
 }
 
-// Pause stops claiming for a handler key on every worker, within a heartbeat of each. Running
-// handlers continue. On an Inline or Direct channel each partition waits at the next message for
-// the handler. With a Live it pauses all keys of the handler, so that workers of a program from
-// before a rename are paused too; without one it pauses only this key. It returns ErrNotFound
-// unless a worker lists the key or statuses are open under it. Pausing a paused handler succeeds
+// Pause stops claiming for a handler key on every worker, within a heartbeat of each. Running handlers continue. On an
+// Inline or Direct channel each partition waits at the next message for the handler. With a Live it pauses all keys of
+// the handler, so that workers of a program from before a rename are paused too; without one it pauses only this key.
+// It returns ErrNotFound unless a worker lists the key or statuses are open under it. Pausing a paused handler succeeds
 // (contract 5.13).
 func (o processes) Pause(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, ActionPause, handlerKey)
 }
 
-// Resume undoes Pause. If the handler is not paused, it returns ErrNotPaused, does nothing and
-// leaves no audit row.
+// Resume undoes Pause. If the handler is not paused, it returns ErrNotPaused, does nothing and leaves no audit row.
 func (o processes) Resume(ctx context.Context, actor Actor, handlerKey string) error {
 	return o.setPaused(ctx, actor, actionResume, handlerKey)
 }
@@ -115,8 +112,8 @@ func (o processes) setPaused(ctx context.Context, actor Actor, action Action, ha
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
 	}
-	// Use all of its keys: a pause of any key pauses the handler, and workers of a program from
-	// before a rename know only the legacy keys.
+	// Use all of its keys: a pause of any key pauses the handler, and workers of a program from before a rename know
+	// only the legacy keys.
 	change := o.store.ResumeKey
 	if action == ActionPause {
 		change = o.store.PauseKey
@@ -165,9 +162,9 @@ func (o processes) keysOf(ctx context.Context, key string) ([]string, error) {
 	return []string{key}, nil
 }
 
-// Delete deletes a message and all of its statuses in any state, or returns ErrProcessing while one
-// is being processed. Nothing is remembered: a redelivery is a new message. confirmation must
-// repeat the message ID, otherwise it returns ErrBadInput. To end a status, use Discard.
+// Delete deletes a message and all of its statuses in any state, or returns ErrProcessing while one is being processed.
+// Nothing is remembered: a redelivery is a new message. confirmation must repeat the message ID, otherwise it returns
+// ErrBadInput. To end a status, use Discard.
 func (o messageViews) Delete(ctx context.Context, actor Actor, ref MessageRef, confirmation string) error {
 	err := ref.check()
 	if err == nil && confirmation != ref.ID {

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Actor is the operator who acts: a user's name or address, 1 to 200 characters. The caller has
-// authenticated it. An empty or too long Actor, or one that is not text, is ErrBadInput.
+// Actor is the operator who acts: a user's name or address, 1 to 200 characters. The caller has authenticated it. An
+// empty or too long Actor, or one that is not text, is ErrBadInput.
 type Actor string
 
 // Action is the kind of an audit row.
@@ -56,12 +56,10 @@ type AuditEntry struct {
 	ID         string
 	OccurredAt time.Time
 	Actor      Actor
-	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on
-	// SQLite.
+	// DatabaseRole is the PostgreSQL role that wrote the row, whatever Actor says. It is empty on SQLite.
 	DatabaseRole string
 	Action       Action
-	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler
-	// orders.mail".
+	// Target is what the action was applied to, such as "message m1", "status 0190…" or "handler orders.mail".
 	Target string
 	// Detail is JSON. Its content depends on the action.
 	Detail string
@@ -76,8 +74,7 @@ type AuditFilter struct {
 	From, To time.Time
 }
 
-// Audit returns a page of the audit, newest first. See List for after and limit. Reading the audit leaves no audit
-// row.
+// Audit returns a page of the audit, newest first. See List for after and limit. Reading the audit leaves no audit row.
 func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, limit int) (Page[AuditEntry], error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -118,8 +115,8 @@ func (o auditLog) Audit(ctx context.Context, filter AuditFilter, after Cursor, l
 	return shown, nil
 }
 
-// details fills in the details, which are long: chunks of bulk actions name all of their statuses.
-// So it reads them only for the entries that are shown, not for all that were scanned.
+// details fills in the details, which are long: chunks of bulk actions name all of their statuses. So it reads them
+// only for the entries that are shown, not for all that were scanned.
 func (o auditLog) details(ctx context.Context, entries []AuditEntry) error {
 	ids := make([]string, len(entries))
 	for i, entry := range entries {
@@ -142,8 +139,8 @@ func (a Actor) check() error {
 	return checkText("actor", string(a), 1, 200)
 }
 
-// audited runs an action in one transaction with its audit row, so neither exists without the other
-// (contract 11.3). The row's detail is what work returns.
+// audited runs an action in one transaction with its audit row, so neither exists without the other (contract 11.3).
+// The row's detail is what work returns.
 func (o *access) audited(ctx context.Context, actor Actor, action Action, target string,
 	work func(ctx context.Context, tx *gorm.DB) (detail any, err error),
 ) error {
@@ -212,9 +209,8 @@ func (o *access) entry(actor Actor, action Action, target string, detail any) (m
 		OccurredAt: now}, nil
 }
 
-// auditIDs makes the IDs of audit rows. They are UUIDs of version 7 from the same clock as the
-// rows' times, so a time corresponds to a place among the IDs. Each ID is later than the one before
-// it, even if the clock goes back.
+// auditIDs makes the IDs of audit rows. They are UUIDs of version 7 from the same clock as the rows' times, so a time
+// corresponds to a place among the IDs. Each ID is later than the one before it, even if the clock goes back.
 type auditIDs struct {
 	mu   sync.Mutex
 	last int64
@@ -233,8 +229,8 @@ func (a *auditIDs) next(now time.Time) (string, error) {
 	return id.String(), nil
 }
 
-// placeInTime returns t in 4,096ths of a millisecond since 1970, limited to what a UUID of version
-// 7 can hold: the year 10889.
+// placeInTime returns t in 4,096ths of a millisecond since 1970, limited to what a UUID of version 7 can hold: the year
+// 10889.
 func placeInTime(t time.Time) int64 {
 	if t.Before(time.UnixMilli(0)) {
 		return 0
@@ -247,8 +243,8 @@ func putTime(id *uuid.UUID, at int64) {
 	id[8] = id[8]&0x3f | 0x80
 }
 
-// auditMargin is how far an audit row's ID may be from its time. IDs ascend even if the clock goes
-// back, and other programs may use another clock.
+// auditMargin is how far an audit row's ID may be from its time. IDs ascend even if the clock goes back, and other
+// programs may use another clock.
 const auditMargin = time.Hour
 
 // auditFrom returns an ID before those of all audit rows since t.
@@ -277,10 +273,9 @@ const unknown Actor = "(unknown)"
 // what the request was for, such as "POST delete": 1 to 500 characters, and never text that the request chose. An
 // invalid actor is stored as "(unknown)". It is for code that authorizes requests, such as package dashboard.
 //
-// A flood of such requests writes few rows. For one actor and one target within 10 minutes it
-// writes the first, the 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs
-// of actor and target at once, all others count as one pair. The row is written even if ctx has
-// ended.
+// A flood of such requests writes few rows. For one actor and one target within 10 minutes it writes the first, the
+// 10th, the 100th and so on, each with the number so far. Beyond 1,000 pairs of actor and target at once, all others
+// count as one pair. The row is written even if ctx has ended.
 func (o *access) Denied(ctx context.Context, actor Actor, target string) error {
 	if actor.check() != nil {
 		actor = unknown

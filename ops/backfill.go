@@ -89,8 +89,8 @@ func (o statusActions) newBackfill(actor Actor, handlerKey string, from, to time
 	return b, nil
 }
 
-// retained reports whether a message is within the handler's retention. If it is not, the handler's
-// row was cleaned up and is not missing.
+// retained reports whether a message is within the handler's retention. If it is not, the handler's row was cleaned up
+// and is not missing.
 func (b *backfill) retained(receivedAt time.Time) bool {
 	return b.of.Retention == 0 || !receivedAt.Before(b.opts.Clock.Now().Add(-b.of.Retention))
 }
@@ -258,8 +258,7 @@ func (b *backfill) checkPaused(ctx context.Context, pool gorm.ConnPool) error {
 	return nil
 }
 
-// setLane sets the lane of a message of an ordered handler. It reads one message at a time, because
-// each may be large.
+// setLane sets the lane of a message of an ordered handler. It reads one message at a time, because each may be large.
 func (b *backfill) setLane(ctx context.Context, m *unhandled) error {
 	if !b.of.Handler.Ordered() {
 		return nil

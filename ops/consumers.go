@@ -27,19 +27,18 @@ type Consumer struct {
 
 	Channel string `json:"channel"`
 	GroupID string `json:"group"`
-	// State is waiting, joining, running, stopping or another state of kafkaconsumer.State, since
-	// Since.
+	// State is waiting, joining, running, stopping or another state of kafkaconsumer.State, since Since.
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	// Lag is the sum over all of its partitions, in offsets. It is -1 while one is unknown.
 	Lag int64 `json:"lag"`
 	// Unrouted is how many messages of its channel no handler took, since its process made the inbox.
 	Unrouted int64 `json:"unrouted,omitempty"`
-	// Problem is what keeps it from consuming, without what is wrong with single partitions. It is
-	// redacted, and empty if nothing is.
+	// Problem is what keeps it from consuming, without what is wrong with single partitions. It is redacted, and empty
+	// if nothing is.
 	Problem string `json:"problem,omitempty"`
-	// Partitions are those with the most to see: halted ones first, then those with a problem, then
-	// those with the largest lag, 100 of a worker at most. Unlisted counts the others.
+	// Partitions are those with the most to see: halted ones first, then those with a problem, then those with the
+	// largest lag, 100 of a worker at most. Unlisted counts the others.
 	Partitions []ConsumedPartition `json:"partitions,omitempty"`
 	Unlisted   int                 `json:"unlisted,omitempty"`
 }
@@ -50,22 +49,21 @@ type ConsumedPartition struct {
 	Partition int32  `json:"partition"`
 	// State is starting, fetching, accepting, failing or halted.
 	State string `json:"state"`
-	// Position is the next offset to accept: the one before which a halted partition is halted.
-	// Committed is what the group has. Lag is in offsets. Each is -1 while unknown.
+	// Position is the next offset to accept: the one before which a halted partition is halted. Committed is what the
+	// group has. Lag is in offsets. Each is -1 while unknown.
 	Position  int64 `json:"position"`
 	Committed int64 `json:"committed"`
 	Lag       int64 `json:"lag"`
-	// Problem is why it is halted, or why fetching fails, since Since. It is redacted, and empty if
-	// there is none.
+	// Problem is why it is halted, or why fetching fails, since Since. It is redacted, and empty if there is none.
 	Problem string    `json:"problem,omitempty"`
 	Since   time.Time `json:"at"`
-	// Halted means that it waits for ResumePartition or, if Skippable, for SkipRecord. AfterGap
-	// means that resuming leaves out records that are gone (contract 7.10).
+	// Halted means that it waits for ResumePartition or, if Skippable, for SkipRecord. AfterGap means that resuming
+	// leaves out records that are gone (contract 7.10).
 	Halted    bool `json:"halted,omitempty"`
 	Skippable bool `json:"skippable,omitempty"`
 	AfterGap  bool `json:"after_gap,omitempty"`
-	// Request is what an operator has requested for this halt and the consumer has not carried out
-	// yet; nil if there is none. Its Decision is "resume" or "skip".
+	// Request is what an operator has requested for this halt and the consumer has not carried out yet; nil if there is
+	// none. Its Decision is "resume" or "skip".
 	Request *models.PartitionRequest `json:"-"`
 }
 
@@ -192,19 +190,19 @@ func (o processes) requests(ctx context.Context) (map[PartitionRef]models.Partit
 	return requests, err
 }
 
-// ResumePartition requests that the consumer of a halted partition goes on. It reads the record or
-// the batch before which it is halted again, or goes on after the gap. The consumer carries the
-// request out within about a second, or the partition's next owner does (contract 7.10).
+// ResumePartition requests that the consumer of a halted partition goes on. It reads the record or the batch before
+// which it is halted again, or goes on after the gap. The consumer carries the request out within about a second, or
+// the partition's next owner does (contract 7.10).
 //
-// ErrNotFound means that no living worker reports the partition, ErrStale that none reports it as
-// halted at that offset. A later request for the partition replaces an earlier one.
+// ErrNotFound means that no living worker reports the partition, ErrStale that none reports it as halted at that
+// offset. A later request for the partition replaces an earlier one.
 func (o processes) ResumePartition(ctx context.Context, actor Actor, at PartitionRef) error {
 	return o.request(ctx, actor, actionResumePartition, at)
 }
 
-// SkipRecord requests that the consumer of a halted partition stores the record at the offset as
-// rejected, and goes on after it. If the halt is not about that record alone, it returns
-// ErrNotSkippable. It returns the same other errors as ResumePartition.
+// SkipRecord requests that the consumer of a halted partition stores the record at the offset as rejected, and goes on
+// after it. If the halt is not about that record alone, it returns ErrNotSkippable. It returns the same other errors as
+// ResumePartition.
 func (o processes) SkipRecord(ctx context.Context, actor Actor, at PartitionRef) error {
 	return o.request(ctx, actor, actionSkipRecord, at)
 }

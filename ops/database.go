@@ -28,8 +28,8 @@ func (o *access) within(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, o.opts.StatementTimeout)
 }
 
-// connect waits for one of the connections that this Ops may use. A caller that has one must not
-// wait for a second: all callers might wait for each other.
+// connect waits for one of the connections that this Ops may use. A caller that has one must not wait for a second: all
+// callers might wait for each other.
 func (o *access) connect(ctx context.Context) (release func(), err error) {
 	select {
 	case o.inUse <- struct{}{}:
@@ -42,14 +42,14 @@ func (o *access) connect(ctx context.Context) (release func(), err error) {
 // fewTimeouts is how many statement timeouts a whole call may take.
 const fewTimeouts = 3
 
-// bounded limits a whole call, however many statements it takes. If the database is slow, but no
-// single statement times out, the call fails instead of keeping the database busy for minutes.
+// bounded limits a whole call, however many statements it takes. If the database is slow, but no single statement times
+// out, the call fails instead of keeping the database busy for minutes.
 func (o *access) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, fewTimeouts*o.opts.StatementTimeout)
 }
 
-// read runs a query outside of any transaction. The application's logger and plugins are bypassed,
-// and every statement reaches the primary (contract 3.7).
+// read runs a query outside of any transaction. The application's logger and plugins are bypassed, and every statement
+// reaches the primary (contract 3.7).
 func read[T any](ctx context.Context, o *access, query func(context.Context, gorm.ConnPool) (T, error)) (T, error) {
 	return readFrom(ctx, o, o.singles, query)
 }

@@ -16,21 +16,21 @@ import (
 type Failures struct {
 	// Groups with the most statuses come first.
 	Groups []FailureGroup
-	// Looked is the number of statuses that were read. Capped means that there are more, so counts
-	// may be higher and groups may be missing.
+	// Looked is the number of statuses that were read. Capped means that there are more, so counts may be higher and
+	// groups may be missing.
 	Looked int
 	Capped bool
 }
 
-// FailureGroup has the statuses of one handler whose errors are equal except for numbers, IDs,
-// times, addresses and quoted text.
+// FailureGroup has the statuses of one handler whose errors are equal except for numbers, IDs, times, addresses and
+// quoted text.
 type FailureGroup struct {
-	// Fingerprint is a value for Filter.Fingerprint. It is stored with the error, so a redaction
-	// hook of this Ops does not change it.
+	// Fingerprint is a value for Filter.Fingerprint. It is stored with the error, so a redaction hook of this Ops does
+	// not change it.
 	Fingerprint string
 	HandlerKey  string
-	// Error is the normalised error of Sample; empty if the redaction hook hides it. A status
-	// without a stored error is in no group.
+	// Error is the normalised error of Sample; empty if the redaction hook hides it. A status without a stored error is
+	// in no group.
 	Error string
 	// Poisoned and Failing count the statuses.
 	Poisoned int64
@@ -95,8 +95,8 @@ type grouping struct {
 	capped bool
 }
 
-// take finds and counts the groups of these handler keys. It works in rounds: each round divides
-// the remaining statuses evenly among the groups that have more.
+// take finds and counts the groups of these handler keys. It works in rounds: each round divides the remaining statuses
+// evenly among the groups that have more.
 func (g *grouping) take(ctx context.Context, o statusSearch, keys []string) error {
 	refs, err := g.find(ctx, o, keys)
 	if err != nil {
@@ -137,12 +137,12 @@ func (g *grouping) find(ctx context.Context, o statusSearch, keys []string) (ref
 	return refs, nil
 }
 
-// maxRounds is the number of rounds in which groups are found. Each round divides what is left
-// among the handlers that have more.
+// maxRounds is the number of rounds in which groups are found. Each round divides what is left among the handlers that
+// have more.
 const maxRounds = 8
 
-// findMore returns up to perKey groups of each handler key after one of its groups, and the last
-// group of each key that has more.
+// findMore returns up to perKey groups of each handler key after one of its groups, and the last group of each key that
+// has more.
 func (g *grouping) findMore(
 	ctx context.Context, o statusSearch, after []store.FailureGroup, perKey int,
 ) (found, more []store.FailureGroup, err error) {

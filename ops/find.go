@@ -21,8 +21,8 @@ type filter struct {
 	acting bool
 }
 
-// stateBit returns a state's bit in a store.StatusScan: its place in States. A failing status has the bits
-// of StatePending and of StateFailing.
+// stateBit returns a state's bit in a store.StatusScan: its place in States. A failing status has the bits of
+// StatePending and of StateFailing.
 func stateBit(s State) int { return 1 << slices.Index(States(), s) }
 
 // checked prepares a filter, or returns what is wrong with it.
@@ -93,9 +93,9 @@ func (f *filter) takesText(shown string) bool {
 	return f.text == "" || strings.Contains(strings.ToLower(shown), f.text)
 }
 
-// sqlText returns the text, in lower case, that statements search for in errors, so that a search
-// need not read every error. It is empty if statements cannot decide: a hook may show any other
-// text than the stored one, and databases differ in the case of letters beyond ASCII.
+// sqlText returns the text, in lower case, that statements search for in errors, so that a search need not read every
+// error. It is empty if statements cannot decide: a hook may show any other text than the stored one, and databases
+// differ in the case of letters beyond ASCII.
 func (o *access) sqlText(text string) string {
 	if o.redacts() || strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return ""
@@ -106,17 +106,16 @@ func (o *access) sqlText(text string) string {
 // judges reports whether find must compare error texts because statements cannot.
 func (o statusSearch) judges(f *filter) bool { return f.text != o.sqlText(f.text) }
 
-// poisonedAlone reports whether the filter, apart from its handler keys, matches exactly the
-// poisoned statuses.
+// poisonedAlone reports whether the filter, apart from its handler keys, matches exactly the poisoned statuses.
 func (f *filter) poisonedAlone() bool {
 	return f.states == stateBit(StatePoisoned) && f.MessageID == "" && f.Fingerprint == "" && f.text == "" &&
 		f.Type == "" && f.From.IsZero() && f.To.IsZero()
 }
 
-// stages returns the parts of the list of matching statuses, in order. What only partial indexes
-// hold is found by these indexes, everything else by age. The index on failures holds what is
-// poisoned or failing: a retried status keeps its fingerprint and is not in it. An action begins with what waits in
-// lanes: discarding frees the next row of a lane, which is then found by its due time.
+// stages returns the parts of the list of matching statuses, in order. What only partial indexes hold is found by these
+// indexes, everything else by age. The index on failures holds what is poisoned or failing: a retried status keeps its
+// fingerprint and is not in it. An action begins with what waits in lanes: discarding frees the next row of a lane,
+// which is then found by its due time.
 func (f *filter) stages() []store.Stage {
 	switch {
 	case f.MessageID != "":

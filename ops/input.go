@@ -49,8 +49,8 @@ func checkAges(from, to time.Time) error {
 // startOfTime is the earliest time that is stored. Lists to the oldest row end before it.
 var startOfTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// exactly returns the limits of an age for times as this module stores them, in whole microseconds:
-// from oldest on, and before before.
+// exactly returns the limits of an age for times as this module stores them, in whole microseconds: from oldest on, and
+// before before.
 func exactly(from, to time.Time) (oldest, before time.Time) {
 	oldest, before = startOfTime, endOfTime
 	if from.After(oldest) {
@@ -70,9 +70,9 @@ func wholeMicroseconds(t time.Time) time.Time {
 	return t
 }
 
-// roughly returns the same limits for times in any form, as statements compare them. What they let
-// through is compared exactly. On SQLite, GORM's Create stores times without a fraction if it is 0,
-// and these sort before the same time in our form.
+// roughly returns the same limits for times in any form, as statements compare them. What they let through is compared
+// exactly. On SQLite, GORM's Create stores times without a fraction if it is 0, and these sort before the same time in
+// our form.
 func (o *access) roughly(from, to time.Time) (oldest, before time.Time) {
 	oldest, before = exactly(from, to)
 	if !o.store.ExactTimes() && oldest.After(startOfTime.Add(time.Second)) {
@@ -140,8 +140,8 @@ func cursorOf(list string, filter any, p *place) (Cursor, error) {
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), nil
 }
 
-// placeOf returns the place of a cursor; nil for the empty cursor. The result is safe for
-// statements, even if the cursor was forged.
+// placeOf returns the place of a cursor; nil for the empty cursor. The result is safe for statements, even if the
+// cursor was forged.
 func placeOf(list string, filter any, c Cursor) (*place, error) {
 	if c == "" {
 		return nil, nil
@@ -174,11 +174,11 @@ func placeOf(list string, filter any, c Cursor) (*place, error) {
 	return &l.place, nil
 }
 
-// Filter selects the statuses to list, count or act on. A status must match every field. The zero
-// Filter matches every status. Audit rows store it as JSON.
+// Filter selects the statuses to list, count or act on. A status must match every field. The zero Filter matches every
+// status. Audit rows store it as JSON.
 type Filter struct {
-	// States matches any of these states. Empty matches all; with ErrorText or Fingerprint it means
-	// StatePoisoned and StateFailing, which indexes find quickly.
+	// States matches any of these states. Empty matches all; with ErrorText or Fingerprint it means StatePoisoned and
+	// StateFailing, which indexes find quickly.
 	States []State `json:"states,omitempty"`
 	// HandlerKeys matches any of these keys, at most 1,000.
 	HandlerKeys []string `json:"handler_keys,omitempty"`
@@ -188,8 +188,7 @@ type Filter struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Type matches the message type exactly.
 	Type string `json:"type,omitempty"`
-	// From and To limit when the message was received: not before From, and before To. Zero is no
-	// limit.
+	// From and To limit when the message was received: not before From, and before To. Zero is no limit.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
 	// ErrorText is a substring of the last error, ignoring case.
@@ -198,9 +197,8 @@ type Filter struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Cursor is a place in a list, from which List and similar methods continue. It is opaque, does not
-// expire and belongs to the list and the filter that it came from; with any other it is
-// ErrBadInput. The empty Cursor is the beginning.
+// Cursor is a place in a list, from which List and similar methods continue. It is opaque, does not expire and belongs
+// to the list and the filter that it came from; with any other it is ErrBadInput. The empty Cursor is the beginning.
 type Cursor string
 
 // These limit what one call does.

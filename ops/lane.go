@@ -10,8 +10,8 @@ import (
 // laneCap is how many statuses ahead in a lane are counted.
 const laneCap = 1000
 
-// placeInLane counts what is before a status in its own lane. After a rename, and while older rows
-// exist, a lane has two names, see contract 5.12; only the status's name counts here.
+// placeInLane counts what is before a status in its own lane. After a rename, and while older rows exist, a lane has
+// two names, see contract 5.12; only the status's name counts here.
 func (o messageViews) placeInLane(ctx context.Context, r row) (*LanePlace, error) {
 	sequence, err := read(ctx, o.access, func(ctx context.Context, pool gorm.ConnPool) (*int64, error) {
 		return o.store.SequenceOf(ctx, pool, r.ID)
@@ -58,9 +58,9 @@ func headState(h *store.LaneHead) State {
 	}
 }
 
-// wakeAfter advances the lanes of what has changed, after the commit, and wakes the handlers
-// concerned, here and in other processes. This only saves time: sweeps check every lane within a
-// minute, and polling finds what is due. So a failure here does not make the action fail.
+// wakeAfter advances the lanes of what has changed, after the commit, and wakes the handlers concerned, here and in
+// other processes. This only saves time: sweeps check every lane within a minute, and polling finds what is due. So a
+// failure here does not make the action fail.
 func (o *access) wakeAfter(ctx context.Context, madeDue bool, rows []store.ChangedStatus) {
 	ctx, cancel := o.within(context.WithoutCancel(ctx))
 	defer cancel()
@@ -78,9 +78,8 @@ func (o *access) wakeAfter(ctx context.Context, madeDue bool, rows []store.Chang
 		}
 		if c.Lane != nil && !seen[*c.Lane] {
 			seen[*c.Lane] = true
-			// Only the application knows the lane's other names, after a rename, and whether
-			// poisoned rows are skipped. Releasing a row is harmless under any rule, because claims
-			// check the lane again.
+			// Only the application knows the lane's other names, after a rename, and whether poisoned rows are skipped.
+			// Releasing a row is harmless under any rule, because claims check the lane again.
 			turns = append(turns, store.LaneRule{SkipPoisoned: true}.Request(*c.Lane))
 		}
 	}

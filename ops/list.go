@@ -74,8 +74,7 @@ func (o statusSearch) Count(ctx context.Context, filter Filter) (Count, error) {
 	return counted, nil
 }
 
-// count counts what a list would return, one handler key after the other, because the order does
-// not matter.
+// count counts what a list would return, one handler key after the other, because the order does not matter.
 func (o statusSearch) count(ctx context.Context, f *filter) (Count, error) {
 	var n, looked int
 	for i, st := range f.stages() {
@@ -99,8 +98,8 @@ func (o statusSearch) count(ctx context.Context, f *filter) (Count, error) {
 	return Count{N: int64(n)}, nil
 }
 
-// countOf counts the rows of a stage, the number-th, after looked rows of others have been read.
-// ended means that all have been read.
+// countOf counts the rows of a stage, the number-th, after looked rows of others have been read. ended means that all
+// have been read.
 func (o statusSearch) countOf(
 	ctx context.Context, f *filter, st store.Stage, number int, key string, looked int,
 ) (n, read int, ended bool, err error) {
@@ -162,8 +161,8 @@ func pageAs[A, B any](page Page[A], convert func(A) B) Page[B] {
 	return Page[B]{Items: items, Next: page.Next, Partial: page.Partial, Looked: page.Looked}
 }
 
-// part is the result of one statement of such a list: the items that match, how many items it read,
-// and the last of these.
+// part is the result of one statement of such a list: the items that match, how many items it read, and the last of
+// these.
 type part[T any] struct {
 	items  []T
 	looked int
@@ -255,8 +254,8 @@ func walk[T any](ctx context.Context, at place, limit int, judged bool,
 	}
 }
 
-// parted splits the rows of a statement into the items and the closing row, which has the last item
-// that was read and the number of items.
+// parted splits the rows of a statement into the items and the closing row, which has the last item that was read and
+// the number of items.
 func parted[T any](rows []T, placeAt func(T) place, closes func(T) (number int, yes bool)) (p part[T]) {
 	for _, row := range rows {
 		if number, yes := closes(row); yes {

@@ -17,26 +17,25 @@ import (
 type Bulk struct {
 	// DryRun only counts, and leaves an audit row with the count.
 	DryRun bool
-	// ChunkSize is how many statuses are changed in one transaction, with one audit row: 1 to
-	// MaxLimit, 0 for 200. ReAcceptMatching reads so many at a time.
+	// ChunkSize is how many statuses are changed in one transaction, with one audit row: 1 to MaxLimit, 0 for 200.
+	// ReAcceptMatching reads so many at a time.
 	ChunkSize int
-	// Max is the number that was confirmed: the action stops there, and the result reports whether
-	// more match by then. 0 is no limit, for a count that was capped.
+	// Max is the number that was confirmed: the action stops there, and the result reports whether more match by then.
+	// 0 is no limit, for a count that was capped.
 	Max int64
 	// Progress, if not nil, is called after each chunk in the caller's goroutine.
 	Progress func(BulkResult)
 }
 
-// BulkResult is the result of an action on all matching statuses or rejected messages, or of a
-// backfill.
+// BulkResult is the result of an action on all matching statuses or rejected messages, or of a backfill.
 type BulkResult struct {
 	// Matched is the dry run's count; zero otherwise.
 	Matched Count
 	// Done is how many were retried, discarded, accepted again or added.
 	Done int64
-	// Skipped is how many matched and were not touched: someone else changed, added or deleted them
-	// first, they wait in their lanes, or they are rejected messages of a channel that is not declared
-	// here, of a paused handler, of one that runs, or whose accept timed out or lost its connection three times.
+	// Skipped is how many matched and were not touched: someone else changed, added or deleted them first, they wait in
+	// their lanes, or they are rejected messages of a channel that is not declared here, of a paused handler, of one
+	// that runs, or whose accept timed out or lost its connection three times.
 	Skipped int64
 	// Duplicates is how many of the accepted records held only messages that were known.
 	Duplicates int64 `json:",omitempty"`
@@ -50,16 +49,14 @@ type BulkResult struct {
 	More bool
 }
 
-// RetryMatching retries every poisoned status that matches the filter, in chunks. Each chunk is a
-// transaction with its own audit row; one more audit row records the end. Filter.States may contain
-// StatePoisoned, which is the default, and StateFailing. The rest of the filter must not be empty:
-// to retry everything, name the handler keys. Each status is retried once: one that is poisoned
-// again meanwhile stays poisoned.
-// The end of ctx stops the action between two chunks, or rolls back the current one. The result is
-// what was done, also with an error.
+// RetryMatching retries every poisoned status that matches the filter, in chunks. Each chunk is a transaction with its
+// own audit row; one more audit row records the end. Filter.States may contain StatePoisoned, which is the default, and
+// StateFailing. The rest of the filter must not be empty: to retry everything, name the handler keys. Each status is
+// retried once: one that is poisoned again meanwhile stays poisoned. The end of ctx stops the action between two
+// chunks, or rolls back the current one. The result is what was done, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count, and pass it as Max, because no one has
-// seen what was poisoned since then. Set the filter's To for the same reason.
+// Do a DryRun first, have the operator confirm its count, and pass it as Max, because no one has seen what was poisoned
+// since then. Set the filter's To for the same reason.
 func (o statusActions) RetryMatching(ctx context.Context, actor Actor, filter Filter, bulk Bulk) (BulkResult, error) {
 	return o.actOnMatching(ctx, actor, ActionRetry, filter, bulk)
 }
@@ -145,8 +142,8 @@ func (b Bulk) checked() (Bulk, error) {
 	return b, err
 }
 
-// next returns how many to take in the next chunk. enough means that the confirmed number was taken:
-// the chunk only shows whether there are more.
+// next returns how many to take in the next chunk. enough means that the confirmed number was taken: the chunk only
+// shows whether there are more.
 func (b Bulk) next(taken int64) (n int, enough bool) {
 	if b.Max == 0 {
 		return b.ChunkSize, false
@@ -243,8 +240,8 @@ func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Actio
 	for i, r := range rows {
 		refs[i] = store.VersionedID{ID: r.ID, Version: r.Version}
 	}
-	// Most plans lock the rows in this order. Two actions that list the same rows by different indexes would
-	// otherwise end in a deadlock, chunk after chunk.
+	// Most plans lock the rows in this order. Two actions that list the same rows by different indexes would otherwise
+	// end in a deadlock, chunk after chunk.
 	slices.SortFunc(refs, func(a, b store.VersionedID) int { return strings.Compare(a.ID, b.ID) })
 	var done []store.ChangedStatus
 	err := o.auditedThrough(ctx, actor, action, allMatching, func(ctx context.Context, tx *gorm.DB) (any, error) {

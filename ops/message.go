@@ -49,8 +49,8 @@ type Message struct {
 // StatusDetail is a status with its place in its lane and what keeps it from running.
 type StatusDetail struct {
 	Status
-	// Obstacle is the handler's obstacle, see Handler, while the status is pending. While it is
-	// processing, Obstacle says if its call does not return. Otherwise it is empty.
+	// Obstacle is the handler's obstacle, see Handler, while the status is pending. While it is processing, Obstacle
+	// says if its call does not return. Otherwise it is empty.
 	Obstacle string
 	// Lane is nil unless the status is open and has a lane.
 	Lane *LanePlace
@@ -62,8 +62,8 @@ type StatusDetail struct {
 type Attempt struct {
 	// At is when the attempt ended, or the status was retried.
 	At time.Time
-	// ClaimedAt is when the worker claimed the status, and WorkerID that worker. Both are empty for a
-	// retry and where nothing was claimed, WorkerID also for a claim of ProcessPending.
+	// ClaimedAt is when the worker claimed the status, and WorkerID that worker. Both are empty for a retry and where
+	// nothing was claimed, WorkerID also for a claim of ProcessPending.
 	ClaimedAt time.Time
 	WorkerID  string
 	// Error is the first 300 characters of the error, redacted.
@@ -78,16 +78,16 @@ type Attempt struct {
 type LanePlace struct {
 	// Ahead counts the open statuses before it, including poisoned ones.
 	Ahead Count
-	// HeadMessageID, HeadNamespace, HeadStatusID and HeadState describe the first open status of
-	// the lane. That is the status itself if nothing is ahead.
+	// HeadMessageID, HeadNamespace, HeadStatusID and HeadState describe the first open status of the lane. That is the
+	// status itself if nothing is ahead.
 	HeadMessageID string
 	HeadNamespace string
 	HeadStatusID  string
 	HeadState     State
 }
 
-// Message returns a message. Because it shows a payload, it leaves an audit row (contract 11.3). It
-// returns ErrNotFound if there is no such message.
+// Message returns a message. Because it shows a payload, it leaves an audit row (contract 11.3). It returns ErrNotFound
+// if there is no such message.
 func (o messageViews) Message(ctx context.Context, actor Actor, ref MessageRef) (Message, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -187,8 +187,7 @@ func (o messageViews) shown(stored models.Message) Message {
 
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}`)
 
-// traceID returns the trace ID of the header traceparent (W3C Trace Context) or, for a CloudEvent,
-// of the attribute.
+// traceID returns the trace ID of the header traceparent (W3C Trace Context) or, for a CloudEvent, of the attribute.
 func traceID(p handler.Properties) string {
 	texts := []string{p.Attributes["traceparent"]}
 	for _, h := range p.Headers {
@@ -267,9 +266,9 @@ const (
 	StatePoisoned   State = "poisoned"
 	StateDiscarded  State = "discarded"
 	StateSuperseded State = "superseded"
-	// StateFailing is for filters. It matches the pending statuses that have failed since they were
-	// accepted or last retried by an operator, and will be tried again. The State of such a status
-	// is StatePending, and its Failing is true.
+	// StateFailing is for filters. It matches the pending statuses that have failed since they were accepted or last
+	// retried by an operator, and will be tried again. The State of such a status is StatePending, and its Failing is
+	// true.
 	StateFailing State = "failing"
 )
 
@@ -279,8 +278,7 @@ func States() []State {
 		StateFailing}
 }
 
-// Status is one handler's progress on one message, as lists show it. Times are UTC; a zero time
-// means none.
+// Status is one handler's progress on one message, as lists show it. Times are UTC; a zero time means none.
 type Status struct {
 	ID         string
 	MessageID  string
@@ -294,8 +292,8 @@ type Status struct {
 
 	ErrorCount     int
 	AbandonedCount int
-	// InterruptedCount is how many attempts in a row a failure of the database has interrupted,
-	// uncharged (contract 5.7).
+	// InterruptedCount is how many attempts in a row a failure of the database has interrupted, uncharged (contract
+	// 5.7).
 	InterruptedCount int
 	RequeuedCount    int
 	// LastError is redacted. It stays after a success, as history.
@@ -306,8 +304,8 @@ type Status struct {
 	CreatedAt           time.Time
 	ProcessingStartedAt time.Time
 	WorkerID            string
-	// NextAttemptAt is zero if the status has been due since CreatedAt. It has a meaning only while
-	// the status is pending.
+	// NextAttemptAt is zero if the status has been due since CreatedAt. It has a meaning only while the status is
+	// pending.
 	NextAttemptAt time.Time
 	CompletedAt   time.Time
 	// PoisonedAt is when it was poisoned; zero if it never was, or was retried since.
@@ -326,9 +324,9 @@ type Status struct {
 // Message returns a reference to the status's message.
 func (s Status) Message() MessageRef { return MessageRef{ID: s.MessageID, Namespace: s.Namespace} }
 
-// MessageRef identifies a message. An ID is unique only within its namespace, which is the
-// channel's name unless channels share their IDs (contract 4.4). An empty Namespace means any: the
-// error is ErrAmbiguous if several have a message with that ID.
+// MessageRef identifies a message. An ID is unique only within its namespace, which is the channel's name unless
+// channels share their IDs (contract 4.4). An empty Namespace means any: the error is ErrAmbiguous if several have a
+// message with that ID.
 type MessageRef struct{ ID, Namespace string }
 
 // Ref returns the status at the version seen.
@@ -337,7 +335,7 @@ func (s Status) Ref() Ref { return Ref{StatusID: s.ID, Version: s.Version} }
 // Ref identifies a status for an action.
 type Ref struct {
 	StatusID string
-	// Version is the one that the operator saw: if the status has another one, or is no longer open,
-	// the action returns ErrStale. 0 matches any version.
+	// Version is the one that the operator saw: if the status has another one, or is no longer open, the action returns
+	// ErrStale. 0 matches any version.
 	Version int64
 }

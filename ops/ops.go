@@ -1,11 +1,10 @@
-// Package ops is what operators see of an inbox and do with it: one Go API for the CLI and the
-// dashboard (contract 11.1-11.3). It works on the tables only, of any inbox that a *gorm.DB
-// reaches, whether or not a process of it runs. What only the running application can do, it asks
-// of a Live.
+// Package ops is what operators see of an inbox and do with it: one Go API for the CLI and the dashboard (contract
+// 11.1-11.3). It works on the tables only, of any inbox that a *gorm.DB reaches, whether or not a process of it runs.
+// What only the running application can do, it asks of a Live.
 //
-// Every query is bounded: lists are pages, counts are capped, and a search that would have to read
-// too many rows stops and says so. Every action, and every read of a payload, has an Actor and
-// leaves an audit row in the same transaction. If that row cannot be written, nothing is done.
+// Every query is bounded: lists are pages, counts are capped, and a search that would have to read too many rows stops
+// and says so. Every action, and every read of a payload, has an Actor and leaves an audit row in the same transaction.
+// If that row cannot be written, nothing is done.
 package ops
 
 import (
@@ -25,10 +24,10 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing.
-// All methods except RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end
-// within a few statement timeouts, and ReAccept after the handlers that it runs, or with its context. All errors
-// can be distinguished by the Err values of this package.
+// Ops reads one inbox's tables and acts on them. It is safe for concurrent use and starts nothing. All methods except
+// RetryMatching, DiscardMatching, ReAcceptMatching, Backfill and Cleanup end within a few statement timeouts, and
+// ReAccept after the handlers that it runs, or with its context. All errors can be distinguished by the Err values of
+// this package.
 type Ops struct {
 	*access
 	statusSearch
@@ -105,8 +104,8 @@ func fewConnections(db *gorm.DB) int {
 	return min(max(limit/4, 1), most)
 }
 
-// CheckSchema returns an error that says what to do if the tables are not there,
-// or too old for this program (contract 3.4). It only reads.
+// CheckSchema returns an error that says what to do if the tables are not there, or too old for this program (contract
+// 3.4). It only reads.
 func (o *Ops) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, o.opts.StatementTimeout)
 	defer cancel()
@@ -115,36 +114,35 @@ func (o *Ops) CheckSchema(ctx context.Context) error {
 
 // Options configure an Ops. The functions that New and Inbox.Ops get may change them.
 type Options struct {
-	// Naming says where the tables live. Inbox.Ops sets it. Default: the connection's schema and the
-	// prefix "inbox_".
+	// Naming says where the tables live. Inbox.Ops sets it. Default: the connection's schema and the prefix "inbox_".
 	Naming models.Naming
-	// StatementTimeout bounds each transaction of an action and each statement of a query. Must be
-	// more than 0. Default 10 s; Inbox.Ops has the inbox's timeout.
+	// StatementTimeout bounds each transaction of an action and each statement of a query. Must be more than 0. Default
+	// 10 s; Inbox.Ops has the inbox's timeout.
 	StatementTimeout time.Duration
-	// Connections bounds how many of the pool's connections this Ops uses at once. Further calls wait
-	// for one until their context ends. Handlers need the rest of the pool: don't set it near the
-	// pool's size. Replay, ReAccept and Cleanup also use the application's own connections. Default 0:
-	// a quarter of the pool's MaxOpenConns, between 1 and 4, and 4 for a pool without a limit.
+	// Connections bounds how many of the pool's connections this Ops uses at once. Further calls wait for one until
+	// their context ends. Handlers need the rest of the pool: don't set it near the pool's size. Replay, ReAccept and
+	// Cleanup also use the application's own connections. Default 0: a quarter of the pool's MaxOpenConns, between 1
+	// and 4, and 4 for a pool without a limit.
 	Connections int
-	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a
-	// message can: leave it off where operators are not trusted with that. Default off (contract 11.1).
+	// AllowReplay allows Replay. Who may replay a message may make the application do anything that a message can:
+	// leave it off where operators are not trusted with that. Default off (contract 11.1).
 	AllowReplay bool
-	// Redact replaces each value before anybody sees it or searches in it. It does not change what is
-	// stored, nor what Replay and ReAccept work with. Failure groups are made of errors as they are
-	// stored, without what redact.Common hides. In Inbox.Ops it gets what inbox.Options.Redact has
-	// left, and cannot replace that hook. Message IDs, types, sources, handler keys and topics are
-	// shown as they are: keep secrets out of them. Default nil, no hook (contract 11.4, 11.6).
+	// Redact replaces each value before anybody sees it or searches in it. It does not change what is stored, nor what
+	// Replay and ReAccept work with. Failure groups are made of errors as they are stored, without what redact.Common
+	// hides. In Inbox.Ops it gets what inbox.Options.Redact has left, and cannot replace that hook. Message IDs, types,
+	// sources, handler keys and topics are shown as they are: keep secrets out of them. Default nil, no hook (contract
+	// 11.4, 11.6).
 	Redact redact.Hook
-	// Cleanup replaces the running application's cleanup. It is for programs beside the application
-	// that know its retentions. Don't set it in the application, whose own cleanup obeys the
-	// retentions of single handlers and archives. Concurrent calls of Ops.Cleanup call it concurrently.
-	// Default nil: the application's, and without one Ops.Cleanup returns ErrNeedsApplication.
+	// Cleanup replaces the running application's cleanup. It is for programs beside the application that know its
+	// retentions. Don't set it in the application, whose own cleanup obeys the retentions of single handlers and
+	// archives. Concurrent calls of Ops.Cleanup call it concurrently. Default nil: the application's, and without one
+	// Ops.Cleanup returns ErrNeedsApplication.
 	Cleanup func(ctx context.Context) (handler.Deleted, error)
 	// Live is the running application. Inbox.Ops sets it. Default nil, none.
 	Live Live
-	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for
-	// tests. On PostgreSQL the database's clock judges the silence of workers whatever this is
-	// (contract 3.5). Default nil, the system's.
+	// Clock replaces the clock that ages, due times and the times of audit rows are computed with, for tests. On
+	// PostgreSQL the database's clock judges the silence of workers whatever this is (contract 3.5). Default nil, the
+	// system's.
 	Clock clock.Clock
 }
 
@@ -162,24 +160,23 @@ func (o Options) check() error {
 
 // These are the errors that callers can distinguish. Each is wrapped with details.
 var (
-	// ErrNotFound means that nothing has that ID or handler key, or no longer. An action finds a
-	// status by its ID only until it is completed.
+	// ErrNotFound means that nothing has that ID or handler key, or no longer. An action finds a status by its ID only
+	// until it is completed.
 	ErrNotFound = errors.New("not found")
 	// ErrAmbiguous means that several namespaces have a message with that ID, see MessageRef.
 	ErrAmbiguous = errors.New("in several namespaces")
-	// ErrStale means that the status has another version than the caller saw, or is no longer open,
-	// or changed during the action, or that the partition is not halted at that offset. Read it again.
+	// ErrStale means that the status has another version than the caller saw, or is no longer open, or changed during
+	// the action, or that the partition is not halted at that offset. Read it again.
 	ErrStale = errors.New("changed meanwhile")
 	// ErrNotPoisoned means that only a poisoned or failing status can be retried.
 	ErrNotPoisoned = errors.New("not poisoned")
-	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered
-	// handler backfilled.
+	// ErrNotPaused means that only a paused handler key can be resumed, and only a paused ordered handler backfilled.
 	ErrNotPaused = errors.New("not paused")
 	// ErrPaused means that a rejected message of an Inline or Direct channel does not run again while one of its
 	// handlers is paused.
 	ErrPaused = errors.New("paused")
-	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that
-	// skipping a record would not help, or would lose others.
+	// ErrNotSkippable means that a partition is not halted for what is wrong with one record, so that skipping a record
+	// would not help, or would lose others.
 	ErrNotSkippable = errors.New("not halted by one record")
 	// ErrStillDeclared means that cleanup cannot forget a topic, because workers consume it.
 	ErrStillDeclared = errors.New("workers declare it")
@@ -188,8 +185,8 @@ var (
 	ErrProcessing = errors.New("being processed")
 	// ErrBadInput means that an argument is missing, malformed or out of range.
 	ErrBadInput = errors.New("bad input")
-	// ErrNeedsApplication means that only the running application can do this, because it knows the
-	// channels and handlers. Use Inbox.Ops in its process, or its dashboard.
+	// ErrNeedsApplication means that only the running application can do this, because it knows the channels and
+	// handlers. Use Inbox.Ops in its process, or its dashboard.
 	ErrNeedsApplication = errors.New("only the running application can do this")
 	// ErrReplayOff means that Replay needs the option AllowReplay.
 	ErrReplayOff = errors.New("replay is off")
@@ -197,11 +194,10 @@ var (
 	ErrNotAudited = store.ErrNotAudited
 )
 
-// Can reports whether this Ops supports an action, regardless of the actor and the target. It
-// returns nil, or the error that the action's method always returns: ErrNeedsApplication or, with
-// the application, ErrReplayOff. All actions but Backfill, Replay, ReAccept, ReAcceptMatching and
-// Cleanup need only the tables. Can is for user interfaces, so that they offer only what works; the methods check
-// for themselves (contract 11.1).
+// Can reports whether this Ops supports an action, regardless of the actor and the target. It returns nil, or the error
+// that the action's method always returns: ErrNeedsApplication or, with the application, ErrReplayOff. All actions but
+// Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup need only the tables. Can is for user interfaces, so that
+// they offer only what works; the methods check for themselves (contract 11.1).
 func (o *access) Can(action Action) error {
 	able := true
 	switch action {
@@ -226,25 +222,23 @@ func (o *access) Can(action Action) error {
 // *inbox.Inbox. Without it Backfill, Replay, ReAccept, ReAcceptMatching and Cleanup (but see Options.Cleanup) fail with
 // ErrNeedsApplication. Implementations are safe for concurrent use.
 type Live interface {
-	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls
-	// wake after the commit.
+	// AcceptTx accepts a message in an open transaction on the inbox's database. The caller calls wake after the
+	// commit.
 	AcceptTx(ctx context.Context, tx *gorm.DB, m handler.RawMessage) (result Accepted, wake func(), err error)
-	// AcceptRejected accepts the content of a rejected message, deletes its row and adds the audit
-	// row, all in one transaction. If the record is still bad, it stores the new reason with the
-	// audit row.
-	// A record of an Inline or Direct channel is not stored: its handlers run while the caller waits, after begun has
-	// returned nil.
+	// AcceptRejected accepts the content of a rejected message, deletes its row and adds the audit row, all in one
+	// transaction. If the record is still bad, it stores the new reason with the audit row. A record of an Inline or
+	// Direct channel is not stored: its handlers run while the caller waits, after begun has returned nil.
 	AcceptRejected(ctx context.Context, id string, begun func(context.Context) error, audit models.Audit) (
 		[]Accepted, error)
 	// Cleanup is Inbox.Cleanup.
 	Cleanup(ctx context.Context) (handler.Deleted, error)
-	// Subscription returns the handler that has this key, as its current or a legacy one, and what it
-	// subscribes to. It returns ErrNotFound if no handler of this process has it.
+	// Subscription returns the handler that has this key, as its current or a legacy one, and what it subscribes to. It
+	// returns ErrNotFound if no handler of this process has it.
 	Subscription(key string) (Subscription, error)
 	// Wake notifies this process's processor that handlers have due statuses.
 	Wake(handlerKeys ...string)
-	// Ended returns, by handler key, the attempts that ended in this process within about the last
-	// hour, and since when they are counted; zero if the process does not run.
+	// Ended returns, by handler key, the attempts that ended in this process within about the last hour, and since when
+	// they are counted; zero if the process does not run.
 	Ended() (since time.Time, of map[string]Ended)
 	// TakePaused makes this process apply the current pauses now and not with its next heartbeat.
 	TakePaused(ctx context.Context) error

@@ -13,15 +13,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
-// A bulk action goes on after the database was away: each of its statements waits for outageLimit at most,
-// and each of its transactions is tried bulkTries times at most, in case it is what ends the connection.
+// A bulk action goes on after the database was away: each of its statements waits for outageLimit at most, and each of
+// its transactions is tried bulkTries times at most, in case it is what ends the connection.
 const (
 	outageLimit = time.Minute
 	bulkTries   = 3
 )
 
-// lost reports whether the same may succeed once the database is back: it could not be reached, ended the
-// connection or refused what it would do at other times. That a statement was slow is no such reason.
+// lost reports whether the same may succeed once the database is back: it could not be reached, ended the connection or
+// refused what it would do at other times. That a statement was slow is no such reason.
 func lost(err error) bool {
 	return store.IsTransient(err) && (store.IsBusy(err) || !store.TimedOut(err)) && !errors.Is(err, pgxtx.ErrUnconfirmed)
 }
@@ -38,8 +38,8 @@ func outlast(ctx context.Context, do func() error) error {
 	}
 }
 
-// committed reports whether the transaction that adds this audit row was committed, although it has failed
-// with why. It waits until the database answers.
+// committed reports whether the transaction that adds this audit row was committed, although it has failed with why. It
+// waits until the database answers.
 func (o *access) committed(ctx context.Context, auditID string, why error) (found bool, err error) {
 	err = outlast(ctx, func() error {
 		details, err := read(ctx, o, func(ctx context.Context, pool gorm.ConnPool) (map[string]string, error) {

@@ -17,23 +17,22 @@ type Overview struct {
 	Inbox string
 	// At is when the overview was taken.
 	At time.Time
-	// Handlers are all handler keys that workers list, that operators have paused, or that have
-	// open statuses, sorted by key.
+	// Handlers are all handler keys that workers list, that operators have paused, or that have open statuses, sorted
+	// by key.
 	Handlers []HandlerOverview
 	Rejected Count
 	Gaps     Count
-	// Unrouted is how many messages no handler took, in all living processes since each made its inbox.
-	// It is as old as their last heartbeats.
+	// Unrouted is how many messages no handler took, in all living processes since each made its inbox. It is as old as
+	// their last heartbeats.
 	Unrouted int64
-	// WorkersAlive counts the workers that are neither stopped nor released and whose last heartbeat is younger than
-	// 30 s.
+	// WorkersAlive counts the workers that are neither stopped nor released and whose last heartbeat is younger than 30
+	// s.
 	WorkersAlive int
-	// Reasons are what keeps living workers from being healthy, as they report it, each once, the
-	// worst first. They include halted partitions and open circuit breakers, and are as
-	// old as the workers' last heartbeats.
+	// Reasons are what keeps living workers from being healthy, as they report it, each once, the worst first. They
+	// include halted partitions and open circuit breakers, and are as old as the workers' last heartbeats.
 	Reasons []HealthReason
-	// EndedSince is since when HandlerOverview.Ended counts: about an hour ago, or when this
-	// process started. It is zero without a Live, or if the process does not run.
+	// EndedSince is since when HandlerOverview.Ended counts: about an hour ago, or when this process started. It is
+	// zero without a Live, or if the process does not run.
 	EndedSince time.Time `json:",omitzero"`
 }
 
@@ -45,12 +44,11 @@ type HandlerOverview struct {
 	Registered bool
 	// Obstacle is as in Handler.
 	Obstacle string
-	// Pending counts the pending statuses, including those that are due and those that wait in
-	// lanes.
+	// Pending counts the pending statuses, including those that are due and those that wait in lanes.
 	Pending Count
-	// Due counts the statuses that could run now, without those that wait in lanes. For a handler
-	// with lanes the first 1,000 are read. Without a Live it is not known whether poisoned rows are
-	// skipped, so rows after them count as waiting.
+	// Due counts the statuses that could run now, without those that wait in lanes. For a handler with lanes the first
+	// 1,000 are read. Without a Live it is not known whether poisoned rows are skipped, so rows after them count as
+	// waiting.
 	Due Count
 	// OldestDueAge is how long the oldest due status has been due; 0 if none is.
 	OldestDueAge time.Duration
@@ -58,9 +56,8 @@ type HandlerOverview struct {
 	Waiting    Count
 	Processing Count
 	Poisoned   Count
-	// Ended counts attempts of this process only, see Overview.EndedSince. No index has completed
-	// statuses by time, because it would make every completion slower. Add up the Overviews of all
-	// processes.
+	// Ended counts attempts of this process only, see Overview.EndedSince. No index has completed statuses by time,
+	// because it would make every completion slower. Add up the Overviews of all processes.
 	Ended Ended `json:",omitzero"`
 }
 
@@ -165,12 +162,11 @@ func overviewOf(h Handler, c store.OpenCounts, now time.Time) HandlerOverview {
 	return out
 }
 
-// maxLaneChecks is how many rows the overview checks for being first in their lane: each costs a
-// lookup.
+// maxLaneChecks is how many rows the overview checks for being first in their lane: each costs a lookup.
 const maxLaneChecks = 1000
 
-// laneRule returns how the lanes of a handler key run. Only the application knows that. Without it
-// we assume that each lane has one name and waits for poisoned rows, which is the default.
+// laneRule returns how the lanes of a handler key run. Only the application knows that. Without it we assume that each
+// lane has one name and waits for poisoned rows, which is the default.
 func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, err error) {
 	if o.opts.Live == nil {
 		return rule, true, nil
@@ -189,8 +185,8 @@ func (o *Ops) laneRule(handlerKey string) (rule store.LaneRule, ordered bool, er
 	return rule, of.Handler.Ordered(), nil
 }
 
-// judgeLanes subtracts from the due statuses those that are not first in their lane, marked as
-// waiting or not: no claim takes them.
+// judgeLanes subtracts from the due statuses those that are not first in their lane, marked as waiting or not: no claim
+// takes them.
 func (o *Ops) judgeLanes(
 	ctx context.Context, out HandlerOverview, due int64, now time.Time,
 ) (HandlerOverview, error) {

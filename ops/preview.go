@@ -44,8 +44,8 @@ type MessagePreview struct {
 	Key     Preview
 }
 
-// PreviewMessage is like Message, but returns only the beginning: it reads no more than requested,
-// however large the message is.
+// PreviewMessage is like Message, but returns only the beginning: it reads no more than requested, however large the
+// message is.
 func (o messageViews) PreviewMessage(
 	ctx context.Context, actor Actor, ref MessageRef, bounds PreviewBounds,
 ) (MessagePreview, error) {
@@ -127,20 +127,20 @@ func (o *access) preview(of redact.Value, stored store.Beginning) Preview {
 	return p
 }
 
-// RejectedPreview is a rejected message whose Key and Value are in RecordKey and Payload, as far as
-// they were requested.
+// RejectedPreview is a rejected message whose Key and Value are in RecordKey and Payload, as far as they were
+// requested.
 type RejectedPreview struct {
 	Rejected
 	RecordKey Preview
 	Payload   Preview
 	Headers   []handler.Header
-	// HeadersProblem is why the stored headers are missing: they cannot be read, or are longer than 1 MiB. It is empty if
-	// they are present.
+	// HeadersProblem is why the stored headers are missing: they cannot be read, or are longer than 1 MiB. It is empty
+	// if they are present.
 	HeadersProblem string
 }
 
-// PreviewRejected is like Rejected, but returns only the beginning: it reads no more than
-// requested, however large the record is.
+// PreviewRejected is like Rejected, but returns only the beginning: it reads no more than requested, however large the
+// record is.
 func (o rejections) PreviewRejected(
 	ctx context.Context, actor Actor, id string, bounds PreviewBounds,
 ) (RejectedPreview, error) {

@@ -11,23 +11,22 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// TopicProgress is how far a channel's topic is read in its group. Cleanup keeps what redeliveries may
-// need that came later (contract 6.5).
+// TopicProgress is how far a channel's topic is read in its group. Cleanup keeps what redeliveries may need that came
+// later (contract 6.5).
 type TopicProgress struct {
 	Channel string
 	GroupID string
 	Topic   string
 	// Inline means that only markers are kept for it.
 	Inline bool
-	// Partitions counts the partitions that are known, and Unread those of them that have never been
-	// read to their end. The topic's list of partitions counts among Unread while it is not known.
+	// Partitions counts the partitions that are known, and Unread those of them that have never been read to their end.
+	// The topic's list of partitions counts among Unread while it is not known.
 	Partitions, Unread int
-	// CaughtUpAt is a moment such that everything that was in the topic then is accepted. It is zero if
-	// Unread is not.
+	// CaughtUpAt is a moment such that everything that was in the topic then is accepted. It is zero if Unread is not.
 	CaughtUpAt time.Time
-	// DeclaredAt is when a worker last declared each of the partitions. Removed means that workers no
-	// longer declare one of them: the channel, group, topic or partition was removed, or no worker of it
-	// runs. After seven days of that, as UndeclaredFor counts them, cleanup no longer waits for it.
+	// DeclaredAt is when a worker last declared each of the partitions. Removed means that workers no longer declare
+	// one of them: the channel, group, topic or partition was removed, or no worker of it runs. After seven days of
+	// that, as UndeclaredFor counts them, cleanup no longer waits for it.
 	DeclaredAt    time.Time
 	Removed       bool
 	UndeclaredFor time.Duration
@@ -74,8 +73,7 @@ func (t TopicRef) check() error {
 // removedAfter is after what time without a declaration a partition counts as removed.
 const removedAfter = store.CountUndeclaredEvery
 
-// Progress lists how far the topics of all channels are read, the one furthest behind first. It lists
-// 1,000 at most.
+// Progress lists how far the topics of all channels are read, the one furthest behind first. It lists 1,000 at most.
 func (o processes) Progress(ctx context.Context) ([]TopicProgress, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
@@ -103,11 +101,11 @@ func (o processes) Progress(ctx context.Context) ([]TopicProgress, error) {
 	return topics, nil
 }
 
-// ForgetTopic lets cleanup no longer wait for partitions of a topic that no worker declares any more.
-// Their group may then have messages again that cleanup has forgotten, if it is consumed after all.
+// ForgetTopic lets cleanup no longer wait for partitions of a topic that no worker declares any more. Their group may
+// then have messages again that cleanup has forgotten, if it is consumed after all.
 //
-// ErrNotFound means that there are none. ErrStillDeclared means that workers declare all of them, or
-// did within the last ten minutes: what holds cleanup back is then to be consumed.
+// ErrNotFound means that there are none. ErrStillDeclared means that workers declare all of them, or did within the
+// last ten minutes: what holds cleanup back is then to be consumed.
 func (o processes) ForgetTopic(ctx context.Context, actor Actor, topic TopicRef) error {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()

@@ -17,23 +17,22 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// ReasonCount is why a number of rejected messages stay rejected. Reasons that differ only in numbers,
-// IDs and quoted text are counted together.
+// ReasonCount is why a number of rejected messages stay rejected. Reasons that differ only in numbers, IDs and quoted
+// text are counted together.
 type ReasonCount struct {
 	Reason string // redacted, without what differs
 	N      int64
 }
 
-// ReAcceptMatching accepts every rejected message that matches the filter again, the earliest first,
-// as ReAccept does: each in a transaction of its own, with an audit row of its own. One more audit
-// row records the end. The filter must not be empty: to take all, name the channels. Without a To it
-// ends now. Each message is taken once: one that is still bad stays with its new reason, one whose
-// accept times out, or loses its connection three times, is skipped, and the next one follows. While the database is
-// away the action waits, each time for a minute at most. The end of ctx stops the action after the
-// current message, or rolls that back. The result is what was done, also with an error.
+// ReAcceptMatching accepts every rejected message that matches the filter again, the earliest first, as ReAccept does:
+// each in a transaction of its own, with an audit row of its own. One more audit row records the end. The filter must
+// not be empty: to take all, name the channels. Without a To it ends now. Each message is taken once: one that is still
+// bad stays with its new reason, one whose accept times out, or loses its connection three times, is skipped, and the
+// next one follows. While the database is away the action waits, each time for a minute at most. The end of ctx stops
+// the action after the current message, or rolls that back. The result is what was done, also with an error.
 //
-// Do a DryRun first, have the operator confirm its count, and pass it as Max. A dry run needs only
-// the tables; the action needs a Live (contract 7.4, 11.1).
+// Do a DryRun first, have the operator confirm its count, and pass it as Max. A dry run needs only the tables; the
+// action needs a Live (contract 7.4, 11.1).
 func (o rejections) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (BulkResult, error) {
 	return o.reAcceptMatching(ctx, actor, filter, bulk, false)
 }

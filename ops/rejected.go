@@ -17,8 +17,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// RejectedFilter selects the rejected messages to list or to accept again. A message must match every
-// field; the zero value matches all. Audit rows store it as JSON.
+// RejectedFilter selects the rejected messages to list or to accept again. A message must match every field; the zero
+// value matches all. Audit rows store it as JSON.
 type RejectedFilter struct {
 	Channel string `json:"channel,omitempty"`
 	Topic   string `json:"topic,omitempty"`
@@ -45,8 +45,8 @@ type Rejected struct {
 	Size int64
 }
 
-// RejectedRecord is a rejected message with its record, redacted. A nil Key or Value means none,
-// which differs from an empty one.
+// RejectedRecord is a rejected message with its record, redacted. A nil Key or Value means none, which differs from an
+// empty one.
 type RejectedRecord struct {
 	Rejected
 	Key     []byte
@@ -141,8 +141,8 @@ func placeOfRejected(h store.RejectedHit) place {
 	return place{ListPlace: store.ListPlace{At: h.At, ID: h.ID}}
 }
 
-// Rejected returns one rejected message with its record, and leaves an audit row. It returns
-// ErrNotFound if there is none with that ID.
+// Rejected returns one rejected message with its record, and leaves an audit row. It returns ErrNotFound if there is
+// none with that ID.
 func (o rejections) Rejected(ctx context.Context, actor Actor, id string) (RejectedRecord, error) {
 	id, err := checkID("rejected message ID", id)
 	if err != nil {
@@ -193,11 +193,10 @@ func (o rejections) headers(of redact.Value, stored string) (headers []handler.H
 	return o.redactHeaders(of, headers), problem
 }
 
-// ReAccept accepts a rejected message's record again, by the present decoder and handlers of its
-// channel, and deletes the rejected row, with the audit row in the same transaction. It returns
-// ErrNotFound for an unknown ID. If the record is still bad, its row stays with the new reason, and
-// the error is a *handler.StillBadError, whose reason is redacted. It needs a Live (contract 7.4,
-// 11.1).
+// ReAccept accepts a rejected message's record again, by the present decoder and handlers of its channel, and deletes
+// the rejected row, with the audit row in the same transaction. It returns ErrNotFound for an unknown ID. If the record
+// is still bad, its row stays with the new reason, and the error is a *handler.StillBadError, whose reason is redacted.
+// It needs a Live (contract 7.4, 11.1).
 //
 // Handlers of an Inline or Direct channel run now, once each, before ReAccept returns: give ctx a deadline, of which
 // they have three quarters. An audit row tells of the begin, another one of the end. What a handler says is wrong keeps
@@ -248,8 +247,8 @@ type reAcceptDetail struct {
 	Filter *RejectedFilter `json:"filter,omitempty"`
 }
 
-// redactStillBad redacts why a record is still bad. If the audit row could not be written either,
-// only that is returned: nothing is shown without an audit row.
+// redactStillBad redacts why a record is still bad. If the audit row could not be written either, only that is
+// returned: nothing is shown without an audit row.
 func (o rejections) redactStillBad(err error) error {
 	var still *handler.StillBadError
 	if !errors.As(err, &still) {
@@ -276,8 +275,8 @@ func (o rejections) redactStillBad(err error) error {
 	return errors.Join(append([]error{still}, others...)...)
 }
 
-// DeleteRejected deletes a rejected message for good. confirmation must repeat its ID, otherwise it
-// returns ErrBadInput.
+// DeleteRejected deletes a rejected message for good. confirmation must repeat its ID, otherwise it returns
+// ErrBadInput.
 func (o rejections) DeleteRejected(ctx context.Context, actor Actor, id, confirmation string) error {
 	id, err := checkID("rejected message ID", id)
 	if err == nil && !strings.EqualFold(id, confirmation) {

@@ -20,8 +20,7 @@ type Edit struct {
 	// MessageID is the copy's ID. If it is empty, MessageRef.CopyID makes one. Make it beforehand and keep it, so that
 	// a repeat after an error makes no second copy.
 	MessageID string
-	// Content is the whole new content. Do not take it from shown content if a redaction hook is
-	// set.
+	// Content is the whole new content. Do not take it from shown content if a redaction hook is set.
 	Content *[]byte
 	// ContentType, Type and OrderingKey replace those of the message.
 	ContentType *string
@@ -46,8 +45,8 @@ func (o messageViews) Replay(ctx context.Context, actor Actor, ref MessageRef, e
 	if err := ref.check(); err != nil {
 		return Accepted{}, fmt.Errorf("%s: %w", ActionReplay, err)
 	}
-	// The ID is made here and returned also with an error. If the outcome of the commit is unknown,
-	// a repeat with the same ID is a duplicate and no second copy.
+	// The ID is made here and returned also with an error. If the outcome of the commit is unknown, a repeat with the
+	// same ID is a duplicate and no second copy.
 	if edit.MessageID == "" {
 		edit.MessageID = ref.CopyID()
 	}

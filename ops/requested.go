@@ -55,10 +55,9 @@ func (o rejections) requestReAccept(ctx context.Context, actor Actor, id string,
 // requestedTimeout bounds one request, whatever its handlers wait for.
 const requestedTimeout = 5 * time.Minute
 
-// ReAcceptRequested accepts the requested rejected messages of these channels again, the earliest
-// request first. It takes a request before it carries it out, so at most once; the audit has the
-// result. A running Inbox calls this at each heartbeat. It needs a Live. Once ctx has ended, no further
-// request begins.
+// ReAcceptRequested accepts the requested rejected messages of these channels again, the earliest request first. It
+// takes a request before it carries it out, so at most once; the audit has the result. A running Inbox calls this at
+// each heartbeat. It needs a Live. Once ctx has ended, no further request begins.
 func (o rejections) ReAcceptRequested(ctx context.Context, channels []string) error {
 	now, err := o.store.Clock(ctx, o.opts.Clock.Now())
 	if err != nil {

@@ -25,8 +25,8 @@ const (
 	lastID   = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 )
 
-// firstStep is how many rows the first statement of a stage reads for a page: as many as needed if
-// every row matches. A message has several statuses, so fewer messages are needed.
+// firstStep is how many rows the first statement of a stage reads for a page: as many as needed if every row matches. A
+// message has several statuses, so fewer messages are needed.
 func firstStep(st store.Stage, limit int) int {
 	if st.Keyed() {
 		return limit + 1
@@ -119,8 +119,8 @@ func (o statusSearch) countIn(ctx context.Context, f *filter, st store.Stage, ke
 	return looked, matching, err
 }
 
-// scannedOfKeys finds the edge of all handler keys: the latest of the places at which a key had
-// more rows than were read. What was read after it is read again.
+// scannedOfKeys finds the edge of all handler keys: the latest of the places at which a key had more rows than were
+// read. What was read after it is read again.
 func scannedOfKeys(read []hit, depth int) (s scanned) {
 	for _, h := range read {
 		if h.Closes {

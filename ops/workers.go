@@ -33,8 +33,8 @@ type Worker struct {
 	Released bool
 	// Alive means neither stopped nor released, and silent for less than 30 s.
 	Alive bool
-	// Reasons are what kept the process from being healthy at its last heartbeat, the worst first;
-	// empty if it was healthy.
+	// Reasons are what kept the process from being healthy at its last heartbeat, the worst first; empty if it was
+	// healthy.
 	Reasons []HealthReason
 }
 
@@ -89,9 +89,9 @@ type Handler struct {
 	Paused     bool
 	// StoredOnly means that statuses are open under it and no living worker lists it.
 	StoredOnly bool
-	// Obstacle describes in a few words what keeps its due statuses from running: a pause, no
-	// worker, an open circuit breaker, calls that do not return; of an Inline or Direct channel's handler
-	// also that it fails while a partition waits. It is empty if nothing is known.
+	// Obstacle describes in a few words what keeps its due statuses from running: a pause, no worker, an open circuit
+	// breaker, calls that do not return; of an Inline or Direct channel's handler also that it fails while a partition
+	// waits. It is empty if nothing is known.
 	Obstacle string
 }
 
@@ -126,8 +126,8 @@ type Lease struct {
 	ExpiresIn time.Duration
 }
 
-// Workers lists all workers' rows, at most 1,000, the latest heartbeat first. Programs that only
-// call ProcessPending have no worker.
+// Workers lists all workers' rows, at most 1,000, the latest heartbeat first. Programs that only call ProcessPending
+// have no worker.
 func (o processes) Workers(ctx context.Context) ([]Worker, error) {
 	release, err := o.connect(ctx)
 	if err != nil {
@@ -170,9 +170,9 @@ func (o processes) reasons(stored string) (reasons []HealthReason, err error) {
 	return reasons, nil
 }
 
-// reasonsOf joins the reasons of living workers: each reason once, the worst first.
-// Workers describe a handler's reason with their own times and counts, so the first one stands for
-// all. Any other reason is the same only if its detail is the same.
+// reasonsOf joins the reasons of living workers: each reason once, the worst first. Workers describe a handler's reason
+// with their own times and counts, so the first one stands for all. Any other reason is the same only if its detail is
+// the same.
 func reasonsOf(workers []Worker) []HealthReason {
 	var all []HealthReason
 	for _, w := range workers {
@@ -203,8 +203,7 @@ func reasonsOf(workers []Worker) []HealthReason {
 // maxListed limits lists of tables that have few rows.
 const maxListed = 1000
 
-// Handlers lists the handler keys that living workers list, that are paused, or that have open
-// statuses, sorted by key.
+// Handlers lists the handler keys that living workers list, that are paused, or that have open statuses, sorted by key.
 func (o processes) Handlers(ctx context.Context) ([]Handler, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()

@@ -25,10 +25,10 @@ const Mask = "[redacted]"
 //     well-known services do;
 //   - passwords in URLs, by xxxxx, and in other data source names.
 //
-// UUIDs, times, offsets and most other numbers stay, but one number in ten that begins like a
-// card's passes the Luhn check. It returns v.Bytes itself if it finds nothing, and takes time in
-// proportion to v.Bytes. Do not rely on it for what only the application knows to be secret, such as
-// names and addresses, nor for payloads that are compressed or encoded.
+// UUIDs, times, offsets and most other numbers stay, but one number in ten that begins like a card's passes the Luhn
+// check. It returns v.Bytes itself if it finds nothing, and takes time in proportion to v.Bytes. Do not rely on it for
+// what only the application knows to be secret, such as names and addresses, nor for payloads that are compressed or
+// encoded.
 func Common(v Value) []byte {
 	if len(v.Bytes) > 0 && secretName.MatchString(v.Name) {
 		return []byte(Mask)

@@ -1,5 +1,5 @@
-// Package redact hides card numbers, credentials and the like in what an inbox stores, logs,
-// traces, publishes and shows (contract 11.6).
+// Package redact hides card numbers, credentials and the like in what an inbox stores, logs, traces, publishes and
+// shows (contract 11.6).
 //
 // Declare a Hook with the option Redact of inbox.Options. Common is a Hook that is ready to use; a hook of the
 // application's own can call it:
@@ -23,13 +23,13 @@ const (
 	PartHeader Part = "header"
 	// PartAttribute is the value of an attribute, whose name is Name.
 	PartAttribute Part = "attribute"
-	// PartError is the text of an error: a handler's, with the stack if it panicked,
-	// the reason of a rejection, or a reason of Health.
+	// PartError is the text of an error: a handler's, with the stack if it panicked, the reason of a rejection, or a
+	// reason of Health.
 	PartError Part = "error"
 )
 
-// Value is one value before it is redacted. What is not known is empty: lists know neither headers
-// nor channels, and logs do not know every message.
+// Value is one value before it is redacted. What is not known is empty: lists know neither headers nor channels, and
+// logs do not know every message.
 type Value struct {
 	Part       Part
 	MessageID  string // or the rejected message's ID
@@ -40,8 +40,8 @@ type Value struct {
 	Bytes      []byte
 }
 
-// Hook returns what is used in place of a value; nil shows nothing of it. It must not change
-// v.Bytes. It must be safe for concurrent use and quick: it runs for every error, and for every row
-// of an operator's search. It must leave its own results unchanged, because a stored error is
-// passed again when it is shown. If it panics, a note that says so replaces the value.
+// Hook returns what is used in place of a value; nil shows nothing of it. It must not change v.Bytes. It must be safe
+// for concurrent use and quick: it runs for every error, and for every row of an operator's search. It must leave its
+// own results unchanged, because a stored error is passed again when it is shown. If it panics, a note that says so
+// replaces the value.
 type Hook func(v Value) []byte

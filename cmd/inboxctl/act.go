@@ -185,9 +185,9 @@ type actResult struct {
 	Error    string
 }
 
-// actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are
-// among them. It continues after a status that is refused, because the others may succeed. It stops
-// at an error that every further status would get, too.
+// actOnNamed acts on the statuses that the arguments name, after a confirmation if messages are among them. It
+// continues after a status that is refused, because the others may succeed. It stops at an error that every further
+// status would get, too.
 func (a *app) actOnNamed(
 	ctx context.Context, o *ops.Ops, act action, named []target, namespace string, yes bool,
 ) error {
@@ -252,8 +252,8 @@ func (a *app) actOnNamed(
 	return combineErrors(problems, done, unresolved+len(refs))
 }
 
-// statusesOf returns the statuses of the message that an argument names which allow the action. It
-// returns none if no message has that ID and the argument may name a status.
+// statusesOf returns the statuses of the message that an argument names which allow the action. It returns none if no
+// message has that ID and the argument may name a status.
 func (a *app) statusesOf(
 	ctx context.Context, o *ops.Ops, act action, named target, namespace string,
 ) ([]ops.Status, error) {
@@ -422,9 +422,8 @@ func (a *app) runBulk(
 	return err
 }
 
-// betweenChunks returns a context that outlasts ctx until end is called at the end of a chunk. So
-// an interrupt lets the running chunk finish and be counted. A chunk that takes longer than the
-// limit is cancelled and rolled back.
+// betweenChunks returns a context that outlasts ctx until end is called at the end of a chunk. So an interrupt lets the
+// running chunk finish and be counted. A chunk that takes longer than the limit is cancelled and rolled back.
 func (a *app) betweenChunks(ctx context.Context, limit time.Duration) (chunks context.Context, end func()) {
 	chunks, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
@@ -450,8 +449,7 @@ func (a *app) betweenChunks(ctx context.Context, limit time.Duration) (chunks co
 // who returns the actor of an action.
 func (a *app) who() ops.Actor { return ops.Actor(a.actor) }
 
-// checkActor validates the actor. It runs before anything is audited and before the operator is
-// asked to confirm.
+// checkActor validates the actor. It runs before anything is audited and before the operator is asked to confirm.
 func (a *app) checkActor() error {
 	if strings.TrimSpace(a.actor) == "" {
 		return misuse("no actor: this is audited, so give your name with --actor or %s", actorVariable)
@@ -483,14 +481,14 @@ func defaultActor(getenv func(string) string) string {
 	return name
 }
 
-// confirm asks on standard error and reads a line. Any other answer than the wanted one returns
-// errNotConfirmed, and so does the end of the input. A script without --yes therefore does nothing.
+// confirm asks on standard error and reads a line. Any other answer than the wanted one returns errNotConfirmed, and so
+// does the end of the input. A script without --yes therefore does nothing.
 func (a *app) confirm(ctx context.Context, question, wanted string) error {
 	fmt.Fprint(a.errOut, question)
 	answers := make(chan string, 1)
 	failed := make(chan error, 1)
-	// The goroutine may outlast this call, because a read from a terminal cannot be cancelled. It
-	// ends with the process.
+	// The goroutine may outlast this call, because a read from a terminal cannot be cancelled. It ends with the
+	// process.
 	go func() {
 		answer, err := bufio.NewReader(a.in).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {

@@ -136,8 +136,8 @@ func (a *app) withDatabase(
 	return errors.Join(err, d.close())
 }
 
-// ops opens the inbox. It uses the default redaction of common secrets, because the application's
-// own hook is not available here.
+// ops opens the inbox. It uses the default redaction of common secrets, because the application's own hook is not
+// available here.
 func (a *app) ops(d *database, configure ...func(o *ops.Options)) (*ops.Ops, error) {
 	first := func(o *ops.Options) { o.Naming, o.StatementTimeout = d.naming, a.timeout }
 	last := func(o *ops.Options) { o.Redact = redaction.New(o.Redact).Then(redact.Common).Hook() }

@@ -147,9 +147,8 @@ type gate struct {
 	say      func(format string, args ...any)
 }
 
-// authorize is the dashboard's authorizer. Without a password it checks the Host header because of
-// DNS rebinding: another site can have its own name resolve to this machine, and its pages then
-// have the dashboard's origin.
+// authorize is the dashboard's authorizer. Without a password it checks the Host header because of DNS rebinding:
+// another site can have its own name resolve to this machine, and its pages then have the dashboard's origin.
 func (g *gate) authorize(r *http.Request) (dashboard.Principal, error) {
 	if g.insecure {
 		if !g.acceptsHost(r.Host) {
@@ -272,8 +271,7 @@ func (a *app) writeServed(at served) {
 	fmt.Fprintln(a.out, "Press Ctrl-C to stop it.")
 }
 
-// logger writes actions and errors to standard error, in lines that are safe for a terminal and
-// contain no passwords.
+// logger writes actions and errors to standard error, in lines that are safe for a terminal and contain no passwords.
 func (a *app) logger() *zap.Logger {
 	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{TimeKey: "time",
 		EncodeTime: zapcore.TimeEncoderOfLayout(time.TimeOnly), MessageKey: "message",

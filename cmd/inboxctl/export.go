@@ -40,8 +40,8 @@ func (p *pageFlags) checkExport(cmd *cobra.Command) error {
 	return nil
 }
 
-// exportPage is how many rows are held in memory at once. It is small because the audit row of a
-// bulk action names up to 1,000 statuses.
+// exportPage is how many rows are held in memory at once. It is small because the audit row of a bulk action names up
+// to 1,000 statuses.
 const exportPage = 100
 
 // export prints the pages of a list one after the other, up to most rows. A most of 0 prints all.

@@ -159,8 +159,8 @@ func nameOf(field reflect.StructField) string {
 	return strings.ToLower(wordStarts.ReplaceAllString(name, "${1}${3}_${2}${4}"))
 }
 
-// wordStarts finds where a word begins: a capital after a small letter or digit, and the last
-// capital of several before a small letter.
+// wordStarts finds where a word begins: a capital after a small letter or digit, and the last capital of several before
+// a small letter.
 var wordStarts = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 
 // plainStruct returns a struct with the same members in the same order, tagged with the names that formatHelp
@@ -195,8 +195,8 @@ func plainStruct(v reflect.Value) any {
 	return tagged.Interface()
 }
 
-// escapeUnprintable escapes characters that a terminal might act on. Outside of strings, JSON has
-// no such characters except line ends.
+// escapeUnprintable escapes characters that a terminal might act on. Outside of strings, JSON has no such characters
+// except line ends.
 func escapeUnprintable(text []byte) []byte {
 	var out bytes.Buffer
 	for _, r := range string(text) {

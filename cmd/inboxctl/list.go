@@ -109,8 +109,7 @@ func statusTable(statuses []ops.Status, now time.Time, wide bool) *table {
 	return t
 }
 
-// stateName returns the state. For a pending status it adds whether it waits in its lane or has
-// failed.
+// stateName returns the state. For a pending status it adds whether it waits in its lane or has failed.
 func stateName(s ops.Status) string {
 	switch {
 	case s.State == ops.StatePending && s.Waiting:
@@ -247,9 +246,8 @@ func (p *pageFlags) most(cmd *cobra.Command) int {
 	return 0
 }
 
-// start returns where the page begins, and the period of its list. A cursor belongs to the filter
-// that it came from, but "24h ago" is another time in the next command. So the
-// position in --after consists of the period and the cursor.
+// start returns where the page begins, and the period of its list. A cursor belongs to the filter that it came from,
+// but "24h ago" is another time in the next command. So the position in --after consists of the period and the cursor.
 func (p *pageFlags) start(now time.Time) (from, to time.Time, cursor ops.Cursor, err error) {
 	if err := p.check(); err != nil {
 		return from, to, "", err

@@ -181,8 +181,7 @@ func (p *payloads) bind(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.show, "show-payload", false, "also show the payload")
 }
 
-// redact is a redaction hook for ops. It removes payloads before they reach the rest of the
-// program.
+// redact is a redaction hook for ops. It removes payloads before they reach the rest of the program.
 func (p *payloads) redact(v redact.Value) []byte {
 	if p.show || v.Part != redact.PartPayload || v.Bytes == nil {
 		return v.Bytes

@@ -79,10 +79,9 @@ func fact(w io.Writer, name, value string) {
 	}
 }
 
-// oneLine makes text from the database or an error safe for a terminal. It escapes everything that
-// is not a letter, digit, mark, punctuation, symbol or space, including control characters and
-// invisible characters that change the writing direction. So a message ID that starts with an
-// escape sequence is shown as text.
+// oneLine makes text from the database or an error safe for a terminal. It escapes everything that is not a letter,
+// digit, mark, punctuation, symbol or space, including control characters and invisible characters that change the
+// writing direction. So a message ID that starts with an escape sequence is shown as text.
 func oneLine(text string) string {
 	if isPlain(text) {
 		return text
@@ -136,8 +135,7 @@ func runeColumns(r rune) int {
 	return 1
 }
 
-// maxMarks is how many combining marks one character keeps. More would overlap the neighboring
-// lines.
+// maxMarks is how many combining marks one character keeps. More would overlap the neighboring lines.
 const maxMarks = 4
 
 // cut shortens text to a width, with an ellipsis. A limit of 0 means any width.

@@ -154,8 +154,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	cmd, err := root.ExecuteContextC(ctx)
-	// Most prints ignore errors, and so does cobra's help. This check reports lost output for all
-	// commands.
+	// Most prints ignore errors, and so does cobra's help. This check reports lost output for all commands.
 	if lost := a.results.err; lost != nil && !errors.Is(err, lost) {
 		err = errors.Join(err, lost)
 	}
@@ -183,8 +182,8 @@ var (
 // say prints a note to the operator. It goes to standard error, so that results can be piped.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.errOut, format+"\n", args...) }
 
-// results is standard output. After the first error it writes nothing more, so that output has no
-// gap, and each further write returns that error.
+// results is standard output. After the first error it writes nothing more, so that output has no gap, and each further
+// write returns that error.
 type results struct {
 	w   io.Writer
 	err error
@@ -263,8 +262,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// noArgs and oneArg replace cobra's functions of this kind. Their errors say what the command
-// expects, where cobra's say how many arguments it got.
+// noArgs and oneArg replace cobra's functions of this kind. Their errors say what the command expects, where cobra's
+// say how many arguments it got.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return misuse("unexpected argument %q", args[0])

@@ -27,8 +27,8 @@ func (k *Kafka) FailNext(request kmsg.Key, code int16, n int) *Fault {
 	return &Fault{k.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{request}, Err: known, Count: n})}
 }
 
-// Observe calls seen for each request of that kind until the Kafka is closed. The request is then
-// answered as usual. seen must return quickly and must not call the Kafka.
+// Observe calls seen for each request of that kind until the Kafka is closed. The request is then answered as usual.
+// seen must return quickly and must not call the Kafka.
 func (k *Kafka) Observe(request kmsg.Key, seen func()) {
 	k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {
 		k.cluster.KeepControl()
@@ -37,8 +37,8 @@ func (k *Kafka) Observe(request kmsg.Key, seen func()) {
 	})
 }
 
-// LoseAnswers breaks the connection of the next n requests of that kind instead of answering. The
-// broker does not act on the requests.
+// LoseAnswers breaks the connection of the next n requests of that kind instead of answering. The broker does not act
+// on the requests.
 func (k *Kafka) LoseAnswers(request kmsg.Key, n int) {
 	for range n {
 		k.cluster.ControlKey(int16(request), func(kmsg.Request) (kmsg.Response, error, bool) {

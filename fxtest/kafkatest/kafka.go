@@ -1,8 +1,8 @@
 // Package kafkatest is an in-process Kafka for tests and demonstrations. It is a fake broker that implements enough of
 // the protocol for producers, consumer groups and transactions, starts in milliseconds and can be told to fail.
 //
-// It does not reproduce log compaction, quotas, replication or the timing of a real broker. Test
-// what depends on them against Apache Kafka.
+// It does not reproduce log compaction, quotas, replication or the timing of a real broker. Test what depends on them
+// against Apache Kafka.
 package kafkatest
 
 import (
@@ -26,8 +26,8 @@ type options struct {
 
 type user struct{ mechanism, name, password string }
 
-// Port makes the broker listen on this port of 127.0.0.1 instead of a free one. Do not use it in
-// tests that may run in parallel with others.
+// Port makes the broker listen on this port of 127.0.0.1 instead of a free one. Do not use it in tests that may run in
+// parallel with others.
 func Port(port int) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.Ports(port)) }
 }
@@ -37,8 +37,8 @@ func Topic(name string, partitions int) Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.SeedTopics(int32(partitions), name)) }
 }
 
-// AutoCreateTopics lets clients create topics by requesting them, as brokers do by default. It is
-// off by default here, so that tests declare the topics that they depend on.
+// AutoCreateTopics lets clients create topics by requesting them, as brokers do by default. It is off by default here,
+// so that tests declare the topics that they depend on.
 func AutoCreateTopics() Option {
 	return func(o *options) { o.kfake = append(o.kfake, kfake.AllowAutoTopicCreation()) }
 }
@@ -171,8 +171,8 @@ func (k *Kafka) Restart() error {
 // Freeze keeps connections open but passes no data, like a hanging broker or a silent network, until Restart or Close.
 func (k *Kafka) Freeze() { k.network.freeze() }
 
-// FallSilent makes all connections that are open now pass nothing any more, in either direction, as a
-// firewall does that has forgotten them. Neither side notices. New connections work.
+// FallSilent makes all connections that are open now pass nothing any more, in either direction, as a firewall does
+// that has forgotten them. Neither side notices. New connections work.
 func (k *Kafka) FallSilent() { k.network.fallSilent() }
 
 // Close stops the broker. Its records are lost. Closing twice does nothing.

@@ -14,8 +14,8 @@ import (
 // produceTimeout bounds each Produce.
 const produceTimeout = 30 * time.Second
 
-// Record is one record to produce. A nil key, value or header value is written as null, which
-// differs from an empty one.
+// Record is one record to produce. A nil key, value or header value is written as null, which differs from an empty
+// one.
 type Record struct {
 	// Partition is the partition that the record is produced to. The default is 0.
 	Partition int
@@ -32,8 +32,8 @@ type Header struct {
 	Value []byte
 }
 
-// Produce writes records in order and waits until all are acknowledged, for at most 30 seconds.
-// Each call uses connections of its own, so that none stays open and disturbs a test.
+// Produce writes records in order and waits until all are acknowledged, for at most 30 seconds. Each call uses
+// connections of its own, so that none stays open and disturbs a test.
 func (k *Kafka) Produce(topic string, records ...Record) error {
 	producer, err := kgo.NewClient(k.ClientOptions()...)
 	if err != nil {
@@ -55,8 +55,8 @@ func (k *Kafka) Produce(topic string, records ...Record) error {
 	return nil
 }
 
-// ClientOptions returns the options that a franz-go client needs to reach this Kafka. Records go to
-// the partition that they name. Add options for transactions.
+// ClientOptions returns the options that a franz-go client needs to reach this Kafka. Records go to the partition that
+// they name. Add options for transactions.
 func (k *Kafka) ClientOptions() []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(k.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),

@@ -9,11 +9,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// afterCommitError returns nil if a failed commit has committed after all. If the database
-// responded with an error, it did not commit. If the connection was lost the outcome is unknown;
-// the marker shows it, because it is part of the transaction. The marker may be another run's that
-// waited for ours to be rolled back: the message is processed then, too. If there is no marker, the
-// server may still be working on the commit.
+// afterCommitError returns nil if a failed commit has committed after all. If the database responded with an error, it
+// did not commit. If the connection was lost the outcome is unknown; the marker shows it, because it is part of the
+// transaction. The marker may be another run's that waited for ours to be rolled back: the message is processed then,
+// too. If there is no marker, the server may still be working on the commit.
 func (s *Store) afterCommitError(ctx context.Context, w work, commitErr error) error {
 	err := fmt.Errorf("commit: %w", commitErr)
 	if !store.OutcomeUnknown(commitErr) {

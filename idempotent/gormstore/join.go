@@ -15,26 +15,23 @@ import (
 
 type txKey struct{}
 
-// WithTx returns a context that carries a transaction of the caller, for Run to join: the marker
-// and the body's writes become part of it, and are stored once the caller has committed (contract
-// 8.2). Only then may the message be acknowledged. A run whose body fails leaves nothing in the
-// transaction, neither its marker nor the body's writes, even if the caller commits.
+// WithTx returns a context that carries a transaction of the caller, for Run to join: the marker and the body's writes
+// become part of it, and are stored once the caller has committed (contract 8.2). Only then may the message be
+// acknowledged. A run whose body fails leaves nothing in the transaction, neither its marker nor the body's writes,
+// even if the caller commits.
 //
-// While the transaction is open, every other run of the same key waits for its commit, even if the
-// run was a duplicate. So keep it short. Callers that run several keys in one transaction must use
-// the same order of keys: otherwise they deadlock, and PostgreSQL fails one. If the transaction's
-// isolation makes a conflict an error (REPEATABLE READ, SERIALIZABLE), that error is returned: only
-// the caller can roll back and begin again. The transaction must belong to the pool that the store
-// was made with.
+// While the transaction is open, every other run of the same key waits for its commit, even if the run was a duplicate.
+// So keep it short. Callers that run several keys in one transaction must use the same order of keys: otherwise they
+// deadlock, and PostgreSQL fails one. If the transaction's isolation makes a conflict an error (REPEATABLE READ,
+// SERIALIZABLE), that error is returned: only the caller can roll back and begin again. The transaction must belong to
+// the pool that the store was made with.
 //
-// Do not use it where Run's own transaction is enough: that one is retried after a conflict with
-// another.
+// Do not use it where Run's own transaction is enough: that one is retried after a conflict with another.
 func WithTx(ctx context.Context, tx *gorm.DB) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }
 
-// errOtherPool refuses a transaction of another pool: a marker in another database than all others
-// finds no duplicate.
+// errOtherPool refuses a transaction of another pool: a marker in another database than all others finds no duplicate.
 var errOtherPool = errors.New("the transaction of WithTx is of another connection pool than the store")
 
 // ambient returns the transaction that WithTx put into ctx.
@@ -50,8 +47,7 @@ func (s *Store) ambient(ctx context.Context) (tx *gorm.DB, joined bool, err erro
 	return tx.Session(&gorm.Session{NewDB: true}), true, nil
 }
 
-// checkTx refuses what is not a transaction on the store's database, as far as that can be
-// determined.
+// checkTx refuses what is not a transaction on the store's database, as far as that can be determined.
 func (s *Store) checkTx(tx *gorm.DB) error {
 	if tx == nil {
 		return fmt.Errorf("WithTx: %w", store.ErrNoTransaction)
@@ -70,9 +66,8 @@ func (s *Store) checkTx(tx *gorm.DB) error {
 	return nil
 }
 
-// join runs the body in the caller's transaction. A savepoint is set before the marker, so a body
-// that fails undoes its marker, too, whatever the caller does afterwards. So does a body that
-// panics, which a caller may recover from.
+// join runs the body in the caller's transaction. A savepoint is set before the marker, so a body that fails undoes its
+// marker, too, whatever the caller does afterwards. So does a body that panics, which a caller may recover from.
 func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, err error) {
 	if err := s.steer(ctx, tx, "SAVEPOINT inbox_marker"); err != nil {
 		return false, naming(w.Key, err)
@@ -84,8 +79,8 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 		}
 		undoErr := s.steer(ctx, tx, "ROLLBACK TO SAVEPOINT inbox_marker; RELEASE SAVEPOINT inbox_marker")
 		if undoErr != nil {
-			// For instance rows that the body left open prevent the rollback to the savepoint. They
-			// would not prevent the caller's commit, so the whole transaction is rolled back.
+			// For instance rows that the body left open prevent the rollback to the savepoint. They would not prevent
+			// the caller's commit, so the whole transaction is rolled back.
 			undoErr = errors.Join(undoErr, tx.Rollback().Error)
 			err = errors.Join(err, naming(w.Key, fmt.Errorf("the whole transaction was rolled back: %w", undoErr)))
 		}
@@ -110,19 +105,18 @@ func (s *Store) join(ctx context.Context, tx *gorm.DB, w work) (duplicate bool, 
 	return !added, nil
 }
 
-// steer sends a statement about the savepoint. It ignores the end of ctx: what a body did before
-// that must be kept or undone all the same.
+// steer sends a statement about the savepoint. It ignores the end of ctx: what a body did before that must be kept or
+// undone all the same.
 func (s *Store) steer(ctx context.Context, tx *gorm.DB, statements string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout)
 	defer cancel()
 	return handlertx.Steer(ctx, tx, statements)
 }
 
-// Mark adds the markers of a run to the caller's transaction, and nothing else. It is for callers
-// that call the body themselves. duplicate means that the marker existed: then do not call the
-// body, but commit before the message is acknowledged, because a synchronous standby may not have
-// the marker yet. Mark waits as Run does. After an error the transaction must be rolled back; use
-// Run with WithTx if it must continue.
+// Mark adds the markers of a run to the caller's transaction, and nothing else. It is for callers that call the body
+// themselves. duplicate means that the marker existed: then do not call the body, but commit before the message is
+// acknowledged, because a synchronous standby may not have the marker yet. Mark waits as Run does. After an error the
+// transaction must be rolled back; use Run with WithTx if it must continue.
 func (s *Store) Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (duplicate bool, err error) {
 	if err := s.checkTx(tx); err != nil {
 		return false, naming(run.Key, err)
@@ -134,8 +128,8 @@ func (s *Store) Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (dupl
 	return !added, nil
 }
 
-// Joins reports whether transactions of db can contain the store's markers (see Mark and WithTx):
-// both must use the same connection pool.
+// Joins reports whether transactions of db can contain the store's markers (see Mark and WithTx): both must use the
+// same connection pool.
 func (s *Store) Joins(db *gorm.DB) bool {
 	its, itsErr := db.DB()
 	ours, oursErr := s.db.DB()

@@ -15,9 +15,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// open begins a transaction and adds the marker to it. On SQLite both wait for the one writer, for
-// as long as the connection's busy_timeout. That may be shorter than LockTimeout, so open tries
-// again. It waits for the only connection of a pool in the same way.
+// open begins a transaction and adds the marker to it. On SQLite both wait for the one writer, for as long as the
+// connection's busy_timeout. That may be shorter than LockTimeout, so open tries again. It waits for the only
+// connection of a pool in the same way.
 func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool, err error) {
 	began := time.Now()
 	for retry := newBackoff(); ; {
@@ -31,8 +31,8 @@ func (s *Store) open(ctx context.Context, w work) (tx *handlertx.Tx, added bool,
 	}
 }
 
-// inProgress returns an error which says that the key may be another run's. It adds ctx's error,
-// because the driver may not have noticed that ctx ended.
+// inProgress returns an error which says that the key may be another run's. It adds ctx's error, because the driver may
+// not have noticed that ctx ended.
 func inProgress(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -69,12 +69,12 @@ func (s *Store) tryOpen(ctx context.Context, w work, left time.Duration) (*handl
 // waited reports whether the file's one writer, or the pool's connection, was not free in time.
 func waited(err error) bool { return store.IsWaiting(err) || errors.Is(err, context.Canceled) }
 
-// add adds the markers of the run, and waits for others for at most wait. It gives up before ctx
-// ends, because cancelling a statement costs the connection.
+// add adds the markers of the run, and waits for others for at most wait. It gives up before ctx ends, because
+// cancelling a statement costs the connection.
 //
-// While a rename is rolled out, the programs have some keys in common. Whichever program comes
-// second waits for the first at one of these, and then finds its marker. The keys are sorted,
-// because programs list them in different orders, which would deadlock.
+// While a rename is rolled out, the programs have some keys in common. Whichever program comes second waits for the
+// first at one of these, and then finds its marker. The keys are sorted, because programs list them in different
+// orders, which would deadlock.
 func (s *Store) add(ctx context.Context, tx *gorm.DB, w work, wait time.Duration) (added bool, err error) {
 	if w.unmarked {
 		return true, nil

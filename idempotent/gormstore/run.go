@@ -15,27 +15,25 @@ import (
 )
 
 // Run calls body in a transaction that begins with the marker of each of the run's keys. It commits the marker together
-// with what body wrote, or neither (contract 8.2). body finds the transaction by handler.DB(ctx)
-// and must not end it. If the marker exists, body is not called and duplicate is true.
+// with what body wrote, or neither (contract 8.2). body finds the transaction by handler.DB(ctx) and must not end it.
+// If the marker exists, body is not called and duplicate is true.
 //
-// If a run of the same key is in progress, in any process, Run waits until that run commits
-// (duplicate) or rolls back (body runs). It returns idempotent.ErrInProgress after LockTimeout, or
-// shortly before ctx ends. On SQLite, which has one writer at a time, it waits for any other
-// writer, and drivers may wait for as long as busy_timeout says.
+// If a run of the same key is in progress, in any process, Run waits until that run commits (duplicate) or rolls back
+// (body runs). It returns idempotent.ErrInProgress after LockTimeout, or shortly before ctx ends. On SQLite, which has
+// one writer at a time, it waits for any other writer, and drivers may wait for as long as busy_timeout says.
 //
-// Everything is rolled back if body fails, panics or ends its goroutine, if it swallowed the
-// failure of one of its statements (unless it rolled back to a savepoint), or if the commit is
-// refused, for instance by a deferred constraint. What a body that returned nil wrote is committed
-// even if ctx has ended. After a deadlock or a serialization failure body runs again, at most
-// MaxAttempts times in all: its effects outside of the transaction happen again.
+// Everything is rolled back if body fails, panics or ends its goroutine, if it swallowed the failure of one of its
+// statements (unless it rolled back to a savepoint), or if the commit is refused, for instance by a deferred
+// constraint. What a body that returned nil wrote is committed even if ctx has ended. After a deadlock or a
+// serialization failure body runs again, at most MaxAttempts times in all: its effects outside of the transaction
+// happen again.
 //
-// If the response to a commit is lost, Run looks for the marker. If it cannot find it, it returns
-// idempotent.ErrLost: the commit may still take place. If PostgreSQL has a synchronous standby,
-// neither that nor a duplicate is reported before the standby has the marker.
+// If the response to a commit is lost, Run looks for the marker. If it cannot find it, it returns idempotent.ErrLost:
+// the commit may still take place. If PostgreSQL has a synchronous standby, neither that nor a duplicate is reported
+// before the standby has the marker.
 //
-// Do not call Run in the body of another run without WithTx: its transaction is a different one,
-// and on SQLite the two wait for each other until LockTimeout. See WithTx for how Run joins a
-// transaction of the caller.
+// Do not call Run in the body of another run without WithTx: its transaction is a different one, and on SQLite the two
+// wait for each other until LockTimeout. See WithTx for how Run joins a transaction of the caller.
 func (s *Store) Run(
 	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
 ) (duplicate bool, err error) {
@@ -71,8 +69,7 @@ func (s *Store) do(ctx context.Context, w work) (duplicate bool, err error) {
 	}
 }
 
-// attempt runs one transaction. collided says that the database rolled it back because of a
-// conflict with another one.
+// attempt runs one transaction. collided says that the database rolled it back because of a conflict with another one.
 func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, err error) {
 	tx, added, err := s.open(ctx, w)
 	if err != nil {
@@ -80,8 +77,7 @@ func (s *Store) attempt(ctx context.Context, w work) (duplicate, collided bool, 
 	}
 	defer tx.Rollback() // also after a panic or Goexit of body
 	if !added {
-		// Commit, so that the duplicate is not acknowledged before a synchronous standby has the
-		// marker.
+		// Commit, so that the duplicate is not acknowledged before a synchronous standby has the marker.
 		if err := tx.Commit(); err != nil {
 			return false, store.IsSerialization(err), naming(w.Key, fmt.Errorf("confirm its marker: %w", err))
 		}

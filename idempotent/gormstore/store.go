@@ -1,16 +1,15 @@
-// Package gormstore remembers processed messages in a table of the application's own GORM database,
-// in the same transaction that handles them (contract 8.2). The effects that a body has through
-// that transaction happen exactly once, despite crashes and however often, or concurrently, a
-// message is delivered.
+// Package gormstore remembers processed messages in a table of the application's own GORM database, in the same
+// transaction that handles them (contract 8.2). The effects that a body has through that transaction happen exactly
+// once, despite crashes and however often, or concurrently, a message is delivered.
 //
-// The marker of a message is written first. A duplicate that arrives meanwhile waits at the unique
-// index. If the first run commits, the duplicate is skipped; if it rolls back, the duplicate runs.
+// The marker of a message is written first. A duplicate that arrives meanwhile waits at the unique index. If the first
+// run commits, the duplicate is skipped; if it rolls back, the duplicate runs.
 //
-// Only what the body writes through its transaction is covered. Mails, calls of other services and
-// writes through other connections are not undone when the body fails, and happen again.
+// Only what the body writes through its transaction is covered. Mails, calls of other services and writes through other
+// connections are not undone when the body fails, and happen again.
 //
-// The table is inbox_markers, one of an inbox's tables; an inbox that shares it can sweep it.
-// Without an inbox, create the tables with models.Migrate:
+// The table is inbox_markers, one of an inbox's tables; an inbox that shares it can sweep it. Without an inbox, create
+// the tables with models.Migrate:
 //
 //	err := models.Migrate(ctx, db, models.Naming{}, "")
 //	store, err := gormstore.New(db)
@@ -47,9 +46,9 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a store on db, a PostgreSQL or SQLite database that the caller closes. Each function
-// of configure may change the options, which start as DefaultOptions. New does not use the database:
-// call Check at start. It returns an error for other dialects and for options out of range.
+// New returns a store on db, a PostgreSQL or SQLite database that the caller closes. Each function of configure may
+// change the options, which start as DefaultOptions. New does not use the database: call Check at start. It returns an
+// error for other dialects and for options out of range.
 func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
 	s := &Store{opts: DefaultOptions()}
 	for _, set := range configure {
@@ -76,10 +75,9 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Store, error) {
 	return s, nil
 }
 
-// Check returns nil if the tables exist and are as new as this module needs. Errors wrap
-// models.ErrSchemaMissing or models.ErrSchemaOld and say what to run. Call it at start, so that a
-// missing table is found before the first message. From then on no search path that a transaction sets
-// leads to other tables.
+// Check returns nil if the tables exist and are as new as this module needs. Errors wrap models.ErrSchemaMissing or
+// models.ErrSchemaOld and say what to run. Call it at start, so that a missing table is found before the first message.
+// From then on no search path that a transaction sets leads to other tables.
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
@@ -93,9 +91,8 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// Processed reports whether the key has been processed: whether its marker exists and is committed,
-// also on a synchronous standby if PostgreSQL has one. It asks the primary, outside of the caller's
-// transaction.
+// Processed reports whether the key has been processed: whether its marker exists and is committed, also on a
+// synchronous standby if PostgreSQL has one. It asks the primary, outside of the caller's transaction.
 func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout)
 	defer cancel()
@@ -106,11 +103,10 @@ func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error)
 	return found, nil
 }
 
-// Cleanup deletes the markers whose retention ended before olderThan, and on PostgreSQL also before
-// now by the database's clock, and returns how many. It
-// deletes batches of BatchSize, each in a transaction of its own. Markers that another transaction
-// has locked stay until the next time. Any number of processes may call it at once. With an error
-// it returns how many were deleted before.
+// Cleanup deletes the markers whose retention ended before olderThan, and on PostgreSQL also before now by the
+// database's clock, and returns how many. It deletes batches of BatchSize, each in a transaction of its own. Markers
+// that another transaction has locked stay until the next time. Any number of processes may call it at once. With an
+// error it returns how many were deleted before.
 //
 // A message that is delivered again after its marker was deleted runs again.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (int64, error) {
@@ -133,8 +129,8 @@ func (s *Store) cleanBatch(ctx context.Context, olderThan time.Time) (int64, err
 	return s.markers.DeleteMarkers(ctx, olderThan, s.opts.BatchSize)
 }
 
-// marker returns a run's marker. Its times are those of the run's begin: if a body takes longer
-// than Retention, the next sweep deletes its marker.
+// marker returns a run's marker. Its times are those of the run's begin: if a body takes longer than Retention, the
+// next sweep deletes its marker.
 func (s *Store) marker(run idempotent.Run) models.Marker {
 	now := s.clock.Now()
 	if run.Retention == 0 {

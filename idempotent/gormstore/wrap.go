@@ -11,19 +11,17 @@ import (
 	"github.com/gorm-inbox/inbox/internal/keyless"
 )
 
-// Wrap wraps one handler that writes through tx, the transaction that contains the message's marker
-// (contract 8.1):
+// Wrap wraps one handler that writes through tx, the transaction that contains the message's marker (contract 8.1):
 //
 //	handle, err := gormstore.Wrap(store, "orders-ship", func(ctx context.Context, tx *gorm.DB, o Order) error {
 //		return tx.Create(&Shipment{OrderID: o.ID}).Error
 //	})
 //	err = handle(ctx, order) // nil: acknowledge it
 //
-// Options and the results of handle are those of idempotent.Wrap; Store.Run describes the
-// transaction. tx is bound to ctx, and fn must not end it. With WithTx it is the caller's
-// transaction. A message without an ID, if AllowMissingID lets it pass, has a transaction of the
-// same kind without a marker. Do not wrap handlers that are registered with an inbox: the inbox
-// remembers by itself.
+// Options and the results of handle are those of idempotent.Wrap; Store.Run describes the transaction. tx is bound to
+// ctx, and fn must not end it. With WithTx it is the caller's transaction. A message without an ID, if AllowMissingID
+// lets it pass, has a transaction of the same kind without a marker. Do not wrap handlers that are registered with an
+// inbox: the inbox remembers by itself.
 func Wrap[T any](
 	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -34,10 +32,9 @@ func Wrap[T any](
 	return fresh(handle), err
 }
 
-// Handle wraps one handler of a receiver that was made with s, see idempotent.Handle, and is
-// otherwise like Wrap. A receiver without a store, or with another *Store, is an error: nothing
-// would remember what tx has committed. A store of another type may contain s. If it does not, each
-// message with an ID is an error, and fn is not called.
+// Handle wraps one handler of a receiver that was made with s, see idempotent.Handle, and is otherwise like Wrap. A
+// receiver without a store, or with another *Store, is an error: nothing would remember what tx has committed. A store
+// of another type may contain s. If it does not, each message with an ID is an error, and fn is not called.
 func Handle[T any](r *idempotent.Receiver, s *Store, handlerKey string,
 	fn func(ctx context.Context, tx *gorm.DB, message T) error, opts ...idempotent.Option,
 ) (func(ctx context.Context, message T) error, error) {
@@ -62,8 +59,8 @@ func check(s *Store, noFn bool) error {
 	return nil
 }
 
-// errOtherStore refuses receivers of another store: work that commits without this store's marker
-// is done again when the message is delivered again.
+// errOtherStore refuses receivers of another store: work that commits without this store's marker is done again when
+// the message is delivered again.
 var errOtherStore = errors.New("the receiver was not made with this *gormstore.Store, which would not remember what its transactions do")
 
 func checkReceiver(r *idempotent.Receiver, s *Store) error {
@@ -87,9 +84,8 @@ type running struct {
 	session *gorm.DB
 }
 
-// inBody calls fn with the session of the body that it runs in. A message without an ID has no run,
-// so it gets a transaction here. Any other call outside of s's body is refused: it would have
-// effects without a marker.
+// inBody calls fn with the session of the body that it runs in. A message without an ID has no run, so it gets a
+// transaction here. Any other call outside of s's body is refused: it would have effects without a marker.
 func inBody[T any](
 	s *Store, handlerKey string, fn func(ctx context.Context, tx *gorm.DB, message T) error,
 ) func(ctx context.Context, message T) error {

@@ -63,8 +63,8 @@ var keys = []promise{
 	}},
 }
 
-// separate checks that handling one of the keys does not mark those after it as processed. Keys of
-// earlier calls may be among them.
+// separate checks that handling one of the keys does not mark those after it as processed. Keys of earlier calls may be
+// among them.
 func separate(t *testing.T, f Fixture, keys ...idempotent.Key) {
 	t.Helper()
 	for i, key := range keys {

@@ -127,8 +127,8 @@ var nothingLeft = []promise{
 		require.False(t, processed(t, f, r.Key))
 		handled(t, f, r)
 	}},
-	// The store decides which of the two: a transaction of a cancelled context cannot be committed,
-	// but an effect elsewhere has happened.
+	// The store decides which of the two: a transaction of a cancelled context cannot be committed, but an effect
+	// elsewhere has happened.
 	{"a body that succeeds after its context was cancelled is processed if no error says otherwise",
 		func(t *testing.T, f Fixture) {
 			r := run("m1", "handler")

@@ -13,8 +13,8 @@ import (
 	"github.com/gorm-inbox/inbox/idempotent"
 )
 
-// The same message in programs before, between and after two renames of its handler, which run side
-// by side while a rename is rolled out.
+// The same message in programs before, between and after two renames of its handler, which run side by side while a
+// rename is rolled out.
 var (
 	oldest   = run("m1", "oldest")
 	prepared = run("m1", "oldest", "renamed") // for a rename that can be rolled back
@@ -24,8 +24,8 @@ var (
 	programs = []idempotent.Run{oldest, prepared, renamed, newest}
 )
 
-// renames checks that a handler remembers under all its keys, so that a rolling rename doubles
-// nothing in either direction.
+// renames checks that a handler remembers under all its keys, so that a rolling rename doubles nothing in either
+// direction.
 var renames = []promise{
 	{"what one program of a rename has handled, every other one skips", func(t *testing.T, f Fixture) {
 		for i, first := range programs {

@@ -30,8 +30,8 @@ func (e *expiry) Pop() any {
 	return m
 }
 
-// remember adds a marker for the key. Callers of the functions in this file, except Cleanup,
-// forgetBatch and Len, hold s.mu.
+// remember adds a marker for the key. Callers of the functions in this file, except Cleanup, forgetBatch and Len, hold
+// s.mu.
 func (s *Store) remember(key idempotent.Key, retention time.Duration) {
 	if retention == 0 {
 		retention = idempotent.DefaultRetention
@@ -41,8 +41,8 @@ func (s *Store) remember(key idempotent.Key, retention time.Duration) {
 	heap.Push(&s.expiry, m)
 }
 
-// makeRoom makes room for n more keys and reports whether there is any. It forgets keys only if it
-// must: an expired key counts as a duplicate as long as it is stored.
+// makeRoom makes room for n more keys and reports whether there is any. It forgets keys only if it must: an expired key
+// counts as a duplicate as long as it is stored.
 func (s *Store) makeRoom(n int) bool {
 	for len(s.running)+len(s.markers)+n > s.opts.MaxKeys {
 		if !s.forget(s.opts.Clock.Now()) {
@@ -64,8 +64,8 @@ func (s *Store) forget(before time.Time) bool {
 // cleanupBatch is how many keys are forgotten at once, while other calls wait for the lock.
 const cleanupBatch = 1_000
 
-// Cleanup forgets keys whose retention ended before olderThan, and returns how many. If ctx ends
-// before it is done, it returns the number so far with the error.
+// Cleanup forgets keys whose retention ended before olderThan, and returns how many. If ctx ends before it is done, it
+// returns the number so far with the error.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Time) (forgotten int64, err error) {
 	for {
 		if err := ctx.Err(); err != nil {

@@ -1,5 +1,5 @@
-// Package memstore remembers processed keys in the memory of the process. It is for tests, and for
-// handlers that may repeat messages after a restart.
+// Package memstore remembers processed keys in the memory of the process. It is for tests, and for handlers that may
+// repeat messages after a restart.
 package memstore
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/gorm-inbox/inbox/internal/clock"
 )
 
-// ErrFull says that the store remembers or handles as many keys as MaxKeys allows and none of them
-// has expired. The body was not called; the message must not be acknowledged.
+// ErrFull says that the store remembers or handles as many keys as MaxKeys allows and none of them has expired. The
+// body was not called; the message must not be acknowledged.
 var ErrFull = errors.New("the memory store is full")
 
-// Store is an idempotent.Store in memory (contract 8.2). Do not use it if several processes handle
-// the same messages, or if a message that was handled before a restart must not run again: it knows
-// nothing of other processes or earlier runs.
+// Store is an idempotent.Store in memory (contract 8.2). Do not use it if several processes handle the same messages,
+// or if a message that was handled before a restart must not run again: it knows nothing of other processes or earlier
+// runs.
 //
 // A call for a key that is being handled waits for that call, within its context and WaitTimeout. A run with legacy
 // keys remembers, and needs room for, each of its keys. The store is bounded by MaxKeys, and never forgets a key before
@@ -37,8 +37,8 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a Store; each function of configure may change the options, which start as
-// DefaultOptions. The error joins all options that are out of range.
+// New returns a Store; each function of configure may change the options, which start as DefaultOptions. The error
+// joins all options that are out of range.
 func New(configure ...func(o *Options)) (*Store, error) {
 	s := &Store{
 		opts:    DefaultOptions(),
@@ -58,8 +58,8 @@ func New(configure ...func(o *Options)) (*Store, error) {
 	return s, nil
 }
 
-// Run calls body unless one of the run's keys has been processed, see idempotent.Store. It returns
-// ErrFull if there is no room to remember the keys.
+// Run calls body unless one of the run's keys has been processed, see idempotent.Store. It returns ErrFull if there is
+// no room to remember the keys.
 func (s *Store) Run(
 	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
 ) (duplicate bool, err error) {

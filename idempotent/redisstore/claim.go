@@ -14,8 +14,8 @@ import (
 type claim struct {
 	keys  []string // the first one is the handler's present key
 	token string
-	// until is the end of the lease by our monotonic clock, counted from before the command was
-	// sent: in Redis the lease ends later than that.
+	// until is the end of the lease by our monotonic clock, counted from before the command was sent: in Redis the
+	// lease ends later than that.
 	until time.Time
 }
 
@@ -25,9 +25,8 @@ const (
 	maxPause   = 750 * time.Millisecond
 )
 
-// claim claims the run's keys, or reports that one has been processed. It waits for a live claim of
-// another call. If that claim has ended, by release or with its lease, the first call to set the
-// keys gets them.
+// claim claims the run's keys, or reports that one has been processed. It waits for a live claim of another call. If
+// that claim has ended, by release or with its lease, the first call to set the keys gets them.
 func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplicate bool, err error) {
 	c = &claim{token: newToken()}
 	for _, key := range run.Keys() {
@@ -43,8 +42,8 @@ func (s *Store) claim(ctx context.Context, run idempotent.Run) (c *claim, duplic
 			return nil, false, fmt.Errorf("claim: %w", err)
 		}
 		switch {
-		// The value is our own if the client repeated the command after the response was lost, and
-		// if a script has claimed the keys.
+		// The value is our own if the client repeated the command after the response was lost, and if a script has
+		// claimed the keys.
 		case made || value == claimedValue(c.token):
 			c.until = sent.Add(s.options.Lease)
 			return c, false, nil
@@ -71,9 +70,9 @@ func (s *Store) wait(ctx context.Context, pause time.Duration, until time.Time) 
 	return nil
 }
 
-// giveUp releases a claim whose body has not succeeded, so that the message need not wait for the
-// end of the lease. It does so even if ctx has ended, which may be why the body failed. It returns
-// ErrLost if the claim has become another call's.
+// giveUp releases a claim whose body has not succeeded, so that the message need not wait for the end of the lease. It
+// does so even if ctx has ended, which may be why the body failed. It returns ErrLost if the claim has become another
+// call's.
 func (s *Store) giveUp(ctx context.Context, c *claim) error {
 	switch released, err := do(context.WithoutCancel(ctx), s, s.script(releaseScript, c)); {
 	case err != nil:
@@ -84,17 +83,15 @@ func (s *Store) giveUp(ctx context.Context, c *claim) error {
 	return nil // released, or there was nothing to release
 }
 
-// forget releases a claim that may have been made although the command failed: its response may be
-// lost, or the command may arrive late. If releasing fails too, or comes before the late command,
-// the key waits for the end of the lease. The error is dropped, because the caller has that of the
-// claim, which says more.
+// forget releases a claim that may have been made although the command failed: its response may be lost, or the command
+// may arrive late. If releasing fails too, or comes before the late command, the key waits for the end of the lease.
+// The error is dropped, because the caller has that of the claim, which says more.
 func (s *Store) forget(ctx context.Context, c *claim) { _ = s.giveUp(ctx, c) }
 
-// finalise replaces the claim by the marker, even if ctx has ended, because the body has succeeded.
-// If that fails it is tried again until the end of the lease (once, if ctx has ended): each time
-// the marker is missing the body runs twice. What the server refuses permanently is not tried
-// again, because waiting would not help. The claim is not released, so a command that arrives late
-// can still write the marker.
+// finalise replaces the claim by the marker, even if ctx has ended, because the body has succeeded. If that fails it is
+// tried again until the end of the lease (once, if ctx has ended): each time the marker is missing the body runs twice.
+// What the server refuses permanently is not tried again, because waiting would not help. The claim is not released, so
+// a command that arrives late can still write the marker.
 func (s *Store) finalise(ctx context.Context, c *claim, marker string, retention time.Duration) error {
 	for attempt := 1; ; attempt++ {
 		kept, err := do(context.WithoutCancel(ctx), s, s.script(finaliseScript, c, marker, milliseconds(retention)))

@@ -14,12 +14,12 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Each script is atomic for all keys of a run, and takes the claim as its first argument. Renewing
-// and finalising act only if the claim is still the value of every key. All are safe to repeat,
-// which the client does by itself when a connection breaks.
+// Each script is atomic for all keys of a run, and takes the claim as its first argument. Renewing and finalising act
+// only if the claim is still the value of every key. All are safe to repeat, which the client does by itself when a
+// connection breaks.
 var (
-	// claimScript claims the keys if none has a value, and returns the claim. Otherwise it returns
-	// the value of one: a marker's, if there is one.
+	// claimScript claims the keys if none has a value, and returns the claim. Otherwise it returns the value of one: a
+	// marker's, if there is one.
 	claimScript = redis.NewScript(`
 local other = false
 for _, key in ipairs(KEYS) do
@@ -109,8 +109,8 @@ func (s *Store) late(ctx context.Context) error {
 	return fmt.Errorf("no answer within %s: %w", s.options.OperationTimeout, context.DeadlineExceeded)
 }
 
-// recovered turns a panic of the client, usually of one of its hooks, into the error of its
-// command. Renewals have no caller that could recover it. It must be deferred.
+// recovered turns a panic of the client, usually of one of its hooks, into the error of its command. Renewals have no
+// caller that could recover it. It must be deferred.
 func (s *Store) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the client panicked: %v", p)
@@ -118,8 +118,8 @@ func (s *Store) recovered(err *error) {
 	}
 }
 
-// setIfFree makes the claim, unless one of its keys has a value. It returns that value then; "" if
-// it is gone meanwhile. For several keys only a script is atomic; for one, a command costs less.
+// setIfFree makes the claim, unless one of its keys has a value. It returns that value then; "" if it is gone
+// meanwhile. For several keys only a script is atomic; for one, a command costs less.
 func (s *Store) setIfFree(ctx context.Context, c *claim) (made bool, value string, err error) {
 	if len(c.keys) > 1 {
 		value, err := do(ctx, s, func(ctx context.Context) (string, error) {
@@ -160,8 +160,8 @@ func (s *Store) get(ctx context.Context, key string) (string, error) {
 	return value, err
 }
 
-// script returns the command that runs a script by its digest, or by its text if the server does not
-// know it (any more).
+// script returns the command that runs a script by its digest, or by its text if the server does not know it (any
+// more).
 func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ctx context.Context) (int, error) {
 	arguments = append([]any{claimedValue(c.token)}, arguments...)
 	return func(ctx context.Context) (int, error) {
@@ -169,22 +169,21 @@ func (s *Store) script(script *redis.Script, c *claim, arguments ...any) func(ct
 	}
 }
 
-// forGood are parts of responses that repeating a command does not change: the key holds no string,
-// the user may not run the command, the TTL is invalid. They need not be at the beginning of a
-// response, because Redis 6 puts text of its own before the errors of scripts. Transient errors
-// (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
+// forGood are parts of responses that repeating a command does not change: the key holds no string, the user may not
+// run the command, the TTL is invalid. They need not be at the beginning of a response, because Redis 6 puts text of
+// its own before the errors of scripts. Transient errors (LOADING, READONLY, OOM, CLUSTERDOWN …) are not listed.
 var forGood = []string{"WRONGTYPE", "NOPERM", "invalid expire time"}
 
-// refusedForGood reports whether the server has permanently refused a command. Any other error may
-// change the next time.
+// refusedForGood reports whether the server has permanently refused a command. Any other error may change the next
+// time.
 func refusedForGood(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) &&
 		slices.ContainsFunc(forGood, func(part string) bool { return strings.Contains(answer.Error(), part) })
 }
 
-// milliseconds rounds up, so that nothing is forgotten early. It does not overflow, even for a
-// retention of math.MaxInt64, which stands for "forever".
+// milliseconds rounds up, so that nothing is forgotten early. It does not overflow, even for a retention of
+// math.MaxInt64, which stands for "forever".
 func milliseconds(d time.Duration) int64 {
 	n := d.Milliseconds()
 	if d%time.Millisecond > 0 {

@@ -17,9 +17,9 @@ const (
 	marginsPerLease  = 6  // see margin
 )
 
-// hold renews the claim until end is called, even if ctx has ended, because the body may take a
-// while to notice. The body's context, held, is cancelled when the claim is lost. end returns why
-// the claim was lost, if it was, after the renewal has ended.
+// hold renews the claim until end is called, even if ctx has ended, because the body may take a while to notice. The
+// body's context, held, is cancelled when the claim is lost. end returns why the claim was lost, if it was, after the
+// renewal has ended.
 func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end func() (lost error)) {
 	held, cancel := context.WithCancelCause(ctx)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -52,11 +52,11 @@ func (s *Store) hold(ctx context.Context, c *claim) (held context.Context, end f
 // margin is how long before its end a claim that was not renewed counts as lost.
 func (s *Store) margin() time.Duration { return s.options.Lease / marginsPerLease }
 
-// keep renews the claim at once and then every third of its lease, more often after a failure. It
-// returns why the claim was lost, or nil when ctx ends. fence fires when the claim counts as lost.
+// keep renews the claim at once and then every third of its lease, more often after a failure. It returns why the claim
+// was lost, or nil when ctx ends. fence fires when the claim counts as lost.
 //
-// By our own clock no other call can have the claim before the margin at the end of the lease. From
-// then on the body must be cancelled: by the time it stops, another call may have begun.
+// By our own clock no other call can have the claim before the margin at the end of the lease. From then on the body
+// must be cancelled: by the time it stops, another call may have begun.
 func (s *Store) keep(ctx context.Context, c *claim, fence *time.Timer) error {
 	margin := s.margin()
 	var failed error
@@ -74,8 +74,8 @@ func (s *Store) keep(ctx context.Context, c *claim, fence *time.Timer) error {
 			failed, pause = nil, s.options.Lease/renewalsPerLease
 			fence.Reset(time.Until(c.until) - margin)
 		}
-		// If the process was suspended while the command was running, a positive response is out of
-		// date: the claim is lost nevertheless.
+		// If the process was suspended while the command was running, a positive response is out of date: the claim is
+		// lost nevertheless.
 		left := time.Until(c.until) - margin
 		if left <= 0 {
 			if failed == nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// ErrMayEvict is returned by CheckEviction, and by Run with RequireNoEviction,
-// for a server that may evict markers or does not say whether it may.
+// ErrMayEvict is returned by CheckEviction, and by Run with RequireNoEviction, for a server that may evict markers or
+// does not say whether it may.
 var ErrMayEvict = errors.New("server may evict markers: its maxmemory-policy must be noeviction")
 
-// CheckEviction asks the server, or each master of a cluster, whether it may evict markers.
-// ErrMayEvict says that it may, or that it does not tell; any other error says that it could not be
-// asked. Call it at start to fail early; with RequireNoEviction Run checks by itself.
+// CheckEviction asks the server, or each master of a cluster, whether it may evict markers. ErrMayEvict says that it
+// may, or that it does not tell; any other error says that it could not be asked. Call it at start to fail early; with
+// RequireNoEviction Run checks by itself.
 func (s *Store) CheckEviction(ctx context.Context) error {
 	if err := s.checkEviction(ctx); err != nil {
 		return fmt.Errorf("redisstore: %w", err)
@@ -59,8 +59,8 @@ func (s *Store) checkEviction(ctx context.Context) error {
 	return err
 }
 
-// requireNoEviction is checkEviction for Run, at most once per Lease: the server's settings can
-// change, and a replica that takes over may have others.
+// requireNoEviction is checkEviction for Run, at most once per Lease: the server's settings can change, and a replica
+// that takes over may have others.
 func (s *Store) requireNoEviction(ctx context.Context) error {
 	if !s.options.RequireNoEviction {
 		return nil
@@ -76,9 +76,8 @@ func (s *Store) requireNoEviction(ctx context.Context) error {
 	return nil
 }
 
-// makeReady tries a script on the store's first claim, before its body runs. A user without the
-// right to run scripts could not finalise, and every body would run again. It also logs once
-// whether the server may evict markers.
+// makeReady tries a script on the store's first claim, before its body runs. A user without the right to run scripts
+// could not finalise, and every body would run again. It also logs once whether the server may evict markers.
 func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	if s.ready.Load() {
 		return nil
@@ -97,8 +96,7 @@ func (s *Store) makeReady(ctx context.Context, c *claim) error {
 	return nil
 }
 
-// warnEviction warns if the server may evict markers before their TTL ends. In a cluster it asks
-// one node.
+// warnEviction warns if the server may evict markers before their TTL ends. In a cluster it asks one node.
 func (s *Store) warnEviction(ctx context.Context) {
 	memory, err := do(ctx, s, func(ctx context.Context) (string, error) { return s.client.Info(ctx, "memory").Result() })
 	policy, limit := evictionIn(memory)

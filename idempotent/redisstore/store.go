@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Store is an idempotent.Store in Redis; the package documentation says what it promises. It is
-// safe for concurrent use, and any number of stores and processes may share a database.
+// Store is an idempotent.Store in Redis; the package documentation says what it promises. It is safe for concurrent
+// use, and any number of stores and processes may share a database.
 type Store struct {
 	client  redis.UniversalClient
 	owned   bool // whether Open made the client
@@ -33,12 +33,11 @@ type Store struct {
 
 var _ idempotent.Store = (*Store)(nil)
 
-// New returns a store that uses client, in the client's database: a *redis.Client (also with
-// Sentinel), a *redis.ClusterClient, or a wrapper of one of them. The client must have
-// ContextTimeoutEnabled, or it would ignore OperationTimeout; New checks this unless the client is
-// wrapped. A *redis.Ring is refused. The caller closes the client. Each function of configure may
-// change the options, which start as DefaultOptions. Nothing is sent yet. The error names an option
-// that is out of range, its value and what is allowed.
+// New returns a store that uses client, in the client's database: a *redis.Client (also with Sentinel), a
+// *redis.ClusterClient, or a wrapper of one of them. The client must have ContextTimeoutEnabled, or it would ignore
+// OperationTimeout; New checks this unless the client is wrapped. A *redis.Ring is refused. The caller closes the
+// client. Each function of configure may change the options, which start as DefaultOptions. Nothing is sent yet. The
+// error names an option that is out of range, its value and what is allowed.
 func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
@@ -54,9 +53,9 @@ func New(client redis.UniversalClient, configure ...func(o *Options)) (*Store, e
 	return newStore(client, o), nil
 }
 
-// checkClient refuses clients with which keys do not stay on their server, and those that ignore deadlines. If a
-// server does not respond, a ring asks another one for its keys: the claims and markers there count as missing, and
-// messages are handled again.
+// checkClient refuses clients with which keys do not stay on their server, and those that ignore deadlines. If a server
+// does not respond, a ring asks another one for its keys: the claims and markers there count as missing, and messages
+// are handled again.
 func checkClient(client redis.UniversalClient) error {
 	if client == nil {
 		return errors.New("redisstore: client is nil")
@@ -80,10 +79,9 @@ func checkClient(client redis.UniversalClient) error {
 }
 
 // Open returns a store with a client of its own, which Close closes. The address is a URL:
-// redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a socket; go-redis' ParseURL
-// documents what else it may contain. For clusters, Sentinel or credentials that change, make a
-// client and use New. Nothing is sent yet. No error shows the address, because it may contain a
-// password.
+// redis://user:password@host:6379/0, rediss:// for TLS, unix:// for a socket; go-redis' ParseURL documents what else it
+// may contain. For clusters, Sentinel or credentials that change, make a client and use New. Nothing is sent yet. No
+// error shows the address, because it may contain a password.
 func Open(address string, configure ...func(o *Options)) (*Store, error) {
 	o, err := resolved(configure)
 	if err != nil {
@@ -102,8 +100,7 @@ func newStore(client redis.UniversalClient, o Options) *Store {
 	return &Store{client: client, options: o, log: o.Logger, made: time.Now()}
 }
 
-// Close closes the client if Open made it. Call it after every call has returned. It may be called
-// twice.
+// Close closes the client if Open made it. Call it after every call has returned. It may be called twice.
 func (s *Store) Close() error {
 	var err error
 	if s.owned {
@@ -115,15 +112,13 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Run calls body unless one of the run's keys has been processed, effectively once (contract 8.2).
-// It waits for a live claim of another call for up to WaitTimeout, and then returns
-// idempotent.ErrInProgress.
+// Run calls body unless one of the run's keys has been processed, effectively once (contract 8.2). It waits for a live
+// claim of another call for up to WaitTimeout, and then returns idempotent.ErrInProgress.
 //
-// body's context is cancelled, with idempotent.ErrLost as its cause, once the claim is lost or
-// could not be renewed until shortly before the end of its lease. Run then returns ErrLost,
-// whatever body returned. It also returns ErrLost if body succeeded and it is unknown whether that
-// is remembered. A body that succeeds although ctx was cancelled is remembered. After a failure the
-// claim is released.
+// body's context is cancelled, with idempotent.ErrLost as its cause, once the claim is lost or could not be renewed
+// until shortly before the end of its lease. Run then returns ErrLost, whatever body returned. It also returns ErrLost
+// if body succeeded and it is unknown whether that is remembered. A body that succeeds although ctx was cancelled is
+// remembered. After a failure the claim is released.
 func (s *Store) Run(
 	ctx context.Context, run idempotent.Run, body func(ctx context.Context) error,
 ) (duplicate bool, err error) {
@@ -142,8 +137,8 @@ func (s *Store) Run(
 	case lost != nil && bodyErr != nil:
 		return false, failed(fmt.Errorf("%w; the body failed: %w", lost, bodyErr))
 	case lost != nil:
-		// A body may return nil because its context ended. So nothing is finalised, even if the
-		// claim should still be ours.
+		// A body may return nil because its context ended. So nothing is finalised, even if the claim should still be
+		// ours.
 		return false, failed(lost)
 	case bodyErr != nil:
 		if err := s.giveUp(ctx, c); err != nil {
@@ -182,8 +177,8 @@ func (s *Store) retention(run idempotent.Run) time.Duration {
 	return run.Retention
 }
 
-// call calls body and renews the claim meanwhile. If body panics or ends its goroutine, that is not
-// recovered, but the claim is released.
+// call calls body and renews the claim meanwhile. If body panics or ends its goroutine, that is not recovered, but the
+// claim is released.
 func (s *Store) call(
 	ctx context.Context, c *claim, body func(ctx context.Context) error,
 ) (returned time.Time, err, lost error) {
@@ -206,8 +201,7 @@ func (s *Store) call(
 	return time.Now(), err, end()
 }
 
-// Processed reports whether the key has been processed. It returns false while the key is being
-// handled.
+// Processed reports whether the key has been processed. It returns false while the key is being handled.
 func (s *Store) Processed(ctx context.Context, key idempotent.Key) (bool, error) {
 	value, err := s.get(ctx, s.key(key))
 	if err == nil && !known(value) {

@@ -1,9 +1,8 @@
-// Package attempt runs handlers. An attempt is one run of one handler for one message: the call and
-// everything that may go wrong in it, its deadline, the transaction around it, and what its error
-// means for the message.
+// Package attempt runs handlers. An attempt is one run of one handler for one message: the call and everything that may
+// go wrong in it, its deadline, the transaction around it, and what its error means for the message.
 //
-// Two packages use it: processor runs what an inbox has stored, synchronous runs what a transport
-// is waiting for. No other package calls a handler.
+// Two packages use it: processor runs what an inbox has stored, synchronous runs what a transport is waiting for. No
+// other package calls a handler.
 package attempt
 
 import (
@@ -20,10 +19,9 @@ type Attempt struct {
 	Policy  Policy
 	// Failures is how many failed attempts have been charged so far.
 	Failures int
-	// Interrupted is how many attempts in a row a failure of the database has interrupted while their
-	// transaction was open. LastInterrupted is when it did so last, by this process's clock, or
-	// earlier. Run counts its own interruption. The caller begins again at 0 after an attempt that
-	// was not interrupted.
+	// Interrupted is how many attempts in a row a failure of the database has interrupted while their transaction was
+	// open. LastInterrupted is when it did so last, by this process's clock, or earlier. Run counts its own
+	// interruption. The caller begins again at 0 after an attempt that was not interrupted.
 	Interrupted     int
 	LastInterrupted time.Time
 	// Timeout limits the call, see Policy.Timeout; 0 means no limit.
@@ -31,8 +29,8 @@ type Attempt struct {
 	// Alone keeps the attempt from sharing a call or a transaction with others.
 	Alone bool
 
-	// Run sets the fields below. Again says that the attempt has no result and must run once more
-	// at once, because others kept it from ending or its transaction collided with another one.
+	// Run sets the fields below. Again says that the attempt has no result and must run once more at once, because
+	// others kept it from ending or its transaction collided with another one.
 	Again bool
 	// Err is the attempt's error; nil if the handler returned nil.
 	Err error
@@ -40,8 +38,7 @@ type Attempt struct {
 	Cause error
 	// Stored says that what Steps.Write wrote for it is committed.
 	Stored bool
-	// Stale says that Steps.Write or Steps.Check refused the attempt: nothing ran, or everything
-	// was rolled back.
+	// Stale says that Steps.Write or Steps.Check refused the attempt: nothing ran, or everything was rolled back.
 	Stale    bool
 	Duration time.Duration
 
@@ -55,8 +52,7 @@ type Attempt struct {
 	span       *telemetry.Attempt // the span of its call, which others may share; nil if not traced
 }
 
-// SetDelivery sets what the handler gets. The last delivery is not changed: a call that was given up may
-// still read it.
+// SetDelivery sets what the handler gets. The last delivery is not changed: a call that was given up may still read it.
 func (a *Attempt) SetDelivery(d handler.Delivery) { a.delivery = []handler.Delivery{d} }
 
 // Forget drops what the handler gets, once no call of it begins any more.
@@ -70,8 +66,8 @@ func (a *Attempt) Reset() {
 	a.Again, a.Err, a.Cause, a.Duration = false, nil, nil, 0
 }
 
-// NotifyCommitted calls what waits for the commit of the attempt's transaction. It is for a commit
-// that got no response and was found to be made later.
+// NotifyCommitted calls what waits for the commit of the attempt's transaction. It is for a commit that got no response
+// and was found to be made later.
 func (a *Attempt) NotifyCommitted() {
 	if a.unanswered != nil {
 		a.unanswered.Committed()

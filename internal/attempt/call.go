@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// ErrStuck is the failure of an attempt whose handler ignored its cancelled context until we gave
-// it up. The handler may still be running.
+// ErrStuck is the failure of an attempt whose handler ignored its cancelled context until we gave it up. The handler
+// may still be running.
 var ErrStuck = errors.New("handler ignores its cancelled context")
 
 var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
@@ -29,8 +29,8 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 }
 
-// patience says what to do about a handler that ignores its cancelled context. The functions are
-// called from the call's goroutines.
+// patience says what to do about a handler that ignores its cancelled context. The functions are called from the call's
+// goroutines.
 type patience struct {
 	// Grace is how long to wait for the handler once it is overdue.
 	Grace time.Duration
@@ -42,13 +42,13 @@ type patience struct {
 	Returned func()
 }
 
-// overdueTolerance is how long a handler may take to return after its context was cancelled. After
-// that it is reported as ignoring its context.
+// overdueTolerance is how long a handler may take to return after its context was cancelled. After that it is reported
+// as ignoring its context.
 const overdueTolerance = time.Second
 
-// call runs the handler's own code in a new goroutine, because Goexit, or a handler that never
-// returns, would end or block ours. running, which may be nil, tracks the call until it returns.
-// The results are in the order of the deliveries.
+// call runs the handler's own code in a new goroutine, because Goexit, or a handler that never returns, would end or
+// block ours. running, which may be nil, tracks the call until it returns. The results are in the order of the
+// deliveries.
 func call(ctx context.Context, tx *gorm.DB, h *handler.Handler, outer []handler.Middleware, running *Running,
 	p patience, deliveries ...handler.Delivery,
 ) []error {
@@ -116,8 +116,8 @@ func (r *Runner) call(ctx context.Context, session, tx *gorm.DB, group []*Attemp
 	return errs
 }
 
-// sound returns err, or a failure in its place if err is unusable. An error is application code: a
-// nil pointer stored as an error, for example, may panic in Error or Unwrap.
+// sound returns err, or a failure in its place if err is unusable. An error is application code: a nil pointer stored
+// as an error, for example, may panic in Error or Unwrap.
 func sound(err error) (checked error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -14,13 +14,12 @@ import (
 // errInterrupted means that the commit got no response and that interrupt has ended the attempts.
 var errInterrupted = errors.New("the commit got no response")
 
-// commit ends the transaction and reports whether it was committed. If not, err says what that
-// means for its attempts. After errInterrupted they have their errors already.
+// commit ends the transaction and reports whether it was committed. If not, err says what that means for its attempts.
+// After errInterrupted they have their errors already.
 //
-// If the database responded with an error it did not commit, and the handler is to blame (a
-// swallowed SQL error, a deferred constraint). If the connection was lost the outcome is unknown.
-// Then commit reads back what Steps.Write has written: that is part of the transaction, and what is
-// found for one attempt holds for all that share it.
+// If the database responded with an error it did not commit, and the handler is to blame (a swallowed SQL error, a
+// deferred constraint). If the connection was lost the outcome is unknown. Then commit reads back what Steps.Write has
+// written: that is part of the transaction, and what is found for one attempt holds for all that share it.
 func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, c Call) (committed bool, err error) {
 	commitErr := t.Commit()
 	if commitErr == nil {
@@ -30,9 +29,9 @@ func (r *Runner) commit(ctx context.Context, t *handlertx.Tx, group []*Attempt, 
 	if !store.OutcomeUnknown(commitErr) {
 		return false, err
 	}
-	// The server may still be working on the commit while we read. If the commit is not visible
-	// yet, what follows carries the version of the claim, or writes the same marker. So if the
-	// commit succeeds after all, that conflict reveals it.
+	// The server may still be working on the commit while we read. If the commit is not visible yet, what follows
+	// carries the version of the claim, or writes the same marker. So if the commit succeeds after all, that conflict
+	// reveals it.
 	if c.Steps != nil && c.Steps.Committed != nil {
 		there, readErr := r.readBack(ctx, c.Steps, group[0])
 		if there {

@@ -7,8 +7,8 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// ErrorType returns the class of an attempt's failure, for metrics and spans: one of a few names,
-// or "" if there is no failure. cause is the cause with which its context ended.
+// ErrorType returns the class of an attempt's failure, for metrics and spans: one of a few names, or "" if there is no
+// failure. cause is the cause with which its context ended.
 func ErrorType(err, cause error) string {
 	if err == nil { // the usual case: skip what follows, which allocates
 		return ""
@@ -33,8 +33,7 @@ func ErrorType(err, cause error) string {
 	}
 }
 
-// decided reports whether the handler's error fixes the message's outcome whatever led to it, as
-// Poison and Snooze do.
+// decided reports whether the handler's error fixes the message's outcome whatever led to it, as Poison and Snooze do.
 func decided(err error) bool {
 	var (
 		poison *handler.PoisonError

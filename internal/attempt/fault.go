@@ -12,10 +12,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// databaseFault returns the failed statement's error if the database is to blame for a failure in
-// the handler's transaction; nil otherwise. The handler's errors then say nothing about the
-// handler: it may have wrapped the failure, returned another error, or ignored it. There are two
-// exceptions: a call that may still be running, and a handler that poisoned or snoozed its message.
+// databaseFault returns the failed statement's error if the database is to blame for a failure in the handler's
+// transaction; nil otherwise. The handler's errors then say nothing about the handler: it may have wrapped the failure,
+// returned another error, or ignored it. There are two exceptions: a call that may still be running, and a handler that
+// poisoned or snoozed its message.
 func databaseFault(t *handlertx.Tx, watched *handlertx.Guard, errs []error) error {
 	for _, err := range errs {
 		if errors.Is(err, ErrStuck) || len(errs) == 1 && decided(err) {
@@ -25,17 +25,16 @@ func databaseFault(t *handlertx.Tx, watched *handlertx.Guard, errs []error) erro
 	return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))
 }
 
-// maxCollisions is how often an attempt is repeated at once after its transaction collided with
-// another. After that it waits, as after any other database failure.
+// maxCollisions is how often an attempt is repeated at once after its transaction collided with another. After that it
+// waits, as after any other database failure.
 const maxCollisions = 5
 
-// maxInterruptions is how many attempts of a message in a row the database may interrupt before
-// they are charged.
+// maxInterruptions is how many attempts of a message in a row the database may interrupt before they are charged.
 const maxInterruptions = 3
 
-// interrupt ends attempts that the database interrupted. They run again at once after a deadlock or
-// a serialization failure, and otherwise after a while. They are not charged, unless the message
-// itself seems to be the cause, see blames.
+// interrupt ends attempts that the database interrupted. They run again at once after a deadlock or a serialization
+// failure, and otherwise after a while. They are not charged, unless the message itself seems to be the cause, see
+// blames.
 func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 	cut.Database = true
 	for _, a := range group {
@@ -57,17 +56,15 @@ func (r *Runner) interrupt(group []*Attempt, cut Cut) {
 	}
 }
 
-// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin or
-// its first step failed. That no connection was free in time is no failure, neither of the handler nor
-// of the database.
+// interruptBegin ends attempts whose handlers did not run, because the transaction could not begin or its first step
+// failed. That no connection was free in time is no failure, neither of the handler nor of the database.
 func interruptBegin(group []*Attempt, reason error) {
 	for _, a := range group {
 		a.Err = &Cut{Reason: reason, Database: !errors.Is(reason, handlertx.ErrInterrupted)}
 	}
 }
 
-// interruptCall is interrupt for a call that has returned: the handler may have said how long to
-// wait.
+// interruptCall is interrupt for a call that has returned: the handler may have said how long to wait.
 func (r *Runner) interruptCall(group []*Attempt, errs []error, fault error) {
 	r.interrupt(group, Cut{Reason: fmt.Errorf("the database failed in the handler transaction: %w", fault)})
 	for i, a := range group {
@@ -81,8 +78,8 @@ func (r *Runner) interruptCall(group []*Attempt, errs []error, fault error) {
 	}
 }
 
-// blames reports whether the message, and not the database, seems to be the cause of a failure of
-// the database in the attempt's transaction (contract 5.7):
+// blames reports whether the message, and not the database, seems to be the cause of a failure of the database in the
+// attempt's transaction (contract 5.7):
 //
 //	the database failed                     the message is to blame
 //	up to maxInterruptions times in a row   never
@@ -102,8 +99,8 @@ func (r *Runner) blames(a *Attempt, reason error) bool {
 	return r.commits.since(a.Handler, a.LastInterrupted)
 }
 
-// stepFailed ends attempts whose step failed before the handler ran. Failures of the database are
-// neither charged nor counted as interruptions: the message cannot be their cause.
+// stepFailed ends attempts whose step failed before the handler ran. Failures of the database are neither charged nor
+// counted as interruptions: the message cannot be their cause.
 func (r *Runner) stepFailed(group []*Attempt, err error) {
 	switch {
 	case isCut(err) || !store.IsTransient(err):
@@ -115,8 +112,8 @@ func (r *Runner) stepFailed(group []*Attempt, err error) {
 	}
 }
 
-// commits remembers when a transaction of each handler was last committed in this process. It is
-// safe for concurrent use.
+// commits remembers when a transaction of each handler was last committed in this process. It is safe for concurrent
+// use.
 type commits struct {
 	last sync.Map // *handler.Handler to *atomic.Int64: nanoseconds since origin
 }

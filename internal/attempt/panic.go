@@ -6,18 +6,16 @@ import (
 	"strings"
 )
 
-// PanicError is the failure of an attempt during which the handler panicked, or other code that ran
-// for it: a driver, a plugin, the application's clock. Its text, with the stack, becomes the last
-// error.
+// PanicError is the failure of an attempt during which the handler panicked, or other code that ran for it: a driver, a
+// plugin, the application's clock. Its text, with the stack, becomes the last error.
 type PanicError struct {
 	Value any
-	// Stack begins where the panic happened. It ends before the library's own frames, unless there
-	// are no others.
+	// Stack begins where the panic happened. It ends before the library's own frames, unless there are no others.
 	Stack []byte
 }
 
-// Recovered returns the failure for a value that recover returned. Only a deferred function may
-// call it, while the stack of the panic still exists.
+// Recovered returns the failure for a value that recover returned. Only a deferred function may call it, while the
+// stack of the panic still exists.
 func Recovered(value any) *PanicError { return &PanicError{Value: value, Stack: panicStack()} }
 
 // Error returns the value and the stack.
@@ -36,15 +34,14 @@ func (e *PanicError) Unwrap() error {
 
 const (
 	maxFrames = 64
-	// callers is the prefix of the functions that call handlers. Frames from there on say nothing
-	// about the application.
+	// callers is the prefix of the functions that call handlers. Frames from there on say nothing about the
+	// application.
 	callers = "github.com/gorm-inbox/inbox/handler."
 )
 
-// panicStack returns the frames of the current panic that belong to the application, or all frames
-// below the panic if none does. The last error keeps 2,000 characters, and failure groups use the
-// first frame. Frames of the runtime and of this library would push the application's own out of
-// both.
+// panicStack returns the frames of the current panic that belong to the application, or all frames below the panic if
+// none does. The last error keeps 2,000 characters, and failure groups use the first frame. Frames of the runtime and
+// of this library would push the application's own out of both.
 func panicStack() []byte {
 	pcs := make([]uintptr, maxFrames)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])

@@ -26,9 +26,8 @@ var counted = map[handler.AttemptOutcome][]telemetry.Event{
 	handler.AttemptReleased:  {telemetry.Released},
 }
 
-// Ended reports one attempt. transport is the transport of its message, and cause is the cause with
-// which the handler's context ended. An attempt without a duration did not run, and is not
-// measured.
+// Ended reports one attempt. transport is the transport of its message, and cause is the cause with which the handler's
+// context ended. An attempt without a duration did not run, and is not measured.
 func (r *Reports) Ended(ctx context.Context, e handler.AttemptEvent, transport string, cause error) {
 	for _, c := range counted[e.Outcome] {
 		r.Counters.OfHandler(c, e.HandlerKey, 1)
@@ -39,8 +38,7 @@ func (r *Reports) Ended(ctx context.Context, e handler.AttemptEvent, transport s
 	r.CallHooks(ctx, e)
 }
 
-// CallHooks calls the hooks for an attempt, without counting it. ctx ends when the hooks must
-// return.
+// CallHooks calls the hooks for an attempt, without counting it. ctx ends when the hooks must return.
 func (r *Reports) CallHooks(ctx context.Context, e handler.AttemptEvent) {
 	if err := handler.CallHook(ctx, r.Hooks.OnAttempt, e); err != nil {
 		r.Log.Error("inbox hook OnAttempt failed", zap.String(telemetry.FieldMessageID, e.MessageID), zap.Error(err))

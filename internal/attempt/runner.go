@@ -20,8 +20,7 @@ type Runner struct {
 	// DB is the database in which handlers get their sessions and transactions.
 	DB               *gorm.DB
 	StatementTimeout time.Duration
-	// TxIsolation is the isolation level of handlers' transactions; sql.LevelDefault means READ
-	// COMMITTED.
+	// TxIsolation is the isolation level of handlers' transactions; sql.LevelDefault means READ COMMITTED.
 	TxIsolation sql.IsolationLevel
 	// StuckGrace is how long to wait for a handler that ignores its cancelled context.
 	StuckGrace time.Duration
@@ -36,49 +35,45 @@ type Runner struct {
 
 // Call says how to run a group of attempts.
 type Call struct {
-	// Steps, if not nil, makes the attempts run in a transaction, whatever their handler's kind. A
-	// plain handler finds it by handler.DB.
+	// Steps, if not nil, makes the attempts run in a transaction, whatever their handler's kind. A plain handler finds
+	// it by handler.DB.
 	Steps *Steps
-	// MayStart is called right before each call of the handler, with the handler's context. If it
-	// returns an error, the attempt ends with that error and the handler is not called.
+	// MayStart is called right before each call of the handler, with the handler's context. If it returns an error, the
+	// attempt ends with that error and the handler is not called.
 	MayStart func(ctx context.Context) error
-	// Until, if not nil, ends when there is no more time for handlers. From then on we wait for no
-	// begin, no rollback, and no call that ignores its cancelled context.
+	// Until, if not nil, ends when there is no more time for handlers. From then on we wait for no begin, no rollback,
+	// and no call that ignores its cancelled context.
 	Until context.Context
-	// Overdue is called when the handler has not returned a second after its context ended.
-	// Returned is called when it returns after it was given up. Both are called from goroutines of
-	// the call.
+	// Overdue is called when the handler has not returned a second after its context ended. Returned is called when it
+	// returns after it was given up. Both are called from goroutines of the call.
 	Overdue, Returned func()
 }
 
-// Steps are what a transaction does besides the handler's own writes: they record that the message
-// is handled, so that either both are committed or neither is. Each step gets the transaction and
-// the attempts that share it.
+// Steps are what a transaction does besides the handler's own writes: they record that the message is handled, so that
+// either both are committed or neither is. Each step gets the transaction and the attempts that share it.
 type Steps struct {
-	// Write records that the attempts are done, and returns those it accepted; the others are
-	// stale. It runs before the handler, except in a group of several calls, where it runs last. If
-	// it returns an error the attempts end. With ErrDone, which is for a single attempt, the
-	// transaction is committed and the handler is not called.
+	// Write records that the attempts are done, and returns those it accepted; the others are stale. It runs before the
+	// handler, except in a group of several calls, where it runs last. If it returns an error the attempts end. With
+	// ErrDone, which is for a single attempt, the transaction is committed and the handler is not called.
 	Write func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
 	// Check runs first in a group of several calls. It returns the attempts that may run.
 	Check func(ctx context.Context, t *handlertx.Tx, group []*Attempt) (current []*Attempt, err error)
-	// Committed reports whether what Write wrote for the attempt is in the database, after a commit
-	// that got no response. If Committed is nil, only the next attempt finds out.
+	// Committed reports whether what Write wrote for the attempt is in the database, after a commit that got no
+	// response. If Committed is nil, only the next attempt finds out.
 	Committed func(ctx context.Context, a *Attempt) (bool, error)
 }
 
-// ErrDone is returned by Steps.Write if the handler has processed the message before. The row that
-// Write read may be stored on this server only. If Write has written or locked something, the
-// commit waits until a synchronous standby has it, too.
+// ErrDone is returned by Steps.Write if the handler has processed the message before. The row that Write read may be
+// stored on this server only. If Write has written or locked something, the commit waits until a synchronous standby
+// has it, too.
 var ErrDone = errors.New("the handler has processed the message before")
 
-// Run runs attempts of one handler to their end: a single one, the messages of one batch call, or
-// those that share a transaction (contract 5.11). It returns whatever the handler does: panics and
-// runtime.Goexit are failures, and a handler that does not return is given up StuckGrace after it
-// was reported as overdue.
+// Run runs attempts of one handler to their end: a single one, the messages of one batch call, or those that share a
+// transaction (contract 5.11). It returns whatever the handler does: panics and runtime.Goexit are failures, and a
+// handler that does not return is given up StuckGrace after it was reported as overdue.
 //
-// A panic of other code that runs for the attempt (a driver, a plugin) is the attempt's failure,
-// too: it must not end the process.
+// A panic of other code that runs for the attempt (a driver, a plugin) is the attempt's failure, too: it must not end
+// the process.
 func (r *Runner) Run(ctx context.Context, group []*Attempt, c Call) {
 	started := time.Now()
 	r.runProtected(ctx, group, c)
@@ -130,11 +125,10 @@ func (r *Runner) runPlain(ctx context.Context, group []*Attempt, c Call) {
 	}
 }
 
-// runTx makes one call in a transaction, for one message or for a batch. The steps run first: a
-// stale claim or a duplicate is found before the handler runs, and the locks of what was written
-// keep others away while it runs. If anything fails, the whole transaction is rolled back. If only
-// some messages of a batch failed, the others run again without them, so that nothing a failed
-// message wrote is committed.
+// runTx makes one call in a transaction, for one message or for a batch. The steps run first: a stale claim or a
+// duplicate is found before the handler runs, and the locks of what was written keep others away while it runs. If
+// anything fails, the whole transaction is rolled back. If only some messages of a batch failed, the others run again
+// without them, so that nothing a failed message wrote is committed.
 func (r *Runner) runTx(ctx context.Context, group []*Attempt, c Call) {
 	t, err := r.begin(ctx, c)
 	if err != nil {
@@ -219,9 +213,8 @@ func markStale(group, current []*Attempt) {
 	}
 }
 
-// undecided reports whether a batch's call failed as a whole, so that it is unknown which message
-// is to blame. Everything was rolled back, so each message can run alone; but not beside a call
-// that may still be running.
+// undecided reports whether a batch's call failed as a whole, so that it is unknown which message is to blame.
+// Everything was rolled back, so each message can run alone; but not beside a call that may still be running.
 func undecided(errs []error, swallowed error) bool {
 	failed := 0
 	for _, err := range errs {
@@ -235,8 +228,8 @@ func undecided(errs []error, swallowed error) bool {
 	return failed == len(errs) || failed == 0 && swallowed != nil
 }
 
-// anyFailed assigns the errors of one call to its attempts and reports whether there are any. If
-// there are, the attempts without an error run again without the others.
+// anyFailed assigns the errors of one call to its attempts and reports whether there are any. If there are, the
+// attempts without an error run again without the others.
 func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
 	failed := slices.ContainsFunc(errs, func(err error) bool { return err != nil })
 	if !failed && swallowed != nil {
@@ -254,8 +247,7 @@ func anyFailed(group []*Attempt, errs []error, swallowed error) bool {
 	return true
 }
 
-// StartSpan starts the span of a call of some attempts. EndSpan ends it, once their outcome is
-// known.
+// StartSpan starts the span of a call of some attempts. EndSpan ends it, once their outcome is known.
 func StartSpan(ctx context.Context, instruments *telemetry.Instruments, group ...*Attempt) context.Context {
 	if !instruments.Traces() {
 		return ctx

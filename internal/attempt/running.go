@@ -11,9 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// Running tracks the calls of handlers that have not returned, including those that were given up
-// as stuck (contract 5.4). The processor and all synchronous channels of an inbox share one. It is
-// safe for concurrent use. A nil Running tracks nothing.
+// Running tracks the calls of handlers that have not returned, including those that were given up as stuck (contract
+// 5.4). The processor and all synchronous channels of an inbox share one. It is safe for concurrent use. A nil Running
+// tracks nothing.
 type Running struct {
 	now func() time.Time
 

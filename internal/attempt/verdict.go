@@ -18,17 +18,15 @@ type Verdict struct {
 	Charged bool
 	// Delay is how long the next attempt must wait. If the message was released, it is Cut's delay.
 	Delay time.Duration
-	// Cut is how the attempt was cut short; nil if it was not, or if the inbox itself interrupted
-	// it.
+	// Cut is how the attempt was cut short; nil if it was not, or if the inbox itself interrupted it.
 	Cut *Cut
 }
 
-// Verdict returns the outcome of the attempt (contract 5.5, 5.7, 5.8, 7.6). It is the only place
-// that decides what a handler's error means.
+// Verdict returns the outcome of the attempt (contract 5.5, 5.7, 5.8, 7.6). It is the only place that decides what a
+// handler's error means.
 //
-// A handler that returned nil has completed, even if its context had ended. If the inbox
-// interrupted the attempt, an error counts as a consequence of that: nothing is charged, unless the
-// handler poisoned or snoozed.
+// A handler that returned nil has completed, even if its context had ended. If the inbox interrupted the attempt, an
+// error counts as a consequence of that: nothing is charged, unless the handler poisoned or snoozed.
 func (a *Attempt) Verdict() (v Verdict) {
 	if a.Err == nil {
 		return Verdict{Outcome: handler.AttemptCompleted}
@@ -86,8 +84,8 @@ func (a *Attempt) failed(err error) Verdict {
 	return v
 }
 
-// Unrecoverable marks a failure that lies in what is stored, not in the handler: no attempt can
-// ever succeed (contract 5.7).
+// Unrecoverable marks a failure that lies in what is stored, not in the handler: no attempt can ever succeed (contract
+// 5.7).
 type Unrecoverable struct{ Reason error }
 
 func (e *Unrecoverable) Error() string { return e.Reason.Error() }
@@ -95,8 +93,7 @@ func (e *Unrecoverable) Error() string { return e.Reason.Error() }
 // Unwrap returns the reason.
 func (e *Unrecoverable) Unwrap() error { return e.Reason }
 
-// Cut marks an attempt that was cut short before or after the handler's own part. It is repeated
-// after a while.
+// Cut marks an attempt that was cut short before or after the handler's own part. It is repeated after a while.
 type Cut struct {
 	Reason error
 	// Delay is how long the repeat waits at least; 0 leaves that to the caller.
@@ -119,9 +116,8 @@ func isCut(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// Interruption is why the inbox itself ends an attempt, for example a stop. It is the cause of the
-// handler's context, or the error of Call.MayStart. Interruptions are distinguished by their
-// address.
+// Interruption is why the inbox itself ends an attempt, for example a stop. It is the cause of the handler's context,
+// or the error of Call.MayStart. Interruptions are distinguished by their address.
 type Interruption struct{ reason string }
 
 // NewInterruption returns an Interruption that differs from all others.

@@ -1,5 +1,5 @@
-// Package brief bounds text that comes from outside before it is kept, logged or quoted in an error: message
-// types, IDs, header names, and the texts of errors, which may quote whatever a producer wrote (contract 3.6).
+// Package brief bounds text that comes from outside before it is kept, logged or quoted in an error: message types,
+// IDs, header names, and the texts of errors, which may quote whatever a producer wrote (contract 3.6).
 package brief
 
 import (
@@ -73,8 +73,8 @@ func Visible(text string) string {
 	return out.String()
 }
 
-// acts reports whether a terminal or a log viewer does something else with c than to show it. Zero-width joiners,
-// which belong to words and to emoji, do not act.
+// acts reports whether a terminal or a log viewer does something else with c than to show it. Zero-width joiners, which
+// belong to words and to emoji, do not act.
 func acts(c rune) bool {
 	const zeroWidthNonJoiner, zeroWidthJoiner = 0x200c, 0x200d
 	switch c {
@@ -84,8 +84,8 @@ func acts(c rune) bool {
 	return unicode.IsControl(c) || unicode.In(c, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// maxError is how many bytes Error keeps. Redaction cuts longer texts itself, with care for secrets at the cut, so
-// this must be more than it reads.
+// maxError is how many bytes Error keeps. Redaction cuts longer texts itself, with care for secrets at the cut, so this
+// must be more than it reads.
 const maxError = 20 << 10
 
 // Error returns err to be kept while a partition is halted or a condition lasts. An error whose text has more than 20

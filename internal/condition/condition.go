@@ -1,5 +1,5 @@
-// Package condition logs what fails for a while: once when it begins, now and then
-// while it lasts, and once when it has recovered (contract 5.15, 7.8).
+// Package condition logs what fails for a while: once when it begins, now and then while it lasts, and once when it has
+// recovered (contract 5.15, 7.8).
 package condition
 
 import (
@@ -17,9 +17,9 @@ import (
 // Reminder is how often a condition that lasts is logged again.
 const Reminder = 5 * time.Minute
 
-// Condition is something that can fail for a while, with one or several sources:
-// partitions, tasks, or nil for the only one. It is logged when it begins, every Reminder
-// while it is met, and when the last source is well again. It is safe for concurrent use.
+// Condition is something that can fail for a while, with one or several sources: partitions, tasks, or nil for the only
+// one. It is logged when it begins, every Reminder while it is met, and when the last source is well again. It is safe
+// for concurrent use.
 type Condition struct {
 	log     *zap.Logger
 	clock   clock.Clock
@@ -37,8 +37,8 @@ type Condition struct {
 	over    time.Time // when it ended last
 }
 
-// New returns a Condition that has not begun. Name is what fails, also as a field of the
-// log; meaning is what that brings about.
+// New returns a Condition that has not begun. Name is what fails, also as a field of the log; meaning is what that
+// brings about.
 func New(log *zap.Logger, clock clock.Clock, level zapcore.Level, name, meaning string) *Condition {
 	return &Condition{log: log.With(zap.String(telemetry.FieldCondition, name)), clock: clock, level: level, name: name,
 		meaning: meaning, sources: map[any]struct{}{}}

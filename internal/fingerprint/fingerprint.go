@@ -1,5 +1,5 @@
-// Package fingerprint names the kinds of failures: the store writes a fingerprint beside
-// each error text, and operators' groups go by it (contract 11.2).
+// Package fingerprint names the kinds of failures: the store writes a fingerprint beside each error text, and
+// operators' groups go by it (contract 11.2).
 package fingerprint
 
 import (

@@ -8,8 +8,8 @@ import (
 
 // Each of these returns where what begins at i ends, 0 if it is not of its kind.
 
-// codeWords are what stands before a code, in lower case, and how long the code is
-// at most. IDs are longer, or stand after other words.
+// codeWords are what stands before a code, in lower case, and how long the code is at most. IDs are longer, or stand
+// after other words.
 var codeWords = map[string]int{"status": 3, "http": 3, "code": 4, "error": 4, "errno": 4, sqlState: 5}
 
 const sqlState = "sqlstate" // its codes have letters, too
@@ -137,8 +137,8 @@ func hexEnd(text string, i int) int {
 	return end
 }
 
-// mixedEnd: letters with several numbers between them, as random IDs have; not
-// durations and times, which begin with a digit.
+// mixedEnd: letters with several numbers between them, as random IDs have; not durations and times, which begin with a
+// digit.
 func mixedEnd(text string, i int) int {
 	end, numbers, letters := i, 0, false
 	for end < len(text) && isAlnum(text[end]) {
@@ -157,8 +157,8 @@ func mixedEnd(text string, i int) int {
 	return end
 }
 
-// numberEnd: digits, with signs between them that make decimals, dates, times,
-// versions or addresses of them, and units or a zone behind them.
+// numberEnd: digits, with signs between them that make decimals, dates, times, versions or addresses of them, and units
+// or a zone behind them.
 func numberEnd(text string, i int) int {
 	for {
 		for i < len(text) && isDigit(text[i]) {

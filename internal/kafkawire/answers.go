@@ -21,16 +21,16 @@ const (
 	smallAnswer = 64 << 10
 	// largeAnswer bounds answers that list brokers, partitions or members. The metadata of 100,000 partitions has 6 MB.
 	largeAnswer = 16 << 20
-	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all
-	// together, may read and pass on at a time.
+	// largeAtOnce is how many answers larger than smallAnswer a consumer's connections, all together, may read and pass
+	// on at a time.
 	largeAtOnce = 2
-	// maxListed bounds what all lists of an answer hold together. A number counts as one and
-	// anything else as otherListed, because a few bytes on the wire become a hundred in memory. The
-	// metadata of 100,000 partitions with three replicas each counts as 1.5 million.
+	// maxListed bounds what all lists of an answer hold together. A number counts as one and anything else as
+	// otherListed, because a few bytes on the wire become a hundred in memory. The metadata of 100,000 partitions with
+	// three replicas each counts as 1.5 million.
 	maxListed   = 2 << 20
 	otherListed = 8
-	// maxAssigned bounds the partitions of one assignment. Each one has a connection of its own,
-	// and kafka-go compares all of them pairwise.
+	// maxAssigned bounds the partitions of one assignment. Each one has a connection of its own, and kafka-go compares
+	// all of them pairwise.
 	maxAssigned = 10_000
 )
 
@@ -57,8 +57,8 @@ type checkedConn struct {
 	reserved atomic.Bool // this connection is one of largeAtOnce
 }
 
-// NewCheckedConn returns a connection that checks what comes from the broker at this address, and
-// that keeps requests from creating topics.
+// NewCheckedConn returns a connection that checks what comes from the broker at this address, and that keeps requests
+// from creating topics.
 func NewCheckedConn(c net.Conn, guard *Guard, address string) net.Conn {
 	return &checkedConn{Conn: c, guard: guard, address: address}
 }
@@ -74,8 +74,8 @@ type Guard struct {
 	refused func(*AnswerError)
 }
 
-// NewGuard returns a Guard. An answer waits at most patience until other large ones are read, and
-// no longer once cutting is closed. passed and refused may be called concurrently.
+// NewGuard returns a Guard. An answer waits at most patience until other large ones are read, and no longer once
+// cutting is closed. passed and refused may be called concurrently.
 func NewGuard(
 	patience time.Duration, cutting <-chan struct{}, passed func(protocol.ApiKey), refused func(*AnswerError),
 ) *Guard {

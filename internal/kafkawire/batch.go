@@ -13,8 +13,8 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// ErrUnreadable means that records cannot be read: their checksum, compression or format is wrong,
-// or a batch is larger than MaxBatchBytes.
+// ErrUnreadable means that records cannot be read: their checksum, compression or format is wrong, or a batch is larger
+// than MaxBatchBytes.
 var ErrUnreadable = errors.New("records cannot be read")
 
 // Batch is a record batch as it is stored in the log: records that were written together.
@@ -28,8 +28,8 @@ type Batch struct {
 	appended               bool
 	Transactional, Control bool
 	Producer               int64
-	// firstTime is the base of the records' timestamps. maxTime is the largest timestamp, or the
-	// time of writing. Both are in milliseconds.
+	// firstTime is the base of the records' timestamps. maxTime is the largest timestamp, or the time of writing. Both
+	// are in milliseconds.
 	firstTime, maxTime int64
 	Count              int
 	// content holds the records, compressed by codec.
@@ -68,8 +68,8 @@ type CutError struct {
 // Error says how long the batch is.
 func (e *CutError) Error() string { return fmt.Sprintf("a batch of %d bytes is cut off", e.Need) }
 
-// CutBatch returns the first batch and what follows it, and verifies the batch's checksum. The
-// error is a CutError or ErrUnreadable.
+// CutBatch returns the first batch and what follows it, and verifies the batch's checksum. The error is a CutError or
+// ErrUnreadable.
 func CutBatch(from []byte) (b Batch, rest []byte, err error) {
 	if len(from) < BatchPrefix {
 		return b, nil, &CutError{BatchPrefix + batchHeader}

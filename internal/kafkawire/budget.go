@@ -10,9 +10,9 @@ import (
 // The size of a decompressed batch is known only then, and a batch larger than the whole budget must pass too. So one
 // fetcher at a time may exceed the budget.
 //
-// No fetcher waits indefinitely. Workers return bytes as chunks are accepted, whatever fetchers
-// wait for. When workers have less than the limit, one of the waiting fetchers continues, even if
-// all the rest is held by fetchers that wait in the middle of a response.
+// No fetcher waits indefinitely. Workers return bytes as chunks are accepted, whatever fetchers wait for. When workers
+// have less than the limit, one of the waiting fetchers continues, even if all the rest is held by fetchers that wait
+// in the middle of a response.
 type Budget struct {
 	limit int
 

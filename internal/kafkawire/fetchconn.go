@@ -32,16 +32,16 @@ type FetchConn struct {
 	correlationID int32
 	// mutedUntil is when the broker reads from the connection again.
 	mutedUntil time.Time
-	// answered is when the last answer began to arrive. idle is how long after the previous answer
-	// the last request was sent.
+	// answered is when the last answer began to arrive. idle is how long after the previous answer the last request was
+	// sent.
 	answered time.Time
 	idle     time.Duration
 	// memory is where the next answer goes.
 	memory []byte
 }
 
-// Versions of fetch requests that we support: from the first one with record batches to the last
-// that kafka-go can write.
+// Versions of fetch requests that we support: from the first one with record batches to the last that kafka-go can
+// write.
 const (
 	firstFetchVersion = 4
 	lastFetchVersion  = 11
@@ -113,8 +113,8 @@ func (c *FetchConn) ask(
 // exchange writes a request and returns its answer, which has at most most bytes and which the broker may delay for
 // wait. With a hold, the answer's memory is taken from the budget. When ctx ends, the connection is closed.
 //
-// Brokers answer a client that has used up its quota at once, and leave its next requests unread
-// for the time that the answer names. exchange sends nothing during that time.
+// Brokers answer a client that has used up its quota at once, and leave its next requests unread for the time that the
+// answer names. exchange sends nothing during that time.
 func (c *FetchConn) exchange(
 	ctx context.Context, write func() error, wait time.Duration, most int64, h *Hold,
 ) (*cursor, error) {
@@ -142,8 +142,8 @@ func (c *FetchConn) exchange(
 	return answer, nil
 }
 
-// read reads an answer. It takes memory for what has arrived and at most as much again, whatever
-// size the answer claims.
+// read reads an answer. It takes memory for what has arrived and at most as much again, whatever size the answer
+// claims.
 func (c *FetchConn) read(ctx context.Context, most int64, h *Hold) (*cursor, error) {
 	const first = 256 << 10
 	prefix := make([]byte, 4)

@@ -17,11 +17,11 @@ import (
 // Inflater decompresses batches of at most as many bytes as NewInflater got. Compressed bytes may claim or become any
 // size. So memory is taken from the budget for what is there or can result from it, never for what a header claims.
 //
-// Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So
-// a batch has at most maxFrames, and the context is checked between them and while bytes are read.
+// Compressed bytes may also cost any time: each frame of a few bytes takes the work of a beginning. So a batch has at
+// most maxFrames, and the context is checked between them and while bytes are read.
 //
-// gzip and lz4 are read as streams. kafka-go's snappy and zstd take as much memory as a header claims,
-// so we decode these two block by block or frame by frame.
+// gzip and lz4 are read as streams. kafka-go's snappy and zstd take as much memory as a header claims, so we decode
+// these two block by block or frame by frame.
 type Inflater struct {
 	limit int
 
@@ -93,9 +93,9 @@ type inflated struct {
 	content []byte
 }
 
-// grow makes room for more bytes, or less if that is all that the limit leaves, which is then one byte
-// more than allowed: that one reveals what is too large. The memory doubles, so that what many frames
-// copy is bounded by what results.
+// grow makes room for more bytes, or less if that is all that the limit leaves, which is then one byte more than
+// allowed: that one reveals what is too large. The memory doubles, so that what many frames copy is bounded by what
+// results.
 func (o *inflated) grow(more int) error {
 	const first = 64 << 10
 	have := len(o.content)
@@ -168,8 +168,8 @@ func (o *inflated) lz4(content []byte) error {
 	return errors.Join(err, reader.Close())
 }
 
-// inflating is a codec's input. It has a single method, so that codecs cannot use another way to read,
-// and ends with the context: a codec may read many bytes before any results.
+// inflating is a codec's input. It has a single method, so that codecs cannot use another way to read, and ends with
+// the context: a codec may read many bytes before any results.
 type inflating struct {
 	ctx  context.Context
 	rest []byte
@@ -188,9 +188,9 @@ func (r *inflating) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// zstdSlack is how far a frame's bound may exceed what is left of the limit before the decoder is limited.
-// Bounds are rounded up to whole blocks, and a limited decoder also refuses small content that was written
-// with a window larger than its limit.
+// zstdSlack is how far a frame's bound may exceed what is left of the limit before the decoder is limited. Bounds are
+// rounded up to whole blocks, and a limited decoder also refuses small content that was written with a window larger
+// than its limit.
 const zstdSlack = 4 << 20
 
 // unzstd decompresses zstd, one frame after the other.
@@ -219,9 +219,9 @@ func (i *Inflater) unzstd(o *inflated, content []byte) error {
 	return nil
 }
 
-// unzstdFrame decompresses one frame. There is memory for all that a frame says it holds: the decoder would
-// copy the content of all frames before it to make room. If it does not say that, the decoder's memory
-// doubles, and what it may become is taken from the budget first.
+// unzstdFrame decompresses one frame. There is memory for all that a frame says it holds: the decoder would copy the
+// content of all frames before it to make room. If it does not say that, the decoder's memory doubles, and what it may
+// become is taken from the budget first.
 func (i *Inflater) unzstdFrame(o *inflated, f zstdFrame) error {
 	left := int64(o.limit - len(o.content))
 	if f.exact && f.holds > left {

@@ -23,9 +23,9 @@ type zstdFrame struct {
 	skippable bool
 }
 
-// cutFrame returns the first frame of zstd-compressed bytes. It walks the frame's blocks, of which the
-// format limits what each one holds (RFC 8878, 3.1.1.2). It fails if the frame claims more than its
-// blocks can hold, or ends before they do.
+// cutFrame returns the first frame of zstd-compressed bytes. It walks the frame's blocks, of which the format limits
+// what each one holds (RFC 8878, 3.1.1.2). It fails if the frame claims more than its blocks can hold, or ends before
+// they do.
 func cutFrame(content []byte) (f zstdFrame, err error) {
 	const largestBlock, blockHeader, checksum = 128 << 10, 3, 4
 	var header zstd.Header
@@ -77,9 +77,9 @@ func cutFrame(content []byte) (f zstdFrame, err error) {
 	return f, nil
 }
 
-// checkLZ4 walks the frames of lz4-compressed bytes and refuses more of them than maxFrames, and frames
-// that no producer of Kafka writes: of the format before frames, and with a dictionary. Their end may be
-// elsewhere than where the codec finds it.
+// checkLZ4 walks the frames of lz4-compressed bytes and refuses more of them than maxFrames, and frames that no
+// producer of Kafka writes: of the format before frames, and with a dictionary. Their end may be elsewhere than where
+// the codec finds it.
 func checkLZ4(content []byte) error {
 	const (
 		frameMagic, skippableMagic  = 0x184D2204, 0x184D2A50
@@ -131,8 +131,8 @@ func checkLZ4(content []byte) error {
 // xerialMagic starts what Java's snappy library writes: a header of 16 bytes, then blocks, each after its length.
 var xerialMagic = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
 
-// eachSnappyBlock calls each for the blocks of snappy-compressed bytes, with the size that a block
-// decompresses to. It fails if a block claims more than its bytes can hold.
+// eachSnappyBlock calls each for the blocks of snappy-compressed bytes, with the size that a block decompresses to. It
+// fails if a block claims more than its bytes can hold.
 func eachSnappyBlock(content []byte, each func(block []byte, size int) error) error {
 	one := func(block []byte) error {
 		n, err := snappy.DecodedLen(block)

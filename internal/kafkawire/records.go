@@ -49,10 +49,10 @@ func (b Batch) Walk(content []byte, maxHeaders int, each func(envelope.Record) e
 	return nil
 }
 
-// readHeaders reads a record's headers, or skips them if they are not wanted or more than limit. In
-// the latter case raw holds them unread. The number of headers that a record claims never sizes an
-// allocation unchecked. A header shares its name with the one at the same place of known, if that has
-// the same name: most records of a batch have the same headers.
+// readHeaders reads a record's headers, or skips them if they are not wanted or more than limit. In the latter case raw
+// holds them unread. The number of headers that a record claims never sizes an allocation unchecked. A header shares
+// its name with the one at the same place of known, if that has the same name: most records of a batch have the same
+// headers.
 func readHeaders(r *cursor, limit int, wanted bool, known []handler.Header) (headers []handler.Header, raw []byte) {
 	const least = 2
 	all := r.rest

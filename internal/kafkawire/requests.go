@@ -12,8 +12,8 @@ type request struct {
 	key     protocol.ApiKey
 	version int16
 	id      int32
-	// token means a SASL token without a request around it, as brokers before Kafka 1.0 expect it.
-	// Its answer has no frame either.
+	// token means a SASL token without a request around it, as brokers before Kafka 1.0 expect it. Its answer has no
+	// frame either.
 	token bool
 }
 
@@ -31,8 +31,8 @@ const (
 // partitions of its topics and lets the broker create missing ones. A topic that is deleted while it is consumed would
 // then come back with the broker's defaults: the commit of its offsets fails, the member joins again, and asks for it.
 //
-// In the versions that have the field (4 to 7, of which kafka-go uses 6) it is the request's last
-// byte. Requests may come in pieces, or several in one write, but from one goroutine at a time.
+// In the versions that have the field (4 to 7, of which kafka-go uses 6) it is the request's last byte. Requests may
+// come in pieces, or several in one write, but from one goroutine at a time.
 func (c *checkedConn) Write(p []byte) (int, error) {
 	var out []byte // a copy of p once it differs: p belongs to the caller
 	for i := 0; i < len(p); {
@@ -72,8 +72,8 @@ func (c *checkedConn) completed() request {
 		header := cursor{rest: c.header[lengthField:]}
 		r = request{key: protocol.ApiKey(header.int16()), version: header.int16(), id: header.int32()}
 	}
-	// A token never begins with the key of a request: PLAIN's begins with the user's name, those of
-	// SCRAM and OAUTHBEARER begin with "n,".
+	// A token never begins with the key of a request: PLAIN's begins with the user's name, those of SCRAM and
+	// OAUTHBEARER begin with "n,".
 	if _, known := answerKinds[r.key]; c.tokens && !known {
 		r = request{key: protocol.SaslAuthenticate, token: true}
 	}
@@ -84,8 +84,8 @@ func (c *checkedConn) completed() request {
 	return r
 }
 
-// answered removes and returns the request that is answered next. Brokers answer the requests of
-// one connection in order.
+// answered removes and returns the request that is answered next. Brokers answer the requests of one connection in
+// order.
 func (c *checkedConn) answered() (request, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

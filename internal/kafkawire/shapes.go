@@ -29,8 +29,8 @@ type answerKind struct {
 	most    int64
 }
 
-// answerKinds are the answers to everything that kafka-go requests for a consumer. Any other answer
-// is refused, because nothing would have checked it.
+// answerKinds are the answers to everything that kafka-go requests for a consumer. Any other answer is refused, because
+// nothing would have checked it.
 var answerKinds = map[protocol.ApiKey]answerKind{
 	protocol.ApiVersions:      {reflect.TypeFor[apiversions.Response](), smallAnswer},
 	protocol.SaslHandshake:    {reflect.TypeFor[saslhandshake.Response](), smallAnswer},
@@ -49,8 +49,8 @@ var answerKinds = map[protocol.ApiKey]answerKind{
 	protocol.Produce:     {reflect.TypeFor[produce.Response](), largeAnswer},
 }
 
-// check returns why the content after an answer's length is refused, "" if it is not. A token is
-// not checked, because only the mechanism knows its format.
+// check returns why the content after an answer's length is refused, "" if it is not. A token is not checked, because
+// only the mechanism knows its format.
 func (r request) check(content []byte) string {
 	if r.token {
 		return ""
@@ -123,8 +123,8 @@ func (r request) shape() shape {
 	return s
 }
 
-// isFlexible reports whether a version has compact lengths and tagged fields. A field without a
-// name has the tag that tells.
+// isFlexible reports whether a version has compact lengths and tagged fields. A field without a name has the tag that
+// tells.
 func isFlexible(t reflect.Type, version int16) bool {
 	f, ok := t.FieldByName("_")
 	return ok && inVersion(f.Tag, version)
@@ -141,8 +141,8 @@ func inVersion(tag reflect.StructTag, version int16) bool {
 	return false
 }
 
-// shapeOf returns the shape of one of kafka-go's types, by the tags that its decoder uses, and the
-// smallest size of a value in bytes.
+// shapeOf returns the shape of one of kafka-go's types, by the tags that its decoder uses, and the smallest size of a
+// value in bytes.
 func shapeOf(t reflect.Type, version int16, flexible bool) (s shape, least int) {
 	switch kind := t.Kind(); {
 	case isNumber(t):
@@ -175,8 +175,8 @@ func listOf(element reflect.Type, version int16, flexible bool) (s shape, least 
 	if isNumber(element) {
 		listed = 1
 	}
-	// A group's connection allocates a slice of this length and panics if it is null. kafka-go's
-	// other decoders treat a null list as an empty one.
+	// A group's connection allocates a slice of this length and panics if it is null. kafka-go's other decoders treat a
+	// null list as an empty one.
 	nullable := element != reflect.TypeFor[apiversions.ApiKeyResponse]()
 	s = func(w *walk) {
 		n := 0
@@ -261,8 +261,8 @@ func memberShape(t reflect.Type, field string) shape {
 	}
 }
 
-// subscription is what a member sends to the group's leader. The fields after the partitions it had
-// belong to later versions and are not read.
+// subscription is what a member sends to the group's leader. The fields after the partitions it had belong to later
+// versions and are not read.
 func (w *walk) subscription() {
 	w.int16() // version
 	w.list(w.count(2), otherListed, (*walk).text)
@@ -286,8 +286,8 @@ func (w *walk) partitions() {
 	})
 }
 
-// assignment is what the group's leader sends to this member. It is refused if it has more
-// partitions than a member can read, or one partition twice.
+// assignment is what the group's leader sends to this member. It is refused if it has more partitions than a member can
+// read, or one partition twice.
 func (w *walk) assignment() {
 	type place struct {
 		topic string

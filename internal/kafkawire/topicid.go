@@ -9,15 +9,15 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// TopicID identifies a topic to brokers. A topic that is deleted and created again has the same
-// name and another ID. Zero means no ID.
+// TopicID identifies a topic to brokers. A topic that is deleted and created again has the same name and another ID.
+// Zero means no ID.
 type TopicID [16]byte
 
 // topicIDVersion is the first version of metadata requests with topic IDs. kafka-go only has earlier versions.
 const topicIDVersion = 10
 
-// TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to
-// the last fetch stays valid.
+// TopicID asks for the topic's ID. It returns zero from a broker too old to know any. The answer to the last fetch
+// stays valid.
 func (c *FetchConn) TopicID(ctx context.Context, topic string) (id TopicID, err error) {
 	if !c.identifies {
 		return id, nil

@@ -17,8 +17,8 @@ const (
 	maxAborted = 1 << 20
 )
 
-// Aborted holds the aborted transactions of one response, each identified by its producer and its
-// first offset. A transaction ends with its marker. Brokers send the list only with read_committed.
+// Aborted holds the aborted transactions of one response, each identified by its producer and its first offset. A
+// transaction ends with its marker. Brokers send the list only with read_committed.
 type Aborted struct {
 	// list is sorted by producer and offset.
 	list []transaction
@@ -32,8 +32,8 @@ func (t transaction) compare(with transaction) int {
 	return cmp.Or(cmp.Compare(t.producer, with.producer), cmp.Compare(t.first, with.first))
 }
 
-// NewAborted returns the aborted transactions of a response, whose memory it takes from the budget. It
-// returns false if ctx ends first.
+// NewAborted returns the aborted transactions of a response, whose memory it takes from the budget. It returns false if
+// ctx ends first.
 func NewAborted(ctx context.Context, r *Response, h *Hold) (*Aborted, bool) {
 	n := len(r.Aborted) / abortedSize
 	if n > 0 && !h.Take(ctx, n*abortedSize) {
@@ -48,8 +48,8 @@ func NewAborted(ctx context.Context, r *Response, h *Hold) (*Aborted, bool) {
 	return a, true
 }
 
-// Covers reports whether a transactional batch belongs to an aborted transaction: one of its producer
-// that began at the batch or before, after the last one that is over.
+// Covers reports whether a transactional batch belongs to an aborted transaction: one of its producer that began at the
+// batch or before, after the last one that is over.
 func (a *Aborted) Covers(producer, base int64) bool {
 	from := int64(math.MinInt64)
 	if ended, some := a.ended[producer]; some {
@@ -59,16 +59,16 @@ func (a *Aborted) Covers(producer, base int64) bool {
 	return i < len(a.list) && a.list[i].producer == producer && a.list[i].first <= base
 }
 
-// end removes what the marker at offset aborts. A producer has one transaction at a time, so
-// everything of it that began before the marker is over.
+// end removes what the marker at offset aborts. A producer has one transaction at a time, so everything of it that
+// began before the marker is over.
 func (a *Aborted) end(producer, offset int64) {
 	if ended, some := a.ended[producer]; !some || offset > ended {
 		a.ended[producer] = offset
 	}
 }
 
-// ReadControl processes the markers at the ends of transactions. The key of a control record is a
-// version and a type, 16 bits each.
+// ReadControl processes the markers at the ends of transactions. The key of a control record is a version and a type,
+// 16 bits each.
 func (a *Aborted) ReadControl(b Batch, content []byte) error {
 	const abortMarker = 0
 	return b.Walk(content, 0, func(r envelope.Record) error {

@@ -7,11 +7,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// busy is the state of a held lease in a database with a single writer, which is SQLite. Any long
-// transaction (a transactional handler, perhaps one that runs under this very lease) keeps the
-// holder from renewing. If the holder cancelled that handler for it, the handler would never
-// complete, however often it ran. So a holder that cannot write polls the row: readers wait for no
-// writer.
+// busy is the state of a held lease in a database with a single writer, which is SQLite. Any long transaction (a
+// transactional handler, perhaps one that runs under this very lease) keeps the holder from renewing. If the holder
+// cancelled that handler for it, the handler would never complete, however often it ran. So a holder that cannot write
+// polls the row: readers wait for no writer.
 //
 //   - The row names the holder: the term continues for a grace from that poll on, even past the time
 //     in the row. Polls follow each other, half a grace before the term would end, for as long as Try
@@ -26,15 +25,14 @@ import (
 //     takes it.
 //  3. A continues until its next poll.
 //
-// So B's term does not begin at once if the row belonged to another owner. It begins a grace after
-// B has learned that the row is its own. Any poll of A's that still returned A was before B's
-// write, and its result is valid for less than that. If B finds no row, the previous owner has
-// ended its term before it gave the row up, and no grace is needed.
+// So B's term does not begin at once if the row belonged to another owner. It begins a grace after B has learned that
+// the row is its own. Any poll of A's that still returned A was before B's write, and its result is valid for less than
+// that. If B finds no row, the previous owner has ended its term before it gave the row up, and no grace is needed.
 //
-// B has to know whose the row was, so it polls before each Acquire outside of a term. If the row
-// changes hands between the two, it has just been taken, and Acquire fails, or it has just been
-// given up, and B waits without need. If the response of B's Acquire is lost, the next poll returns
-// B, but others stays true. The grace then counts from the first response that B gets.
+// B has to know whose the row was, so it polls before each Acquire outside of a term. If the row changes hands between
+// the two, it has just been taken, and Acquire fails, or it has just been given up, and B waits without need. If the
+// response of B's Acquire is lost, the next poll returns B, but others stays true. The grace then counts from the first
+// response that B gets.
 type busy struct {
 	trying    int   // running Try calls: a driver may wait longer than their deadline
 	waiting   bool  // the last Try failed because it waited in vain

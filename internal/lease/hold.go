@@ -11,8 +11,8 @@ import (
 // errTaken ends a hold because another owner has taken over.
 var errTaken = errors.New("another worker has taken it")
 
-// Hold repeatedly tries to hold a lease and has a context for what may only run while it does. Each
-// period in which the lease is held is a term. A Hold is safe for concurrent use.
+// Hold repeatedly tries to hold a lease and has a context for what may only run while it does. Each period in which the
+// lease is held is a term. A Hold is safe for concurrent use.
 type Hold struct {
 	lease   *Lease
 	parent  context.Context
@@ -31,8 +31,8 @@ type Hold struct {
 	busy busy // what a database with a single writer needs
 }
 
-// NewHold returns a hold whose terms end with parent, or with the cause lost when the lease is
-// lost. It calls changed on every change except End. why is the reason of a loss.
+// NewHold returns a hold whose terms end with parent, or with the cause lost when the lease is lost. It calls changed
+// on every change except End. why is the reason of a loss.
 func NewHold(parent context.Context, l *Lease, lost error, changed func(held bool, why error)) *Hold {
 	h := &Hold{lease: l, parent: parent, lost: lost, changed: changed}
 	h.term, h.end = context.WithCancelCause(parent)
@@ -40,12 +40,12 @@ func NewHold(parent context.Context, l *Lease, lost error, changed func(held boo
 	return h
 }
 
-// Try takes or renews the lease. An error leaves a term as it is. If no Try succeeds for the
-// lease's length, the fence ends the term, even if a Try hangs. The time counts from the moment
-// before the statement, so the lease in the database runs out later than the term.
+// Try takes or renews the lease. An error leaves a term as it is. If no Try succeeds for the lease's length, the fence
+// ends the term, even if a Try hangs. The time counts from the moment before the statement, so the lease in the
+// database runs out later than the term.
 //
-// On SQLite, a Try that waits for the file in vain does not count as silence, and a lease that was
-// another owner's does not begin a term at once: see busy.
+// On SQLite, a Try that waits for the file in vain does not count as silence, and a lease that was another owner's does
+// not begin a term at once: see busy.
 func (h *Hold) Try(ctx context.Context) error {
 	h.trying(1)
 	defer h.trying(-1)
@@ -95,8 +95,8 @@ func (h *Hold) renew(at time.Time, length time.Duration, mayBegin bool) {
 	}
 }
 
-// fall ends the term when the fence fires. A renewal at the same moment may be too late to stop the
-// timer, but it still counts.
+// fall ends the term when the fence fires. A renewal at the same moment may be too late to stop the timer, but it still
+// counts.
 func (h *Hold) fall() {
 	why := fmt.Errorf("it could not be renewed for %s", h.lease.ttl)
 	h.mu.Lock()
@@ -127,8 +127,8 @@ func (h *Hold) loseIf(condition func() bool, why error) {
 	h.changed(false, why)
 }
 
-// End ends the term, and no other one begins. In the database, the lease still belongs to the
-// owner: give it up with Lease.Release.
+// End ends the term, and no other one begins. In the database, the lease still belongs to the owner: give it up with
+// Lease.Release.
 func (h *Hold) End() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,8 +141,7 @@ func (h *Hold) End() {
 	h.end(h.lost)
 }
 
-// Term returns the context of what may only run while the lease is held. It has ended if the lease
-// is not held.
+// Term returns the context of what may only run while the lease is held. It has ended if the lease is not held.
 func (h *Hold) Term() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,12 +155,12 @@ func (h *Hold) Held() bool {
 	return h.holds()
 }
 
-// holds reports whether the lease is held. It does not rely on the fence, which may fire late in a
-// process that was frozen.
+// holds reports whether the lease is held. It does not rely on the fence, which may fire late in a process that was
+// frozen.
 func (h *Hold) holds() bool { return h.held && h.term.Err() == nil && time.Now().Before(h.until) }
 
-// Fresh reports whether the lease is held and was renewed recently. Check it before beginning
-// something new: a statement that is sent now should not arrive when the lease is another owner's.
+// Fresh reports whether the lease is held and was renewed recently. Check it before beginning something new: a
+// statement that is sent now should not arrive when the lease is another owner's.
 func (h *Hold) Fresh() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/gorm-inbox/inbox/redact"
 )
 
-// core passes the lines that the limiter admits to the application's core, with redacted errors and bounded fields.
-// All lines of an inbox pass through it.
+// core passes the lines that the limiter admits to the application's core, with redacted errors and bounded fields. All
+// lines of an inbox pass through it.
 type core struct {
 	zapcore.Core
 	limiter  *Limiter
@@ -31,8 +31,8 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 	return &core{Core: c.Core.With(c.safe(bound, fields)), limiter: c.limiter, redactor: c.redactor, bound: bound}
 }
 
-// Check implements zapcore.Core. The application's core decides about the line, for instance by
-// sampling, when the line is passed to it.
+// Check implements zapcore.Core. The application's core decides about the line, for instance by sampling, when the line
+// is passed to it.
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(entry.Level) {
 		return checked.AddCore(entry, c)
@@ -147,8 +147,8 @@ func listed(list any) ([]string, bool) {
 	return safe, changed
 }
 
-// texts returns what zap writes of an error: its text and, if it formats itself, its details. The
-// error is application code, so its methods may panic.
+// texts returns what zap writes of an error: its text and, if it formats itself, its details. The error is application
+// code, so its methods may panic.
 func texts(of any) (text, details string) {
 	defer func() {
 		if recover() != nil {

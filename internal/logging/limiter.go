@@ -1,5 +1,5 @@
-// Package logging limits what an inbox writes to the application's log: ten thousand poisoned
-// messages must not produce ten thousand lines (contract 12).
+// Package logging limits what an inbox writes to the application's log: ten thousand poisoned messages must not produce
+// ten thousand lines (contract 12).
 package logging
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Warnings and errors of one kind are written at once until there are so many within the window.
-// The others are counted, and a line at the end of the window reports their number.
+// Warnings and errors of one kind are written at once until there are so many within the window. The others are
+// counted, and a line at the end of the window reports their number.
 const (
 	lines  = 10
 	window = 10 * time.Second
 )
 
-// WithoutStacks returns log without the stacks that zap adds to errors: they would show this
-// module's frames. For nil it returns a logger that writes nothing.
+// WithoutStacks returns log without the stacks that zap adds to errors: they would show this module's frames. For nil
+// it returns a logger that writes nothing.
 func WithoutStacks(log *zap.Logger) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
@@ -31,8 +31,8 @@ func WithoutStacks(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.AddStacktrace(zapcore.FatalLevel + 1))
 }
 
-// Limiter limits the warnings and errors of a logger. Lines are of one kind if they have the same
-// text, handler key and channel. It is safe for concurrent use.
+// Limiter limits the warnings and errors of a logger. Lines are of one kind if they have the same text, handler key and
+// channel. It is safe for concurrent use.
 type Limiter struct {
 	mu    sync.Mutex
 	kinds map[kind]*count

@@ -15,8 +15,8 @@ import (
 // ReplayOf is the attribute of a replayed message that has the ID of its original.
 const ReplayOf = "inboxreplayof"
 
-// storedProperties is the stored form. Text stays readable for an operator, and everything else
-// exact: a string that is not valid UTF-8 is stored as base64 beside it.
+// storedProperties is the stored form. Text stays readable for an operator, and everything else exact: a string that is
+// not valid UTF-8 is stored as base64 beside it.
 type storedProperties struct {
 	Channel    string            `json:"channel,omitempty"`
 	Headers    []storedHeader    `json:"headers,omitempty"`
@@ -66,8 +66,8 @@ func (s storedBytes) bytes() []byte {
 	return s.Bytes
 }
 
-// Serialize returns p as the JSON that is stored with the message. It fails only if the channel, the
-// topic, the traceparent or an attribute is not valid UTF-8.
+// Serialize returns p as the JSON that is stored with the message. It fails only if the channel, the topic, the
+// traceparent or an attribute is not valid UTF-8.
 func Serialize(p handler.Properties) (string, error) {
 	if serialized, ok := writeProperties(p); ok {
 		return serialized, nil
@@ -115,12 +115,12 @@ func Parse(serialized string) (handler.Properties, error) {
 	return decodeProperties(serialized)
 }
 
-// ChannelBytes is how much of the stored form Channel needs: its first member is the channel, at most
-// 200 characters of at most 12 bytes each.
+// ChannelBytes is how much of the stored form Channel needs: its first member is the channel, at most 200 characters of
+// at most 12 bytes each.
 const ChannelBytes = 2500
 
-// Channel returns the channel in the beginning of the stored form, which may be cut after
-// ChannelBytes. It returns "" if that does not begin with one.
+// Channel returns the channel in the beginning of the stored form, which may be cut after ChannelBytes. It returns ""
+// if that does not begin with one.
 func Channel(beginning string) string {
 	d := json.NewDecoder(strings.NewReader(beginning))
 	for _, expected := range []json.Token{json.Delim('{'), "channel"} {
@@ -172,8 +172,8 @@ type rawHeaders struct {
 	Raw []byte `json:"raw"`
 }
 
-// ErrRawHeaders says that a rejected record had too many headers to be read. They are kept in one
-// piece (see RawHeaders).
+// ErrRawHeaders says that a rejected record had too many headers to be read. They are kept in one piece (see
+// RawHeaders).
 var ErrRawHeaders = errors.New("stored headers were too many to be read and are kept in one piece")
 
 // SerializeRawHeaders is SerializeHeaders for headers that were not read. raw is their part of Kafka's record format.
@@ -239,8 +239,8 @@ func RawHeaders(serialized string) (raw []byte, ok bool, err error) {
 	return stored.Raw, true, nil
 }
 
-// ParseHeaders is the inverse of SerializeHeaders. It returns ErrRawHeaders if SerializeRawHeaders
-// wrote the text, and a *CutError if SerializeCut did.
+// ParseHeaders is the inverse of SerializeHeaders. It returns ErrRawHeaders if SerializeRawHeaders wrote the text, and
+// a *CutError if SerializeCut did.
 func ParseHeaders(serialized string) ([]handler.Header, error) {
 	if err := Cut(serialized); err != nil {
 		return nil, err

@@ -9,9 +9,9 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-// scanProperties parses what Serialize writes if no text needs escaping, which holds for nearly all
-// properties. It is several times as fast as encoding/json. ok is false for everything else, which
-// is left to encoding/json. A fuzz test checks that the two agree on what scanProperties accepts.
+// scanProperties parses what Serialize writes if no text needs escaping, which holds for nearly all properties. It is
+// several times as fast as encoding/json. ok is false for everything else, which is left to encoding/json. A fuzz test
+// checks that the two agree on what scanProperties accepts.
 func scanProperties(serialized string) (p handler.Properties, ok bool) {
 	if !utf8.ValidString(serialized) {
 		return handler.Properties{}, false
@@ -37,8 +37,8 @@ func scanProperties(serialized string) (p handler.Properties, ok bool) {
 	return p, !s.failed && s.rest == ""
 }
 
-// scanner parses JSON without white space and escapes. Once it has failed it stays failed, and its
-// results mean nothing.
+// scanner parses JSON without white space and escapes. Once it has failed it stays failed, and its results mean
+// nothing.
 type scanner struct {
 	rest   string
 	failed bool

@@ -1,5 +1,5 @@
-// Package redaction applies an inbox's redaction hook. All code that redacts values before they are
-// stored, logged, traced, published or shown uses it.
+// Package redaction applies an inbox's redaction hook. All code that redacts values before they are stored, logged,
+// traced, published or shown uses it.
 package redaction
 
 import (
@@ -39,8 +39,8 @@ func (r Redactor) Then(next redact.Hook) Redactor {
 	}}
 }
 
-// Bytes returns the redacted value; a nil value stays nil. If the hook panics the result is Note:
-// the panic must neither prevent the value from being stored nor show it.
+// Bytes returns the redacted value; a nil value stays nil. If the hook panics the result is Note: the panic must
+// neither prevent the value from being stored nor show it.
 func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	if r.hook == nil || v.Bytes == nil {
 		return v.Bytes
@@ -53,8 +53,8 @@ func (r Redactor) Bytes(v redact.Value) (seen []byte) {
 	return r.hook(v)
 }
 
-// The bounds of an error's text. Whatever quotes what a producer sent may have any size, and masks and hooks read
-// every byte of it.
+// The bounds of an error's text. Whatever quotes what a producer sent may have any size, and masks and hooks read every
+// byte of it.
 const (
 	// maxError is how many bytes of a text are redacted.
 	maxError = 16 << 10

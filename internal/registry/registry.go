@@ -55,8 +55,8 @@ func New(subscriptions []Subscription) (*Registry, error) {
 	return r, errors.Join(problems...)
 }
 
-// CheckKey returns why key cannot be a handler key. It must have 1 to 200 characters of valid UTF-8
-// without NUL (contract 4.2).
+// CheckKey returns why key cannot be a handler key. It must have 1 to 200 characters of valid UTF-8 without NUL
+// (contract 4.2).
 func CheckKey(key string) error {
 	switch {
 	case key == "":
@@ -70,8 +70,8 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// Route returns the handlers for a type on a channel, in the order of declaration; none means
-// unrouted. The slice is the caller's.
+// Route returns the handlers for a type on a channel, in the order of declaration; none means unrouted. The slice is
+// the caller's.
 func (r *Registry) Route(channel, typ string) []*handler.Handler {
 	return r.AppendRoute(nil, channel, typ)
 }

@@ -3,11 +3,11 @@ package scheduler
 // Quota is what a claim asks for one handler.
 type Quota struct {
 	Messages int
-	// Bytes ends the claim once the handler's messages have so many bytes. AtLeast messages, those
-	// that can start at once, are claimed in any case.
+	// Bytes ends the claim once the handler's messages have so many bytes. AtLeast messages, those that can start at
+	// once, are claimed in any case.
 	Bytes, AtLeast int
-	// AskNextDue says that the claim must also ask when the handler's next message comes due,
-	// if it finds less than the quota.
+	// AskNextDue says that the claim must also ask when the handler's next message comes due, if it finds less than the
+	// quota.
 	AskNextDue bool
 }
 
@@ -19,13 +19,13 @@ type Claimed struct {
 	Full []string
 	// NextDueKnown are the handlers whose next due time was asked.
 	NextDueKnown []string
-	// New are the handlers whose messages the claim found due since they were accepted. Retries
-	// do not count: they say nothing about new messages.
+	// New are the handlers whose messages the claim found due since they were accepted. Retries do not count: they say
+	// nothing about new messages.
 	New []string
 }
 
-// Claim starts a claim and returns its quotas by handler key. It returns none, and starts no
-// claim, if nothing may be due or no slot is free. Each claim must end with EndClaim.
+// Claim starts a claim and returns its quotas by handler key. It returns none, and starts no claim, if nothing may be
+// due or no slot is free. Each claim must end with EndClaim.
 func (s *Scheduler[T]) Claim() map[string]Quota {
 	messages, atOnce := s.quotas()
 	if len(messages) == 0 {
@@ -38,16 +38,15 @@ func (s *Scheduler[T]) Claim() map[string]Quota {
 		quotas[h.rules.Key] = Quota{Messages: n, Bytes: max(bytes/len(messages), 1), AtLeast: atOnce[h],
 			AskNextDue: !h.nextDueKnown}
 		h.claiming, h.claimsUnknown = n, h.knownDue == 0
-		// A full claim sets it again, and so does a notification during the claim, which the
-		// claim may have missed.
+		// A full claim sets it again, and so does a notification during the claim, which the claim may have missed.
 		h.mayBeDue, h.knownDue = false, 0
 		s.polling.beginClaim(h.rules.Key)
 	}
 	return quotas
 }
 
-// EndClaim records the result of the running claim. It returns true if the claim found new
-// messages that were not notified: then PollWait is shorter.
+// EndClaim records the result of the running claim. It returns true if the claim found new messages that were not
+// notified: then PollWait is shorter.
 func (s *Scheduler[T]) EndClaim(c Claimed) (sooner bool) {
 	for _, h := range s.handlers {
 		h.claiming, h.claimsUnknown = 0, false
@@ -72,8 +71,7 @@ func (s *Scheduler[T]) ShouldClaim() bool {
 	return claims
 }
 
-// room returns how many slots' worth the next claim may ask for, and the fair share. claims says
-// whether to claim now.
+// room returns how many slots' worth the next claim may ask for, and the fair share. claims says whether to claim now.
 func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 	running, queued := s.totals()
 	l := s.limits
@@ -89,10 +87,9 @@ func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 			enough += h.enough()
 		}
 	}
-	// A small claim costs as much as a large one, so wait until half of what may wait is used.
-	// Do not wait if a handler is below its fair share, or if there are slots for everything
-	// that is known to be due: Reserve keeps these free and gives away the others, so waiting
-	// would free no more.
+	// A small claim costs as much as a large one, so wait until half of what may wait is used. Do not wait if a handler
+	// is below its fair share, or if there are slots for everything that is known to be due: Reserve keeps these free
+	// and gives away the others, so waiting would free no more.
 	needed := min(l.BatchSize, ahead/2+1)
 	if known {
 		needed = min(needed, enough)
@@ -100,10 +97,10 @@ func (s *Scheduler[T]) room() (free, fair int, claims bool) {
 	return free, fair, wanting && (starving || free >= needed)
 }
 
-// quotas returns how many messages to claim for each handler. Together they take at most
-// min(BatchSize, free slots + what may wait ahead) slots, spread evenly over the handlers that may
-// have work. A handler below its fair share gets the difference on top, so that no other handler's
-// backlog or hanging calls can starve it. atOnce is how many of them can start at once.
+// quotas returns how many messages to claim for each handler. Together they take at most min(BatchSize, free slots +
+// what may wait ahead) slots, spread evenly over the handlers that may have work. A handler below its fair share gets
+// the difference on top, so that no other handler's backlog or hanging calls can starve it. atOnce is how many of them
+// can start at once.
 func (s *Scheduler[T]) quotas() (messages, atOnce map[*Handler[T]]int) {
 	free, fair, claims := s.room()
 	if !claims {
@@ -145,9 +142,9 @@ func (s *Scheduler[T]) quotas() (messages, atOnce map[*Handler[T]]int) {
 	return s.messages(slots), atOnce
 }
 
-// messages converts slots to messages. A handler with groups gets as many as fit into its slots,
-// but not more than its part of BatchSize or one full group. If the number of due messages is
-// known the quota is one more: a claim that finds fewer than its quota has found all.
+// messages converts slots to messages. A handler with groups gets as many as fit into its slots, but not more than its
+// part of BatchSize or one full group. If the number of due messages is known the quota is one more: a claim that finds
+// fewer than its quota has found all.
 func (s *Scheduler[T]) messages(slots map[*Handler[T]]int) map[*Handler[T]]int {
 	messages := make(map[*Handler[T]]int, len(slots))
 	for h, n := range slots {

@@ -13,11 +13,10 @@ type Grant[T Task] struct {
 	expired   bool
 }
 
-// Reserve grants slots for new messages, wanted by handler key, and memory for their bytes. It grants
-// slots that nothing else will take; a handler below its fair share gets more than those. It grants
-// none to handlers with a circuit breaker that is not closed or with too many overdue calls. It grants
-// none to handlers with older due messages in the database either, unless their number is known: then
-// slots are kept free for these.
+// Reserve grants slots for new messages, wanted by handler key, and memory for their bytes. It grants slots that
+// nothing else will take; a handler below its fair share gets more than those. It grants none to handlers with a
+// circuit breaker that is not closed or with too many overdue calls. It grants none to handlers with older due messages
+// in the database either, unless their number is known: then slots are kept free for these.
 func (s *Scheduler[T]) Reserve(wanted map[string]int, bytes int) *Grant[T] {
 	takers := make(map[*Handler[T]]int, len(wanted))
 	for key, n := range wanted {
@@ -36,9 +35,9 @@ func (s *Scheduler[T]) Reserve(wanted map[string]int, bytes int) *Grant[T] {
 	return g
 }
 
-// ReserveNext grants slots for the next messages of lanes that have just moved on, wanted by handler key:
-// only such in which a message can start at once. If more of the handler's messages may be due, one of
-// its slots is left to claims, so that lanes that always have a next message do not starve others.
+// ReserveNext grants slots for the next messages of lanes that have just moved on, wanted by handler key: only such in
+// which a message can start at once. If more of the handler's messages may be due, one of its slots is left to claims,
+// so that lanes that always have a next message do not starve others.
 func (s *Scheduler[T]) ReserveNext(wanted map[string]int) *Grant[T] {
 	s.setShares(nil)
 	g := &Grant[T]{scheduler: s, messages: map[*Handler[T]]int{}}
@@ -79,8 +78,8 @@ func (g *Grant[T]) Messages(key string) int {
 // Expired reports whether Expire was called.
 func (g *Grant[T]) Expired() bool { return g.expired }
 
-// Expire frees the slots for claims, because the accept takes long. For other accepts they stay
-// reserved. If the accept dispatches after that, its messages wait in the queue.
+// Expire frees the slots for claims, because the accept takes long. For other accepts they stay reserved. If the accept
+// dispatches after that, its messages wait in the queue.
 func (g *Grant[T]) Expire() {
 	if g.expired {
 		return
@@ -119,22 +118,20 @@ func (s *Scheduler[T]) Accepted(key string, messages int) {
 	}
 }
 
-// acceptsDispatch reports whether new messages may skip the claim. They may only while the number
-// of older due messages is known: not during a claim that was started without it, and not
-// after a notification, which has no number.
+// acceptsDispatch reports whether new messages may skip the claim. They may only while the number of older due messages
+// is known: not during a claim that was started without it, and not after a notification, which has no number.
 func (h *Handler[T]) acceptsDispatch() bool {
 	return h.rules.Counted && h.circuit() == Closed && !h.claimsUnknown && !(h.mayBeDue && h.knownDue == 0)
 }
 
-// expected returns how many slots Reserve keeps free: those for due messages in the database,
-// and those that accepts with an expired grant may still fill.
+// expected returns how many slots Reserve keeps free: those for due messages in the database, and those that accepts
+// with an expired grant may still fill.
 func (h *Handler[T]) expected() int { return h.slots(h.knownDue+h.claiming+h.expired) + h.spare() }
 
 // enough returns how many slots a claim needs to find all messages that are known to be due.
 func (h *Handler[T]) enough() int { return h.slots(h.knownDue) + h.spare() }
 
-// spare returns the slot for the one message more that messages asks for, unless a group has
-// room for it.
+// spare returns the slot for the one message more that messages asks for, unless a group has room for it.
 func (h *Handler[T]) spare() int {
 	if h.knownDue > 0 && h.knownDue%h.rules.GroupSize == 0 {
 		return 1
@@ -142,10 +139,9 @@ func (h *Handler[T]) spare() int {
 	return 0
 }
 
-// offer returns how many messages of each handler may be dispatched locally: the free slots are spread
-// evenly, and a handler below its fair share gets the difference on top. While another handler
-// has a backlog of unknown size no handler gets more than its fair share, because the other
-// slots are needed for claims.
+// offer returns how many messages of each handler may be dispatched locally: the free slots are spread evenly, and a
+// handler below its fair share gets the difference on top. While another handler has a backlog of unknown size no
+// handler gets more than its fair share, because the other slots are needed for claims.
 func (s *Scheduler[T]) offer(wanted map[*Handler[T]]int) map[*Handler[T]]int {
 	if len(wanted) == 0 {
 		return nil

@@ -9,8 +9,8 @@ type Rules struct {
 	Concurrency int
 	// GroupSize is how many messages may share a slot; at least 1.
 	GroupSize int
-	// Counted says that this process can count the due messages in the database: those that it
-	// has accepted since the last claim.
+	// Counted says that this process can count the due messages in the database: those that it has accepted since the
+	// last claim.
 	Counted bool
 	// Circuit returns the present state of the circuit breaker; nil means always Closed.
 	Circuit func() Circuit
@@ -45,12 +45,12 @@ type Handler[T Task] struct {
 	running int // groups that hold a slot
 	stuck   int // groups that ignore their cancellation; their slots were replaced
 
-	// mayBeDue is true while the database may have due messages. If knownDue is positive, there
-	// are at most so many, all accepted by this process.
+	// mayBeDue is true while the database may have due messages. If knownDue is positive, there are at most so many,
+	// all accepted by this process.
 	mayBeDue bool
 	knownDue int
-	// claiming is how many messages the running claim asks for. claimsUnknown says that it was
-	// started without knowing how many are due.
+	// claiming is how many messages the running claim asks for. claimsUnknown says that it was started without knowing
+	// how many are due.
 	claiming      int
 	claimsUnknown bool
 	reserved      int // messages that running accepts may dispatch (contract 5.17)
@@ -64,8 +64,8 @@ type Handler[T Task] struct {
 // Key returns the handler key.
 func (h *Handler[T]) Key() string { return h.rules.Key }
 
-// Enqueue adds tasks to the queue, at its front or its end. It refuses them if no call of the
-// handler may start; the caller must release what is refused.
+// Enqueue adds tasks to the queue, at its front or its end. It refuses them if no call of the handler may start; the
+// caller must release what is refused.
 func (h *Handler[T]) Enqueue(tasks []T, front bool) (refused []T) {
 	switch {
 	case len(tasks) == 0:
@@ -95,8 +95,8 @@ func (h *Handler[T]) take(size int) (group []T) {
 	return group
 }
 
-// Group splits a queue into the first task, with up to size-1 others that may share its slot,
-// and the rest in order. The queue's array refers to none of the group afterwards.
+// Group splits a queue into the first task, with up to size-1 others that may share its slot, and the rest in order.
+// The queue's array refers to none of the group afterwards.
 func Group[T Task](queue []T, size int) (group, rest []T) {
 	group = append(group, queue[0])
 	if size <= 1 || !queue[0].MayGroup() {
@@ -137,8 +137,8 @@ func (h *Handler[T]) NotStarted(bytes int) {
 	h.limits.bytes -= bytes
 }
 
-// Overdue replaces the slot of a group whose call ignores its cancelled context (contract
-// 5.4). At maxStuck such calls no further call starts: the queue is dropped, atLimit is true.
+// Overdue replaces the slot of a group whose call ignores its cancelled context (contract 5.4). At maxStuck such calls
+// no further call starts: the queue is dropped, atLimit is true.
 func (h *Handler[T]) Overdue() (dropped []T, atLimit bool) {
 	h.running--
 	h.stuck++
@@ -160,8 +160,8 @@ func (h *Handler[T]) Stuck() int { return h.stuck }
 // Idle reports whether nothing of the handler runs or waits for a slot.
 func (h *Handler[T]) Idle() bool { return h.busy() == 0 }
 
-// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped, and
-// nothing of what is queued later starts.
+// Pause sets whether operators have paused the handler. The queue of a paused handler is dropped, and nothing of what
+// is queued later starts.
 func (h *Handler[T]) Pause(paused bool) (dropped []T) {
 	if h.paused && !paused {
 		h.expectWork()
@@ -173,8 +173,8 @@ func (h *Handler[T]) Pause(paused bool) (dropped []T) {
 	return nil
 }
 
-// ApplyCircuit checks the circuit breaker. While it is open the queue is dropped, because the
-// breaker of another worker may be closed. opened is true if it was not open at the last check.
+// ApplyCircuit checks the circuit breaker. While it is open the queue is dropped, because the breaker of another worker
+// may be closed. opened is true if it was not open at the last check.
 func (h *Handler[T]) ApplyCircuit() (dropped []T, opened bool) {
 	before := h.circuitOpen
 	h.circuitOpen = h.circuit() == Open
@@ -207,9 +207,9 @@ func (h *Handler[T]) queued() int { return h.alone + h.slots(len(h.queue)-h.alon
 
 func (h *Handler[T]) busy() int { return h.running + h.queued() }
 
-// limit returns how many slots the handler may hold at once: its own limit, and one while its
-// circuit breaker is probing. Overdue calls hold none of the inbox's slots, but they still run,
-// so they count against the handler's own limit.
+// limit returns how many slots the handler may hold at once: its own limit, and one while its circuit breaker is
+// probing. Overdue calls hold none of the inbox's slots, but they still run, so they count against the handler's own
+// limit.
 func (h *Handler[T]) limit() int {
 	limit := h.limits.Concurrency
 	if own := h.rules.Concurrency; own > 0 {
@@ -221,17 +221,17 @@ func (h *Handler[T]) limit() int {
 	return max(limit, 0)
 }
 
-// canRun reports whether a call may start. It may not once too many calls are overdue; another
-// worker must run the messages then.
+// canRun reports whether a call may start. It may not once too many calls are overdue; another worker must run the
+// messages then.
 func (h *Handler[T]) canRun() bool { return h.stuck < h.limits.maxStuck() && h.limit() > 0 }
 
 func (h *Handler[T]) claimable() bool {
 	return h.mayBeDue && !h.paused && h.canRun() && !h.circuit().Shut() && h.room() > 0
 }
 
-// room returns how many more slots' worth may be claimed: what may run, and what may wait ahead of
-// that. A handler with a limit of its own gets at most twice that limit, so that no worker hoards
-// what others could run. A probe comes alone.
+// room returns how many more slots' worth may be claimed: what may run, and what may wait ahead of that. A handler with
+// a limit of its own gets at most twice that limit, so that no worker hoards what others could run. A probe comes
+// alone.
 func (h *Handler[T]) room() int {
 	limit := h.limit()
 	switch {

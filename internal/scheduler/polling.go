@@ -8,15 +8,14 @@ import (
 // soonestPoll is the wait until the next poll after one that found new messages.
 const soonestPoll = 100 * time.Millisecond
 
-// polling decides how long to wait between polls. PollingInterval is the longest wait. If a
-// claim finds new messages that were not notified, another process accepts them and cannot
-// notify this one, so more will come: the next poll follows after 100 ms. The wait doubles
-// with each poll that finds nothing.
+// polling decides how long to wait between polls. PollingInterval is the longest wait. If a claim finds new messages
+// that were not notified, another process accepts them and cannot notify this one, so more will come: the next poll
+// follows after 100 ms. The wait doubles with each poll that finds nothing.
 type polling struct {
 	longest time.Duration
 	wait    time.Duration // before the next poll
-	// polled are the handlers that the next claim asks for without a notification; claiming are
-	// those of the running claim.
+	// polled are the handlers that the next claim asks for without a notification; claiming are those of the running
+	// claim.
 	polled   map[string]bool
 	claiming map[string]bool
 }
@@ -40,8 +39,8 @@ func (p *polling) backOff() {
 // poll says that the next claim asks for the handler without a notification.
 func (p *polling) poll(handlerKey string) { p.polled[handlerKey] = true }
 
-// notified says that work of the handler was notified. Messages of the next claim do not count
-// as found by a poll, nor do those of the running claim, which may be the same.
+// notified says that work of the handler was notified. Messages of the next claim do not count as found by a poll, nor
+// do those of the running claim, which may be the same.
 func (p *polling) notified(handlerKey string) {
 	delete(p.polled, handlerKey)
 	delete(p.claiming, handlerKey)
@@ -61,8 +60,8 @@ func (p *polling) beginClaim(handlerKey string) {
 	}
 }
 
-// endClaim says that the claim has ended and has found new messages of these handlers. It
-// shortens the wait, and returns true, if they were not notified.
+// endClaim says that the claim has ended and has found new messages of these handlers. It shortens the wait, and
+// returns true, if they were not notified.
 func (p *polling) endClaim(handlerKeys []string) (sooner bool) {
 	sooner = slices.ContainsFunc(handlerKeys, func(key string) bool { return p.claiming[key] })
 	clear(p.claiming)

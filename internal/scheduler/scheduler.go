@@ -1,7 +1,6 @@
-// Package scheduler decides which handler's messages are claimed, dispatched and started next:
-// slots, quotas, fair shares and polling intervals (contract 5.2, 5.17). It reads no clock and
-// does no I/O. Its types are not safe for concurrent use, except that an accept may call
-// Messages on its own Grant at any time.
+// Package scheduler decides which handler's messages are claimed, dispatched and started next: slots, quotas, fair
+// shares and polling intervals (contract 5.2, 5.17). It reads no clock and does no I/O. Its types are not safe for
+// concurrent use, except that an accept may call Messages on its own Grant at any time.
 package scheduler
 
 import "time"
@@ -10,24 +9,24 @@ import "time"
 type Limits struct {
 	// Concurrency is the number of slots. A group of messages takes one slot.
 	Concurrency int
-	// Prefetch bounds how many slots' worth of messages may be claimed beyond the free slots. How
-	// many are depends on how fast the handlers are.
+	// Prefetch bounds how many slots' worth of messages may be claimed beyond the free slots. How many are depends on
+	// how fast the handlers are.
 	Prefetch int
 	// BatchSize is how many slots' worth of messages one claim may ask for.
 	BatchSize int
 
 	fair int // slots that each handler with work can count on, see Scheduler.fair
 	idle int // slots that no handler holds
-	// bytes are those of all messages that wait, run or are granted to an accept; claiming are those
-	// that the running claim may bring.
+	// bytes are those of all messages that wait, run or are granted to an accept; claiming are those that the running
+	// claim may bring.
 	bytes, claiming int
 }
 
 // spare returns how many bytes of messages more may be in memory.
 func (l *Limits) spare() int { return max(0, maxBytes-l.bytes-l.claiming) }
 
-// maxStuck returns how many calls of one handler may ignore their cancellation. Each of them has
-// its slot replaced; at the limit no further call of the handler starts (contract 5.4).
+// maxStuck returns how many calls of one handler may ignore their cancellation. Each of them has its slot replaced; at
+// the limit no further call of the handler starts (contract 5.4).
 func (l *Limits) maxStuck() int { return l.Concurrency }
 
 // Task is a claimed message that waits for a slot.
@@ -79,9 +78,9 @@ func (s *Scheduler[T]) totals() (running, queued int) {
 	return running, queued
 }
 
-// setShares sets, for all handlers, how many slots are idle and how many each handler with work can
-// count on: with c slots and n such handlers, max(1, c/n) (contract 5.2). It returns the second. A
-// handler whose messages are being accepted counts as one with work.
+// setShares sets, for all handlers, how many slots are idle and how many each handler with work can count on: with c
+// slots and n such handlers, max(1, c/n) (contract 5.2). It returns the second. A handler whose messages are being
+// accepted counts as one with work.
 func (s *Scheduler[T]) setShares(accepting map[*Handler[T]]int) int {
 	n, running := 0, 0
 	for _, h := range s.handlers {
@@ -94,10 +93,9 @@ func (s *Scheduler[T]) setShares(accepting map[*Handler[T]]int) int {
 	return s.limits.fair
 }
 
-// Next removes the group to start now from its queue, and returns nil if no group may start.
-// Handlers take turns for free slots. A handler below its fair share may start a group even
-// if all slots are taken. The group holds its slot until Ended, NotStarted or Overdue, and its
-// bytes until Ended, NotStarted or Returned.
+// Next removes the group to start now from its queue, and returns nil if no group may start. Handlers take turns for
+// free slots. A handler below its fair share may start a group even if all slots are taken. The group holds its slot
+// until Ended, NotStarted or Overdue, and its bytes until Ended, NotStarted or Returned.
 func (s *Scheduler[T]) Next() (*Handler[T], []T) {
 	running, _ := s.totals()
 	fair := s.setShares(nil)
@@ -138,10 +136,10 @@ func (s *Scheduler[T]) Notify(keys map[string]bool, all bool) {
 	}
 }
 
-// Poll makes the next claims ask for every handler although nothing was notified: because a
-// message comes due, or because the polling interval has passed (byInterval). A due time does
-// not postpone the next poll by interval. Due times may be closer together than polls for any
-// length of time, and they say nothing about what other processes accept.
+// Poll makes the next claims ask for every handler although nothing was notified: because a message comes due, or
+// because the polling interval has passed (byInterval). A due time does not postpone the next poll by interval. Due
+// times may be closer together than polls for any length of time, and they say nothing about what other processes
+// accept.
 func (s *Scheduler[T]) Poll(byInterval bool) {
 	for _, h := range s.handlers {
 		if !h.mayBeDue { // otherwise work was notified or a claim was full

@@ -12,9 +12,9 @@ type AcceptBatch struct {
 	Rejected []models.RejectedMessage
 	// Now becomes received_at and created_at.
 	Now time.Time
-	// Claimer is the worker for which statuses with Claim are claimed as they are inserted. Empty
-	// means that none is claimed (contract 5.17). If the worker's row is missing, or marked
-	// released or stopped, the statuses are inserted unclaimed.
+	// Claimer is the worker for which statuses with Claim are claimed as they are inserted. Empty means that none is
+	// claimed (contract 5.17). If the worker's row is missing, or marked released or stopped, the statuses are inserted
+	// unclaimed.
 	Claimer string
 	// Audit, if not nil, is added by AcceptRejected in its transaction.
 	Audit *models.Audit
@@ -26,9 +26,9 @@ type NewMessage struct {
 	Handlers       []NewStatus
 	// RejectDiffering makes a known ID with other content a conflict too (contract 4.3).
 	RejectDiffering bool
-	// Rejection returns the row to store, its Reason still to be completed, if the ID turns out to
-	// be known with another message (contract 4.3, 7.4). It is called only then, because the row
-	// holds the whole record. Nil stores nothing.
+	// Rejection returns the row to store, its Reason still to be completed, if the ID turns out to be known with
+	// another message (contract 4.3, 7.4). It is called only then, because the row holds the whole record. Nil stores
+	// nothing.
 	Rejection func() models.RejectedMessage
 }
 
@@ -38,16 +38,15 @@ func (m *NewMessage) Size() int { return size(&m.Message) }
 // NewStatus asks for one handler's status row.
 type NewStatus struct {
 	HandlerKey string
-	// LegacyKeys are the handler's former keys. A row under one of them counts as this handler's
-	// row.
+	// LegacyKeys are the handler's former keys. A row under one of them counts as this handler's row.
 	LegacyKeys []string
-	// Retention, if positive, suppresses rows for old messages: a known message received longer ago
-	// than this gets no new row, because its row was cleaned up and is not missing (contract 4.2).
+	// Retention, if positive, suppresses rows for old messages: a known message received longer ago than this gets no
+	// new row, because its row was cleaned up and is not missing (contract 4.2).
 	Retention time.Duration
 	// Lane is nil if the message has none with this handler.
 	Lane *Lane
-	// Claim asks for the row to be claimed by the batch's Claimer. It is only for rows without a
-	// lane, since only Claim can judge lanes. It is ignored for a message that was known before.
+	// Claim asks for the row to be claimed by the batch's Claimer. It is only for rows without a lane, since only Claim
+	// can judge lanes. It is ignored for a message that was known before.
 	Claim bool
 }
 
@@ -57,15 +56,14 @@ type Accepted struct {
 	Inserted bool
 	// StatusesAdded counts the status rows this accept inserted.
 	StatusesAdded int
-	// Conflict is true if the ID is known with another type or source, which StoredType and
-	// StoredSource hold. Under RejectDiffering it is also true if the content differs, and then
-	// ContentDiffers is true as well. Nothing was added in either case.
+	// Conflict is true if the ID is known with another type or source, which StoredType and StoredSource hold. Under
+	// RejectDiffering it is also true if the content differs, and then ContentDiffers is true as well. Nothing was
+	// added in either case.
 	Conflict                 bool
 	StoredType, StoredSource string
-	// ContentDiffers is true for a message of a known ID, type and source whose content is not the
-	// stored one.
+	// ContentDiffers is true for a message of a known ID, type and source whose content is not the stored one.
 	ContentDiffers bool
-	// Claims are those of its statuses that were inserted claimed, each as Claim would have
-	// returned it. Once they are committed, the caller has to run them or give them back.
+	// Claims are those of its statuses that were inserted claimed, each as Claim would have returned it. Once they are
+	// committed, the caller has to run them or give them back.
 	Claims []Claim
 }

@@ -17,8 +17,8 @@ type ClaimRequest struct {
 	Within *Window
 }
 
-// Window is a range of the due statuses of a handler key, and which of them to claim: those whose
-// messages no other program runs (contract 4.4).
+// Window is a range of the due statuses of a handler key, and which of them to claim: those whose messages no other
+// program runs (contract 4.4).
 type Window struct {
 	After, End *Place // End is included; nil for the status due longest, and for no end
 	StatusIDs  []string
@@ -33,15 +33,13 @@ type KeyLimit struct {
 	Limit      int
 	// Lanes is nil if the handler is not ordered. The rows' lanes are then ignored.
 	Lanes *LaneRule
-	// Bytes ends the claim once what it has claimed for the key has so many bytes of content and
-	// properties, so that the last message may exceed it. 0 is no bound. AtLeast messages, and one at
-	// least, are claimed in any case.
+	// Bytes ends the claim once what it has claimed for the key has so many bytes of content and properties, so that
+	// the last message may exceed it. 0 is no bound. AtLeast messages, and one at least, are claimed in any case.
 	Bytes   int
 	AtLeast int
-	// After lets the claim begin after this place instead of at the status due longest, and pass rows
-	// that other transactions have locked or changed, even if these have ended. It may walk over any
-	// number of such rows, and leave rows that are free: Claimed.More then has the key. A store may
-	// ignore After, and does for ordered handlers.
+	// After lets the claim begin after this place instead of at the status due longest, and pass rows that other
+	// transactions have locked or changed, even if these have ended. It may walk over any number of such rows, and
+	// leave rows that are free: Claimed.More then has the key. A store may ignore After, and does for ordered handlers.
 	After *Place
 }
 
@@ -57,21 +55,21 @@ func (l KeyLimit) EndsAt() int64 {
 type Place struct {
 	Due      time.Time
 	StatusID string
-	// Stored is Due as SQLite stores and sorts it, if the place comes from NextWindow: users may have
-	// written the time in another zone. It is empty for our own format, and for PostgreSQL.
+	// Stored is Due as SQLite stores and sorts it, if the place comes from NextWindow: users may have written the time
+	// in another zone. It is empty for our own format, and for PostgreSQL.
 	Stored string
 }
 
-// ClaimPage is how many statuses OpenClaims reads of each walk, and ClaimWalks how many walks one call
-// may have. PostgreSQL's planner expects to read a page of a table for each row. Its estimate then
-// stays below half of what it compiles a statement for (jit_above_cost).
+// ClaimPage is how many statuses OpenClaims reads of each walk, and ClaimWalks how many walks one call may have.
+// PostgreSQL's planner expects to read a page of a table for each row. Its estimate then stays below half of what it
+// compiles a statement for (jit_above_cost).
 const (
 	ClaimPage  = 1000
 	ClaimWalks = 10
 )
 
-// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, those
-// due longest first. All claims are among them.
+// ClaimWalk is a walk over the pending statuses of one handler key that do not wait in a lane, those due longest first.
+// All claims are among them.
 type ClaimWalk struct {
 	HandlerKey string
 	After      *Place // nil at the beginning
@@ -94,12 +92,12 @@ type OpenClaim struct {
 // Claimed is the result of one claim.
 type Claimed struct {
 	Claims []Claim
-	// More are keys that may have more due rows which this claim did not reach: those of ordered
-	// handlers, those with After, and those whose claim ended at Bytes. Claim again for them, without
-	// After, however few of their rows are in Claims. They are sorted and distinct.
+	// More are keys that may have more due rows which this claim did not reach: those of ordered handlers, those with
+	// After, and those whose claim ended at Bytes. Claim again for them, without After, however few of their rows are
+	// in Claims. They are sorted and distinct.
 	More []string
-	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as
-	// waiting failed afterwards. CheckLanes makes up for that.
+	// LanesErr is not nil if the claim succeeded, but checking the lanes of the rows it marked as waiting failed
+	// afterwards. CheckLanes makes up for that.
 	LanesErr error
 }
 
@@ -129,8 +127,8 @@ func size(m *models.Message) int { return len(m.Content) + len(m.SerializedPrope
 // Backlog is the work that is left under one handler key.
 type Backlog struct {
 	HandlerKey string
-	// Due statuses are unclaimed and can be claimed now. Waiting ones come after others of their
-	// lane. Processing ones are claimed. Poisoned ones wait for an operator.
+	// Due statuses are unclaimed and can be claimed now. Waiting ones come after others of their lane. Processing ones
+	// are claimed. Poisoned ones wait for an operator.
 	Due, Waiting, Processing, Poisoned int
 	// OldestDue is when the oldest due status became due, zero if none is due.
 	OldestDue time.Time

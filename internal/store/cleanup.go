@@ -12,9 +12,8 @@ type CleanupRequest struct {
 	Cutoff time.Time
 	// HandlerCutoffs replace Cutoff for single handler keys (contract 6.2). Keys are distinct.
 	HandlerCutoffs []HandlerCutoff
-	// Until ends the walk: messages received at or after it are not read. Zero means the latest of
-	// the cutoffs, and a later time than that counts as zero: nothing received after all cutoffs
-	// can be old enough.
+	// Until ends the walk: messages received at or after it are not read. Zero means the latest of the cutoffs, and a
+	// later time than that counts as zero: nothing received after all cutoffs can be old enough.
 	Until time.Time
 	After CleanupCursor
 	// Limit is how many messages the batch reads, at least 1.
@@ -27,8 +26,8 @@ type HandlerCutoff struct {
 	Cutoff     time.Time
 }
 
-// CleanupCursor is the last message that a batch has read. The zero value is the beginning. One
-// without a number comes right before everything received at that time.
+// CleanupCursor is the last message that a batch has read. The zero value is the beginning. One without a number comes
+// right before everything received at that time.
 type CleanupCursor struct {
 	ReceivedAt    time.Time
 	MessageNumber int64
@@ -38,8 +37,7 @@ type CleanupCursor struct {
 type CleanupResult struct {
 	Messages int64
 	Statuses int64
-	// Passed counts messages with something to delete that were left alone because they were locked
-	// or had changed.
+	// Passed counts messages with something to delete that were left alone because they were locked or had changed.
 	Passed int64
 	Next   CleanupCursor
 	// Done is true when no message before the end of the walk is left to read.

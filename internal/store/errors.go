@@ -19,16 +19,14 @@ import (
 // ErrWorkerReleased means that the worker was declared dead and its claims were released.
 var ErrWorkerReleased = errors.New("worker was declared dead and its claims were released")
 
-// ErrWorkerBusy means that a worker cannot be marked as released at the moment: a claim, or an accept
-// that claims, of that worker is running or was left open.
+// ErrWorkerBusy means that a worker cannot be marked as released at the moment: a claim, or an accept that claims, of
+// that worker is running or was left open.
 var ErrWorkerBusy = errors.New("a statement of the worker that claims is open")
 
-// ErrNoTransaction means that a method that works in the caller's transaction got a session without
-// one.
+// ErrNoTransaction means that a method that works in the caller's transaction got a session without one.
 var ErrNoTransaction = errors.New("no open transaction")
 
-// ErrNotAudited means that an operator's action was undone because its audit row could not be
-// written.
+// ErrNotAudited means that an operator's action was undone because its audit row could not be written.
 var ErrNotAudited = errors.New("the audit row could not be written, nothing was done")
 
 // ErrGone means that a row is not to be published any more.
@@ -37,8 +35,8 @@ var ErrGone = errors.New("no such row to publish")
 // ErrRejectedGone means that no rejected message has that ID, or no longer.
 var ErrRejectedGone = errors.New("no such rejected message")
 
-// ErrCannotListen means that a connection like those of the pool cannot be opened outside of the
-// pool: the pool's driver is not pgx, or hides it.
+// ErrCannotListen means that a connection like those of the pool cannot be opened outside of the pool: the pool's
+// driver is not pgx, or hides it.
 var ErrCannotListen = errors.New("the pool's driver is not pgx (github.com/jackc/pgx/v5/stdlib)")
 
 // ErrNotReceived means that a Listener did not receive a notification that was sent through the pool.
@@ -49,8 +47,7 @@ var ErrNotReceived = errors.New("a notification sent through the pool did not ar
 var ErrSharedSession = errors.New("the listening connection has no session of its own: " +
 	"a pooler in transaction mode gives it one for each transaction, and no notification passes")
 
-// IsTransient reports whether the same call may succeed later without a change by anyone. Such
-// errors are:
+// IsTransient reports whether the same call may succeed later without a change by anyone. Such errors are:
 //
 //   - connections that were lost, refused or exhausted
 //   - a server that is starting, stopping or read-only after a failover
@@ -81,10 +78,10 @@ func IsTransient(err error) bool {
 	return strings.Contains(err.Error(), "conn closed") || strings.Contains(err.Error(), "conn busy")
 }
 
-// IsDatabaseFault reports whether a statement of a handler failed because of the database and not
-// of the statement, so that the same statement may succeed later. It is IsTransient without what a
-// handler itself can cause: the end of a context it made, a statement timeout, a limit or a file that
-// concerns the statement alone, and a second query on a connection that is still being read from.
+// IsDatabaseFault reports whether a statement of a handler failed because of the database and not of the statement, so
+// that the same statement may succeed later. It is IsTransient without what a handler itself can cause: the end of a
+// context it made, a statement timeout, a limit or a file that concerns the statement alone, and a second query on a
+// connection that is still being read from.
 func IsDatabaseFault(err error) bool {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, sql.ErrTxDone) {
@@ -96,8 +93,8 @@ func IsDatabaseFault(err error) bool {
 	return IsTransient(err)
 }
 
-// IsConnectionLoss reports whether a database fault ended the connection: the network lost it, or the
-// server process that served it ended.
+// IsConnectionLoss reports whether a database fault ended the connection: the network lost it, or the server process
+// that served it ended.
 func IsConnectionLoss(err error) bool {
 	if class, found := dialects.Classify(err); found {
 		return class.Has(dialect.Lost)
@@ -105,8 +102,8 @@ func IsConnectionLoss(err error) bool {
 	return !errors.Is(err, pgxtx.ErrUnconfirmed) && IsDatabaseFault(err)
 }
 
-// IsCrashOfAnother reports whether PostgreSQL ended the connection because another server process
-// crashed, or does not accept connections at the moment. Nothing on the connection is the cause.
+// IsCrashOfAnother reports whether PostgreSQL ended the connection because another server process crashed, or does not
+// accept connections at the moment. Nothing on the connection is the cause.
 func IsCrashOfAnother(err error) bool { return has(err, dialect.Crash) }
 
 // IsBusy reports whether a SQLite file was locked by another connection.
@@ -117,15 +114,14 @@ func TimedOut(err error) bool {
 	return has(err, dialect.TimedOut) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// IsWaiting reports whether a statement ended because it waited for too long, which on SQLite means
-// for the file. The driver may wait longer (busy_timeout) than the statement's deadline allows. The
-// error may then only say that the statement was interrupted.
+// IsWaiting reports whether a statement ended because it waited for too long, which on SQLite means for the file. The
+// driver may wait longer (busy_timeout) than the statement's deadline allows. The error may then only say that the
+// statement was interrupted.
 func IsWaiting(err error) bool { return IsBusy(err) || TimedOut(err) }
 
-// OutcomeUnknown reports whether a commit that returned err may nevertheless have taken place: the
-// connection was lost or the context ended before the database answered, or the database answered
-// before its synchronous standby had the commit. The outcome of a commit that the database itself
-// refused is known.
+// OutcomeUnknown reports whether a commit that returned err may nevertheless have taken place: the connection was lost
+// or the context ended before the database answered, or the database answered before its synchronous standby had the
+// commit. The outcome of a commit that the database itself refused is known.
 func OutcomeUnknown(err error) bool {
 	if class, found := dialects.Classify(err); found {
 		return class.Has(dialect.Unknown)
@@ -141,34 +137,33 @@ type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
-// MayBeCommitted reports whether the transaction of a Store's method, most notably Accept, may have
-// been committed although the method returned err. A transaction that never reached its commit was
-// certainly rolled back or never begun: the database refused a statement, the context ended or the
-// connection was lost before the commit. So was one whose commit PostgreSQL refused. Any other
-// error of the commit counts, whatever it is.
+// MayBeCommitted reports whether the transaction of a Store's method, most notably Accept, may have been committed
+// although the method returned err. A transaction that never reached its commit was certainly rolled back or never
+// begun: the database refused a statement, the context ended or the connection was lost before the commit. So was one
+// whose commit PostgreSQL refused. Any other error of the commit counts, whatever it is.
 func MayBeCommitted(err error) bool {
 	var commit *commitError
 	return errors.As(err, &commit) && !has(err, dialect.Refused)
 }
 
-// IsData reports whether the data to store is at fault, so that retrying is useless: SQLSTATE
-// classes 22, 23 and 54, SQLite's constraint, too-big and mismatch errors, and ErrUnstorable.
+// IsData reports whether the data to store is at fault, so that retrying is useless: SQLSTATE classes 22, 23 and 54,
+// SQLite's constraint, too-big and mismatch errors, and ErrUnstorable.
 func IsData(err error) bool { return errors.Is(err, ErrUnstorable) || has(err, dialect.Data) }
 
-// IsUniqueViolation reports whether a unique index or primary key refused a row, whether or not the
-// user's GORM translates errors.
+// IsUniqueViolation reports whether a unique index or primary key refused a row, whether or not the user's GORM
+// translates errors.
 func IsUniqueViolation(err error) bool {
 	return errors.Is(err, gorm.ErrDuplicatedKey) || has(err, dialect.Duplicate)
 }
 
-// Collided reports whether a transaction was rolled back because of a conflict with another one, or
-// found the SQLite file locked. Retry it at once.
+// Collided reports whether a transaction was rolled back because of a conflict with another one, or found the SQLite
+// file locked. Retry it at once.
 func Collided(err error) bool {
 	return IsSerialization(err) || IsBusy(err)
 }
 
-// IsSerialization reports whether PostgreSQL rolled a transaction back because of a serialization
-// failure or a deadlock. The whole transaction may succeed when it runs again.
+// IsSerialization reports whether PostgreSQL rolled a transaction back because of a serialization failure or a
+// deadlock. The whole transaction may succeed when it runs again.
 func IsSerialization(err error) bool { return has(err, dialect.Serialization) }
 
 func has(err error, what dialect.Class) bool {
@@ -176,13 +171,12 @@ func has(err error, what dialect.Class) bool {
 	return class.Has(what)
 }
 
-// PoolClosed reports whether an error means that the application has closed the pool. database/sql
-// exports no error for that.
+// PoolClosed reports whether an error means that the application has closed the pool. database/sql exports no error for
+// that.
 func PoolClosed(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "sql: database is closed")
 }
 
-// ErrMarkerBusy means that another transaction blocked a marker for longer than the wait. On
-// PostgreSQL that is one that has inserted or is deleting the same marker, on SQLite any one that
-// has written.
+// ErrMarkerBusy means that another transaction blocked a marker for longer than the wait. On PostgreSQL that is one
+// that has inserted or is deleting the same marker, on SQLite any one that has written.
 var ErrMarkerBusy = errors.New("another transaction is in the marker's way")

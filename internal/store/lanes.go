@@ -7,13 +7,12 @@ import (
 	"slices"
 )
 
-// Lane identifies one handler and one ordering key (contract 5.12), each by the first eight bytes
-// of its SHA-256. Two ordering keys with the same eight bytes share a lane: they wait for each
-// other, and the order of each holds.
+// Lane identifies one handler and one ordering key (contract 5.12), each by the first eight bytes of its SHA-256. Two
+// ordering keys with the same eight bytes share a lane: they wait for each other, and the order of each holds.
 type Lane struct{ Handler, Key int64 }
 
-// LaneOf returns the lane of an ordering key, nil for a nil key. An empty key is a key. laneKey is
-// Handler.LaneKey: the oldest key of the handler.
+// LaneOf returns the lane of an ordering key, nil for a nil key. An empty key is a key. laneKey is Handler.LaneKey: the
+// oldest key of the handler.
 func LaneOf(laneKey string, orderingKey []byte) *Lane {
 	if orderingKey == nil {
 		return nil
@@ -35,8 +34,8 @@ const BeforeAllLanes = math.MinInt64
 
 // LaneRule describes how the lanes of one handler run.
 type LaneRule struct {
-	// Handlers are all names that its lanes may have: LaneHandler of each of its keys. Rows
-	// accepted before a rename may have another name than those accepted after it.
+	// Handlers are all names that its lanes may have: LaneHandler of each of its keys. Rows accepted before a rename
+	// may have another name than those accepted after it.
 	Handlers []int64
 	// SkipPoisoned lets a lane continue after a poisoned row.
 	SkipPoisoned bool
@@ -50,8 +49,8 @@ type LaneRequest struct {
 	Claim bool
 }
 
-// Request returns the request for a row's lane. The lane's own name is included even if the handler no
-// longer has the key it comes from.
+// Request returns the request for a row's lane. The lane's own name is included even if the handler no longer has the
+// key it comes from.
 func (r LaneRule) Request(lane Lane) LaneRequest {
 	names := append(slices.Clone(r.Handlers), lane.Handler)
 	slices.Sort(names)

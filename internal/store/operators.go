@@ -10,8 +10,8 @@ import (
 )
 
 // Operators are the queries and actions of package ops. Their pool is that of Act, or one of Singles. Lists read a
-// bounded number of rows, in the order of an index. Actions return what they have changed, because a concurrent one
-// may have been first.
+// bounded number of rows, in the order of an index. Actions return what they have changed, because a concurrent one may
+// have been first.
 type Operators interface {
 	// Act runs work in a transaction, and again if the database rolls it back because of a deadlock. It commits unless
 	// work fails.
@@ -46,8 +46,8 @@ type StatusLists interface {
 	StatusesAmong(ctx context.Context, pool gorm.ConnPool, ids []string, messageNumbers []int64) ([]StatusRow, error)
 	// StatusesOf returns up to limit statuses of a message, with their attempts.
 	StatusesOf(ctx context.Context, pool gorm.ConnPool, messageNumber int64, limit int) ([]StatusRow, error)
-	// CountOpen counts the open statuses of handler keys, see OpenCounts: of each key up to limit of each kind. It reads
-	// the rows that are due by soon, which include what is processing.
+	// CountOpen counts the open statuses of handler keys, see OpenCounts: of each key up to limit of each kind. It
+	// reads the rows that are due by soon, which include what is processing.
 	CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) ([]OpenCounts, error)
 	// CountPoisoned counts up to limit poisoned statuses of a handler key.
 	CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error)
@@ -167,8 +167,8 @@ type GroupScan struct {
 	Groups []FailureGroup
 	Depth  int // rows to read of each group
 	States int // as in StatusScan
-	// Type, From and To are compared with the message unless ComparesMessage is false. Rough is From for times that were
-	// not written in the store's form.
+	// Type, From and To are compared with the message unless ComparesMessage is false. Rough is From for times that
+	// were not written in the store's form.
 	Type            string
 	From, To, Rough time.Time
 	ComparesMessage bool
@@ -197,8 +197,8 @@ type LaneHead struct {
 
 // StatusActions change statuses and messages, and pause handlers.
 type StatusActions interface {
-	// RetryStatuses makes the poisoned and failing ones of these statuses due that are at their versions. A version of 0
-	// is any.
+	// RetryStatuses makes the poisoned and failing ones of these statuses due that are at their versions. A version of
+	// 0 is any.
 	RetryStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
 	// DiscardStatuses ends those of these statuses that are open and not processing, and are at their versions.
 	DiscardStatuses(ctx context.Context, pool gorm.ConnPool, refs []VersionedID, now time.Time) ([]ChangedStatus, error)
@@ -277,7 +277,8 @@ type RejectedPreview struct {
 
 // RejectedViews read rejected messages and gaps, and change rejected messages.
 type RejectedViews interface {
-	// ScanRejected reads a part of the list of rejected messages. It returns those that match, and a row that closes it.
+	// ScanRejected reads a part of the list of rejected messages. It returns those that match, and a row that closes
+	// it.
 	ScanRejected(ctx context.Context, pool gorm.ConnPool, scan RejectedScan) ([]RejectedHit, error)
 	// RejectedRecord returns a rejected message; nil if there is none.
 	RejectedRecord(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error)
@@ -285,8 +286,8 @@ type RejectedViews interface {
 	PreviewRejected(ctx context.Context, pool gorm.ConnPool, id string, cuts PreviewCuts) (*RejectedPreview, error)
 	// DropRejected deletes a rejected message and returns its coordinates; nil if there is none.
 	DropRejected(ctx context.Context, pool gorm.ConnPool, id string) (*models.RejectedMessage, error)
-	// RequestReAccept stores a request in a rejected message, and TakeReAccept deletes it. They return false if there is
-	// none.
+	// RequestReAccept stores a request in a rejected message, and TakeReAccept deletes it. They return false if there
+	// is none.
 	RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, actor string, now time.Time) (bool, error)
 	TakeReAccept(ctx context.Context, pool gorm.ConnPool, id string, requestedAt time.Time) (bool, error)
 	// RequestedReAccepts returns up to limit requests after a place, the earliest first.

@@ -7,20 +7,18 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Progress keeps what the partitions of channels have caught up to, for every cleanup of the inbox
-// (contract 6.5).
+// Progress keeps what the partitions of channels have caught up to, for every cleanup of the inbox (contract 6.5).
 type Progress interface {
-	// RecordProgress stores what partitions have caught up to at now, a time of Cleaner.Clock. It adds
-	// the rows that are missing and moves none back: a nil CaughtUpAt changes nothing that is known. It
-	// uses no other times of rows. It declares all rows of the unlisted topics, whose partitions this
-	// process does not know, and counts the time of rows that no worker has declared for a while.
+	// RecordProgress stores what partitions have caught up to at now, a time of Cleaner.Clock. It adds the rows that
+	// are missing and moves none back: a nil CaughtUpAt changes nothing that is known. It uses no other times of rows.
+	// It declares all rows of the unlisted topics, whose partitions this process does not know, and counts the time of
+	// rows that no worker has declared for a while.
 	RecordProgress(ctx context.Context, rows []models.Partition, unlisted []Topic, now time.Time) error
-	// FurthestBehind returns the partition that has caught up to the earliest moment. One that has
-	// never caught up comes first. ok is false if there is none. Partitions of Inline channels count
-	// only if inline is true.
+	// FurthestBehind returns the partition that has caught up to the earliest moment. One that has never caught up
+	// comes first. ok is false if there is none. Partitions of Inline channels count only if inline is true.
 	FurthestBehind(ctx context.Context, inline bool) (p models.Partition, ok bool, err error)
-	// ForgetPartitions deletes the partitions that no worker has declared for so long, while workers
-	// of the inbox ran. It returns them.
+	// ForgetPartitions deletes the partitions that no worker has declared for so long, while workers of the inbox ran.
+	// It returns them.
 	ForgetPartitions(ctx context.Context, undeclaredFor time.Duration) ([]models.Partition, error)
 }
 
@@ -32,7 +30,7 @@ type Topic struct {
 const (
 	// DeclareEvery is how often a declaration is written that changes nothing else.
 	DeclareEvery = time.Minute
-	// CountUndeclaredEvery is after what time a row counts as undeclared, and how often that time is
-	// counted. Twice that is counted at most at once: during longer breaks no worker ran.
+	// CountUndeclaredEvery is after what time a row counts as undeclared, and how often that time is counted. Twice
+	// that is counted at most at once: during longer breaks no worker ran.
 	CountUndeclaredEvery = 10 * time.Minute
 )

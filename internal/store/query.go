@@ -9,8 +9,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// WithContextError adds the context's error to an error that hides it, such as "transaction has
-// already been committed or rolled back".
+// WithContextError adds the context's error to an error that hides it, such as "transaction has already been committed
+// or rolled back".
 func WithContextError(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
 		return err
@@ -18,8 +18,8 @@ func WithContextError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), err)
 }
 
-// Query returns the rows of a statement. We do not use QueryRowContext: with PrepareStmt, GORM's
-// version returns a row that panics if preparing fails.
+// Query returns the rows of a statement. We do not use QueryRowContext: with PrepareStmt, GORM's version returns a row
+// that panics if preparing fails.
 func Query[T any](
 	ctx context.Context, pool gorm.ConnPool, statement string, scan func(*sql.Rows, *T) error, args ...any,
 ) (found []T, err error) {

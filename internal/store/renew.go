@@ -21,10 +21,10 @@ var renewals = struct {
 	at map[weak.Pointer[sql.DB]]int64
 }{at: map[weak.Pointer[sql.DB]]int64{}}
 
-// RenewSessions closes the pool's idle connections, at most once a second, if a statement has failed because
-// its session is read-only. Such a session may stay read-only after the database no longer is: it keeps the
-// default (default_transaction_read_only) that it began with, and after a failover it may be the standby's.
-// Sessions in use are renewed when one of their statements fails.
+// RenewSessions closes the pool's idle connections, at most once a second, if a statement has failed because its
+// session is read-only. Such a session may stay read-only after the database no longer is: it keeps the default
+// (default_transaction_read_only) that it began with, and after a failover it may be the standby's. Sessions in use are
+// renewed when one of their statements fails.
 func RenewSessions(db *gorm.DB, err error) {
 	if !has(err, dialect.ReadOnly) {
 		return

@@ -12,17 +12,16 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/postgres/pgxtx"
 )
 
-// ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have
-// another default (default_transaction_isolation). All statements here are written for READ
-// COMMITTED: one that has waited for a row's lock continues with the row as it is now. A
-// transaction with a snapshot would fail instead (40001).
+// ReadCommitted begins our transactions on PostgreSQL, where the role or the database may have another default
+// (default_transaction_isolation). All statements here are written for READ COMMITTED: one that has waited for a row's
+// lock continues with the row as it is now. A transaction with a snapshot would fail instead (40001).
 var ReadCommitted = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
-// Singles runs statements outside of transactions, for Query and Exec. The server runs such a
-// statement as a transaction with the session's default isolation. If that is known not to be READ
-// COMMITTED, each statement gets a transaction that states it, which costs two more round trips.
-// It is known from StateIsolation, or from a serialization failure. The failed statement has done
-// nothing and runs again at once, so no caller ever gets such a failure.
+// Singles runs statements outside of transactions, for Query and Exec. The server runs such a statement as a
+// transaction with the session's default isolation. If that is known not to be READ COMMITTED, each statement gets a
+// transaction that states it, which costs two more round trips. It is known from StateIsolation, or from a
+// serialization failure. The failed statement has done nothing and runs again at once, so no caller ever gets such a
+// failure.
 //
 // We do not set the session's default instead, because the pool belongs to the application.
 type Singles struct {
@@ -44,11 +43,10 @@ func NewSingles(db *gorm.DB) Singles {
 // StateIsolation records that the sessions' default is not READ COMMITTED.
 func (s Singles) StateIsolation() { s.state.Store(true) }
 
-// WithoutJIT returns a runner whose statements PostgreSQL does not compile. It is for statements that
-// read thousands of rows. If such a limit is a parameter, the planner expects a tenth of all rows
-// instead. The larger a table is, the more it is mistaken, until compiling seems worth it (jit,
-// which is on by default): half a second for a statement of 10 ms. Each statement gets a
-// transaction, which costs two more round trips.
+// WithoutJIT returns a runner whose statements PostgreSQL does not compile. It is for statements that read thousands of
+// rows. If such a limit is a parameter, the planner expects a tenth of all rows instead. The larger a table is, the
+// more it is mistaken, until compiling seems worth it (jit, which is on by default): half a second for a statement of
+// 10 ms. Each statement gets a transaction, which costs two more round trips.
 func (s Singles) WithoutJIT() Singles {
 	s.settings = s.dialect.WithoutJIT
 	return s
@@ -104,7 +102,7 @@ type EarlyJIT struct {
 type DefaultIsolation struct {
 	Role, Database string
 	Level          string // as PostgreSQL writes it
-	// Source is where the default was set, as PostgreSQL names it: user, database, database user,
-	// configuration file, client.
+	// Source is where the default was set, as PostgreSQL names it: user, database, database user, configuration file,
+	// client.
 	Source string
 }

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Stamp scans a time in whatever form the driver returns it: as a time or, from a SQLite expression
-// without a declared type, as text. The time is UTC, and NULL is the zero time.
+// Stamp scans a time in whatever form the driver returns it: as a time or, from a SQLite expression without a declared
+// type, as text. The time is UTC, and NULL is the zero time.
 type Stamp struct{ time.Time }
 
-// timeFormats are tried in this order: the SQLite store's own format, what the drivers write for a
-// time.Time, and the formats of SQLite's functions.
+// timeFormats are tried in this order: the SQLite store's own format, what the drivers write for a time.Time, and the
+// formats of SQLite's functions.
 var timeFormats = []string{
 	"2006-01-02 15:04:05.999999999-07:00",
 	"2006-01-02 15:04:05.999999999 -0700", // the beginning of a Time's String
@@ -32,8 +32,8 @@ func (t *Stamp) Scan(source any) error {
 	case []byte:
 		text = string(source)
 	}
-	// The String of a Time ends with the zone's name, which may be anything ("+04" if there is no
-	// abbreviation), and with the monotonic clock's reading. The offset before them is enough.
+	// The String of a Time ends with the zone's name, which may be anything ("+04" if there is no abbreviation), and
+	// with the monotonic clock's reading. The offset before them is enough.
 	if fields := strings.Fields(text); len(fields) > 3 {
 		text = strings.Join(fields[:3], " ")
 	}
@@ -56,14 +56,13 @@ func (t Stamp) Pointer() *time.Time {
 	return &t.Time
 }
 
-// SQLiteTime formats a time as the SQLite store stores it: UTC text of fixed width, so that it
-// sorts correctly. Use it for every time in statements of your own.
+// SQLiteTime formats a time as the SQLite store stores it: UTC text of fixed width, so that it sorts correctly. Use it
+// for every time in statements of your own.
 func SQLiteTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000000") + "+00:00"
 }
 
-// StorableTime limits a producer's time to what every dialect can store: the years 1 to 9999, in
-// microseconds.
+// StorableTime limits a producer's time to what every dialect can store: the years 1 to 9999, in microseconds.
 func StorableTime(t time.Time) time.Time {
 	first := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)

@@ -52,9 +52,9 @@ type Settlement struct {
 	// NextAttemptAt is nil for a status that is due now, and for a poisoned one.
 	NextAttemptAt *time.Time
 	Poisoned      bool
-	// FailedAt is when the attempt failed, its worker was found dead, or the status was poisoned. It
-	// adds an entry to the row's attempts, with the claim that the row has until now, and is the time
-	// of poisoning. Zero adds none: the status was released or snoozed.
+	// FailedAt is when the attempt failed, its worker was found dead, or the status was poisoned. It adds an entry to
+	// the row's attempts, with the claim that the row has until now, and is the time of poisoning. Zero adds none: the
+	// status was released or snoozed.
 	FailedAt time.Time
 }
 

@@ -13,10 +13,9 @@ import (
 // ErrUnstorable means that a text column cannot hold this text as it is.
 var ErrUnstorable = errors.New("text cannot be stored")
 
-// CheckText returns nil if a text column of at most limit characters holds the text unaltered on
-// every dialect. Otherwise it returns an error that wraps ErrUnstorable and names the cause:
-// invalid UTF-8, a NUL, or the length found and allowed. A limit of 0 means any length (contract
-// 3.6).
+// CheckText returns nil if a text column of at most limit characters holds the text unaltered on every dialect.
+// Otherwise it returns an error that wraps ErrUnstorable and names the cause: invalid UTF-8, a NUL, or the length found
+// and allowed. A limit of 0 means any length (contract 3.6).
 func CheckText(text string, limit int) error {
 	switch {
 	case !utf8.ValidString(text):
@@ -32,9 +31,8 @@ func CheckText(text string, limit int) error {
 	return nil
 }
 
-// SanitizeError makes any error text fit for last_error: NUL and invalid UTF-8 become U+FFFD, and
-// it is cut to columns.MaxLastError characters, never within one (contract 3.6). Text that already
-// fits is returned unchanged.
+// SanitizeError makes any error text fit for last_error: NUL and invalid UTF-8 become U+FFFD, and it is cut to
+// columns.MaxLastError characters, never within one (contract 3.6). Text that already fits is returned unchanged.
 func SanitizeError(text string) string {
 	text = strings.ToValidUTF8(brief.Characters(text, columns.MaxLastError), "\uFFFD")
 	return brief.Characters(strings.ReplaceAll(text, "\x00", "\uFFFD"), columns.MaxLastError)

@@ -9,8 +9,8 @@ type Worker struct {
 	ID   string
 	Host string
 	PID  int
-	// HandlerKeys are all keys that the program declares, with legacy keys. Namespaces has the
-	// namespace of message IDs in which it declares each.
+	// HandlerKeys are all keys that the program declares, with legacy keys. Namespaces has the namespace of message IDs
+	// in which it declares each.
 	HandlerKeys []string
 	Namespaces  map[string]string
 	// Health is a JSON array of what keeps the process from being healthy.
@@ -19,8 +19,7 @@ type Worker struct {
 	Consumers string
 }
 
-// DrainKept is the minimum time for which a drain's row counts: long enough for a program that
-// drains once a week.
+// DrainKept is the minimum time for which a drain's row counts: long enough for a program that drains once a week.
 const DrainKept = 8 * 24 * time.Hour
 
 // WorkerState is a worker row as its inbox's other workers see it.
@@ -30,8 +29,8 @@ type WorkerState struct {
 	// SilentFor is the time since the last heartbeat.
 	SilentFor time.Duration
 	Stopped   bool
-	// Drains means that RecordDrain wrote the row. SQLite's clock may stand still, and then a
-	// worker that stopped at once looks the same.
+	// Drains means that RecordDrain wrote the row. SQLite's clock may stand still, and then a worker that stopped at
+	// once looks the same.
 	Drains bool
 	// Released means that the worker was declared dead and its claims were released.
 	Released bool
@@ -39,7 +38,7 @@ type WorkerState struct {
 	DatabaseRole string
 	// Evictable means that EvictHolders can end the transactions it leaves open.
 	Evictable bool
-	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite,
-	// which has no clock of its own.
+	// Read is when the row was read, by the database's clock on PostgreSQL. It is zero on SQLite, which has no clock of
+	// its own.
 	Read time.Time
 }

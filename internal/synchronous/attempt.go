@@ -30,8 +30,8 @@ type run struct {
 	skipped bool            // the handler has processed the message before
 }
 
-// try makes one attempt and records its result in the task. It returns an error if there was no
-// time to begin the attempt, or if ctx ended before the attempt did.
+// try makes one attempt and records its result in the task. It returns an error if there was no time to begin the
+// attempt, or if ctx ended before the attempt did.
 func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition, t *task) error {
 	if !r.enter(ctx, stopping, at) {
 		return envelope.ErrInterrupted
@@ -49,13 +49,12 @@ func (r *Runner) try(ctx context.Context, stopping <-chan struct{}, at partition
 	return a.applyVerdict(ctx, time.Since(started))
 }
 
-// enter waits until an attempt may begin, and takes a slot for it. It returns false if stopping is
-// closed or ctx ends first.
+// enter waits until an attempt may begin, and takes a slot for it. It returns false if stopping is closed or ctx ends
+// first.
 //
-// Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call
-// that had the slot may have been given up as stuck. That call is recorded as left behind before it
-// returns its slot, so the next owner of the slot sees it. enter then returns the slot, because no
-// waiter may hold one while a stuck call blocks it.
+// Once it has a slot, it checks stopping, ctx and the stuck calls again: while it waited, the call that had the slot
+// may have been given up as stuck. That call is recorded as left behind before it returns its slot, so the next owner
+// of the slot sees it. enter then returns the slot, because no waiter may hold one while a stuck call blocks it.
 func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partition) bool {
 	for r.stuck.await(ctx, stopping, at) {
 		select {
@@ -73,8 +72,8 @@ func (r *Runner) enter(ctx context.Context, stopping <-chan struct{}, at partiti
 	return false
 }
 
-// protected makes the attempt and turns a panic of other code than the handler, such as a function
-// that finds the ID, into the attempt's failure: it must not end the process.
+// protected makes the attempt and turns a panic of other code than the handler, such as a function that finds the ID,
+// into the attempt's failure: it must not end the process.
 func (a *run) protected(ctx context.Context) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -108,9 +107,9 @@ func (a *run) call(ctx context.Context, steps *attempt.Steps) error {
 	return a.Err
 }
 
-// ownCopy copies what a call may change in place. The handler owns its message, but other handlers
-// get the same message, and the raw record, which shares its memory, may have to be kept. A call
-// that was given up as stuck may even change the message while another call reads it.
+// ownCopy copies what a call may change in place. The handler owns its message, but other handlers get the same
+// message, and the raw record, which shares its memory, may have to be kept. A call that was given up as stuck may even
+// change the message while another call reads it.
 func ownCopy(d handler.Delivery) handler.Delivery {
 	d.Content, d.OrderingKey = bytes.Clone(d.Content), bytes.Clone(d.OrderingKey)
 	d.Properties.Attributes = maps.Clone(d.Properties.Attributes)
@@ -126,8 +125,8 @@ func ownCopy(d handler.Delivery) handler.Delivery {
 	return d
 }
 
-// applyVerdict carries out the verdict, counts the attempt and calls the hooks. Once ctx has ended, every
-// error counts as a consequence of that, and the transport delivers the record again.
+// applyVerdict carries out the verdict, counts the attempt and calls the hooks. Once ctx has ended, every error counts
+// as a consequence of that, and the transport delivers the record again.
 func (a *run) applyVerdict(ctx context.Context, took time.Duration) error {
 	v := a.Verdict()
 	if a.again && v.Outcome == handler.AttemptSnoozed {

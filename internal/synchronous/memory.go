@@ -19,25 +19,24 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Memory remembers which messages of an Inline channel one handler has processed (contract 8). It
-// is safe for concurrent use.
+// Memory remembers which messages of an Inline channel one handler has processed (contract 8). It is safe for
+// concurrent use.
 type Memory struct {
 	id    *idempotent.Identifier[handler.Delivery]
 	store idempotent.Store // nil if nothing is remembered
 	marks marker           // the store, if it can write its markers in the handler's transaction; otherwise nil
 }
 
-// marker is a store that can write its markers in a transaction of the handlers' database.
-// *gormstore.Store is one.
+// marker is a store that can write its markers in a transaction of the handlers' database. *gormstore.Store is one.
 type marker interface {
 	// Joins reports whether it can do so in transactions of db.
 	Joins(db *gorm.DB) bool
 	Mark(ctx context.Context, tx *gorm.DB, run idempotent.Run) (duplicate bool, err error)
 }
 
-// NewMemory returns the Memory of a handler, whose transactions are db's. Without a store the
-// handler runs each time a message is delivered. Options apply in this order: defaults, those that
-// the handler itself declares, own. The error joins everything that is wrong.
+// NewMemory returns the Memory of a handler, whose transactions are db's. Without a store the handler runs each time a
+// message is delivered. Options apply in this order: defaults, those that the handler itself declares, own. The error
+// joins everything that is wrong.
 func NewMemory(
 	db *gorm.DB, s idempotent.Store, h *handler.Handler, defaults, own []idempotent.Option,
 ) (*Memory, error) {
@@ -118,8 +117,8 @@ func (a *run) duplicate(m *Memory, asked idempotent.Run) error {
 	return nil
 }
 
-// marking returns the step that writes the markers at the beginning of the handler's transaction,
-// so that both are committed or neither is.
+// marking returns the step that writes the markers at the beginning of the handler's transaction, so that both are
+// committed or neither is.
 func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 	return &attempt.Steps{Write: func(ctx context.Context, t *handlertx.Tx, group []*attempt.Attempt) ([]*attempt.Attempt,
 		error) {
@@ -138,12 +137,12 @@ func (a *run) marking(m *Memory, asked idempotent.Run) *attempt.Steps {
 	}}
 }
 
-// around makes the attempt with any other store, which claims the message before the attempt and
-// writes the marker after it. Only the attempt's own error can make a record bad. A failure of the
-// store is uncharged, and the message must not be acknowledged before a later attempt succeeds.
+// around makes the attempt with any other store, which claims the message before the attempt and writes the marker
+// after it. Only the attempt's own error can make a record bad. A failure of the store is uncharged, and the message
+// must not be acknowledged before a later attempt succeeds.
 //
-// If the store returns while the body is still running in another goroutine, around waits for the
-// body: otherwise the next attempt would run beside this one.
+// If the store returns while the body is still running in another goroutine, around waits for the body: otherwise the
+// next attempt would run beside this one.
 func (a *run) around(ctx context.Context, m *Memory, asked idempotent.Run) (duplicate bool, err error) {
 	var (
 		calls  sync.Mutex // held while the body runs
@@ -191,8 +190,8 @@ func joined(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { unlink(); cancel(nil) }
 }
 
-// protected calls f and turns a panic of the store's own code into an error. Panics of the attempt
-// are recovered before they get here.
+// protected calls f and turns a panic of the store's own code into an error. Panics of the attempt are recovered before
+// they get here.
 func protected(s idempotent.Store, f func() (bool, error)) (duplicate bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -208,8 +207,8 @@ type failure struct{ reason error }
 func (e *failure) Error() string { return e.reason.Error() }
 func (e *failure) Unwrap() error { return e.reason }
 
-// outsideFailure reports whether err contains target outside of a failure. The handler's own error may
-// contain anything, including the cause of its context's end, so it does not count.
+// outsideFailure reports whether err contains target outside of a failure. The handler's own error may contain
+// anything, including the cause of its context's end, so it does not count.
 func outsideFailure(err, target error) bool {
 	if err == target {
 		return true

@@ -1,6 +1,6 @@
-// Package synchronous runs the handlers of a transport's record while the transport waits. There
-// are no status rows; failures are retried while the transport waits (contract 7.6). An Inline
-// channel remembers which handler has processed which message, a Direct channel does not.
+// Package synchronous runs the handlers of a transport's record while the transport waits. There are no status rows;
+// failures are retried while the transport waits (contract 7.6). An Inline channel remembers which handler has
+// processed which message, a Direct channel does not.
 package synchronous
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
-// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks and
-// Instruments are optional.
+// Config is what a Runner works with. Memories, Paused, Running, Backoff, Middleware, Hooks and Instruments are
+// optional.
 type Config struct {
 	Channel  string
 	Registry *registry.Registry
@@ -36,22 +36,20 @@ type Config struct {
 	DB *gorm.DB
 	// Memories remember what the handlers of an Inline channel have processed.
 	Memories map[*handler.Handler]*Memory
-	// Paused reports whether operators have paused a handler; nil pauses none. The partition waits
-	// for a paused handler to be resumed (contract 5.13).
+	// Paused reports whether operators have paused a handler; nil pauses none. The partition waits for a paused handler
+	// to be resumed (contract 5.13).
 	Paused func(*handler.Handler) bool
 	// Running tracks the running calls.
 	Running *attempt.Running
 
-	// MaxRetries is after how many failed attempts a handler gives a message up,
-	// unless it has its own; 0 and 1 both mean no retry.
+	// MaxRetries is after how many failed attempts a handler gives a message up, unless it has its own; 0 and 1 both
+	// mean no retry.
 	MaxRetries int
 	// Concurrency is how many handlers run at once; at least 1.
 	Concurrency int
-	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are
-	// the inbox's.
+	// HandlerTimeout, MaxRetryDelay, StatementTimeout and StuckHandlerGrace are the inbox's.
 	HandlerTimeout, MaxRetryDelay, StatementTimeout, StuckHandlerGrace time.Duration
-	// TxIsolation is the isolation level of handlers' transactions; sql.LevelDefault means READ
-	// COMMITTED.
+	// TxIsolation is the isolation level of handlers' transactions; sql.LevelDefault means READ COMMITTED.
 	TxIsolation sql.IsolationLevel
 	// Backoff replaces the exponential backoff, see handler.Backoff.
 	Backoff    func(errorCount int) time.Duration
@@ -64,17 +62,15 @@ type Config struct {
 	Instruments *telemetry.Instruments
 }
 
-// Runner runs the handlers of one channel. It is safe for concurrent use, by one goroutine per
-// partition.
+// Runner runs the handlers of one channel. It is safe for concurrent use, by one goroutine per partition.
 type Runner struct {
 	cfg      Config
 	log      *zap.Logger
 	policies map[*handler.Handler]attempt.Policy
 	attempts attempt.Runner
 	reports  attempt.Reports
-	// lateIDs says that the handlers' memories judge messages without an ID. Otherwise such a
-	// message makes its record bad before any handler runs. A message whose ID is unusable always
-	// does.
+	// lateIDs says that the handlers' memories judge messages without an ID. Otherwise such a message makes its record
+	// bad before any handler runs. A message whose ID is unusable always does.
 	lateIDs bool
 	slots   chan struct{}
 	stuck   *stuck
@@ -104,12 +100,12 @@ func New(cfg Config) *Runner {
 	return r
 }
 
-// pausedPoll is how often a partition checks whether its paused handler was
-// resumed. The check reads memory only: the heartbeat reads the database.
+// pausedPoll is how often a partition checks whether its paused handler was resumed. The check reads memory only: the
+// heartbeat reads the database.
 const pausedPoll = 100 * time.Millisecond
 
-// FailedError says that a record is bad because handlers gave up some of its messages. All other
-// handlers of the record have completed.
+// FailedError says that a record is bad because handlers gave up some of its messages. All other handlers of the record
+// have completed.
 type FailedError struct {
 	Failures []Failure
 }
@@ -147,21 +143,20 @@ func (e *FailedError) Unwrap() []error {
 	return causes
 }
 
-// Stuck returns the number of calls that ignore their cancelled context, by handler key, including
-// calls that were given up (contract 5.4).
+// Stuck returns the number of calls that ignore their cancelled context, by handler key, including calls that were
+// given up (contract 5.4).
 func (r *Runner) Stuck() map[string]int { return r.stuck.counts() }
 
-// Outage returns why attempts cannot be made or finished at present through no fault of the
-// handlers: the database or the store of markers is unusable. It is nil if no task has met an
-// outage, or if the last task that met one has made progress (contract 7.8).
+// Outage returns why attempts cannot be made or finished at present through no fault of the handlers: the database or
+// the store of markers is unusable. It is nil if no task has met an outage, or if the last task that met one has made
+// progress (contract 7.8).
 func (r *Runner) Outage() error {
 	_, err := r.outage.Current()
 	return err
 }
 
-// ExcusedUntil returns the time before which no progress was possible: when the last outage ended
-// (now, while one lasts), or when a partition last waited for a paused handler. It is zero if
-// neither has happened.
+// ExcusedUntil returns the time before which no progress was possible: when the last outage ended (now, while one
+// lasts), or when a partition last waited for a paused handler. It is zero if neither has happened.
 func (r *Runner) ExcusedUntil() time.Time {
 	until := r.outage.Until()
 	if held := r.heldAt.Load(); held > 0 && time.Unix(0, held).After(until) {
@@ -181,9 +176,8 @@ func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 	return unrouted
 }
 
-// Deliver runs all handlers of the record's messages, one after the other, until each has ended. A
-// handler that fails is tried again after its backoff, without those that have succeeded. It
-// returns
+// Deliver runs all handlers of the record's messages, one after the other, until each has ended. A handler that fails
+// is tried again after its backoff, without those that have succeeded. It returns
 //
 //   - nil if all have succeeded,
 //   - a *FailedError if all have ended and some gave up,
@@ -192,10 +186,9 @@ func (r *Runner) Unrouted(received envelope.Received) []handler.RawMessage {
 //
 // It skips messages that no handler takes.
 //
-// It waits for a paused handler without charging it, and runs the record's other handlers
-// meanwhile. Once stopping is closed the running handler may finish, but Deliver waits for no
-// backoff and no slot, and begins nothing new: not even the record's handlers that have not run
-// yet. Once ctx ends, the running handler is cancelled, too.
+// It waits for a paused handler without charging it, and runs the record's other handlers meanwhile. Once stopping is
+// closed the running handler may finish, but Deliver waits for no backoff and no slot, and begins nothing new: not even
+// the record's handlers that have not run yet. Once ctx ends, the running handler is cancelled, too.
 func (r *Runner) Deliver(ctx context.Context, stopping <-chan struct{}, received envelope.Received) error {
 	tasks, err := r.tasks(received)
 	if err != nil {
@@ -242,8 +235,8 @@ func (r *Runner) forget(tasks []*task) {
 type task struct {
 	attempt.Attempt
 
-	// received is the message as it was delivered. Each call gets a copy of its own, and the ID by
-	// which the handler remembers the message is computed from received again for each attempt.
+	// received is the message as it was delivered. Each call gets a copy of its own, and the ID by which the handler
+	// remembers the message is computed from received again for each attempt.
 	received handler.Delivery
 	cut      routine.Backoff // after attempts that charged nothing
 	due      time.Time
@@ -254,8 +247,7 @@ type task struct {
 	known    bool  // the handler has processed the message before
 }
 
-// tasks returns the tasks of a record, in the order of its messages and of the handlers'
-// declaration.
+// tasks returns the tasks of a record, in the order of its messages and of the handlers' declaration.
 func (r *Runner) tasks(received envelope.Received) ([]*task, error) {
 	var tasks []*task
 	now := r.cfg.Clock.Now()

@@ -19,8 +19,8 @@ type partition struct {
 // for the partition waits for the old one until grace has passed since the old call became overdue. So no record runs
 // beside itself sooner than the inbox would allow.
 //
-// Once there are limit such calls, no other call begins until one returns: each of them holds a
-// goroutine, and perhaps a connection.
+// Once there are limit such calls, no other call begins until one returns: each of them holds a goroutine, and perhaps
+// a connection.
 type stuck struct {
 	limit int
 	grace time.Duration

@@ -14,9 +14,9 @@ import (
 // extension for distributed tracing). Header names are compared without case, because producers spell them differently.
 type carrier handler.Properties
 
-// maxContextBytes limits a value that a propagator gets, because the value is read at the accept
-// and again at each attempt. W3C's own limits are not higher: 8,192 bytes for baggage, 512 for a
-// tracestate that every participant must pass on.
+// maxContextBytes limits a value that a propagator gets, because the value is read at the accept and again at each
+// attempt. W3C's own limits are not higher: 8,192 bytes for baggage, 512 for a tracestate that every participant must
+// pass on.
 const maxContextBytes = 8 << 10
 
 // Get returns the first value of that name. A value that is too long counts as missing.
@@ -51,14 +51,14 @@ func (c carrier) Keys() []string {
 	return names
 }
 
-// traceContext is the propagator of an inbox without one of its own. We do not use the global
-// propagator: applications that serve HTTP usually make it read baggage, and then handlers would
-// take a producer's baggage for the application's own.
+// traceContext is the propagator of an inbox without one of its own. We do not use the global propagator: applications
+// that serve HTTP usually make it read baggage, and then handlers would take a producer's baggage for the application's
+// own.
 var traceContext = propagation.TraceContext{}
 
-// produced returns ctx with what a message's producer has sent: its span, if its context is
-// readable, and whatever else the application's propagator reads. Malformed context counts as
-// missing, and so does context on which that propagator panics.
+// produced returns ctx with what a message's producer has sent: its span, if its context is readable, and whatever else
+// the application's propagator reads. Malformed context counts as missing, and so does context on which that propagator
+// panics.
 func (i *Instruments) produced(
 	ctx context.Context, p handler.Properties,
 ) (with context.Context, producer trace.SpanContext) {
@@ -78,8 +78,8 @@ func (i *Instruments) produced(
 
 var _ propagation.TextMapCarrier = carrier{}
 
-// traceparent returns a span's context in the form stored with a message (W3C Trace Context). It is
-// empty if the span is not sampled, because such a span is never shown.
+// traceparent returns a span's context in the form stored with a message (W3C Trace Context). It is empty if the span
+// is not sampled, because such a span is never shown.
 func traceparent(of trace.SpanContext) string {
 	if !of.IsValid() || !of.IsSampled() {
 		return ""

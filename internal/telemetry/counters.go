@@ -1,5 +1,5 @@
-// Package telemetry holds everything that an inbox counts and measures, and the names used for it:
-// metrics and traces through OpenTelemetry's API, and the fields of the log (contract 12).
+// Package telemetry holds everything that an inbox counts and measures, and the names used for it: metrics and traces
+// through OpenTelemetry's API, and the fields of the log (contract 12).
 package telemetry
 
 import (
@@ -41,9 +41,9 @@ const (
 	events
 )
 
-// Counters count what one inbox of this process has done since it was made. They are safe for
-// concurrent use. They start from zero in each process; the truth is in the database. The zero
-// value counts, too, but distinguishes no handlers and no channels.
+// Counters count what one inbox of this process has done since it was made. They are safe for concurrent use. They
+// start from zero in each process; the truth is in the database. The zero value counts, too, but distinguishes no
+// handlers and no channels.
 type Counters struct {
 	totals [events]atomic.Int64
 
@@ -59,8 +59,8 @@ type counterSet struct {
 	counts [events]atomic.Int64
 }
 
-// NewCounters returns Counters for these channels and handlers. Each handler is given by its keys
-// and is shown under its first one.
+// NewCounters returns Counters for these channels and handlers. Each handler is given by its keys and is shown under
+// its first one.
 func NewCounters(channels []string, handlerKeys [][]string) *Counters {
 	c := &Counters{handlers: counterSets{}, channels: counterSets{}}
 	for _, channel := range channels {
@@ -101,8 +101,8 @@ func (c *Counters) OfInbox(e Event, n int) { c.totals[e].Add(int64(n)) }
 // Load returns how many events of a kind there were.
 func (c *Counters) Load(e Event) int64 { return c.totals[e].Load() }
 
-// each calls observe with the number of events of each channel or each handler, in the order of their
-// names. Events of undeclared ones follow as Other, unless there are none.
+// each calls observe with the number of events of each channel or each handler, in the order of their names. Events of
+// undeclared ones follow as Other, unless there are none.
 func (c *Counters) each(e Event, observe func(label string, n int64)) {
 	of, other := c.channels, &c.otherChannels
 	switch eventInstruments[e].by {
@@ -126,8 +126,8 @@ func (c *Counters) each(e Event, observe func(label string, n int64)) {
 	}
 }
 
-// By returns how many events of a kind each declared handler (by its first key) or channel has,
-// whichever the event is counted by. Events of undeclared ones, if any, are under Other.
+// By returns how many events of a kind each declared handler (by its first key) or channel has, whichever the event is
+// counted by. Events of undeclared ones, if any, are under Other.
 func (c *Counters) By(e Event) map[string]int64 {
 	of := map[string]int64{}
 	c.each(e, func(label string, n int64) { of[label] = n })

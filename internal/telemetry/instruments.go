@@ -27,8 +27,8 @@ type Config struct {
 	Redactor redaction.Redactor
 }
 
-// Instruments measure and trace one inbox. They are safe for concurrent use. Nil Instruments do
-// nothing. Without a provider each call only checks whether there is one, and allocates nothing.
+// Instruments measure and trace one inbox. They are safe for concurrent use. Nil Instruments do nothing. Without a
+// provider each call only checks whether there is one, and allocates nothing.
 type Instruments struct {
 	cfg   Config
 	meter metric.Meter
@@ -119,8 +119,8 @@ func (i *Instruments) observeCounters() error {
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
-	// The callback must not keep more of the inbox reachable than this. It stays registered until
-	// the inbox is garbage, so that what is collected after the inbox's stop shows its last counts.
+	// The callback must not keep more of the inbox reachable than this. It stays registered until the inbox is garbage,
+	// so that what is collected after the inbox's stop shows its last counts.
 	all, inbox := i.cfg.Counters, attrInbox.String(i.cfg.Inbox)
 	var err error
 	i.counts, err = i.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -149,8 +149,8 @@ func (i *Instruments) TimesAccepts(ctx context.Context) bool {
 	return i != nil && i.accept.Enabled(ctx)
 }
 
-// Accepted measures one accept: how long its transaction took, and whether it failed. A batch of
-// several channels counts as Other.
+// Accepted measures one accept: how long its transaction took, and whether it failed. A batch of several channels
+// counts as Other.
 func (i *Instruments) Accepted(ctx context.Context, channel string, took time.Duration, failed bool) {
 	options, declared := i.ofChannel[channel]
 	if failed || !declared {

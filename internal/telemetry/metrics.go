@@ -5,8 +5,8 @@ type Metric struct {
 	Name, Unit, Description string
 	// Kind is "counter", "histogram" or "gauge".
 	Kind string
-	// Counts is the field of handler.Counts that a counter shows. It is empty for other
-	// instruments, and for the counter of deleted rows, which handler.Deleted reports.
+	// Counts is the field of handler.Counts that a counter shows. It is empty for other instruments, and for the
+	// counter of deleted rows, which handler.Deleted reports.
 	Counts string
 }
 

@@ -5,8 +5,8 @@ import "go.opentelemetry.io/otel/attribute"
 // Scope is the instrumentation scope of all instruments and spans.
 const Scope = "github.com/gorm-inbox/inbox"
 
-// instrument is a metric as backends see it. If OpenTelemetry's messaging conventions define a name
-// we use it; all other names begin with "inbox.".
+// instrument is a metric as backends see it. If OpenTelemetry's messaging conventions define a name we use it; all
+// other names begin with "inbox.".
 type instrument struct {
 	name, unit, description string
 	// buckets are the upper bounds of a histogram's buckets, in its unit.
@@ -127,8 +127,8 @@ var eventInstruments = [events]struct {
 		description: "Times the lock of Exclusive mode was lost."}, wholeInbox},
 }
 
-// Attributes of metrics and spans. Metrics only have attributes whose values the application
-// declares or whose values are few. What comes with a message (its ID, its type) is for spans only.
+// Attributes of metrics and spans. Metrics only have attributes whose values the application declares or whose values
+// are few. What comes with a message (its ID, its type) is for spans only.
 const (
 	attrInbox     = attribute.Key("inbox.name")
 	attrChannel   = attribute.Key("inbox.channel")
@@ -157,8 +157,8 @@ const (
 
 // Values of attributes.
 const (
-	// Other stands for a handler key or a channel that this process does not declare, and for an
-	// error without a class of its own.
+	// Other stands for a handler key or a channel that this process does not declare, and for an error without a class
+	// of its own.
 	Other = "_OTHER"
 
 	systemKafka = "kafka"

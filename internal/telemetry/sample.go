@@ -13,8 +13,8 @@ import (
 
 // Sample is the state of an inbox at one moment, which the gauges show.
 type Sample struct {
-	// Fresh says that the database answered when it was last asked. If not, the values read from it
-	// are not shown. At is when it last answered, by the inbox's clock; zero if it has not yet.
+	// Fresh says that the database answered when it was last asked. If not, the values read from it are not shown. At
+	// is when it last answered, by the inbox's clock; zero if it has not yet.
 	Fresh bool
 	At    time.Time
 	// Began is when the inbox began to ask the database.
@@ -22,8 +22,8 @@ type Sample struct {
 	Handlers   []HandlerSample
 	Workers    int
 	Partitions []PartitionSample
-	// OldestRunning is when the oldest running call of each handler began, by handler key; zero if
-	// none runs. It does not need the database.
+	// OldestRunning is when the oldest running call of each handler began, by handler key; zero if none runs. It does
+	// not need the database.
 	OldestRunning map[string]time.Time
 	// Health is what each reason makes of the process, by its code: 0 healthy, 1 degraded, 2 unhealthy.
 	Health map[string]int
@@ -32,8 +32,8 @@ type Sample struct {
 // HandlerSample is one handler's backlog, including that of its legacy keys.
 type HandlerSample struct {
 	HandlerKey string
-	// Due, Waiting, Processing and Poisoned count its statuses up to a bound, see store.Backlog.
-	// Capped says that there are more.
+	// Due, Waiting, Processing and Poisoned count its statuses up to a bound, see store.Backlog. Capped says that there
+	// are more.
 	Due, Waiting, Processing, Poisoned int
 	Capped                             bool
 	// OldestDue is when the oldest of the due statuses became due; zero if none is.
@@ -50,8 +50,8 @@ type PartitionSample struct {
 	Halted bool
 }
 
-// ObserveSamples shows the latest sample whenever metrics are collected, until stop is called.
-// latest must be quick, and so must now, which is the inbox's clock.
+// ObserveSamples shows the latest sample whenever metrics are collected, until stop is called. latest must be quick,
+// and so must now, which is the inbox's clock.
 func (i *Instruments) ObserveSamples(latest func() Sample, now func() time.Time) (stop func() error, err error) {
 	g := gauges{Instruments: i}
 	due, waiting := g.count(backlogDue), g.count(backlogWaiting)

@@ -17,8 +17,8 @@ import (
 // maxText is how many characters of a text that came from outside a span gets.
 const maxText = 2000
 
-// text makes a text that came with a message, or from a handler, valid for a span. Exporters refuse
-// a whole batch of spans because of one string that is not UTF-8.
+// text makes a text that came with a message, or from a handler, valid for a span. Exporters refuse a whole batch of
+// spans because of one string that is not UTF-8.
 func text(s string) string {
 	if len(s) <= maxText && utf8.ValidString(s) {
 		return s
@@ -30,8 +30,8 @@ func text(s string) string {
 // stacked is an error whose text ends with a stack after an empty line, such as that of a handler's panic.
 type stacked interface{ Trace() []byte }
 
-// explain returns an error's text and, separately, the stack it carries. Both are redacted before
-// they are cut. The error is application code, so its methods may panic.
+// explain returns an error's text and, separately, the stack it carries. Both are redacted before they are cut. The
+// error is application code, so its methods may panic.
 func (i *Instruments) explain(of redact.Value, err error) (message, stack string) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -39,8 +39,8 @@ func tracerOf(provider trace.TracerProvider) trace.Tracer {
 // Traces reports whether calling StartAttempt has any effect.
 func (i *Instruments) Traces() bool { return i.provider() != nil }
 
-// idle reports whether a provider makes no spans. The provider that is global until the application
-// sets its own has no exported type; it is recognized by its package.
+// idle reports whether a provider makes no spans. The provider that is global until the application sets its own has no
+// exported type; it is recognized by its package.
 func idle(provider trace.TracerProvider) bool {
 	switch provider.(type) {
 	case noop.TracerProvider, *noop.TracerProvider:
@@ -58,14 +58,14 @@ type Accepting struct {
 	span        trace.Span
 	instruments *Instruments
 	channel     string
-	// Traceparent is stored with the messages, so that their attempts can link to the accept; empty
-	// if the span is not sampled.
+	// Traceparent is stored with the messages, so that their attempts can link to the accept; empty if the span is not
+	// sampled.
 	Traceparent string
 }
 
-// StartAccept starts the span of an accept of messages that came together on a channel. The span is
-// a child of the caller's span, if there is one. Otherwise, if there is a single message, it is a
-// child of the producer's span. It links to the producers of all messages.
+// StartAccept starts the span of an accept of messages that came together on a channel. The span is a child of the
+// caller's span, if there is one. Otherwise, if there is a single message, it is a child of the producer's span. It
+// links to the producers of all messages.
 func (i *Instruments) StartAccept(
 	ctx context.Context, channel string, messages func(yield func(*handler.RawMessage) bool),
 ) (context.Context, *Accepting) {
@@ -215,8 +215,8 @@ func about(id, messageType string, p handler.Properties) []attribute.KeyValue {
 	return attributes
 }
 
-// origin is where messages came from. Their system is the inbox if they are of several systems.
-// Their destination is set only if they share it.
+// origin is where messages came from. Their system is the inbox if they are of several systems. Their destination is
+// set only if they share it.
 type origin struct {
 	n                   int
 	system, destination string

@@ -63,35 +63,32 @@ type Known struct {
 	MessageBytes        int
 }
 
-// accepting is what the dialects do differently. Every slice of messages is sorted by ID and
-// namespace.
+// accepting is what the dialects do differently. Every slice of messages is sorted by ID and namespace.
 type accepting interface {
-	// InsertNew inserts the messages that are not stored yet and, if InsertsStatuses returns true,
-	// their statuses. It returns what it inserted, and the creation time of the statuses that it
-	// inserted claimed: zero unless the worker lives.
+	// InsertNew inserts the messages that are not stored yet and, if InsertsStatuses returns true, their statuses. It
+	// returns what it inserted, and the creation time of the statuses that it inserted claimed: zero unless the worker
+	// lives.
 	InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage, statuses []StatusRow, worker string,
 		now time.Time) (inserted []StoredNumber, claimedAt time.Time, err error)
 	InsertsStatuses() bool
-	// LockKnown keeps cleanup and other accepts away from these messages until the transaction
-	// ends. Messages that have vanished are missing in the result.
+	// LockKnown keeps cleanup and other accepts away from these messages until the transaction ends. Messages that have
+	// vanished are missing in the result.
 	LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]Known, error)
 	// HandlerKeys returns the statuses that these messages have under these handler keys.
 	HandlerKeys(ctx context.Context, pool gorm.ConnPool, numbers []int64, keys []string) ([]HandledBy, error)
-	// InsertStatuses inserts rows in their order and returns the IDs of those that did not exist
-	// yet. It claims rows, as InsertNew does, only in dialects whose InsertNew inserts no statuses.
+	// InsertStatuses inserts rows in their order and returns the IDs of those that did not exist yet. It claims rows,
+	// as InsertNew does, only in dialects whose InsertNew inserts no statuses.
 	InsertStatuses(ctx context.Context, pool gorm.ConnPool, statuses []StatusRow, worker string, now time.Time) (
 		added []string, claimedAt time.Time, err error)
 	DeleteStatuses(ctx context.Context, pool gorm.ConnPool, ids []string) error
 	InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected []models.RejectedMessage) error
 }
 
-// Transacting runs work in a transaction and commits it unless work fails, as Database.Transaction
-// does.
+// Transacting runs work in a transaction and commits it unless work fails, as Database.Transaction does.
 type Transacting func(ctx context.Context, work func(gorm.ConnPool) error) error
 
-// AcceptRetrying accepts in a transaction of its own and retries if it collided with another one.
-// last, if not nil, runs at the end of each such transaction, and its error rolls the transaction
-// back.
+// AcceptRetrying accepts in a transaction of its own and retries if it collided with another one. last, if not nil,
+// runs at the end of each such transaction, and its error rolls the transaction back.
 func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batch store.AcceptBatch,
 	last func(gorm.ConnPool, []store.Accepted) error,
 ) ([]store.Accepted, error) {
@@ -119,8 +116,8 @@ func AcceptRetrying(ctx context.Context, in Transacting, dialect accepting, batc
 	}
 }
 
-// Accept runs inside a transaction. Most batches are done after the first statement. Only messages
-// that were stored before cost more statements.
+// Accept runs inside a transaction. Most batches are done after the first statement. Only messages that were stored
+// before cost more statements.
 func Accept(
 	ctx context.Context, pool gorm.ConnPool, dialect accepting, batch store.AcceptBatch,
 ) ([]store.Accepted, error) {
@@ -138,8 +135,7 @@ func Accept(
 		index[IdentityOf(message)] = i
 		waiting[i] = message
 	}
-	// All accepts insert in one order, so that overlapping batches wait for each other instead of
-	// deadlocking.
+	// All accepts insert in one order, so that overlapping batches wait for each other instead of deadlocking.
 	slices.SortFunc(waiting, func(a, b *store.NewMessage) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Namespace, b.Namespace))
 	})
@@ -220,8 +216,8 @@ func Accept(
 	return results, nil
 }
 
-// statusRows gives every status of the batch an ID, ascending in the order of acceptance.
-// statuses[i] is the part of all that belongs to messages[i].
+// statusRows gives every status of the batch an ID, ascending in the order of acceptance. statuses[i] is the part of
+// all that belongs to messages[i].
 func statusRows(messages []store.NewMessage) (all []StatusRow, statuses [][]StatusRow, err error) {
 	total := 0
 	for i := range messages {
@@ -266,12 +262,12 @@ func rowsOf(messages []*store.NewMessage, index map[Identity]int, statuses [][]S
 	return rows
 }
 
-// addStatuses inserts the rows that are missing after the new messages were inserted. The sequence
-// must follow the order of the batch, because lanes run in acceptance order. A known message that
-// lacks a row may precede a new message, whose rows were just inserted and are not visible to
-// others yet. Those later rows, of the messages after first, are then deleted and inserted again in
-// order. With all, which is set if a vanished message was inserted after the others, this happens
-// to all rows, and first is negative. Rows that were claimed with their message become unclaimed by it.
+// addStatuses inserts the rows that are missing after the new messages were inserted. The sequence must follow the
+// order of the batch, because lanes run in acceptance order. A known message that lacks a row may precede a new
+// message, whose rows were just inserted and are not visible to others yet. Those later rows, of the messages after
+// first, are then deleted and inserted again in order. With all, which is set if a vanished message was inserted after
+// the others, this happens to all rows, and first is negative. Rows that were claimed with their message become
+// unclaimed by it.
 func addStatuses(ctx context.Context, pool gorm.ConnPool, dialect accepting, missing []StatusRow,
 	statuses [][]StatusRow, results []store.Accepted, batch store.AcceptBatch, all bool,
 ) (claimedAt time.Time, first int, err error) {

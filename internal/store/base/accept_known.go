@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// judge compares the stored messages with those of the batch. It returns which statuses are missing
-// and what is to be rejected, and marks conflicts in results.
+// judge compares the stored messages with those of the batch. It returns which statuses are missing and what is to be
+// rejected, and marks conflicts in results.
 func judge(ctx context.Context, pool gorm.ConnPool, dialect accepting, found []Known, batch store.AcceptBatch,
 	index map[Identity]int, statuses [][]StatusRow, results []store.Accepted,
 ) (missing []StatusRow, conflicts []models.RejectedMessage, err error) {
@@ -82,8 +82,8 @@ func hasRow(n store.NewStatus, has map[HandledBy]bool, number int64) bool {
 	return slices.ContainsFunc(n.LegacyKeys, func(key string) bool { return has[HandledBy{number, key}] })
 }
 
-// cleaned reports whether the message is older than the handler's retention. Its row is then
-// missing because it was cleaned up.
+// cleaned reports whether the message is older than the handler's retention. Its row is then missing because it was
+// cleaned up.
 func cleaned(n store.NewStatus, receivedAt, now time.Time) bool {
 	return n.Retention > 0 && receivedAt.Before(now.Add(-n.Retention))
 }

@@ -18,8 +18,8 @@ var errConflict = errors.New("a message ID is known with another type, source or
 // RejectedRows holds the statements on one rejected message by its ID.
 type RejectedRows struct{ Load, Remove, Reason string }
 
-// LoadRejected implements Store.LoadRejected. It tells an empty key or value from a missing one by
-// separate columns, because drivers differ in how they return an empty blob.
+// LoadRejected implements Store.LoadRejected. It tells an empty key or value from a missing one by separate columns,
+// because drivers differ in how they return an empty blob.
 func LoadRejected(ctx context.Context, d Database, rows RejectedRows, id string) (models.RejectedMessage, error) {
 	found, err := store.Query(ctx, d.Pool(ctx), d.Text(rows.Load), scanRejected, id)
 	if err == nil && len(found) == 0 {
@@ -47,8 +47,8 @@ func scanRejected(rows *sql.Rows, m *models.RejectedMessage) error {
 	return err
 }
 
-// AcceptRejected implements Store.AcceptRejected. It deletes the row last, so that all accepts lock
-// messages before rejected rows. Of two calls at once:
+// AcceptRejected implements Store.AcceptRejected. It deletes the row last, so that all accepts lock messages before
+// rejected rows. Of two calls at once:
 //
 // 1. Both insert the messages, and the second one waits for the first.
 // 2. The first deletes the row and commits.

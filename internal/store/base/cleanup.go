@@ -57,8 +57,8 @@ type Size struct {
 	bytes  int64
 }
 
-// FitBytes returns the first of the numbers whose messages have at most maxBytes together, but at
-// least one number. Messages that no longer exist count nothing.
+// FitBytes returns the first of the numbers whose messages have at most maxBytes together, but at least one number.
+// Messages that no longer exist count nothing.
 func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 	bytes := make(map[int64]int64, len(sizes))
 	for _, s := range sizes {
@@ -73,8 +73,8 @@ func FitBytes(numbers []int64, sizes []Size, maxBytes int64) []int64 {
 	return numbers
 }
 
-// Assemble joins messages and their statuses, in the order of the numbers. It leaves out a message
-// that has statuses of which none is to be deleted.
+// Assemble joins messages and their statuses, in the order of the numbers. It leaves out a message that has statuses of
+// which none is to be deleted.
 func Assemble(
 	r store.CleanupRequest, numbers []int64, messages []models.Message, statuses []models.HandlerStatus,
 ) []store.ExpiredMessage {

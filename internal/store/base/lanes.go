@@ -11,13 +11,11 @@ import (
 )
 
 const (
-	// LaneWindow is how many rows of a key a claim reads, beyond twice its limit, to find the first
-	// rows of their lanes. A claim that read the whole window has either claimed its limit or
-	// passed over more rows than that. It then marks those as waiting, so the next claim gets
-	// further.
+	// LaneWindow is how many rows of a key a claim reads, beyond twice its limit, to find the first rows of their
+	// lanes. A claim that read the whole window has either claimed its limit or passed over more rows than that. It
+	// then marks those as waiting, so the next claim gets further.
 	LaneWindow = 1000
-	// ClaimAttempts bounds how often a claim is tried if another one took the same lane at the same
-	// moment.
+	// ClaimAttempts bounds how often a claim is tried if another one took the same lane at the same moment.
 	ClaimAttempts = 5
 )
 
@@ -45,14 +43,13 @@ func (c LaneColumns) Lane() *store.Lane {
 
 // walking is what CheckLanes needs from a dialect.
 type walking interface {
-	// WaitingLanes returns up to limit lanes of this name that have waiting rows and whose key is
-	// above after, in the order of their keys.
+	// WaitingLanes returns up to limit lanes of this name that have waiting rows and whose key is above after, in the
+	// order of their keys.
 	WaitingLanes(ctx context.Context, name, after int64, limit int) ([]store.Lane, error)
 	AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error)
 }
 
-// CheckLanes implements Store.CheckLanes. It walks the lane names of a rule in order, and the lanes
-// of each name.
+// CheckLanes implements Store.CheckLanes. It walks the lane names of a rule in order, and the lanes of each name.
 func CheckLanes(
 	ctx context.Context, dialect walking, rule store.LaneRule, after *store.Lane, limit int, now time.Time,
 ) (*store.Lane, []string, error) {
@@ -99,8 +96,8 @@ func ScanLaneOf(name int64) func(*sql.Rows, *store.Lane) error {
 	}
 }
 
-// StrayWindow is how many rows of each lane name StrayLanes reads. Rows of one name belong to one
-// handler, before and after its renames.
+// StrayWindow is how many rows of each lane name StrayLanes reads. Rows of one name belong to one handler, before and
+// after its renames.
 const StrayWindow = 200
 
 // straying is what StrayLanes needs from a dialect.

@@ -27,8 +27,8 @@ func Sanitized(text *string) *string {
 	return &clean
 }
 
-// Failure returns a settlement's error text as its row stores it, and the fingerprint of that text.
-// Both are nil if the row keeps what it has.
+// Failure returns a settlement's error text as its row stores it, and the fingerprint of that text. Both are nil if the
+// row keeps what it has.
 func Failure(s store.Settlement) (text, named *string) {
 	if text = Sanitized(s.LastError); text == nil {
 		return nil, nil
@@ -58,12 +58,12 @@ func (m StoredMessage) Message(id string) *models.Message {
 	}
 }
 
-// SortClaims sorts claims by handler key, due time and ID. The database does not do it: it would
-// copy every message once more to sort rows that are nearly in order.
+// SortClaims sorts claims by handler key, due time and ID. The database does not do it: it would copy every message
+// once more to sort rows that are nearly in order.
 func SortClaims(claims []store.Claim) { sort.Sort(byPlace(claims)) }
 
-// Ended returns the keys of which a claim may have ended at their Bytes: those with fewer claims than
-// their Limit that have reached them.
+// Ended returns the keys of which a claim may have ended at their Bytes: those with fewer claims than their Limit that
+// have reached them.
 func Ended(limits []store.KeyLimit, claims []store.Claim) (keys []string) {
 	got, bytes := map[string]int{}, map[string]int64{}
 	for i := range claims {
@@ -78,8 +78,8 @@ func Ended(limits []store.KeyLimit, claims []store.Claim) (keys []string) {
 	return keys
 }
 
-// byPlace compares claims where they are. slices.SortFunc would pass copies of them, which
-// costs more than to compare them.
+// byPlace compares claims where they are. slices.SortFunc would pass copies of them, which costs more than to compare
+// them.
 type byPlace []store.Claim
 
 func (c byPlace) Len() int      { return len(c) }
@@ -146,8 +146,8 @@ type OpenClaimRow struct {
 	last bool // of a full page
 }
 
-// ScanOpenClaim scans the index of a walk, when the row is due, whether it is the last one of a full
-// page, its worker, when its processing started, and RefColumns.
+// ScanOpenClaim scans the index of a walk, when the row is due, whether it is the last one of a full page, its worker,
+// when its processing started, and RefColumns.
 func ScanOpenClaim(rows *sql.Rows, r *OpenClaimRow) error {
 	var lane LaneColumns
 	var due, started store.Stamp

@@ -8,17 +8,17 @@ import (
 
 // The statements of all dialects. Only the form of their parameters differs.
 
-// OpenSQL is the condition of the index that finds statuses by ID if they are not completed. Only
-// statements with this very condition use that index.
+// OpenSQL is the condition of the index that finds statuses by ID if they are not completed. Only statements with this
+// very condition use that index.
 const OpenSQL = `CASE WHEN completed_at IS NULL THEN true ELSE false END`
 
-// waitingSQL is the condition of the index on lanes with waiting statuses. Only statements with this
-// very condition use that index: those that look for a handler's waiting statuses must not, even if
-// the statistics say that there are none.
+// waitingSQL is the condition of the index on lanes with waiting statuses. Only statements with this very condition use
+// that index: those that look for a handler's waiting statuses must not, even if the statistics say that there are
+// none.
 const waitingSQL = `CASE WHEN is_waiting THEN true ELSE false END`
 
-// PostgresAttemptsSQL is the column attempts of the row with one more entry, a JSON object. The
-// oldest entry is dropped beyond columns.MaxAttempts.
+// PostgresAttemptsSQL is the column attempts of the row with one more entry, a JSON object. The oldest entry is dropped
+// beyond columns.MaxAttempts.
 func PostgresAttemptsSQL(row, entry string) string {
 	return fmt.Sprintf(`((CASE WHEN %[1]s.attempts IS NULL THEN '[]'::jsonb
 		WHEN jsonb_array_length(%[1]s.attempts::jsonb) >= %[2]d THEN %[1]s.attempts::jsonb - 0
@@ -32,8 +32,8 @@ func SQLiteAttemptsSQL(row, entry string) string {
 		ELSE %[1]s.attempts END, '$[#]', %[3]s)`, row, columns.MaxAttempts, entry)
 }
 
-// WaitingLanesSQL finds lanes with waiting rows of one lane name. It uses the index on lanes with
-// waiting rows, one step per lane (a loose index scan), however many rows wait in a lane.
+// WaitingLanesSQL finds lanes with waiting rows of one lane name. It uses the index on lanes with waiting rows, one
+// step per lane (a loose index scan), however many rows wait in a lane.
 const WaitingLanesSQL = `
 WITH RECURSIVE lanes(lane_key, number) AS (
 	SELECT (SELECT lane_key FROM {statuses} WHERE ` + waitingSQL + ` AND lane_handler = $1 AND lane_key > $2 ORDER BY lane_key LIMIT 1), 1
@@ -44,8 +44,7 @@ WITH RECURSIVE lanes(lane_key, number) AS (
 )
 SELECT lane_key FROM lanes WHERE lane_key IS NOT NULL`
 
-// WaitingLaneHandlersSQL finds the lane names that have waiting rows, by the same index, one step
-// per name.
+// WaitingLaneHandlersSQL finds the lane names that have waiting rows, by the same index, one step per name.
 const WaitingLaneHandlersSQL = `
 WITH RECURSIVE handlers(lane_handler) AS (
 	SELECT (SELECT lane_handler FROM {statuses} WHERE ` + waitingSQL + ` ORDER BY lane_handler LIMIT 1)
@@ -56,8 +55,8 @@ WITH RECURSIVE handlers(lane_handler) AS (
 )
 SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
 
-// LaneHandlersSQL finds the lane names of open rows. It uses the index on lanes, one step per name
-// (a loose index scan).
+// LaneHandlersSQL finds the lane names of open rows. It uses the index on lanes, one step per name (a loose index
+// scan).
 const LaneHandlersSQL = `
 WITH RECURSIVE handlers(lane_handler) AS (
 	SELECT (SELECT lane_handler FROM {statuses} WHERE completed_at IS NULL AND lane_key IS NOT NULL ORDER BY lane_handler LIMIT 1)
@@ -68,16 +67,16 @@ WITH RECURSIVE handlers(lane_handler) AS (
 )
 SELECT lane_handler FROM handlers WHERE lane_handler IS NOT NULL`
 
-// LaneHandlerKeysSQL finds handler keys of one lane name. It reads the index on lanes backwards: of
-// each lane the newest rows first, which carry the newest keys.
+// LaneHandlerKeysSQL finds handler keys of one lane name. It reads the index on lanes backwards: of each lane the
+// newest rows first, which carry the newest keys.
 const LaneHandlerKeysSQL = `
 SELECT DISTINCT handler_key FROM (
 	SELECT handler_key FROM {statuses} WHERE lane_handler = $1 AND completed_at IS NULL AND lane_key IS NOT NULL
 	ORDER BY lane_handler DESC, lane_key DESC, is_poisoned DESC, sequence DESC, id DESC LIMIT $2
 ) s`
 
-// PendingKeysSQL finds the handler keys of pending statuses. It uses the due index and the index on
-// waiting rows, one step per key (a loose index scan), however many rows each key has.
+// PendingKeysSQL finds the handler keys of pending statuses. It uses the due index and the index on waiting rows, one
+// step per key (a loose index scan), however many rows each key has.
 const PendingKeysSQL = `
 WITH RECURSIVE pending(handler_key) AS (
 	SELECT (SELECT handler_key FROM {statuses} WHERE completed_at IS NULL AND NOT is_poisoned AND NOT is_waiting ORDER BY handler_key LIMIT 1)

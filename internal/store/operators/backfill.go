@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 )
 
-// listUnhandled reads messages by the index on (received_at, number). It finds the handler's rows by
-// the statuses' primary key, message by message: a join may be planned as a scan of the whole table.
+// listUnhandled reads messages by the index on (received_at, number). It finds the handler's rows by the statuses'
+// primary key, message by message: a join may be planned as a scan of the whole table.
 const listUnhandled = `
 WITH walked AS (
 	SELECT number, id, namespace, type, received_at, {received as stored} AS at, serialized_properties FROM {messages}
@@ -49,8 +49,7 @@ func (q Queries) unhandledArguments(scan store.UnhandledScan) ([]any, error) {
 		scan.ReadsProperties > 0, scan.ReadsProperties}, err
 }
 
-// lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away
-// from them.
+// lockUnhandled uses the unique index on the messages' numbers. It keeps cleanup and accepts away from them.
 const lockUnhandled = `SELECT number FROM {messages} WHERE number {= any} {as accepts lock}`
 
 // LockMessages implements store.Backfiller.
@@ -62,11 +61,10 @@ func (q Queries) LockMessages(ctx context.Context, pool gorm.ConnPool, numbers [
 	return query(ctx, q, pool, lockUnhandled, store.Value[int64], of)
 }
 
-// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement
-// of its own after the lock, so that it sees what an accept that held the lock before has added. A row
-// gets the earliest sequence that its message has: only that of another handler's row shows when the
-// message was accepted, since numbers do not follow the order of one accept. A message without any row
-// is about to be cleaned up.
+// addStatuses finds what a message has, and conflicts, by the statuses' primary key. It is a statement of its own after
+// the lock, so that it sees what an accept that held the lock before has added. A row gets the earliest sequence that
+// its message has: only that of another handler's row shows when the message was accepted, since numbers do not follow
+// the order of one accept. A message without any row is about to be cleaned up.
 const addStatuses = `
 INSERT INTO {statuses} (id, message_number, message_id, handler_key, sequence, message_bytes, created_at, lane_handler, lane_key)
 SELECT m.id, m.number, m.message_id, $4, (SELECT min(s.sequence) FROM {statuses} s WHERE s.message_number = m.number),

@@ -11,11 +11,11 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows
-// only of those that are due by $2, oldest due first; these include what is processing, which was
-// due before. Everything else is counted in the indexes on due, waiting and poisoned rows. PostgreSQL
-// reads no rows for an index with an expression only if the statement names just its columns: so the
-// due index is walked in the order of the key, as a range of one key because a constant has no order.
+// countOpen counts the open statuses of handler keys, up to $3 of each kind and key. It reads rows only of those that
+// are due by $2, oldest due first; these include what is processing, which was due before. Everything else is counted
+// in the indexes on due, waiting and poisoned rows. PostgreSQL reads no rows for an index with an expression only if
+// the statement names just its columns: so the due index is walked in the order of the key, as a range of one key
+// because a constant has no order.
 const countOpen = `
 WITH keys AS (SELECT value AS handler_key FROM {list}),
 due AS MATERIALIZED (
@@ -80,12 +80,12 @@ func (q Queries) CountGaps(ctx context.Context, pool gorm.ConnPool, limit int64)
 	return q.number(ctx, pool, countGaps, limit)
 }
 
-// isGrouped is the condition of the index on failures, for the rows that belong to groups. It
-// repeats the index's terms literally: SQLite uses a partial index only for the same terms.
+// isGrouped is the condition of the index on failures, for the rows that belong to groups. It repeats the index's terms
+// literally: SQLite uses a partial index only for the same terms.
 const isGrouped = `completed_at IS NULL AND fingerprint IS NOT NULL AND (is_poisoned OR error_count + abandoned_count + interrupted_count > 0)`
 
-// failureGroups uses the index on failures with one step per group (a loose index scan), however
-// many statuses a group has. It returns at most $2 groups of each handler key after a fingerprint.
+// failureGroups uses the index on failures with one step per group (a loose index scan), however many statuses a group
+// has. It returns at most $2 groups of each handler key after a fingerprint.
 const failureGroups = `
 WITH RECURSIVE groups(handler_key, fingerprint, number) AS (
 	SELECT {0}, {1}, 0 FROM {list}
@@ -118,10 +118,10 @@ func groups(of []store.FailureGroup) (string, error) {
 	return list(rows)
 }
 
-// countGroups uses the index on failures and reads the newest $2 statuses of each group before an
-// ID. It is MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What
-// is shown of a group is read by the index on open statuses. Times are not compared again: our own form is
-// compared exactly here, other forms on SQLite to the second.
+// countGroups uses the index on failures and reads the newest $2 statuses of each group before an ID. It is
+// MATERIALIZED because a planner repeats the condition in each aggregate otherwise. What is shown of a group is read by
+// the index on open statuses. Times are not compared again: our own form is compared exactly here, other forms on
+// SQLite to the second.
 const countGroups = `
 WITH groups AS (SELECT {0} AS handler_key, {1} AS fingerprint, {2 as ID} AS before FROM {list}),
 found AS MATERIALIZED (

@@ -10,11 +10,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// Statements of lists read $3 rows of each handler key, or $3 messages, in the order of an index,
-// from a place on; listDue reads up to twice as many rows, in two ranges. They return up to $4 of
-// these that match, and the last of the $3: what was read after it is read again. The message's
-// columns are read one at a time by the unique index on its number, because a join may be planned
-// as a scan of the whole table.
+// Statements of lists read $3 rows of each handler key, or $3 messages, in the order of an index, from a place on;
+// listDue reads up to twice as many rows, in two ranges. They return up to $4 of these that match, and the last of the
+// $3: what was read after it is read again. The message's columns are read one at a time by the unique index on its
+// number, because a join may be planned as a scan of the whole table.
 const (
 	ofStatus = `s.id, s.handler_key, s.version, CASE WHEN $5 THEN s.last_error END AS last_error,
 		(` + stateBits + ` & $7) <> 0 AND ($11 = '' OR s.fingerprint = $11) AND ($12 = '' OR {index of}lower(s.last_error{bytewise}), $12) > 0) AS matches`
@@ -97,9 +96,8 @@ const (
 		{/each}`
 )
 
-// listDue and countInDue use the due index, latest due first, in two ranges: what is due at the same
-// time as the row before, and what is due earlier, up to $3 rows of each. On SQLite a single
-// condition would be a filter and no range.
+// listDue and countInDue use the due index, latest due first, in two ranges: what is due at the same time as the row
+// before, and what is due earlier, up to $3 rows of each. On SQLite a single condition would be a filter and no range.
 const (
 	listDue    = ofKeys + dueRows + keysFound
 	countInDue = countOfKeys + dueRows + keysCounted
@@ -125,8 +123,8 @@ const (
 	Due = `COALESCE(next_attempt_at, created_at)`
 )
 
-// Lists by message find the statuses by their primary key: up to $14 of each message. The message at
-// the place is read again, because not all of its statuses may have been returned.
+// Lists by message find the statuses by their primary key: up to $14 of each message. The message at the place is read
+// again, because not all of its statuses may have been returned.
 const (
 	ofMessages = `
 WITH chosen AS (
@@ -243,8 +241,8 @@ func scanHit(rows *sql.Rows, h *store.StatusHit) error {
 	return err
 }
 
-// These use the index on poisoned rows, the due index and the one on waiting rows, with one step
-// per key (a loose index scan), however many rows each key has.
+// These use the index on poisoned rows, the due index and the one on waiting rows, with one step per key (a loose index
+// scan), however many rows each key has.
 const (
 	poisonedKeys = `
 WITH RECURSIVE keys(handler_key, number) AS (
@@ -296,8 +294,8 @@ func (q Queries) KeysIn(ctx context.Context, pool gorm.ConnPool, stage store.Sta
 	return query(ctx, q, pool, keysIn[stage], store.Value[string], limit)
 }
 
-// rowColumns are the columns that scanRow scans. The message's columns are read one at a time by
-// the unique index on its number, because a join may be planned as a scan of the whole table.
+// rowColumns are the columns that scanRow scans. The message's columns are read one at a time by the unique index on
+// its number, because a join may be planned as a scan of the whole table.
 const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.interrupted_count, s.requeued_count, s.last_error, s.fingerprint,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
 	s.lane_handler, s.lane_key, s.poisoned_at,
@@ -376,8 +374,8 @@ func laneOf(handler, key *int64) *store.Lane {
 	return &store.Lane{Handler: *handler, Key: *key}
 }
 
-// These use the index on lanes and return the statuses of one lane that are poisoned or not ($3),
-// in the order of acceptance.
+// These use the index on lanes and return the statuses of one lane that are poisoned or not ($3), in the order of
+// acceptance.
 const (
 	laneAhead = `
 SELECT count(*) FROM (

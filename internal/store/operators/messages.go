@@ -21,8 +21,8 @@ func (q Queries) Namesakes(ctx context.Context, pool gorm.ConnPool, id, namespac
 	}, id, namespace)
 }
 
-// loadMessage uses the unique index on the messages' numbers. A separate column distinguishes an
-// empty ordering key from none, because drivers differ in what they return for an empty blob.
+// loadMessage uses the unique index on the messages' numbers. A separate column distinguishes an empty ordering key
+// from none, because drivers differ in what they return for an empty blob.
 const loadMessage = `
 SELECT id, namespace, number, transport_name, type, source, content, content_type, serialized_properties, ordering_key IS NOT NULL, ordering_key, received_at
 FROM {messages} WHERE number = $1`
@@ -47,8 +47,8 @@ func present(value []byte, is bool) []byte {
 	return value
 }
 
-// previewMessage uses the unique index on the messages' numbers. It gets lengths without reading
-// the bytes; on PostgreSQL it does not decompress them either.
+// previewMessage uses the unique index on the messages' numbers. It gets lengths without reading the bytes; on
+// PostgreSQL it does not decompress them either.
 const previewMessage = `
 SELECT id, namespace, number, transport_name, type, source, content_type, received_at,
 	length(content), CASE WHEN length(content) <= $2 THEN content WHEN $3 > 0 THEN substr(content, 1, $3) END,

@@ -131,9 +131,8 @@ func (l *listed) Scan(source any) error {
 // ExactTimes implements store.Operators.
 func (q Queries) ExactTimes() bool { return !q.form.TextTimes }
 
-// beginWriting changes nothing. It uses meta's primary key. A SQLite transaction that reads before
-// it writes fails if another one has written in between, and waiting does not help. So each
-// transaction that acts begins with this write.
+// beginWriting changes nothing. It uses meta's primary key. A SQLite transaction that reads before it writes fails if
+// another one has written in between, and waiting does not help. So each transaction that acts begins with this write.
 const beginWriting = `UPDATE {meta} SET "value" = "value" WHERE "key" = 'schema_version'`
 
 // tries is how often a transaction is tried.

@@ -18,31 +18,30 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// acceptNewSQL inserts what is new, with its statuses, in one statement. That is the usual case.
-// acceptClaimedSQL does the same for local dispatch: it claims statuses as it inserts them.
+// acceptNewSQL inserts what is new, with its statuses, in one statement. That is the usual case. acceptClaimedSQL does
+// the same for local dispatch: it claims statuses as it inserts them.
 var acceptNewSQL, acceptClaimedSQL = acceptSQL(false), acceptSQL(true)
 
 // acceptSQL returns one of the two statements.
 //
-// messages_pkey decides what is new. It is the only index whose order is that of the producers'
-// IDs: the foreign key finds the message by its number. The statuses' sequence follows their
-// position, because PostgreSQL evaluates an identity after the ORDER BY.
+// messages_pkey decides what is new. It is the only index whose order is that of the producers' IDs: the foreign key
+// finds the message by its number. The statuses' sequence follows their position, because PostgreSQL evaluates an
+// identity after the ORDER BY.
 //
-// The contents come as one value that the statement cuts. In an array, each of them would be copied
-// four more times. They are the last parameter: after them, the driver's buffer would have grown by
-// their size, and would be copied for each further parameter. A value that all messages have in common
-// is sent once: unnest fills the shorter array with NULL.
+// The contents come as one value that the statement cuts. In an array, each of them would be copied four more times.
+// They are the last parameter: after them, the driver's buffer would have grown by their size, and would be copied for
+// each further parameter. A value that all messages have in common is sent once: unnest fills the shorter array with
+// NULL.
 //
-// A status is never created in the database's future ({latest}). It is then due at once for all
-// claimers, even if the clock of the accepting process is ahead of theirs. With a test's clock
-// {latest} is NULL, because the database's clock does not bound that. "moment" reads that clock once,
-// so that all statuses and the result have the same time.
+// A status is never created in the database's future ({latest}). It is then due at once for all claimers, even if the
+// clock of the accepting process is ahead of theirs. With a test's clock {latest} is NULL, because the database's clock
+// does not bound that. "moment" reads that clock once, so that all statuses and the result have the same time.
 //
 // A claim reads the worker's row by workers_pkey: see claimsSharedSQL.
 //
-// Only one row of the result has numbers: those of all new messages, in the order of the parameters,
-// which is that of UTF-8. It also has how many they are and, if statuses were claimed, when they were
-// created. Usually all messages are new, and there are no more rows. Otherwise each new one has a row.
+// Only one row of the result has numbers: those of all new messages, in the order of the parameters, which is that of
+// UTF-8. It also has how many they are and, if statuses were claimed, when they were created. Usually all messages are
+// new, and there are no more rows. Otherwise each new one has a row.
 func acceptSQL(claims bool) string {
 	worker, columns, values, join, claimedAt, contents := "", "", "", "", "NULL::timestamptz", "$18"
 	if claims {
@@ -84,10 +83,9 @@ UNION ALL
 SELECT id, namespace, number, NULL, NULL FROM fresh WHERE (SELECT count(*) FROM fresh) < cardinality($1::text[])`
 }
 
-// acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which
-// is the order of all accepts: two accepts of the same messages wait for each other instead of
-// deadlocking. NO KEY UPDATE keeps out cleanup (UPDATE) and other accepts, but not the foreign key
-// checks of statuses. For the sub-selects, see completionsSQL.
+// acceptLockSQL locks known messages by messages_pkey. It does so in the order of the array, which is the order of all
+// accepts: two accepts of the same messages wait for each other instead of deadlocking. NO KEY UPDATE keeps out cleanup
+// (UPDATE) and other accepts, but not the foreign key checks of statuses. For the sub-selects, see completionsSQL.
 const acceptLockSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, sha256(m.content) <> k.hash,
 	octet_length(m.content) + octet_length(m.serialized_properties)
@@ -96,10 +94,10 @@ JOIN {messages} m ON m.id = k.id AND m.namespace = k.namespace
 ORDER BY k.position
 FOR NO KEY UPDATE OF m`
 
-// acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a statement of
-// its own after the lock, so that its snapshot shows what the accept that held the lock before has
-// added. LATERAL, kept by OFFSET, forces the index: with a list of numbers the planner might scan a
-// table that has no statistics. For the sub-selects, see completionsSQL.
+// acceptKeysSQL reads the statuses of known messages by handler_statuses_pkey. It is a statement of its own after the
+// lock, so that its snapshot shows what the accept that held the lock before has added. LATERAL, kept by OFFSET, forces
+// the index: with a list of numbers the planner might scan a table that has no statistics. For the sub-selects, see
+// completionsSQL.
 const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM unnest((SELECT $1::bigint[])) AS k(number)
 CROSS JOIN LATERAL (
@@ -122,9 +120,9 @@ SELECT id FROM added`
 // acceptDeleteSQL deletes new statuses by handler_statuses_open.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id = ANY ($1::text[]::uuid[]) AND ` + base.OpenSQL
 
-// acceptRejectedSQL stores rejected messages. It finds conflicts by the unique index on the
-// coordinates. Existing rows are locked, so that a batch in which nothing is new also waits for the
-// synchronous standby (see confirmed). No two of the rows may have the same coordinates.
+// acceptRejectedSQL stores rejected messages. It finds conflicts by the unique index on the coordinates. Existing rows
+// are locked, so that a batch in which nothing is new also waits for the synchronous standby (see confirmed). No two of
+// the rows may have the same coordinates.
 const acceptRejectedSQL = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 SELECT r.* FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::timestamptz[],
@@ -264,8 +262,8 @@ func (p *Store) InsertRejected(ctx context.Context, pool gorm.ConnPool, rejected
 	return err
 }
 
-// pieces holds the buffers in which contents are joined and parameters are encoded. They are the largest
-// memory that an accept needs, and drivers copy them before they return.
+// pieces holds the buffers in which contents are joined and parameters are encoded. They are the largest memory that an
+// accept needs, and drivers copy them before they return.
 var pieces = sync.Pool{New: func() any { return &[]byte{} }} // never nil, which would be NULL
 
 // maxPiece bounds the size of a buffer that is kept in pieces.

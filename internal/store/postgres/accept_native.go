@@ -18,8 +18,8 @@ import (
 // largeContents is the size in bytes from which on an accept calls pgx directly.
 const largeContents = 64 << 10
 
-// acceptTransaction returns how to run the transaction of an accept of these messages. If their
-// contents are large, work gets a pgxtx.Tx where one is available.
+// acceptTransaction returns how to run the transaction of an accept of these messages. If their contents are large,
+// work gets a pgxtx.Tx where one is available.
 func (p *Store) acceptTransaction(messages []store.NewMessage) base.Transacting {
 	content := 0
 	for i := range messages {
@@ -31,8 +31,8 @@ func (p *Store) acceptTransaction(messages []store.NewMessage) base.Transacting 
 	return func(ctx context.Context, work func(gorm.ConnPool) error) error { return p.transact(ctx, true, work) }
 }
 
-// Transaction is Database.Transaction with one difference, wherever pgx is available: the commit
-// fails with pgxtx.ErrUnconfirmed if waiting for the synchronous standby was cancelled.
+// Transaction is Database.Transaction with one difference, wherever pgx is available: the commit fails with
+// pgxtx.ErrUnconfirmed if waiting for the synchronous standby was cancelled.
 func (p *Store) Transaction(ctx context.Context, work func(gorm.ConnPool) error) error {
 	return p.transact(ctx, false, work)
 }
@@ -63,8 +63,7 @@ func (p *Store) transact(ctx context.Context, large bool, work func(gorm.ConnPoo
 	return nil
 }
 
-// sqlDB returns the database/sql pool, without the wrapper of GORM's PrepareStmt: pgx itself
-// prepares statements.
+// sqlDB returns the database/sql pool, without the wrapper of GORM's PrepareStmt: pgx itself prepares statements.
 func sqlDB(pool gorm.ConnPool) (*sql.DB, bool) {
 	if prepared, ok := pool.(*gorm.PreparedStmtDB); ok {
 		pool = prepared.ConnPool
@@ -76,10 +75,9 @@ func sqlDB(pool gorm.ConnPool) (*sql.DB, bool) {
 // row is a row of database/sql or of pgx.
 type row interface{ Scan(targets ...any) error }
 
-// queryWith runs a query whose last parameter is large. Through database/sql, pgx copies all
-// parameters into a buffer made for this statement, and from there into the buffer that it sends.
-// With a pgxtx.Tx the large parameter goes straight into the second buffer. Everything else is the
-// same: the statement is prepared once per connection.
+// queryWith runs a query whose last parameter is large. Through database/sql, pgx copies all parameters into a buffer
+// made for this statement, and from there into the buffer that it sends. With a pgxtx.Tx the large parameter goes
+// straight into the second buffer. Everything else is the same: the statement is prepared once per connection.
 func queryWith[T any](
 	ctx context.Context, pool gorm.ConnPool, large []byte, statement string, scan func(row, *T) error, args ...any,
 ) ([]T, error) {
@@ -100,8 +98,8 @@ func queryWith[T any](
 			return nil
 		})
 		if err != nil {
-			// The prepared statement itself may be the cause of the error, for example after a
-			// change of the schema. Deallocate also works in a transaction that has failed.
+			// The prepared statement itself may be the cause of the error, for example after a change of the schema.
+			// Deallocate also works in a transaction that has failed.
 			_ = c.Deallocate(ctx, statement)
 		}
 		return err
@@ -140,8 +138,8 @@ func execPrepared(
 	return rows.Err()
 }
 
-// encode encodes the parameters one after the other into memory, and returns that as well. pgx's own
-// builder begins with a few bytes for each statement, and copies what it has as often as that grows.
+// encode encodes the parameters one after the other into memory, and returns that as well. pgx's own builder begins
+// with a few bytes for each statement, and copies what it has as often as that grows.
 func encode(
 	types *pgtype.Map, oids []uint32, args []any, memory []byte,
 ) (values [][]byte, formats []int16, encoded []byte, err error) {

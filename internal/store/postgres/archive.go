@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// expiredSizesSQL uses the unique index on the messages' numbers. It reads the lengths from the
-// rows' headers and decompresses nothing.
+// expiredSizesSQL uses the unique index on the messages' numbers. It reads the lengths from the rows' headers and
+// decompresses nothing.
 const expiredSizesSQL = `
 SELECT number, octet_length(content)::bigint + octet_length(serialized_properties) FROM {messages} WHERE number = ANY ($1::bigint[])`
 
@@ -27,17 +27,17 @@ SELECT id::text, message_number, message_id, handler_key, sequence, error_count,
 FROM unnest($1::bigint[]) AS k(number)
 CROSS JOIN LATERAL (SELECT * FROM {statuses} WHERE message_number = k.number OFFSET 0) s`
 
-// deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived. For
-// the sub-selects, see completionsSQL.
+// deleteStatusesSQL uses handler_statuses_pkey and deletes rows at the version that was archived. For the sub-selects,
+// see completionsSQL.
 const deleteStatusesSQL = `
 DELETE FROM {statuses} s
 USING unnest((SELECT $1::bigint[]), (SELECT $2::text[]), (SELECT $3::bigint[]), (SELECT $4::text[]::uuid[]))
 	AS a(number, handler_key, version, id)
 WHERE s.message_number = a.number AND s.handler_key = a.handler_key AND s.version = a.version AND s.id = a.id AND s.completed_at IS NOT NULL`
 
-// deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by
-// handler_statuses_pkey, which also serves the cascade. That has nothing left to delete. The
-// statement's snapshot is younger than the locks, so it shows whatever an accept has added.
+// deleteMessagesSQL finds messages by the unique index on their numbers, and their statuses by handler_statuses_pkey,
+// which also serves the cascade. That has nothing left to delete. The statement's snapshot is younger than the locks,
+// so it shows whatever an accept has added.
 const deleteMessagesSQL = `
 DELETE FROM {messages} m WHERE m.number = ANY ($1::bigint[])
 	AND NOT EXISTS (SELECT FROM {statuses} s WHERE s.message_number = m.number OFFSET 0)`
@@ -62,8 +62,7 @@ func (p *Store) LoadExpired(
 	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
-// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show what was
-// added before them.
+// DeleteExpired works like Cleanup: it takes locks first, and its later snapshots show what was added before them.
 func (p *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	var result store.CleanupResult
 	err := p.withoutJIT(ctx, func(pool gorm.ConnPool) error {

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// array is a list as a parameter. pgx allocates for each element of a slice, but not for what is
-// pointed to. The server reads it in binary, which costs it less than the elements as text.
+// array is a list as a parameter. pgx allocates for each element of a slice, but not for what is pointed to. The server
+// reads it in binary, which costs it less than the elements as text.
 type array[E any] []E
 
 // Dimensions, Index and IndexType implement pgtype.ArrayGetter.
@@ -20,8 +20,8 @@ func (a array[E]) Dimensions() []pgtype.ArrayDimension {
 func (a array[E]) Index(i int) any { return &a[i] }
 func (a array[E]) IndexType() any  { return new(E) }
 
-// Value implements driver.Valuer for connections whose statements are not prepared. pgx does not learn
-// the parameters' types there, and cannot encode this one by itself.
+// Value implements driver.Valuer for connections whose statements are not prepared. pgx does not learn the parameters'
+// types there, and cannot encode this one by itself.
 func (a array[E]) Value() (driver.Value, error) {
 	types := pgtype.NewMap()
 	list, ok := types.TypeForValue([]E(a))

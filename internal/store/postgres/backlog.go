@@ -8,10 +8,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// backlogSQL counts the work of each key, nowhere more rows than the limit. It reads the due index
-// from the key's oldest row on. Rows that have been claimed since are in front there. It judges
-// each row with a lane as a claim would, by the index on lanes and the index on claimed lanes. Then
-// it reads the indexes on waiting and on poisoned rows.
+// backlogSQL counts the work of each key, nowhere more rows than the limit. It reads the due index from the key's
+// oldest row on. Rows that have been claimed since are in front there. It judges each row with a lane as a claim would,
+// by the index on lanes and the index on claimed lanes. Then it reads the indexes on waiting and on poisoned rows.
 const backlogSQL = `
 WITH keys AS MATERIALIZED (
 	SELECT handler_key, most, names::bigint[] AS names, skips, true AS poisoned

@@ -7,24 +7,22 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// claimLanesSQL is the claim for requests in which some handlers are ordered. "plain" does what
-// claimSQL does, "heads" does the same for keys with lanes, and "passed" is what heads passed over.
+// claimLanesSQL is the claim for requests in which some handlers are ordered. "plain" does what claimSQL does, "heads"
+// does the same for keys with lanes, and "passed" is what heads passed over.
 //
-// Heads reads a window of the key's due rows by the due index. It judges the first row of each lane
-// in the window by the index on lanes. It locks by place those rows that are first in their whole
-// lane, and stops as soon as it has enough. Most claims find enough in the near part of the window,
-// and the far part is not read. Nothing is locked before it is judged: another claimer takes the
-// next row instead of waiting. A row that changed after it was judged has another version and
-// place, and is left alone. NOT EXISTS stays inside OR on purpose: by itself it could be planned as
-// a join over whole tables, after the lock.
+// Heads reads a window of the key's due rows by the due index. It judges the first row of each lane in the window by
+// the index on lanes. It locks by place those rows that are first in their whole lane, and stops as soon as it has
+// enough. Most claims find enough in the near part of the window, and the far part is not read. Nothing is locked
+// before it is judged: another claimer takes the next row instead of waiting. A row that changed after it was judged
+// has another version and place, and is left alone. NOT EXISTS stays inside OR on purpose: by itself it could be
+// planned as a join over whole tables, after the lock.
 //
-// Each lane is judged once and not once per row of the window. A lookup in the index on lanes
-// begins at the front of the lane, where the completed rows were. As long as some transaction in
-// the database is older than their completion (that of a dump, for hours), each lookup passes all
-// of these rows.
+// Each lane is judged once and not once per row of the window. A lookup in the index on lanes begins at the front of
+// the lane, where the completed rows were. As long as some transaction in the database is older than their completion
+// (that of a dump, for hours), each lookup passes all of these rows.
 //
-// Two claimers can judge by different snapshots. Without SkipPoisoned both snapshots have the same
-// first row of the lane, and its lock decides. With SkipPoisoned this can happen:
+// Two claimers can judge by different snapshots. Without SkipPoisoned both snapshots have the same first row of the
+// lane, and its lock decides. With SkipPoisoned this can happen:
 //
 //  1. Two claimers take snapshots. In between, an operator's retry puts a row before one that is
 //     being claimed.
@@ -33,9 +31,9 @@ import (
 //     and fails.
 //  4. It is retried, and the next snapshot shows the first claim.
 //
-// Rows that were passed over stay in the due index while they are no more than what may be claimed:
-// they cost one lookup each. If there are more, they are marked as waiting, and no claim reads them
-// any more until AdvanceLanes releases them.
+// Rows that were passed over stay in the due index while they are no more than what may be claimed: they cost one
+// lookup each. If there are more, they are marked as waiting, and no claim reads them any more until AdvanceLanes
+// releases them.
 const claimLanesSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $4::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
@@ -97,10 +95,9 @@ FROM (
 		'epoch'::timestamptz, 'epoch'::timestamptz, lane_handler, lane_key FROM marked
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
-// windowSQL reads the due index as far as part.reach. Which row leads its lane within the window is
-// known without another read of the table: the other rows of the lane in the window come after it,
-// whatever else is in the lane. All names of the handler count as one lane. For the two limits, see
-// bounded.
+// windowSQL reads the due index as far as part.reach. Which row leads its lane within the window is known without
+// another read of the table: the other rows of the lane in the window come after it, whatever else is in the lane. All
+// names of the handler count as one lane. For the two limits, see bounded.
 const windowSQL = `
 			SELECT d.*, lane_key IS NULL OR 1 = row_number() OVER (
 				PARTITION BY lane_key, CASE WHEN lane_handler = ANY (k.names) THEN NULL ELSE lane_handler END ORDER BY sequence, id
@@ -122,15 +119,13 @@ const windowSQL = `
 const lockSeenSQL = `
 			SELECT ctid AS place FROM {statuses} WHERE ctid = w.place AND version = w.version FOR NO KEY UPDATE SKIP LOCKED`
 
-// headSQL is true if row w is first in its lane, under any of the handler's names, and no row of
-// the lane is claimed. It uses the index on lanes and the index on claimed lanes. k.poisoned is
-// always true. With a literal instead, the planner would choose the index on poisoned rows while
-// they are few, and they need not stay few.
+// headSQL is true if row w is first in its lane, under any of the handler's names, and no row of the lane is claimed.
+// It uses the index on lanes and the index on claimed lanes. k.poisoned is always true. With a literal instead, the
+// planner would choose the index on poisoned rows while they are few, and they need not stay few.
 //
-// The form of each lookup forces its index, whatever the statistics say. For EXISTS in a table of
-// which nearly all is one lane, the planner expects to meet a row of the lane at once, and would
-// read the table from its beginning. To find a lane's first row, or to count its claimed rows, all
-// of the table would have to be read.
+// The form of each lookup forces its index, whatever the statistics say. For EXISTS in a table of which nearly all is
+// one lane, the planner expects to meet a row of the lane at once, and would read the table from its beginning. To find
+// a lane's first row, or to count its claimed rows, all of the table would have to be read.
 const headSQL = `(w.lane_key IS NULL OR w.leads AND NOT (
 			EXISTS (
 				SELECT FROM unnest(` + namesSQL + `) AS n(lane_handler)
@@ -207,8 +202,8 @@ func (p *Store) claimLanes(ctx context.Context, req store.ClaimRequest) (store.C
 		}
 		result.Claims = append(result.Claims, row)
 	}
-	// What preceded the marked rows may have ended since the statement's snapshot, and the
-	// transaction that ended it may have checked the lane before the marks were visible.
+	// What preceded the marked rows may have ended since the statement's snapshot, and the transaction that ended it
+	// may have checked the lane before the marks were visible.
 	free, err := p.AdvanceLanes(ctx, requests, req.Now)
 	result.LanesErr = err
 	result.More = append(result.More, base.Ended(req.Limits, result.Claims)...)

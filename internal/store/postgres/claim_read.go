@@ -17,11 +17,10 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// readClaims runs a claim. Claims read more rows than anything else, and database/sql copies each
-// of their columns twice and allocates for nearly every one. So pgx itself reads them if the
-// connection is pgx's and nothing wraps it that should see the statement, such as tracing or GORM's
-// prepared statements. The result is the same. A statement that has not reached the server is run
-// again through database/sql.
+// readClaims runs a claim. Claims read more rows than anything else, and database/sql copies each of their columns
+// twice and allocates for nearly every one. So pgx itself reads them if the connection is pgx's and nothing wraps it
+// that should see the statement, such as tracing or GORM's prepared statements. The result is the same. A statement
+// that has not reached the server is run again through database/sql.
 func readClaims(
 	ctx context.Context, pool gorm.ConnPool, most int, statement string, args ...any,
 ) (claims []store.Claim, err error) {
@@ -63,8 +62,8 @@ func readNative(
 	return claims, err
 }
 
-// claimRow is what the rows of a claim are read into, one after the other. Equal values of
-// consecutive rows share one string.
+// claimRow is what the rows of a claim are read into, one after the other. Equal values of consecutive rows share one
+// string.
 type claimRow struct {
 	id                                                                      pgtype.UUID
 	messageID                                                               string

@@ -11,10 +11,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// expiredSQL reads messages by the index on (received_at, number), and their statuses by
-// handler_statuses_pkey, message by message. It uses LATERAL because the planner might otherwise read
-// the whole table for a large batch. It locks nothing, so a message with nothing to delete costs no
-// write, however often it is read.
+// expiredSQL reads messages by the index on (received_at, number), and their statuses by handler_statuses_pkey, message
+// by message. It uses LATERAL because the planner might otherwise read the whole table for a large batch. It locks
+// nothing, so a message with nothing to delete costs no write, however often it is read.
 const expiredSQL = `
 WITH walked AS MATERIALIZED (
 	SELECT number, received_at FROM {messages}
@@ -31,13 +30,13 @@ FROM walked w CROSS JOIN LATERAL (
 ) found
 ORDER BY w.received_at, w.number`
 
-// cleanupLockSQL uses the unique index on the messages' numbers. It skips what an accept or another
-// cleanup has locked. The next run comes back to that.
+// cleanupLockSQL uses the unique index on the messages' numbers. It skips what an accept or another cleanup has locked.
+// The next run comes back to that.
 const cleanupLockSQL = `
 SELECT number FROM {messages} WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED`
 
-// cleanupMessagesSQL finds statuses by handler_statuses_pkey, message by message, and messages by the
-// unique index on their numbers. A message's statuses are deleted with it (ON DELETE CASCADE).
+// cleanupMessagesSQL finds statuses by handler_statuses_pkey, message by message, and messages by the unique index on
+// their numbers. A message's statuses are deleted with it (ON DELETE CASCADE).
 const cleanupMessagesSQL = `
 WITH finished AS MATERIALIZED (
 	SELECT c.number, count(s.id) AS statuses
@@ -101,18 +100,17 @@ func ownCutoffs(r store.CleanupRequest) ([]string, []time.Time) {
 	return keys, cutoffs
 }
 
-// Cleanup uses several statements, each with its own snapshot. A single statement would delete a
-// new status. An accept that adds a status to a known message only locks the message's row, which
-// creates no new version of it:
+// Cleanup uses several statements, each with its own snapshot. A single statement would delete a new status. An accept
+// that adds a status to a known message only locks the message's row, which creates no new version of it:
 //
 //  1. A single statement that selects and deletes takes its snapshot and waits for that lock.
 //  2. The accept commits its new status.
 //  3. The statement checks the message's row again, finds it unchanged, and does not read the
 //     statuses again. The cascade deletes the new status.
 //
-// Here the locks are taken first, and messages that an accept holds are skipped. From then on every
-// accept of these messages waits for this transaction. Whatever an accept added before is
-// committed, so the next statement's snapshot shows it.
+// Here the locks are taken first, and messages that an accept holds are skipped. From then on every accept of these
+// messages waits for this transaction. Whatever an accept added before is committed, so the next statement's snapshot
+// shows it.
 func (p *Store) Cleanup(ctx context.Context, req store.CleanupRequest) (store.CleanupResult, error) {
 	found, err := p.Expired(ctx, req)
 	if err != nil {

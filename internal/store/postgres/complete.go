@@ -12,10 +12,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// completeSQL uses handler_statuses_open. To find a row by its place would seem cheaper, but reading
-// a page by an index also removes the row's versions from before its claim: only then has the page
-// room for the new version. Completing also ends being poisoned, so that a completed row has no
-// other state.
+// completeSQL uses handler_statuses_open. To find a row by its place would seem cheaper, but reading a page by an index
+// also removes the row's versions from before its claim: only then has the page room for the new version. Completing
+// also ends being poisoned, so that a completed row has no other state.
 const completeSQL = `
 UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
 WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
@@ -27,8 +26,8 @@ UPDATE {statuses} s SET ` + completedSQL + `
 FROM (VALUES ($4::text)) AS c(outcome)
 WHERE s.id = $2::text::uuid AND s.version = $3::bigint AND ` + base.OpenSQL
 
-// completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL. Without the
-// second cast, ANY would take the sub-select for one of rows.
+// completeUnlockedSQL is completeSQL for rows that are not locked, see settleUnlockedSQL. Without the second cast, ANY
+// would take the sub-select for one of rows.
 const completeUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $2::uuid[])::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
@@ -37,15 +36,15 @@ UPDATE {statuses} s SET ` + completedSQL + completionsSQL + `
 WHERE s.id = c.id AND c.id IN (SELECT id FROM free) AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
-// completionsSQL is the batch of a completion. Its arrays are sub-selects, which hide their lengths
-// from the planner. A prepared statement is planned for its arguments the first five times on each
-// connection, and a thousand index scans seem more expensive than to scan a table of a hundred
-// thousand rows, or expensive enough for PostgreSQL to compile the statement (jit).
+// completionsSQL is the batch of a completion. Its arrays are sub-selects, which hide their lengths from the planner. A
+// prepared statement is planned for its arguments the first five times on each connection, and a thousand index scans
+// seem more expensive than to scan a table of a hundred thousand rows, or expensive enough for PostgreSQL to compile
+// the statement (jit).
 const completionsSQL = `
 FROM unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::text[])) WITH ORDINALITY AS c(id, version, outcome, position)`
 
-// completedSQL takes the time of completion from the database's clock, because cleanup judges age by
-// that clock. A test's clock counts instead of it.
+// completedSQL takes the time of completion from the database's clock, because cleanup judges age by that clock. A
+// test's clock counts instead of it.
 const completedSQL = `completed_at = COALESCE({latest}, $1::timestamptz), outcome = c.outcome, processing_started_at = NULL, worker_id = NULL,
 	next_attempt_at = NULL, abandoned_count = 0, interrupted_count = 0, is_poisoned = false, is_waiting = false,
 	holds_lane = false, version = s.version + 1`

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// numbers encodes a list as an array literal of PostgreSQL. Lists of different lengths cannot be
-// passed in one array of arrays.
+// numbers encodes a list as an array literal of PostgreSQL. Lists of different lengths cannot be passed in one array of
+// arrays.
 func numbers(list []int64) string {
 	texts := make([]string, len(list))
 	for i, n := range list {
@@ -20,10 +20,10 @@ func numbers(list []int64) string {
 	return "{" + strings.Join(texts, ",") + "}"
 }
 
-// advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows
-// and the others. It checks by the index on claimed lanes that no row of the lane is claimed. It
-// claims or releases the row by handler_statuses_open and not by its place: if the row changes at
-// this moment, PostgreSQL then checks its new version. For other claims of the lane, see claimLanesSQL.
+// advanceSQL finds the first row of each lane by the index on lanes, separately for poisoned rows and the others. It
+// checks by the index on claimed lanes that no row of the lane is claimed. It claims or releases the row by
+// handler_statuses_open and not by its place: if the row changes at this moment, PostgreSQL then checks its new
+// version. For other claims of the lane, see claimLanesSQL.
 const advanceSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $5::text::uuid AND released_at IS NULL AND ` + claimsSharedSQL + `
@@ -66,16 +66,16 @@ FROM (
 	FROM (SELECT handler_key FROM freed UNION SELECT handler_key FROM free WHERE NOT is_waiting AND is_due AND NOT claims) k
 ) c LEFT JOIN {messages} m ON m.number = c.message_number`
 
-// stillDueSQL is checked again if the row changes at this moment, for example because another worker
-// claims it. It hides the condition from the planner, as unclaimedSQL does.
+// stillDueSQL is checked again if the row changes at this moment, for example because another worker claims it. It
+// hides the condition from the planner, as unclaimedSQL does.
 const stillDueSQL = `CASE WHEN processing_started_at IS NOT NULL OR is_poisoned OR next_attempt_at > $4::timestamptz THEN false ELSE true END`
 
-// stillWaitingSQL hides the condition from the planner. If the statistics say that no row waits, an
-// index on waiting rows would seem the best way to find one, and it may have a hundred thousand.
+// stillWaitingSQL hides the condition from the planner. If the statistics say that no row waits, an index on waiting
+// rows would seem the best way to find one, and it may have a hundred thousand.
 const stillWaitingSQL = `CASE WHEN NOT is_waiting THEN false ELSE true END`
 
-// releaseWaitingSQL uses the index on waiting rows. It skips rows that another transaction has
-// locked, since they are changing anyway.
+// releaseWaitingSQL uses the index on waiting rows. It skips rows that another transaction has locked, since they are
+// changing anyway.
 const releaseWaitingSQL = `
 WITH released AS MATERIALIZED (
 	SELECT s.place FROM unnest($1::text[]) AS k(handler_key)

@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// These statements use primary keys, or read whole tables that have only a few rows. Leases are
-// judged by clock_timestamp(), the database's current time.
+// These statements use primary keys, or read whole tables that have only a few rows. Leases are judged by
+// clock_timestamp(), the database's current time.
 const (
 	acquireLeaseSQL = `
 INSERT INTO {locks} AS l (name, owner_id, expires_at)

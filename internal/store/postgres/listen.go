@@ -23,18 +23,16 @@ import (
 const (
 	channelSQL = `SELECT {channel}`
 	sessionSQL = `SELECT pg_backend_pid()`
-	// notifyTxSQL sends nothing once the server's notification queue is half full: some session does
-	// not read it, and if it runs full, commits that notify fail.
+	// notifyTxSQL sends nothing once the server's notification queue is half full: some session does not read it, and
+	// if it runs full, commits that notify fail.
 	notifyTxSQL = `SELECT pg_notify({channel}, $1::text) WHERE pg_notification_queue_usage() < 0.5`
-	// probeSQL is sent whatever the queue holds. It is a transaction of its own, which need not be
-	// durable: its commit does not wait for the disk, and other commits that notify do not wait for
-	// that.
+	// probeSQL is sent whatever the queue holds. It is a transaction of its own, which need not be durable: its commit
+	// does not wait for the disk, and other commits that notify do not wait for that.
 	probeSQL  = `SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, $1::text)`
 	notifySQL = probeSQL + ` WHERE pg_notification_queue_usage() < 0.5`
 )
 
-// maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of
-// 8,000 bytes.
+// maxPayload keeps a notification, including what surrounds its keys, below PostgreSQL's limit of 8,000 bytes.
 const maxPayload = 7900
 
 // payload is what a notification says, in JSON.
@@ -68,9 +66,9 @@ func (p *Store) notify(ctx context.Context, pool gorm.ConnPool, statement string
 	return err
 }
 
-// Listen opens a connection outside of the pool. A connection that waits for hours would be missing
-// in the pool, and in a pool of one nothing else would ever run. The new connection has the
-// settings of a connection that was just taken from the pool.
+// Listen opens a connection outside of the pool. A connection that waits for hours would be missing in the pool, and in
+// a pool of one nothing else would ever run. The new connection has the settings of a connection that was just taken
+// from the pool.
 func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 	channels, err := store.Query(ctx, p.Pool(ctx), p.Text(channelSQL), store.Value[string])
 	if err != nil {
@@ -100,15 +98,14 @@ func (p *Store) Listen(ctx context.Context) (store.Listener, error) {
 	return l, nil
 }
 
-// rounds is how often alone compares sessions. A pooler hands out the session that was returned
-// last. So the first round detects sharing unless there is much traffic, and with much traffic the
-// connection's own session changes from round to round.
+// rounds is how often alone compares sessions. A pooler hands out the session that was returned last. So the first
+// round detects sharing unless there is much traffic, and with much traffic the connection's own session changes from
+// round to round.
 const rounds = 8
 
-// alone checks, before there is anything to leave behind, that the connection has a server session
-// to itself. A pooler in transaction mode gives it changing sessions, and gives the same ones to
-// the pool's connections. LISTEN would remain in sessions of the application, to which PostgreSQL
-// would then send every notification.
+// alone checks, before there is anything to leave behind, that the connection has a server session to itself. A pooler
+// in transaction mode gives it changing sessions, and gives the same ones to the pool's connections. LISTEN would
+// remain in sessions of the application, to which PostgreSQL would then send every notification.
 func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 	pool, err := p.DB.DB()
 	if err != nil {
@@ -137,9 +134,8 @@ func (p *Store) alone(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// verify checks that a notification sent through the pool is received. Behind a pooler that gives
-// the connection's server session to others between transactions, LISTEN succeeds and nothing ever
-// arrives.
+// verify checks that a notification sent through the pool is received. Behind a pooler that gives the connection's
+// server session to others between transactions, LISTEN succeeds and nothing ever arrives.
 func (p *Store) verify(ctx context.Context, l *listener) error {
 	probe := uuid.NewString()
 	if err := p.notify(ctx, p.Pool(ctx), probeSQL, payload{Keys: []string{probe}}); err != nil {
@@ -167,8 +163,8 @@ func (p *Store) settings(ctx context.Context) (config *pgx.ConnConfig, err error
 	return config, err
 }
 
-// renew makes the pool replace a connection if the server no longer accepts logins with its
-// settings: where passwords expire, the replacement has a new password.
+// renew makes the pool replace a connection if the server no longer accepts logins with its settings: where passwords
+// expire, the replacement has a new password.
 func (p *Store) renew(ctx context.Context, err error) {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28") {
@@ -189,8 +185,7 @@ func (p *Store) withConn(ctx context.Context, use func(driverConn any) error) er
 	return conn.Raw(use)
 }
 
-// settingsOf returns a connection's settings. It unwraps drivers that wrap another one, such as
-// those for tracing.
+// settingsOf returns a connection's settings. It unwraps drivers that wrap another one, such as those for tracing.
 func settingsOf(driverConn any) (*pgx.ConnConfig, error) {
 	for inner := driverConn; ; {
 		switch c := inner.(type) {
@@ -198,8 +193,8 @@ func settingsOf(driverConn any) (*pgx.ConnConfig, error) {
 			config := c.Conn().Config()
 			config.Tracer = nil         // the user's tracer is not for our statements
 			config.OnNotification = nil // pgx has set that connection's own
-			// Our connection waits with deadlines. A handler of the user's might cancel or close
-			// the connection at each of them.
+			// Our connection waits with deadlines. A handler of the user's might cancel or close the connection at each
+			// of them.
 			config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 				return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 			}

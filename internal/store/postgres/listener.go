@@ -63,8 +63,8 @@ func (l *listener) Next(ctx context.Context, quiet time.Duration) ([]string, err
 	}
 }
 
-// ping fails if the connection is dead, or if the statuses' table was dropped and created again: others
-// notify on the channel of the table there is now.
+// ping fails if the connection is dead, or if the statuses' table was dropped and created again: others notify on the
+// channel of the table there is now.
 func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -79,9 +79,9 @@ func (l *listener) ping(ctx context.Context, timeout time.Duration) error {
 // errTableReplaced ends a listener, so that the next one listens for the table there is now.
 var errTableReplaced = errors.New("the statuses' table was dropped and created again")
 
-// end stops listening. Closing the connection does that too, except for a session that a pooler
-// keeps, in case alone has not detected the pooler. end then runs UNLISTEN repeatedly, a bounded
-// number of times, until it reaches that session.
+// end stops listening. Closing the connection does that too, except for a session that a pooler keeps, in case alone
+// has not detected the pooler. end then runs UNLISTEN repeatedly, a bounded number of times, until it reaches that
+// session.
 func (l *listener) end(ctx context.Context) {
 	for range 10 * rounds {
 		if session, err := l.inSession(ctx, l.unlisten); err != nil || session == l.session {

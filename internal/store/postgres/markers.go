@@ -15,17 +15,15 @@ import (
 )
 
 const (
-	// addMarkerSQL uses the primary key, which decides. It waits for an uncommitted insertion of
-	// the same key, bounded by lock_timeout. The statement sets lock_timeout and resets it, since
-	// the rest of the transaction is the caller's. The last SELECT needs the count, which needs the
-	// insertion, which needs the setting: this fixes their order. If the insertion fails, rolling
-	// back the transaction, or to a savepoint, resets it.
+	// addMarkerSQL uses the primary key, which decides. It waits for an uncommitted insertion of the same key, bounded
+	// by lock_timeout. The statement sets lock_timeout and resets it, since the rest of the transaction is the
+	// caller's. The last SELECT needs the count, which needs the insertion, which needs the setting: this fixes their
+	// order. If the insertion fails, rolling back the transaction, or to a savepoint, resets it.
 	//
-	// The marker's times are the database's, except with a test's clock: the sweep judges them by that
-	// clock.
+	// The marker's times are the database's, except with a test's clock: the sweep judges them by that clock.
 	//
-	// An existing marker is locked, which writes. So the commit also waits until the synchronous
-	// standby has that marker (see confirmed).
+	// An existing marker is locked, which writes. So the commit also waits until the synchronous standby has that
+	// marker (see confirmed).
 	addMarkerSQL = `
 WITH before AS MATERIALIZED (
 	SELECT current_setting('lock_timeout') AS lock_timeout

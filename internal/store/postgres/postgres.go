@@ -14,15 +14,13 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Store implements store.Store for PostgreSQL 13 and later. It passes lists as arrays: one prepared
-// statement serves every batch size, and the limit of 65,535 parameters per statement does not
-// matter. UUIDs are passed as text, which the server casts, except in what every message needs: see
-// array.
+// Store implements store.Store for PostgreSQL 13 and later. It passes lists as arrays: one prepared statement serves
+// every batch size, and the limit of 65,535 parameters per statement does not matter. UUIDs are passed as text, which
+// the server casts, except in what every message needs: see array.
 type Store struct {
 	base.Database
 	operators.Queries
-	// origin identifies the sender of this store's notifications, so that its own Listener ignores
-	// them.
+	// origin identifies the sender of this store's notifications, so that its own Listener ignores them.
 	origin string
 	large  int // size of contents, in bytes, from which on an accept calls pgx directly
 }
@@ -37,11 +35,11 @@ func New(db *gorm.DB, naming models.Naming, options store.Options) (*Store, erro
 		origin: uuid.NewString()}, nil
 }
 
-// bounded returns a statement with {most} filled in, a number of rows that is at least most. The
-// planner expects a tenth of all rows from a limit that is a parameter. Among enough rows the
-// statement would then seem so expensive that PostgreSQL compiles it (jit), which takes a hundred
-// times longer than to run it. Inside of a limit that is stated as a constant, a parameter limits
-// no more than a tenth of that. There are few such constants, so that few statements are prepared.
+// bounded returns a statement with {most} filled in, a number of rows that is at least most. The planner expects a
+// tenth of all rows from a limit that is a parameter. Among enough rows the statement would then seem so expensive that
+// PostgreSQL compiles it (jit), which takes a hundred times longer than to run it. Inside of a limit that is stated as
+// a constant, a parameter limits no more than a tenth of that. There are few such constants, so that few statements are
+// prepared.
 func (p *Store) bounded(statement string, most int) string {
 	bound := 512
 	for bound < most {
@@ -63,17 +61,15 @@ func (p *Store) KeepSchema(ctx context.Context, pool gorm.ConnPool) error {
 
 func (p *Store) SingleWriter() bool { return false }
 
-// confirmed locks rows and commits. Rows that a statement without a lock reads may exist on this
-// server alone:
+// confirmed locks rows and commits. Rows that a statement without a lock reads may exist on this server alone:
 //
 //  1. A client stops waiting for the synchronous standby. Its commit becomes visible before the
 //     standby has it.
 //  2. We read the rows of that commit.
 //  3. A failover undoes the commit.
 //
-// A lock is written to the log after that commit, so our own commit does not return before the
-// standby has both. Each answer that lets a caller acknowledge a message comes from here, or from
-// another transaction that writes.
+// A lock is written to the log after that commit, so our own commit does not return before the standby has both. Each
+// answer that lets a caller acknowledge a message comes from here, or from another transaction that writes.
 func confirmed(ctx context.Context, p *Store, lock string, args ...any) (locked []int, err error) {
 	err = p.Transaction(ctx, func(pool gorm.ConnPool) error {
 		locked, err = store.Query(ctx, pool, p.Text(lock), store.Value[int], args...)

@@ -9,9 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// These statements use partitions_pkey, or read the whole table, which has one row per partition.
-// Rows are written in the order of the key, or skipped where another process writes them, so that no
-// two processes deadlock.
+// These statements use partitions_pkey, or read the whole table, which has one row per partition. Rows are written in
+// the order of the key, or skipped where another process writes them, so that no two processes deadlock.
 const (
 	// recordProgressSQL leaves rows alone of which it would only repeat the declaration.
 	recordProgressSQL = `

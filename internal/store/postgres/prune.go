@@ -8,10 +8,10 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// These statements use the indexes that their ORDER BY names, and delete rows by their place: the
-// rows are locked, so they stay there. Rows that another transaction uses are skipped. Audit rows
-// need no lock, which would require the right to update them: they never change, so each stays at
-// its place. The sub-select reads the clock once, so that the index can serve the condition.
+// These statements use the indexes that their ORDER BY names, and delete rows by their place: the rows are locked, so
+// they stay there. Rows that another transaction uses are skipped. Audit rows need no lock, which would require the
+// right to update them: they never change, so each stays at its place. The sub-select reads the clock once, so that the
+// index can serve the condition.
 const (
 	deleteMarkersSQL = `
 DELETE FROM {markers} WHERE ctid = ANY (ARRAY(

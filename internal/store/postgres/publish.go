@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open
-// statuses and rejected messages by their primary key, and finds messages by the unique index on their numbers.
+// publishingSQL lists by the indexes on unpublished rows. It loads and marks statuses by the index on open statuses and
+// rejected messages by their primary key, and finds messages by the unique index on their numbers.
 var publishingSQL = base.Publishing{
 	Statuses: `
 SELECT id::text, version FROM {statuses} s

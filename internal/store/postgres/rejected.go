@@ -31,8 +31,8 @@ func (p *Store) SetRejectedReason(ctx context.Context, id, reason string, audit 
 	return base.SetRejectedReason(ctx, p.Database, p.Transaction, p, rejectedSQL, id, reason, audit)
 }
 
-// keepGapSQL finds conflicts by the unique index on the coordinates. An existing gap is locked, so
-// that the answer waits for the synchronous standby (see confirmed).
+// keepGapSQL finds conflicts by the unique index on the coordinates. An existing gap is locked, so that the answer
+// waits for the synchronous standby (see confirmed).
 const keepGapSQL = `
 INSERT INTO {gaps} (id, channel, topic, "partition", from_offset, to_offset, reason, found_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::timestamptz)

@@ -10,15 +10,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// settleSQL uses handler_statuses_open. A poisoned row has no next attempt. For the sub-selects, see
-// completionsSQL.
+// settleSQL uses handler_statuses_open. A poisoned row has no next attempt. For the sub-selects, see completionsSQL.
 var settleSQL = `
 UPDATE {statuses} s SET ` + settledSQL + `
 WHERE s.id = c.id AND s.version = c.version AND ` + base.OpenSQL + `
 RETURNING c.position - 1`
 
-// settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked meanwhile and
-// is free again has another version, which PostgreSQL checks after locking.
+// settleUnlockedSQL is settleSQL for rows that are not locked. A row that was locked meanwhile and is free again has
+// another version, which PostgreSQL checks after locking.
 var settleUnlockedSQL = `
 WITH free AS MATERIALIZED (
 	SELECT id FROM {statuses} WHERE id = ANY ((SELECT $1::text[])::uuid[]) AND ` + base.OpenSQL + ` FOR NO KEY UPDATE SKIP LOCKED
@@ -38,8 +37,8 @@ FROM unnest((SELECT $1::text[]::uuid[]), (SELECT $2::bigint[]), (SELECT $3::inte
 	(SELECT $10::integer[])) WITH ORDINALITY
 	AS c(id, version, error_count, abandoned_count, last_error, next_attempt_at, poisoned, fingerprint, failed_at, interrupted_count, position)`
 
-// failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has
-// no error if its worker vanished.
+// failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has no error if its
+// worker vanished.
 var failedAttemptSQL = fmt.Sprintf(`jsonb_build_object('at', c.failed_at, 'claimed_at', s.processing_started_at,
 	'worker_id', s.worker_id, 'error', left(c.last_error, %d), 'poisoned', c.poisoned)`, columns.MaxAttemptError)
 

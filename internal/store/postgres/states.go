@@ -10,14 +10,14 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// statesSQL uses handler_statuses_pkey: the index on IDs has no completed rows. For the sub-selects,
-// see completionsSQL.
+// statesSQL uses handler_statuses_pkey: the index on IDs has no completed rows. For the sub-selects, see
+// completionsSQL.
 const statesSQL = `
 SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL
 FROM ` + statesOfSQL
 
-// lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it. A weaker one
-// could be shared: see claimsSharedSQL.
+// lockStateSQL uses handler_statuses_pkey. One lock confirms all that was read before it. A weaker one could be shared:
+// see claimsSharedSQL.
 const lockStateSQL = `SELECT 1 FROM ` + statesOfSQL + ` LIMIT 1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 const statesOfSQL = `unnest((SELECT $1::bigint[]), (SELECT $2::text[])) AS k(number, handler_key)
@@ -51,11 +51,11 @@ func (p *Store) States(ctx context.Context, refs []store.Ref) (map[string]store.
 	return states, nil
 }
 
-// openClaimsSQL walks the due index from a place on, like dueOfKeySQL. There is no index on worker_id:
-// each claim would have to maintain it, and claims are a thousand times as frequent. Claimed rows are
-// those due longest, so they are at the front of their key, whatever number is pending behind them.
-// The limit is part of the text: if it was a parameter, a plan made before it is known would expect a
-// tenth of the table. Besides the claims, the statement returns the last row of a full page.
+// openClaimsSQL walks the due index from a place on, like dueOfKeySQL. There is no index on worker_id: each claim would
+// have to maintain it, and claims are a thousand times as frequent. Claimed rows are those due longest, so they are at
+// the front of their key, whatever number is pending behind them. The limit is part of the text: if it was a parameter,
+// a plan made before it is known would expect a tenth of the table. Besides the claims, the statement returns the last
+// row of a full page.
 var openClaimsSQL = fmt.Sprintf(`
 SELECT k.position - 1, s.due, s.is_last, s.worker_id::text, s.processing_started_at, `+base.RefColumns+`
 FROM unnest($1::text[], $2::timestamptz[], $3::text[]) WITH ORDINALITY AS k(key, after_due, after_id, position)

@@ -10,8 +10,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// windowRowsSQL reads a part of the due index, and each row's message by the unique index on numbers. Its
-// limit is part of the text: see openClaimsSQL.
+// windowRowsSQL reads a part of the due index, and each row's message by the unique index on numbers. Its limit is part
+// of the text: see openClaimsSQL.
 var windowRowsSQL = fmt.Sprintf(`
 SELECT due, id::text, is_last, is_ours FROM (
 	SELECT due, id, row_number() OVER (ORDER BY due, id) = %[1]d AS is_last,
@@ -29,9 +29,9 @@ SELECT due, id::text, is_last, is_ours FROM (
 ) judged
 WHERE is_ours OR is_last`, store.WindowRows)
 
-// within returns a claim's statement and arguments for a window. Only such claims have the conditions,
-// so that the plan of all others is as it is. CASE hides the IDs from the planner, for which they would
-// be a reason to read another index than that of due rows.
+// within returns a claim's statement and arguments for a window. Only such claims have the conditions, so that the plan
+// of all others is as it is. CASE hides the IDs from the planner, for which they would be a reason to read another
+// index than that of due rows.
 func within(w *store.Window, statement string, args ...any) (string, []any) {
 	if w == nil {
 		return statement, args

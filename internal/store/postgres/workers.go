@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// These statements use workers_pkey, or read the whole table, which has one row per process.
-// clock_timestamp() is the current time, while now() would be the start of the transaction.
+// These statements use workers_pkey, or read the whole table, which has one row per process. clock_timestamp() is the
+// current time, while now() would be the start of the transaction.
 const (
 	heartbeatSQL = `
 INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
@@ -19,8 +19,8 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 	consumers = EXCLUDED.consumers, database_role = EXCLUDED.database_role, heartbeat_at = clock_timestamp()
 WHERE w.released_at IS NULL`
 
-	// recordDrainSQL writes a row that begins and ends at the same moment, which marks a drain. One
-	// statement reads the clock once.
+	// recordDrainSQL writes a row that begins and ends at the same moment, which marks a drain. One statement reads the
+	// clock once.
 	recordDrainSQL = `
 INSERT INTO {workers} AS w (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at, stopped_at)
 SELECT $1::text::uuid, $2, $3::integer, $4, $5, '[]', session_user, at, at, at FROM (SELECT clock_timestamp() AS at OFFSET 0) AS now
@@ -31,9 +31,9 @@ ON CONFLICT (id) DO UPDATE SET host = EXCLUDED.host, pid = EXCLUDED.pid, handler
 
 	stopWorkerSQL = `UPDATE {workers} SET stopped_at = clock_timestamp() WHERE id = $1::text::uuid AND stopped_at IS NULL`
 
-	// workersSQL has as its last column whether EvictHolders can see and end the sessions of the
-	// worker's role. It can if our role is a member of that role, or was granted both predefined
-	// roles. Only superusers can end the sessions of superusers.
+	// workersSQL has as its last column whether EvictHolders can see and end the sessions of the worker's role. It can
+	// if our role is a member of that role, or was granted both predefined roles. Only superusers can end the sessions
+	// of superusers.
 	workersSQL = `
 SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000)::bigint,
 	stopped_at IS NOT NULL, COALESCE(stopped_at = started_at, false), released_at IS NOT NULL, clock_timestamp(),
@@ -41,9 +41,8 @@ SELECT id, host, pid, handler_keys, health, database_role, started_at, (extract(
 		AND (current_setting('is_superuser') = 'on' OR NOT COALESCE(r.rolsuper, false))
 FROM {workers} LEFT JOIN pg_roles r ON r.rolname = database_role ORDER BY started_at, id`
 
-	// markReleasedSQL takes the lock that claims share (see claimsSharedSQL) for itself. It cannot get
-	// it while a claim or an accept is open. It does not wait: an accept whose process is gone may stay
-	// open for long.
+	// markReleasedSQL takes the lock that claims share (see claimsSharedSQL) for itself. It cannot get it while a claim
+	// or an accept is open. It does not wait: an accept whose process is gone may stay open for long.
 	markReleasedSQL = `
 WITH worker AS MATERIALIZED (
 	SELECT id FROM {workers} WHERE id = $1::text::uuid AND released_at IS NULL
@@ -57,20 +56,19 @@ SELECT EXISTS (SELECT FROM marked) OR NOT EXISTS (SELECT FROM {workers} WHERE id
 DELETE FROM {workers} WHERE id = ANY ($1::text[]::uuid[]) AND (stopped_at IS NOT NULL OR released_at IS NOT NULL)`
 )
 
-// claimsSharedSQL is true for a worker's row unless the worker is just being marked as released. It
-// takes a lock until the transaction ends. Without it this could happen:
+// claimsSharedSQL is true for a worker's row unless the worker is just being marked as released. It takes a lock until
+// the transaction ends. Without it this could happen:
 //
 //  1. A claim reads that its worker lives.
 //  2. The worker is marked as released, and its claims are looked for. There are none, because these
 //     claims are not committed yet.
 //  3. These claims are committed.
 //
-// With the lock, MarkReleased does nothing while a claim or an accept is open. If such a statement has
-// begun and not yet come to the lock, its claims are found by later sweeps, which release every claim
-// whose worker is gone. A lock of the row itself would be shared, too, and PostgreSQL gives each set of
-// transactions that share a row's lock a number of its own, a multixact. A worker that accepts 3,000
-// messages a second would use up these numbers in 38 hours, and force a vacuum of the whole database,
-// the application's tables included.
+// With the lock, MarkReleased does nothing while a claim or an accept is open. If such a statement has begun and not
+// yet come to the lock, its claims are found by later sweeps, which release every claim whose worker is gone. A lock of
+// the row itself would be shared, too, and PostgreSQL gives each set of transactions that share a row's lock a number
+// of its own, a multixact. A worker that accepts 3,000 messages a second would use up these numbers in 38 hours, and
+// force a vacuum of the whole database, the application's tables included.
 const claimsSharedSQL = `pg_try_advisory_xact_lock_shared(` + claimsLockSQL + `)`
 
 // claimsLockSQL names the advisory lock of a worker.
@@ -123,12 +121,11 @@ func (p *Store) Workers(ctx context.Context, _ time.Time) ([]store.WorkerState, 
 	return workers, base.Doing("list workers", err)
 }
 
-// evictSQL ends sessions that hold locks on statuses, which it finds by handler_statuses_pkey, or the
-// lock of workers' claims. A row that an open transaction has changed carries the transaction's ID in
-// xmax, and the transaction holds a lock on its own ID. A session to end waits for its client: between
-// two statements or, if the network failed during one, for the rest of that one. Another sweeper's
-// statement is not ended, because it is running. For LATERAL and OFFSET, see acceptKeysSQL, for the
-// sub-selects completionsSQL.
+// evictSQL ends sessions that hold locks on statuses, which it finds by handler_statuses_pkey, or the lock of workers'
+// claims. A row that an open transaction has changed carries the transaction's ID in xmax, and the transaction holds a
+// lock on its own ID. A session to end waits for its client: between two statements or, if the network failed during
+// one, for the rest of that one. Another sweeper's statement is not ended, because it is running. For LATERAL and
+// OFFSET, see acceptKeysSQL, for the sub-selects completionsSQL.
 const evictSQL = `
 SELECT count(*) FILTER (WHERE CASE WHEN (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
 	AND (current_setting('is_superuser') = 'on' OR NOT (SELECT rolsuper FROM pg_roles WHERE oid = usesysid)) THEN pg_terminate_backend(pid) END) FROM (

@@ -16,13 +16,12 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// chunks are the possible numbers of messages per statement. Content cannot be passed as JSON, so
-// messages are passed as rows of VALUES. A few fixed numbers mean that only a few statements are
-// ever prepared.
+// chunks are the possible numbers of messages per statement. Content cannot be passed as JSON, so messages are passed
+// as rows of VALUES. A few fixed numbers mean that only a few statements are ever prepared.
 var chunks = []int{64, 16, 4, 1}
 
-// acceptTextsSQL maps a number of messages to the statement that inserts them. The primary key decides
-// which messages are new.
+// acceptTextsSQL maps a number of messages to the statement that inserts them. The primary key decides which messages
+// are new.
 var acceptTextsSQL = func() map[int]string {
 	texts := make(map[int]string, len(chunks))
 	for _, size := range chunks {
@@ -34,8 +33,7 @@ VALUES ` + rows + ` ON CONFLICT (id, namespace) DO NOTHING RETURNING number`
 	return texts
 }()
 
-// acceptKnownSQL uses the messages' primary key. It needs no lock, because this transaction is the
-// only writer.
+// acceptKnownSQL uses the messages' primary key. It needs no lock, because this transaction is the only writer.
 const acceptKnownSQL = `
 SELECT m.id, m.namespace, m.number, m.type, m.source, m.received_at, m.content,
 	length(CAST(m.serialized_properties AS blob)) FROM json_each(?1) k
@@ -46,16 +44,16 @@ const acceptKeysSQL = `
 SELECT s.message_number, s.handler_key FROM json_each(?1) k JOIN {statuses} s ON s.message_number = k.value
 WHERE s.handler_key IN (SELECT value FROM json_each(?2))`
 
-// takeNumbersSQL advances the counter of message numbers, a row found by its primary key. If rows
-// were inserted by hand, it continues after the highest stored number, which is read by its index.
-// That number alone is not enough: it disappears with its message, and a number that is given out
-// twice would match the statuses of a deleted message where foreign keys are off.
+// takeNumbersSQL advances the counter of message numbers, a row found by its primary key. If rows were inserted by
+// hand, it continues after the highest stored number, which is read by its index. That number alone is not enough: it
+// disappears with its message, and a number that is given out twice would match the statuses of a deleted message where
+// foreign keys are off.
 const takeNumbersSQL = `
 UPDATE {meta} SET "value" = max(CAST("value" AS INTEGER), (SELECT COALESCE(max(number), 0) FROM {messages})) + ?1
 WHERE "key" = 'number' RETURNING CAST("value" AS INTEGER) - ?1`
 
-// takeSequencesSQL advances the counter of sequences, a row found by its primary key. An index on the
-// sequence would cost on every insert, and rowids may change with VACUUM.
+// takeSequencesSQL advances the counter of sequences, a row found by its primary key. An index on the sequence would
+// cost on every insert, and rowids may change with VACUUM.
 const takeSequencesSQL = `
 UPDATE {meta} SET "value" = CAST("value" AS INTEGER) + ?1 WHERE "key" = 'sequence' RETURNING CAST("value" AS INTEGER) - ?1`
 
@@ -75,8 +73,8 @@ FROM json_each(?1) r WHERE true
 ON CONFLICT (message_number, handler_key) DO NOTHING
 RETURNING id, false`
 
-// acceptClaimedSQL is acceptStatusesSQL with statuses that are claimed as they are inserted, for
-// local dispatch. It finds the worker by its primary key.
+// acceptClaimedSQL is acceptStatusesSQL with statuses that are claimed as they are inserted, for local dispatch. It
+// finds the worker by its primary key.
 const acceptClaimedSQL = `
 INSERT INTO {statuses} (id, message_id, handler_key, sequence, created_at, lane_handler, lane_key, message_number, message_bytes, processing_started_at, worker_id)
 SELECT json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'), ?2 + r.key + 1, ?3,
@@ -90,8 +88,8 @@ RETURNING id, worker_id IS NOT NULL`
 // acceptDeleteSQL uses the index on open statuses.
 const acceptDeleteSQL = `DELETE FROM {statuses} WHERE id IN (SELECT value FROM json_each(?1)) AND ` + base.OpenSQL
 
-// acceptRejectedSQL inserts one row and finds a conflict by the unique index on the coordinates.
-// Rejected messages are rare, so each takes a statement.
+// acceptRejectedSQL inserts one row and finds a conflict by the unique index on the coordinates. Rejected messages are
+// rare, so each takes a statement.
 const acceptRejectedSQL = `
 INSERT INTO {rejected} (id, channel, topic, "partition", record_offset, record_timestamp, "key", "value", headers, reason, rejected_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
@@ -139,8 +137,8 @@ func (s *Store) InsertNew(ctx context.Context, pool gorm.ConnPool, messages []*s
 	return inserted, time.Time{}, nil
 }
 
-// orNull returns NULL for a missing key, so that it differs from an empty one: some drivers store a
-// nil slice as an empty blob.
+// orNull returns NULL for a missing key, so that it differs from an empty one: some drivers store a nil slice as an
+// empty blob.
 func orNull(key []byte) any {
 	if key == nil {
 		return nil
@@ -148,8 +146,7 @@ func orNull(key []byte) any {
 	return key
 }
 
-// InsertsStatuses returns false: the statuses are inserted later, in one statement for the whole
-// batch.
+// InsertsStatuses returns false: the statuses are inserted later, in one statement for the whole batch.
 func (s *Store) InsertsStatuses() bool { return false }
 
 func (s *Store) LockKnown(ctx context.Context, pool gorm.ConnPool, messages []*store.NewMessage) ([]base.Known, error) {

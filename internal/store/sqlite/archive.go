@@ -9,8 +9,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// expiredSizesSQL uses the unique index on the messages' numbers. It reads lengths from the rows'
-// headers.
+// expiredSizesSQL uses the unique index on the messages' numbers. It reads lengths from the rows' headers.
 const expiredSizesSQL = `
 SELECT number, length(content) + length(serialized_properties) FROM {messages} WHERE number IN (SELECT value FROM json_each(?1))`
 
@@ -25,9 +24,8 @@ SELECT id, message_number, message_id, handler_key, sequence, error_count, aband
 	processing_started_at, worker_id, next_attempt_at, is_poisoned, published_at, completed_at, outcome, version, lane_handler, lane_key, is_waiting, holds_lane, poisoned_at, attempts
 FROM {statuses} WHERE message_number IN (SELECT value FROM json_each(?1))`
 
-// deleteStatusesSQL uses the statuses' primary key and deletes rows at the version that was
-// archived. CROSS JOIN fixes the join order, so that it reads each reference once and not each
-// status.
+// deleteStatusesSQL uses the statuses' primary key and deletes rows at the version that was archived. CROSS JOIN fixes
+// the join order, so that it reads each reference once and not each status.
 const deleteStatusesSQL = `
 DELETE FROM {statuses} WHERE rowid IN (
 	SELECT s.rowid FROM json_each(?1) a
@@ -62,8 +60,8 @@ func (s *Store) LoadExpired(
 	return base.Assemble(req, numbers, messages, statuses), len(numbers), nil
 }
 
-// DeleteExpired begins with a write and so holds the file's only write lock: no accept can run
-// between deleting the statuses and deleting their messages.
+// DeleteExpired begins with a write and so holds the file's only write lock: no accept can run between deleting the
+// statuses and deleting their messages.
 func (s *Store) DeleteExpired(ctx context.Context, expired []store.ExpiredMessage) (store.CleanupResult, error) {
 	whole, statuses := base.Deletions(expired)
 	refs := make([][4]any, len(statuses))

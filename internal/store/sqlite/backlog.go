@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// backlogSQL counts the work of one key, nowhere more rows than the limit. It uses the due index,
-// then the indexes on lanes, on claimed lanes, on waiting and on poisoned rows.
+// backlogSQL counts the work of one key, nowhere more rows than the limit. It uses the due index, then the indexes on
+// lanes, on claimed lanes, on waiting and on poisoned rows.
 const backlogSQL = `
 SELECT ?3, d.due, d.behind, d.processing, d.n, d.oldest, x.n, p.n
 FROM (

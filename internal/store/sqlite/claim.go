@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// claimSQL uses the due index, from the key's oldest due row on, and finds the worker by its primary key.
-// Each key takes one statement: statements run in this process and cost microseconds.
+// claimSQL uses the due index, from the key's oldest due row on, and finds the worker by its primary key. Each key
+// takes one statement: statements run in this process and cost microseconds.
 const claimSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1
 WHERE rowid IN (
@@ -28,8 +28,7 @@ WHERE rowid IN (
 )
 RETURNING ` + claimColumnsSQL
 
-// boundedSQL and boundSQL stand around what finds a key's rows, and end the claim at ?9 bytes, after ?8
-// rows.
+// boundedSQL and boundSQL stand around what finds a key's rows, and end the claim at ?9 bytes, after ?8 rows.
 const (
 	boundedSQL = `SELECT b.place FROM (
 		SELECT d.place, row_number() OVER w AS position, sum(d.message_bytes) OVER w - d.message_bytes AS before
@@ -46,10 +45,9 @@ const isPendingSQL = `handler_key = ?3 AND completed_at IS NULL AND NOT is_poiso
 const claimColumnsSQL = `id, message_number, message_id, handler_key, version, error_count, abandoned_count, interrupted_count, requeued_count, message_bytes, created_at, COALESCE(next_attempt_at, created_at),
 	lane_handler, lane_key`
 
-// anyDueSQL reports by the due index whether a key has due rows. It runs before and outside of the
-// claim's transaction: that begins by taking the file's only write lock, which a worker with
-// nothing to do must leave to others. A status that becomes due, or is accepted, after the answer
-// is found by the next claim, as it would be after the claim itself.
+// anyDueSQL reports by the due index whether a key has due rows. It runs before and outside of the claim's transaction:
+// that begins by taking the file's only write lock, which a worker with nothing to do must leave to others. A status
+// that becomes due, or is accepted, after the answer is found by the next claim, as it would be after the claim itself.
 var anyDueSQL = `SELECT EXISTS (SELECT 1 FROM {statuses} WHERE ` + strings.ReplaceAll(isDueSQL, "?3", "?2") + `)`
 
 // messagesSQL uses the unique index on the messages' numbers.
@@ -152,8 +150,8 @@ func scanClaim(rows *sql.Rows, c *store.Claim, more ...any) error {
 	return err
 }
 
-// attachMessages adds the messages that claims have not yet. It reads each message once, however many
-// handlers it has. A claim whose message is gone stays without one.
+// attachMessages adds the messages that claims have not yet. It reads each message once, however many handlers it has.
+// A claim whose message is gone stays without one.
 func (s *Store) attachMessages(ctx context.Context, pool gorm.ConnPool, claims []store.Claim) error {
 	var numbers []int64
 	for _, claim := range claims {

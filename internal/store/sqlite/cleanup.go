@@ -30,15 +30,14 @@ SELECT w.number, w.received_at,
 	OR EXISTS (SELECT 1 FROM {statuses} WHERE {statuses}.message_number = w.number AND {statuses}.completed_at < ` + cutoffSQL + `)
 FROM (` + candidatesSQL + `) w`
 
-// cleanupStatusesSQL runs first, because a transaction must begin with a write. It uses the
-// primary key. We do not rely on ON DELETE CASCADE, which SQLite obeys only if foreign keys are on.
+// cleanupStatusesSQL runs first, because a transaction must begin with a write. It uses the primary key. We do not rely
+// on ON DELETE CASCADE, which SQLite obeys only if foreign keys are on.
 const cleanupStatusesSQL = `
 DELETE FROM {statuses}
 WHERE message_number IN (SELECT number FROM (` + candidatesSQL + `))
 	AND completed_at < ` + cutoffSQL
 
-// cleanupMessagesSQL finds messages by the unique index on their numbers, statuses by their
-// primary key.
+// cleanupMessagesSQL finds messages by the unique index on their numbers, statuses by their primary key.
 const cleanupMessagesSQL = `
 DELETE FROM {messages}
 WHERE number IN (SELECT value FROM json_each(?1))

@@ -14,8 +14,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// claimHeadsSQL claims rows of a key with lanes. It reads a window of the key's due rows by the due
-// index and judges each by the index on lanes, until it has as many as the limit.
+// claimHeadsSQL claims rows of a key with lanes. It reads a window of the key's due rows by the due index and judges
+// each by the index on lanes, until it has as many as the limit.
 const claimHeadsSQL = `
 UPDATE {statuses} SET processing_started_at = ?1, worker_id = ?2, version = version + 1, holds_lane = lane_key IS NOT NULL
 WHERE rowid IN (
@@ -31,8 +31,8 @@ WHERE rowid IN (
 )
 RETURNING ` + claimColumnsSQL + `, '=' || COALESCE(next_attempt_at, created_at)`
 
-// headSQL is true if row w is first in its lane, under any of the handler's names, and no row of
-// the lane is claimed. It uses the index on lanes and the index on claimed lanes.
+// headSQL is true if row w is first in its lane, under any of the handler's names, and no row of the lane is claimed.
+// It uses the index on lanes and the index on claimed lanes.
 const headSQL = `(w.lane_key IS NULL OR NOT (
 		EXISTS (
 			SELECT 1 FROM {statuses} p WHERE p.lane_handler IN ` + namesSQL + ` AND p.lane_key = w.lane_key
@@ -47,9 +47,9 @@ const headSQL = `(w.lane_key IS NULL OR NOT (
 
 const namesSQL = `(SELECT value FROM json_each(?6) UNION ALL SELECT w.lane_handler)`
 
-// markWindowSQL marks what a claim that did not reach its limit has passed over: the rest of its
-// window, ?4 rows, by the due index. This transaction is the only writer, so none of these rows can
-// be first now. They are marked only if they are more than ?5.
+// markWindowSQL marks what a claim that did not reach its limit has passed over: the rest of its window, ?4 rows, by
+// the due index. This transaction is the only writer, so none of these rows can be first now. They are marked only if
+// they are more than ?5.
 const markWindowSQL = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -58,12 +58,11 @@ WITH passed AS MATERIALIZED (
 	LIMIT ?4
 )` + markSQL
 
-// markPassedSQL marks what a claim that reached its limit has passed over: the rows before the last
-// row it claimed, whose ID is ?4 and which became due at ?1. It reads the due index in two ranges
-// that end there: rows that became due earlier, and rows that became due at the same time. As one
-// condition it would be a filter over all due rows. ?1 is the time as stored: a time that users
-// wrote in another zone is sorted in the index by its text. The same moment in our format would
-// include rows that this claim has not reached.
+// markPassedSQL marks what a claim that reached its limit has passed over: the rows before the last row it claimed,
+// whose ID is ?4 and which became due at ?1. It reads the due index in two ranges that end there: rows that became due
+// earlier, and rows that became due at the same time. As one condition it would be a filter over all due rows. ?1 is
+// the time as stored: a time that users wrote in another zone is sorted in the index by its text. The same moment in
+// our format would include rows that this claim has not reached.
 const markPassedSQL = `
 WITH passed AS MATERIALIZED (
 	SELECT rowid AS place FROM {statuses}
@@ -87,9 +86,9 @@ type head struct {
 	stored string
 }
 
-// claimHeads claims rows that are first in their lanes and reports whether it marked others as
-// waiting. It need not check the lanes of the marked rows. This transaction saw whatever ended
-// before it, and whatever ends later sees its marks.
+// claimHeads claims rows that are first in their lanes and reports whether it marked others as waiting. It need not
+// check the lanes of the marked rows. This transaction saw whatever ended before it, and whatever ends later sees its
+// marks.
 func (s *Store) claimHeads(
 	ctx context.Context, pool gorm.ConnPool, now string, worker any, limit store.KeyLimit, w *store.Window,
 ) (claims []store.Claim, marked bool, err error) {
@@ -138,9 +137,8 @@ func (s *Store) claimHeads(
 	return claims, changed > 0, err
 }
 
-// firstsSQL finds the first row of each lane under each of its names by the index on lanes,
-// separately for poisoned rows and the others. It checks by the index on claimed lanes whether a
-// row of the lane is claimed.
+// firstsSQL finds the first row of each lane under each of its names by the index on lanes, separately for poisoned
+// rows and the others. It checks by the index on claimed lanes whether a row of the lane is claimed.
 const firstsSQL = `
 SELECT t.key, f.id, f.handler_key, f.sequence, f.is_poisoned, f.is_waiting, f.processing_started_at IS NOT NULL, f.next_attempt_at IS NULL OR f.next_attempt_at <= ?2,
 	EXISTS (
@@ -176,8 +174,8 @@ type first struct {
 	poisoned, waiting, processing, due, laneHeld bool
 }
 
-// AdvanceLanes reads first and writes in a separate transaction. If a released row is no longer
-// first by then, the claim judges it again.
+// AdvanceLanes reads first and writes in a separate transaction. If a released row is no longer first by then, the
+// claim judges it again.
 func (s *Store) AdvanceLanes(ctx context.Context, requests []store.LaneRequest, now time.Time) ([]string, error) {
 	advanced, err := s.advance(ctx, s.Pool(ctx), "", requests, now)
 	return advanced.More, base.Doing("advance lanes", err)

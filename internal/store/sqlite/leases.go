@@ -8,8 +8,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// These statements use primary keys, or read whole tables that have only a few rows. Leases are
-// judged by the caller's clock.
+// These statements use primary keys, or read whole tables that have only a few rows. Leases are judged by the caller's
+// clock.
 const (
 	acquireLeaseSQL = `
 INSERT INTO {locks} (name, owner_id, expires_at) VALUES (?1, ?2, ?3)

@@ -24,12 +24,11 @@ RETURNING 1`
 	hasMarkerSQL = `SELECT 1 FROM {markers} WHERE message_id = ?1 AND handler_key = ?2 AND namespace = ?3`
 )
 
-// busySnapshot is SQLITE_BUSY_SNAPSHOT: the transaction has read before, and another connection has
-// written since. Waiting does not help.
+// busySnapshot is SQLITE_BUSY_SNAPSHOT: the transaction has read before, and another connection has written since.
+// Waiting does not help.
 const busySnapshot = 517
 
-// AddMarkerTx waits as long as the connection does (busy_timeout), and until ctx ends. It ignores
-// the wait argument.
+// AddMarkerTx waits as long as the connection does (busy_timeout), and until ctx ends. It ignores the wait argument.
 func (s *Store) AddMarkerTx(ctx context.Context, tx *gorm.DB, marker models.Marker, _ time.Duration) (bool, error) {
 	pool, err := base.Joined(tx)
 	if err == nil {

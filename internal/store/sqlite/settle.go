@@ -30,8 +30,8 @@ FROM (
 WHERE {statuses}.id = c.id AND {statuses}.version = c.version AND ` + base.OpenSQL + `
 RETURNING id, version - 1`
 
-// failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has
-// no error if its worker vanished.
+// failedAttemptSQL is the entry of an attempt that failed. Its claim is the row's until now. It has no error if its
+// worker vanished.
 var failedAttemptSQL = fmt.Sprintf(`json_object('at', c.failed_at, 'claimed_at', {statuses}.processing_started_at,
 	'worker_id', {statuses}.worker_id, 'error', substr(c.last_error, 1, %d),
 	'poisoned', json(CASE WHEN c.poisoned THEN 'true' ELSE 'false' END))`, columns.MaxAttemptError)

@@ -14,10 +14,9 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// Store implements store.Store for SQLite 3.35 and later, with any driver. It passes lists as JSON.
-// Every transaction begins with a write, so that it waits for the write lock by busy_timeout. A
-// transaction that reads first and writes later fails with SQLITE_BUSY_SNAPSHOT, for which no
-// timeout helps.
+// Store implements store.Store for SQLite 3.35 and later, with any driver. It passes lists as JSON. Every transaction
+// begins with a write, so that it waits for the write lock by busy_timeout. A transaction that reads first and writes
+// later fails with SQLITE_BUSY_SNAPSHOT, for which no timeout helps.
 //
 // Parameters are numbered ?1, ?2, because drivers treat the other forms differently.
 type Store struct {
@@ -39,8 +38,7 @@ func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
 
 func (s *Store) SingleWriter() bool { return true }
 
-// DefaultIsolation returns nothing: SQLite's transactions are serializable, and there is one
-// writer.
+// DefaultIsolation returns nothing: SQLite's transactions are serializable, and there is one writer.
 func (s *Store) DefaultIsolation(context.Context) (store.DefaultIsolation, bool, error) {
 	return store.DefaultIsolation{}, false, nil
 }
@@ -50,8 +48,8 @@ func (s *Store) EarlyJIT(context.Context) (store.EarlyJIT, bool, error) {
 	return store.EarlyJIT{}, false, nil
 }
 
-// jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would
-// replace invalid UTF-8.
+// jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would replace invalid
+// UTF-8.
 func jsonList(list any) (string, error) {
 	text, err := json.Marshal(list)
 	if err != nil {

@@ -13,8 +13,7 @@ const statesSQL = `
 SELECT s.id, version, completed_at IS NOT NULL, is_poisoned, processing_started_at IS NOT NULL
 FROM json_each(?1) k CROSS JOIN {statuses} s ON s.message_number = json_extract(k.value, '$[0]') AND s.handler_key = json_extract(k.value, '$[1]')`
 
-// openClaimsSQL walks the due index from a place on. Besides the claims it returns the last row of a
-// full page.
+// openClaimsSQL walks the due index from a place on. Besides the claims it returns the last row of a full page.
 var openClaimsSQL = fmt.Sprintf(`
 SELECT ?1, due, is_last, worker_id, processing_started_at, `+base.RefColumns+`
 FROM (

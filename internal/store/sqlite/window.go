@@ -12,8 +12,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// windowRowsSQL reads a part of the due index, and each row's message by the unique index on numbers. The
-// sign in front of the time keeps a driver from parsing it (modernc.org/sqlite under _texttotime).
+// windowRowsSQL reads a part of the due index, and each row's message by the unique index on numbers. The sign in front
+// of the time keeps a driver from parsing it (modernc.org/sqlite under _texttotime).
 var windowRowsSQL = fmt.Sprintf(`
 SELECT '=' || due, id, is_last, is_ours FROM (
 	SELECT due, id, row_number() OVER (ORDER BY due, id) = %[1]d AS is_last,
@@ -31,8 +31,8 @@ SELECT '=' || due, id, is_last, is_ours FROM (
 )
 WHERE is_ours OR is_last`, store.WindowRows)
 
-// withinSQL is the further condition of a claim within a window. The sign in front of id keeps the planner
-// from reading another index than that of due rows.
+// withinSQL is the further condition of a claim within a window. The sign in front of id keeps the planner from reading
+// another index than that of due rows.
 const withinSQL = `
 		AND COALESCE(next_attempt_at, created_at) >= ?10 AND (COALESCE(next_attempt_at, created_at) > ?10 OR id > ?11)
 		AND COALESCE(next_attempt_at, created_at) <= ?12 AND (COALESCE(next_attempt_at, created_at) < ?12 OR id <= ?13)

@@ -9,8 +9,8 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store/base"
 )
 
-// These statements use primary keys, or read the whole table, which has one row per process.
-// Silence is measured by the caller's clock.
+// These statements use primary keys, or read the whole table, which has one row per process. Silence is measured by the
+// caller's clock.
 const (
 	heartbeatSQL = `
 INSERT INTO {workers} (id, host, pid, handler_keys, health, consumers, database_role, started_at, heartbeat_at)
