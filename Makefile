@@ -27,10 +27,16 @@ status=0; for module in $(MODULES); do (cd "$$module" && $(1)) || status=1; done
 endef
 
 .PHONY: test
-test: ## all tests and a part of the mutants, with real servers that it starts and ends
+test: ## the tests, with real servers that it starts and ends
 	@scripts/servers
 	@$(MAKE) --no-print-directory programs
 	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-here
+
+.PHONY: test-more
+test-more: ## what takes longer: the browser, the release, SQLite in C, a part of the mutants
+	@scripts/servers
+	@$(MAKE) --no-print-directory programs
+	$(WITH_SERVERS) -- $(MAKE) --no-print-directory test-more-here
 
 # The same with servers that run already: INBOX_TEST_POSTGRES, INBOX_TEST_KAFKA and
 # INBOX_TEST_REDIS name them. Tests of what is missing are left out, and the last
@@ -42,22 +48,30 @@ test: ## all tests and a part of the mutants, with real servers that it starts a
 # of the first module begin first: at its end none is alone.
 LONGEST := processor internal/store/postgres
 
-# Then the behaviour on SQLite alone with GORM's default driver, which is in C. Without -race:
-# the same code has run with it before.
-WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+# What test-more runs, and a plain `make test` does not.
+MORE := integration/(dashboard|maketest|mutants)|tools/release
 ifeq ($(PACKAGES),./...)
-MATTN := $(WITH_MATTN) . ./processor ./acceptor ./cleanup ./ops ./idempotent/...
+CHOSEN = $$(go list ./... | grep -vE '/($(MORE))$$')
 else
-MATTN := true
+CHOSEN = $(PACKAGES)
 endif
+TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
+
+.PHONY: test-here
+test-here: $(BIN)/testreport
+	@set -eu -o pipefail; { $(call in_modules,$(TESTED) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(CHOSEN)); } | $(BIN)/testreport
+
+# Tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
+# driver, which is in C. Without -race: the same code has run with it before.
+WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS) . ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/synchronous ./idempotent/...
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8
 MUTANTS := -part $(TURN) -jobs 2
 
-.PHONY: test-here
-test-here: $(BIN)/testreport $(BIN)/mutants
-	@set -eu -o pipefail; { ($(call in_modules,go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(PACKAGES))) && $(MATTN) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
+.PHONY: test-more-here
+test-more-here: $(BIN)/testreport $(BIN)/mutants
+	@set -eu -o pipefail; { (cd integration && $(TESTED) ./dashboard ./maketest ./mutants) && (cd tools && $(TESTED) ./release) && $(WITH_MATTN) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
 
 .PHONY: mutants
 mutants: ## put all known defects in, one at a time, and see tests fail

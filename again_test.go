@@ -19,7 +19,7 @@ import (
 // TestNoRejectedRecordRunsAgainWhileTheInboxStops proves contract 7.6: a stop waits for what it lets begin, so nothing
 // begins until all of it has stopped.
 func TestNoRejectedRecordRunsAgainWhileTheInboxStops(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		began, release := make(chan struct{}), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
 			directChannel(inbox.On("t", inboxtest.Do("direct", func(context.Context, inboxtest.Bytes) error {

@@ -87,7 +87,7 @@ func watchedInbox(t *testing.T, d *inboxtest.Database, opts ...inbox.Option) (*i
 }
 
 func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -128,7 +128,7 @@ func TestInactivityWhileWorkIsDueDegradesHealth(t *testing.T) {
 }
 
 func TestPausedHandlersDoNotDegradeHealth(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(t.Context(), "h"))
 		inboxtest.Start(t, ib)
@@ -144,7 +144,7 @@ func TestPausedHandlersDoNotDegradeHealth(t *testing.T) {
 }
 
 func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
 		done := make(chan string, 10)
@@ -174,7 +174,7 @@ func TestOldestDueStatusDegradesHealthWhileOthersGoOn(t *testing.T) {
 }
 
 func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		bad := errors.New("bad")
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
 			func(_ context.Context, m inboxtest.Bytes) error {
@@ -210,7 +210,7 @@ func TestPoisonRateDegradesHealthForItsWindow(t *testing.T) {
 // Contract 11.5: where statuses are tried many times before they are poisoned,
 // those attempts are no statuses that ended well.
 func TestPoisonRateIsOfStatusesNotOfAttempts(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
 			return handler.RetryAfter(time.Second, errors.New("away"))
 		}, handler.MaxRetries(10))), inbox.Configure(func(o *inbox.Options) {
@@ -360,7 +360,7 @@ func TestExclusiveWorkerWithoutTheLockIsHealthy(t *testing.T) {
 
 // Contract 11.5: what happened since the last sample is unknown.
 func TestASampleIsJudgedAsOfWhenItWasTaken(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		defer close(b.leave)
 		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
@@ -430,7 +430,7 @@ func TestHealthOptionsAreChecked(t *testing.T) {
 }
 
 func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		b := newBlocking()
 		ib, clock := watchedInbox(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -453,7 +453,7 @@ func TestWorkThatWaitsInMemoryIsDueToo(t *testing.T) {
 
 // Contract 11.1: whether work flows is what an operator asks first.
 func TestOverviewShowsWhatEndedWithinTheLastHour(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, clock := watchedInbox(t, d, inboxtest.Handlers(inboxtest.Do("h",
 			func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "bad" {
@@ -501,7 +501,7 @@ func TestOverviewShowsWhatEndedWithinTheLastHour(t *testing.T) {
 }
 
 func TestStopPastItsDeadlineDoesNotReportComponentsThatEndAtOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("h")))
 		require.NoError(t, ib.Start(t.Context()))
 		over, cancel := context.WithCancel(t.Context())

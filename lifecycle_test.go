@@ -67,7 +67,7 @@ func TestAThousandStartsAndStopsLeakNothing(t *testing.T) {
 }
 
 func TestFailedStartLeavesNothingRunning(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, err := inbox.New("test", d.DB, inboxtest.Handlers(nothing("h")))
 		require.NoError(t, err)
 		ctx := context.Background()
@@ -82,7 +82,7 @@ func TestFailedStartLeavesNothingRunning(t *testing.T) {
 }
 
 func TestStartJudgesTheSchema(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		start := func(name string) error {
 			ib, err := inbox.New(name, d.DB, inboxtest.Handlers(nothing("h")))
@@ -109,7 +109,7 @@ func TestStartJudgesTheSchema(t *testing.T) {
 }
 
 func TestStartWarnsOfAPoolTooSmall(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for open, warnings := range map[int]int{13: 1, 14: 0, 0: 0} {
 			log, logs := inboxtest.Observe()
 			ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inboxtest.Handlers(nothing("h")))

@@ -104,7 +104,7 @@ func TestTwoModulesLiveSideBySide(t *testing.T) {
 }
 
 func TestTwoPrefixesShareADatabaseWithoutSeeingEachOther(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		build := func(name string) *inbox.Inbox {
 			ib, err := inbox.New(name, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestFailingBacklogQueryIsLoggedWhenItBeginsAndWhenItHasRecovered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
 			o.SampleInterval = 10 * time.Millisecond

@@ -130,7 +130,7 @@ func TestSearchPathOfATransactionLeadsToNoOtherInbox(t *testing.T) {
 
 // The transaction holds the pool's only connection, so a check on another connection would wait forever.
 func TestAcceptTxWithoutStartNeedsNoSecondConnection(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		orders := namedInbox(t, "orders", d.DB)
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestAcceptTxWithoutStartNeedsNoSecondConnection(t *testing.T) {
 
 // Contract 3.3, 3.4: calls without Start check the tables as Start does.
 func TestWithoutStartTheTablesAreChecked(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		calls := map[string]func(*inbox.Inbox) error{
 			"Accept":         func(ib *inbox.Inbox) error { _, err := ib.Accept(ctx, inboxtest.Message("2")); return err },

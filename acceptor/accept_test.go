@@ -21,7 +21,7 @@ import (
 func nothing(key string) *inbox.HandlerSpec { return inboxtest.Do(key, inboxtest.Nothing) }
 
 func TestSequentialDuplicatesLeaveOneRow(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a"), nothing("b")))
 		require.Equal(t, []acceptor.Result{{MessageID: "1", Outcome: handler.OutcomeAccepted, Handlers: 2}},
 			inboxtest.Accept(t, ib, "1"))
@@ -89,7 +89,7 @@ func TestConcurrentDuplicatesLeaveOneRow(t *testing.T) {
 }
 
 func TestRedeliveryAddsRowsForHandlersRegisteredSince(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		opts := []inbox.Option{inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -114,7 +114,7 @@ func TestRedeliveryAddsRowsForHandlersRegisteredSince(t *testing.T) {
 }
 
 func TestMessageIDHasOneTo200Characters(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		for _, id := range []string{"x", strings.Repeat("x", 200), strings.Repeat("é", 200), strings.Repeat("🦊", 200)} {
 			require.Equal(t, handler.OutcomeAccepted, inboxtest.Accept(t, ib, id)[0].Outcome)
@@ -144,7 +144,7 @@ func TestMessageIDHasOneTo200Characters(t *testing.T) {
 }
 
 func TestValuesThatNoColumnHoldsMakeAMessageInvalid(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		long := inbox.Channel("long", inbox.On(strings.Repeat("t", 256), nothing("b")), inbox.On("bad\x00", nothing("c")))
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")), long)
 		for name, tc := range map[string]struct {
@@ -184,7 +184,7 @@ func TestValuesThatNoColumnHoldsMakeAMessageInvalid(t *testing.T) {
 }
 
 func TestKnownIDWithAnotherTypeOrSourceIsAConflict(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Channel("c", inbox.On("t", nothing("a")), inbox.On("u", nothing("b"))))
 		inboxtest.Accept(t, ib, "1")
 		otherType, otherSource := inboxtest.Message("1"), inboxtest.Message("1")
@@ -209,7 +209,7 @@ func TestKnownIDWithAnotherTypeOrSourceIsAConflict(t *testing.T) {
 }
 
 func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ib, "1")
 		other := inboxtest.Message("1")
@@ -226,7 +226,7 @@ func TestDuplicateWithOtherContentIsADuplicateAndCounted(t *testing.T) {
 }
 
 func TestAcceptFailsAsAWholeWithoutADatabase(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -17,7 +17,7 @@ import (
 )
 
 func TestAcceptTxIsPartOfTheCallersTransaction(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE orders(id varchar(100) primary key)")
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		count := func(table string) (n int64) {
@@ -46,7 +46,7 @@ func TestAcceptTxIsPartOfTheCallersTransaction(t *testing.T) {
 }
 
 func TestNotificationAfterTheCommitRunsTheHandlerAtOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		accepted := atomic.Int64{}
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -72,7 +72,7 @@ func TestNotificationAfterTheCommitRunsTheHandlerAtOnce(t *testing.T) {
 }
 
 func TestAcceptTxFailsBeforeSQLIfAnyMessageIsInvalid(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		require.NoError(t, d.DB.Transaction(func(tx *gorm.DB) error {
 			_, err := ib.AcceptTx(context.Background(), tx, inboxtest.Message("1"), inboxtest.Message(""))
@@ -88,7 +88,7 @@ func TestAcceptTxFailsBeforeSQLIfAnyMessageIsInvalid(t *testing.T) {
 }
 
 func TestAcceptTxReportsAnIDConflict(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		inboxtest.Accept(t, ib, "1")
 		err := d.DB.Transaction(func(tx *gorm.DB) error {
@@ -105,7 +105,7 @@ func TestAcceptTxReportsAnIDConflict(t *testing.T) {
 }
 
 func TestAcceptTxNeedsATransaction(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(nothing("a")))
 		_, err := ib.AcceptTx(context.Background(), nil, inboxtest.Message("1"))
 		require.ErrorContains(t, err, "tx is nil")

@@ -53,7 +53,7 @@ func acceptAll(t *testing.T, ib *inbox.Inbox, messages ...handler.RawMessage) (o
 // TestMessageOfOneChannelNeverRunsAnothersHandlers proves contract 4.2, 4.4: a party that may write
 // to one channel's topic cannot reach another channel's handlers, whatever ID it chooses.
 func TestMessageOfOneChannelNeverRunsAnothersHandlers(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
 		ib := inboxtest.New(t, d.DB,
 			inbox.Channel("partners", inbox.On("t", ran.note("import"))),
@@ -83,7 +83,7 @@ func TestRenamedHandlerOnAnotherChannelRunsTheMessagesOfBoth(t *testing.T) {
 }
 
 func TestChannelsThatNameOneNamespaceShareTheirIDs(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran handled
 		ib := inboxtest.New(t, d.DB,
 			inbox.Channel("eu", inbox.IDNamespace("payments"), inbox.On("t", ran.note("book"))),
@@ -146,7 +146,7 @@ func TestSharingOfIDsIsDeclaredByEveryChannel(t *testing.T) {
 
 // TestOtherContentUnderAKnownIDIsLoggedWithItsID proves contract 4.3.
 func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
 		acceptAll(t, ib, handler.RawMessage{Channel: "c", Type: "t", ID: "1", Content: []byte("10 EUR")})
@@ -165,7 +165,7 @@ func TestOtherContentUnderAKnownIDIsLoggedWithItsID(t *testing.T) {
 // TestOtherContentInACallersTransactionIsRefusedAndLogged proves that an outbox's relay is notified
 // too.
 func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
 			o.Acceptor.DifferingContent = acceptor.DifferingContentReject
@@ -184,7 +184,7 @@ func TestOtherContentInACallersTransactionIsRefusedAndLogged(t *testing.T) {
 }
 
 func TestOtherContentUnderAKnownIDIsRejectedByPolicy(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.DifferingContent = acceptor.DifferingContentReject })
 		other := func(offset int64) envelope.Received {
 			record := at(offset, "1")

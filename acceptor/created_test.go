@@ -16,7 +16,7 @@ import (
 // TestAStatusIsCreatedAtTheInjectedClock proves contract 3.5: ages, waits and failure groups use
 // created_at.
 func TestAStatusIsCreatedAtTheInjectedClock(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		advanced := fxtest.NewClock(time.Now())
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = advanced }),
 			inboxtest.Handlers(nothing("a")))

@@ -18,7 +18,7 @@ import (
 var longTopic = strings.Repeat("t", 249)
 
 func TestGapIsStoredOnlyWhereTheChannelContinues(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		gap := envelope.Gap{Topic: longTopic, Partition: 2, From: 20, To: 35, Reason: "removed"}
 		kept := func() (rows []models.Gap) {
 			require.NoError(t, d.DB.Find(&rows).Error)
@@ -53,7 +53,7 @@ func TestGapIsStoredOnlyWhereTheChannelContinues(t *testing.T) {
 // ID of at most 200 characters (contract 4.4). The record is reported as bad, and the database is
 // never asked to store the message. The rejected row has room for the name.
 func TestCoordinatesOfALongTopicAreABadID(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		decoder, err := envelope.NewDecoder(envelope.DecoderConfig{Type: "t", ID: envelope.KafkaCoordinates()}, nil)
 		require.NoError(t, err)

@@ -28,7 +28,7 @@ func lane(t *testing.T, ib *inbox.Inbox, messageID, handlerKey string) *store.La
 
 // TestOrderedHandlersGiveTheirStatusesALane proves contract 5.12.
 func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		byContent := func(m handler.RawMessage) []byte { return bytes.ToUpper(m.Content) }
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(
 			nothing("plain"),
@@ -49,7 +49,7 @@ func TestOrderedHandlersGiveTheirStatusesALane(t *testing.T) {
 }
 
 func TestAPanickingOrderingKeyMakesOneMessageInvalid(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("own", inboxtest.Nothing,
 			handler.OrderedBy(func(m handler.RawMessage) []byte {
 				return []byte{m.Content[3]}

@@ -37,7 +37,7 @@ func (r *receiving) inOrder() []string {
 }
 
 func TestRecordOfManyEventsIsStoredInItsOrder(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ids := eventIDs(6000) // more rows than two transactions take
 		twice := at(1, ids[0], ids[5999], "last")
@@ -209,7 +209,7 @@ func TestLostAcceptIsNotifiedOfUnlessTheProcessorLooksForIt(t *testing.T) {
 		woken int
 	}{"claimed": {&granting{}, 0}, "not claimed": {&granting{refuses: true}, 1}, "without a processor": {nil, 1}} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				r := receiveBy(t, d, func(cfg *acceptor.Config) {
 					cfg.Store = losing{cfg.Store}
 					if c.by != nil {

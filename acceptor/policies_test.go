@@ -30,7 +30,7 @@ func unroutedAt(offset int64) envelope.Received {
 
 // TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored proves contract 7.4.
 func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, deadLetter)
 		refuse(t, d)
 		r.accept(at(0, "1"))
@@ -51,7 +51,7 @@ func TestBadRecordsAreToBePublishedUnderDeadLetterAndTheOthersStored(t *testing.
 // TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy proves contract 4.6: unrouted messages
 // have their own policy.
 func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { deadLetter(o); o.Unrouted = acceptor.UnroutedReject })
 		require.Equal(t, "durable bad, letter bad, durable",
 			dispositions(r.accept(unroutedAt(0), bad(1, errMangled), at(2, "1"))))
@@ -67,7 +67,7 @@ func TestUnroutedUnderDeadLetterAreKeptOrHaltByTheirOwnPolicy(t *testing.T) {
 
 // TestChannelHasPoliciesOfItsOwn proves contract 9, 7.4, 7.5.
 func TestChannelHasPoliciesOfItsOwn(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receiveBy(t, d, func(cfg *acceptor.Config) {
 			cfg.Channels = append(cfg.Channels, "own")
 			cfg.Own = map[string]acceptor.Options{"own": {Unrouted: acceptor.UnroutedHalt,
@@ -105,7 +105,7 @@ func mangled(n int, isBad func(i int) bool) (records []envelope.Received) {
 
 // TestMoreThanHalfOfABatchBadHalts proves contract 7.1.
 func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordStore, acceptor.BadRecordDeadLetter} {
 			r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = policy })
 			inboxtest.Exec(t, d.DB, "DELETE FROM inbox_handler_statuses")
@@ -127,7 +127,7 @@ func TestMoreThanHalfOfABatchBadHalts(t *testing.T) {
 // TestFewBadRecordsOrHalfABatchDoNotHalt proves contract 7.1: a stream of bad records must not
 // halt because its batches are small.
 func TestFewBadRecordsOrHalfABatchDoNotHalt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		all := func(int) bool { return true }
 		for name, records := range map[string][]envelope.Received{
@@ -173,7 +173,7 @@ func TestPartitionOfWhichFewRecordsAreBadDoesNotHaltWithAnother(t *testing.T) {
 
 // TestTombstonesWithoutHeadersDoNotHalt proves contract 7.1: a topic may be full of deletions.
 func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		tombstones := func(n int) (records []envelope.Received) {
 			for i := range n {
@@ -206,7 +206,7 @@ func TestTombstonesWithoutHeadersDoNotHalt(t *testing.T) {
 // TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried proves contract 7.8: an accept
 // is retried for as long as an outage lasts.
 func TestBadRecordsAreLoggedAndCountedOnceHoweverOftenTheirAcceptIsTried(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		r := receiveBy(t, d, func(c *acceptor.Config) { c.Logger = zap.New(core) })
 		records := append(mangled(39, func(i int) bool { return i >= 2 && i < 30 }), bad(40, errMangled))
@@ -252,7 +252,7 @@ func TestBadRecordsAreLoggedAndCountedOnceWhereAnOutageInterruptsTheirBisection(
 }
 
 func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedReject })
 		var records []envelope.Received
 		for i := range 50 {
@@ -269,7 +269,7 @@ func TestMassOfUnroutedRecordsUnderRejectDoesNotHalt(t *testing.T) {
 // after a record that halts is not stored, even if the database refuses another record of the same
 // batch.
 func TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.Unrouted = acceptor.UnroutedHalt })
 		refuse(t, d)
 		refused := at(0, "no-0")
@@ -305,7 +305,7 @@ func TestMessagesAndRejectedRowsAreStoredTogetherOrNotAtAll(t *testing.T) {
 
 // TestReasonOfABadRecordIsRedactedAndThenCut proves contract 3.6, 11.6: no part of a secret is left.
 func TestReasonOfABadRecordIsRedactedAndThenCut(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		begins := strings.Repeat("é", columns.MaxLastError-9)
 		reason := fmt.Errorf("%s 4111111111111111 refused", begins)
 		for _, policy := range []acceptor.BadRecordPolicy{acceptor.BadRecordDeadLetter, acceptor.BadRecordStore} {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestMessageWithoutANotificationIsFoundByThePoll(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.PollingInterval = 200 * time.Millisecond

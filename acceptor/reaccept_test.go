@@ -62,7 +62,7 @@ func (m *repairable) repair(id string) {
 // TestHeadersThatWereNotReadAreKeptInOnePiece proves contract 7.4: headers are kept byte for byte,
 // including those that were too many to be read.
 func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		record := at(1).Record
 		// "a" is 0xff, and a header without a name is null
@@ -81,7 +81,7 @@ func TestHeadersThatWereNotReadAreKeptInOnePiece(t *testing.T) {
 
 // TestRejectedRecordIsAcceptedAgainOnceItCanBe proves contract 7.4.
 func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
 		other := m.reject(at(2).Record)
@@ -107,7 +107,7 @@ func TestRejectedRecordIsAcceptedAgainOnceItCanBe(t *testing.T) {
 
 // TestRejectedRecordThatIsStillBadStaysWithItsNewReason proves contract 7.4.
 func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		known := inboxtest.Message("known")
 		known.Source = "elsewhere"
@@ -151,7 +151,7 @@ func TestRejectedRecordThatIsStillBadStaysWithItsNewReason(t *testing.T) {
 }
 
 func TestRejectedRecordWhoseStoredHeadersCannotBeReadIsStillBad(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		m.repair("1")
 		id := m.reject(at(1).Record)
@@ -166,7 +166,7 @@ func TestRejectedRecordWhoseStoredHeadersCannotBeReadIsStillBad(t *testing.T) {
 // TestRejectedRecordWithoutHandlerOrMessageStays proves contract 4.6, 7.4: under Ignore an unrouted
 // record would be lost.
 func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := &repairable{receiving: receive(t, d, nil)} // with the default decoder
 		text := func(offset int64, contentType, value string) envelope.Record {
 			r := at(offset).Record
@@ -190,7 +190,7 @@ func TestRejectedRecordWithoutHandlerOrMessageStays(t *testing.T) {
 // TestRejectedBatchIsAcceptedAsAWholeOrStays proves that a record of several messages is accepted
 // as a whole: its messages that were stored when it was rejected are duplicates.
 func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := &repairable{receiving: receive(t, d, nil)}
 		record := at(1).Record
 		event := func(id, typ string) string {
@@ -219,7 +219,7 @@ func TestRejectedBatchIsAcceptedAsAWholeOrStays(t *testing.T) {
 }
 
 func TestUnknownRejectedMessageAndUnsuitableChannelAreTypedErrors(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		m.repair("1")
 		for _, id := range []string{uuid.NewString(), "no UUID at all", "", "\xff\x00"} {
@@ -240,7 +240,7 @@ func TestUnknownRejectedMessageAndUnsuitableChannelAreTypedErrors(t *testing.T) 
 // TestRecordThatIsNotStoredRunsAgain proves contract 7.4, 7.6, 11.3: on an Inline or Direct channel the row outlasts
 // whatever goes wrong.
 func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
 		typ, ran := "t", 0
@@ -294,7 +294,7 @@ func TestRecordThatIsNotStoredRunsAgain(t *testing.T) {
 
 // TestResultOfARunIsKeptAfterItsCallerHasLeft proves contract 7.6: what has run has run.
 func TestResultOfARunIsKeptAfterItsCallerHasLeft(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
 		m.repair("1")
@@ -324,7 +324,7 @@ func TestResultOfARunIsKeptAfterItsCallerHasLeft(t *testing.T) {
 }
 
 func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
 		m.repair("1")
@@ -339,7 +339,7 @@ func TestOneOfSeveralThatAcceptARejectedRecordWins(t *testing.T) {
 }
 
 func TestDatabaseOutageLeavesARejectedRecordAsItIs(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		id := m.reject(at(1).Record)
 		m.repair("1")
@@ -376,7 +376,7 @@ var anyRecord = rapid.Custom(func(t *rapid.T) envelope.Record {
 
 // TestRejectedRecordComesBackByteForByte proves contract 7.4: the raw record is kept byte for byte.
 func TestRejectedRecordComesBackByteForByte(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		m := newRepairable(t, d)
 		check := func(t require.TestingT, record envelope.Record) {
 			_, err := m.AcceptRecords(context.Background(), "c", []envelope.Received{{Record: record, Err: errMangled}})

@@ -117,7 +117,7 @@ func (r *receiving) rejected() []models.RejectedMessage {
 var errMangled = errors.New("mangled")
 
 func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		unroutedRecord := at(4, "4")
 		unroutedRecord.Messages[0].Type = "x"
@@ -149,7 +149,7 @@ func TestBadRecordsAreKeptWithTheBatchTheyCameIn(t *testing.T) {
 }
 
 func TestIDConflictKeepsTheRecordAsRejected(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		r.accept(at(0, "1"))
 		conflict := at(1, "1")
@@ -164,7 +164,7 @@ func TestIDConflictKeepsTheRecordAsRejected(t *testing.T) {
 }
 
 func TestHaltStopsThePartitionBeforeTheBadRecord(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordHalt })
 		elsewhere := at(7, "other partition")
 		elsewhere.Record.Partition = 1
@@ -178,7 +178,7 @@ func TestHaltStopsThePartitionBeforeTheBadRecord(t *testing.T) {
 }
 
 func TestUnroutedRecordsByPolicy(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for policy, want := range map[acceptor.UnroutedPolicy]string{
 			acceptor.UnroutedIgnore: "durable", acceptor.UnroutedReject: "durable bad", acceptor.UnroutedHalt: "halt bad",
 		} {
@@ -215,7 +215,7 @@ func batch(ids ...string) (records []envelope.Received) {
 }
 
 func TestRecordThatTheDatabaseRefusesIsFoundAndTheOthersStored(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
 		results := r.accept(batch("0", "1", "no-2", "3", "4", "no-5", "6", "7")...)
@@ -233,7 +233,7 @@ func TestRecordThatTheDatabaseRefusesIsFoundAndTheOthersStored(t *testing.T) {
 }
 
 func TestRefusedRecordHaltsUnderHalt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, func(o *acceptor.Options) { o.BadRecords = acceptor.BadRecordHalt })
 		refuse(t, d)
 		require.Equal(t, "durable, halt bad, halt bad, halt bad", dispositions(r.accept(batch("0", "no-1", "2", "3")...)))
@@ -243,7 +243,7 @@ func TestRefusedRecordHaltsUnderHalt(t *testing.T) {
 }
 
 func TestMostOfABatchRefusedHalts(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
 		results := r.accept(batch("no-0", "no-1", "2", "no-3", "4")...)
@@ -256,7 +256,7 @@ func TestMostOfABatchRefusedHalts(t *testing.T) {
 }
 
 func TestDatabaseOutageMakesNoRecordBad(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 		defer cancel()
@@ -287,7 +287,7 @@ func TestBatchLargerThanAnyParameterLimit(t *testing.T) {
 }
 
 func TestMassRefusalIsKnownBeforeEveryRecordWasTried(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		refuse(t, d)
 		ids := make([]string, 100)
@@ -318,7 +318,7 @@ func TestRecordThatCannotEvenBeRejectedHalts(t *testing.T) {
 }
 
 func TestEveryRecordOfARepeatedConflictIsKept(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := receive(t, d, nil)
 		r.accept(at(0, "1"))
 		first, second := at(1, "1"), at(2, "1")
@@ -331,7 +331,7 @@ func TestEveryRecordOfARepeatedConflictIsKept(t *testing.T) {
 }
 
 func TestRecordsWithoutAMessageAreCountedAndLoggedOncePerChannel(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		r := receiveBy(t, d, func(cfg *acceptor.Config) { cfg.Logger = zap.New(core) })
 		for range 3 {

@@ -25,7 +25,7 @@ func unrouted(id, messageType string) handler.RawMessage {
 }
 
 func TestUnroutedMessagesAreCountedAndLoggedOncePerType(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
 		results, err := ib.Accept(context.Background(), unrouted("1", "x"), unrouted("2", "x"), unrouted("3", "y"),
@@ -45,7 +45,7 @@ func TestUnroutedMessagesAreCountedAndLoggedOncePerType(t *testing.T) {
 }
 
 func TestUnroutedIsInvalidUnderRejectAndHalt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for _, policy := range []acceptor.UnroutedPolicy{acceptor.UnroutedReject, acceptor.UnroutedHalt} {
 			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 				o.Acceptor.Unrouted = policy
@@ -60,7 +60,7 @@ func TestUnroutedIsInvalidUnderRejectAndHalt(t *testing.T) {
 }
 
 func TestTypesFromOutsideDoNotFillTheLog(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inboxtest.Handlers(nothing("a")))
 		for i := range 1200 {

@@ -46,7 +46,7 @@ func old(t *testing.T, d *inboxtest.Database, archive cleanup.Archive, n int, op
 }
 
 func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var got []cleanup.Archived
 		var ib *inbox.Inbox
@@ -85,7 +85,7 @@ func TestRowsAreHandedToTheArchiveBeforeTheyAreDeleted(t *testing.T) {
 }
 
 func TestArchiveMayUseTheInboxesOwnDatabase(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE archive (id varchar(200) PRIMARY KEY, content text)")
 		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 			tx := d.DB.WithContext(ctx).Begin()
@@ -118,7 +118,7 @@ func TestRefusedMessagesStayAndAreArchivedLater(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				var calls [][]string
 				refusing := true
 				log, logs := inboxtest.Observe()
@@ -158,7 +158,7 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 		"the first": {"000"}, "one between": {"007"}, "the last": {"019"}, "several": {"003", "004", "005", "011", "018"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				ib := old(t, d, func(_ context.Context, messages []cleanup.Archived) error {
 					for _, m := range messages {
 						if slices.Contains(bad, m.Message.ID) {
@@ -178,7 +178,7 @@ func TestMessageThatCannotBeArchivedKeepsNoOthers(t *testing.T) {
 }
 
 func TestFailingArchiveIsNotCalledForEachMessage(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
 			calls++
@@ -193,7 +193,7 @@ func TestFailingArchiveIsNotCalledForEachMessage(t *testing.T) {
 }
 
 func TestFailingArchiveEndsTheCleanupRun(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		calls := 0
 		ib := old(t, d, func(context.Context, []cleanup.Archived) error {
 			calls++
@@ -213,7 +213,7 @@ func TestFailingArchiveEndsTheCleanupRun(t *testing.T) {
 }
 
 func TestMessageThatGainedAStatusWhileItWasArchivedStays(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := inboxtest.Store(t, d.DB)
 		ib := old(t, d, func(ctx context.Context, messages []cleanup.Archived) error {
 			_, err := st.Accept(ctx, store.AcceptBatch{Now: inboxtest.Noon, Messages: []store.NewMessage{{
@@ -228,7 +228,7 @@ func TestMessageThatGainedAStatusWhileItWasArchivedStays(t *testing.T) {
 }
 
 func TestLostLeaseEndsTheArchiveCallAndDeletesNothing(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ended := make(chan struct{})
 		ib := old(t, d, func(ctx context.Context, _ []cleanup.Archived) error {
 			inboxtest.Exec(t, d.DB, "UPDATE inbox_locks SET owner_id = '0192f000-0000-7000-8000-000000000001'")
@@ -294,7 +294,7 @@ func TestOneOfTwoConcurrentCleanersCleans(t *testing.T) {
 }
 
 func TestStopEndsARunUnderWay(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered := make(chan struct{})
 		var calls atomic.Int32
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

@@ -36,7 +36,7 @@ func (s *slow) Cleanup(ctx context.Context, req store.CleanupRequest) (store.Cle
 }
 
 func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 130}
 		c, _, stored := cleaner(t, d, 300, func(cfg *cleanup.Config) {
 			st.Store, cfg.Store, cfg.Options.CleanupBatchSize = cfg.Store, st, 500
@@ -50,7 +50,7 @@ func TestBatchThatTimesOutIsHalvedUntilItDoesNot(t *testing.T) {
 }
 
 func TestBatchThatTimesOutAtItsSmallestIsAnError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		st := &slow{most: 99}
 		c, _, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
 			st.Store, cfg.Store, cfg.Options.CleanupBatchSize = cfg.Store, st, 150

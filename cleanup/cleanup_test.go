@@ -51,7 +51,7 @@ func stored(t *testing.T, ib *inbox.Inbox) (messages []string) {
 }
 
 func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -99,7 +99,7 @@ func TestCleanupDeletesWhatIsFinishedAndOldAndNothingElse(t *testing.T) {
 }
 
 func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("a", byID)))
@@ -112,7 +112,7 @@ func TestWithoutRetentionNothingIsEverDeleted(t *testing.T) {
 }
 
 func TestCleanupGoesBatchByBatch(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -134,7 +134,7 @@ func TestCleanupGoesBatchByBatch(t *testing.T) {
 }
 
 func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx := context.Background()
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -163,7 +163,7 @@ func TestCleanupWithoutTheLeaseChangesNothing(t *testing.T) {
 }
 
 func TestRunningInboxCleansAfterItsInterval(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.Retention = 100 * time.Millisecond
@@ -179,7 +179,7 @@ func TestRunningInboxCleansAfterItsInterval(t *testing.T) {
 }
 
 func TestCancelledCleanupEnds(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.Retention = time.Hour
 		}), inboxtest.Handlers(inboxtest.Do("a", byID)))
@@ -191,7 +191,7 @@ func TestCancelledCleanupEnds(t *testing.T) {
 }
 
 func TestCleanedMessageIsAcceptedAgain(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock

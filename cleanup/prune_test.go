@@ -37,7 +37,7 @@ func others(t *testing.T, db *gorm.DB, now time.Time) {
 }
 
 func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		declare := func(opts ...inbox.Option) *inbox.Inbox {
 			return inboxtest.New(t, d.DB, append(opts, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
@@ -74,7 +74,7 @@ func TestMarkersAuditAndRejectedGoOnlyByTheirOptions(t *testing.T) {
 }
 
 func TestPruningGoesBatchByBatch(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Cleanup.SweepMarkers = true
 			o.Cleanup.CleanupBatchSize = 2
@@ -98,7 +98,7 @@ func TestRunningInboxPrunesByOneOptionAlone(t *testing.T) {
 		"RejectedRetention": inbox.Configure(func(o *inbox.Options) { o.Cleanup.RejectedRetention = time.Hour }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), option, inbox.Configure(func(o *inbox.Options) {
 					o.Cleanup.CleanupInterval = 50 * time.Millisecond
 				}),

@@ -27,7 +27,7 @@ func statuses(t *testing.T, ib *inbox.Inbox) []string {
 }
 
 func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -67,7 +67,7 @@ func TestHandlersAreJudgedByTheirOwnRetention(t *testing.T) {
 }
 
 func TestHandlersRetentionWorksWhereTheInboxKeepsForever(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Do("short", inboxtest.Nothing, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)))
@@ -83,7 +83,7 @@ func TestHandlersRetentionWorksWhereTheInboxKeepsForever(t *testing.T) {
 // Not every run reads messages that are older than a short retention and kept by a long one. Their
 // statuses that complete late are deleted by a full run.
 func TestLateCompletionsAreDeletedByTheNextFullWalk(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
 			inboxtest.Do("short", byID, handler.Retention(time.Hour)), inboxtest.Do("kept", inboxtest.Nothing)))
@@ -103,7 +103,7 @@ func TestLateCompletionsAreDeletedByTheNextFullWalk(t *testing.T) {
 }
 
 func TestFullWalkHappensEvenIfEveryRunKeepsAMessage(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("short", byID, handler.Retention(time.Hour)),

@@ -58,7 +58,7 @@ func cleaner(
 // TestCleanupKeepsWhatAnUnreadPartitionMayNeed proves contract 6.5: age is measured to the moment that
 // the partition which is furthest behind has caught up to, whichever process has it.
 func TestCleanupKeepsWhatAnUnreadPartitionMayNeed(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
 			cfg.Options.AuditRetention, cfg.Options.SweepMarkers = time.Hour, true
 		})
@@ -89,7 +89,7 @@ func TestCleanupKeepsWhatAnUnreadPartitionMayNeed(t *testing.T) {
 // TestMessagesDoNotWaitForInlineChannels proves contract 6.5: partitions of Inline channels hold
 // markers back, and nothing else.
 func TestMessagesDoNotWaitForInlineChannels(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c, clock, _ := cleaner(t, d, 1, func(cfg *cleanup.Config) { cfg.Options.SweepMarkers = true })
 		inboxtest.Exec(t, d.DB, `INSERT INTO inbox_markers (message_id, handler_key, namespace, message_type, processed_at, expires_at)
 			VALUES ('m', 'a', '', '', ?, ?)`, inboxtest.Noon, inboxtest.Noon.Add(time.Hour+time.Second))
@@ -110,7 +110,7 @@ func TestMessagesDoNotWaitForInlineChannels(t *testing.T) {
 
 // TestRunEndsOnceAPartitionIsAdded proves contract 6.5 for partitions that come during a run.
 func TestRunEndsOnceAPartitionIsAdded(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c, clock, stored := cleaner(t, d, 4, func(cfg *cleanup.Config) {
 			cfg.Options.CleanupBatchSize = 2
 			cfg.Archive = func(context.Context, []cleanup.Archived) error {
@@ -132,7 +132,7 @@ func TestRunEndsOnceAPartitionIsAdded(t *testing.T) {
 // TestRemovedConsumerIsForgottenAfterSevenDaysOfWork proves contract 6.5: a removed channel, group or
 // topic does not hold cleanup back forever. An application that did not run at all is waited for.
 func TestRemovedConsumerIsForgottenAfterSevenDaysOfWork(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.WarnLevel)
 		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) { cfg.Logger = zap.New(core) })
 		record(t, d, inboxtest.Noon, at(-1, inboxtest.Noon), at(0, inboxtest.Noon))
@@ -162,7 +162,7 @@ func TestRemovedConsumerIsForgottenAfterSevenDaysOfWork(t *testing.T) {
 // TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce proves contract 6.5 for runs in the
 // background, for a partition that has never caught up and for one that is behind.
 func TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.DebugLevel)
 		var ran atomic.Int64
 		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
@@ -202,7 +202,7 @@ func TestHealthDegradesAfterSixIntervalsHeldAndEachChangeIsLoggedOnce(t *testing
 }
 
 func TestHealthReportsWhyTheLastRunFailed(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		boom := errors.New("boom")
 		var mu sync.Mutex
 		failing := true
@@ -230,7 +230,7 @@ func TestHealthReportsWhyTheLastRunFailed(t *testing.T) {
 // TestWaitHidesNoError proves contract 6.5: what redeliveries do not need is pruned while cleanup waits, and why that
 // fails is logged, in health and returned.
 func TestWaitHidesNoError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		core, logs := observer.New(zap.ErrorLevel)
 		c, clock, stored := cleaner(t, d, 1, func(cfg *cleanup.Config) {
 			cfg.Options.CleanupInterval, cfg.Logger = 20*time.Millisecond, zap.New(core)
@@ -282,7 +282,7 @@ func TestCleanerWithAWrongClockReportsAWaitAfterSixIntervals(t *testing.T) {
 // Otherwise two runs would clean at once, and a program that closes the database after Stop would
 // close it during a run.
 func TestEveryStopAndStartWaitsForTheCurrentRun(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 100), make(chan struct{})
 		c, _, _ := cleaner(t, d, 0, func(cfg *cleanup.Config) {
 			cfg.Options.CleanupInterval = time.Millisecond

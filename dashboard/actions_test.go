@@ -287,7 +287,7 @@ func TestMessagesAreDeletedAndReplayed(t *testing.T) {
 }
 
 func TestReplayIsRefusedWhereItIsOff(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		r.poison("mail", "smtp said 550", "m1")
 		got := r.post("replay", url.Values{"id": {"m1"}})
@@ -309,7 +309,7 @@ func TestCleanupRunsAndReportsWhatItDeleted(t *testing.T) {
 
 // TestCleanupThatCannotRunSaysWhy proves contract 6.5: neither a wait nor another worker's run is a failure.
 func TestCleanupThatCannotRunSaysWhy(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRigOf(t, d, []inbox.Option{inbox.Configure(func(o *inbox.Options) { o.Cleanup.Retention = time.Hour })}, nil)
 		run := func(want string) {
 			address := strings.TrimPrefix(r.post("cleanup", nil).Header.Get("Location"), "./")
@@ -329,7 +329,7 @@ func TestCleanupThatCannotRunSaysWhy(t *testing.T) {
 // TestActionsThatNeedTheApplicationReturnATypedError opens a dashboard on the database alone, without the
 // application.
 func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, nil)
 		o, err := ops.New(d.DB)
 		require.NoError(t, err)
@@ -350,7 +350,7 @@ func TestActionsThatNeedTheApplicationReturnATypedError(t *testing.T) {
 // TestUnavailableActionsAreNotOffered checks that an unavailable action is not offered. Users
 // whose role would allow it see where it is available, unless it was turned off on purpose.
 func TestUnavailableActionsAreNotOffered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := newRig(t, d, allowReplay)
 		inboxtest.Accept(t, r.ib, "m1")
 		id := r.reject(1, "no ce_id")
@@ -398,7 +398,7 @@ func TestUnavailableActionsAreNotOffered(t *testing.T) {
 // TestSlowFailuresQueryIsSharedByConcurrentRequests checks that many concurrent viewers cost the
 // database as much as one.
 func TestSlowFailuresQueryIsSharedByConcurrentRequests(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var queries atomic.Int64
 		hook := func(v redact.Value) []byte {
 			if queries.Add(1); v.HandlerKey == "mail" {

@@ -112,7 +112,7 @@ func TestPageShowsCodeThatWorks(t *testing.T) {
 	for _, block := range blocks {
 		require.Contains(t, string(source), "\n"+block[1])
 	}
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("mail", nothing)),
 			inbox.Configure(func(o *inbox.Options) {
 				o.Redact = hideSecrets

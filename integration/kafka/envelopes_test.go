@@ -217,7 +217,7 @@ var envelopes = []struct {
 }
 
 func TestEveryEnvelopeIsStoredByteForByte(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var (
 			options = []inbox.Option{inboxtest.Brisk()}
 			k       = kafkatest.Start(t)

@@ -57,7 +57,7 @@ func plain(k *kafkatest.Kafka, change ...func(*kafkaconsumer.Config)) inbox.Opti
 
 // TestShutdownOnHaltEndsTheApplicationOnceWithAnError proves contract 7.4.
 func TestShutdownOnHaltEndsTheApplicationOnceWithAnError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(1, "")))
 		halts := make(chan int, 10)
@@ -117,7 +117,7 @@ func TestHaltKeepsTheApplicationAliveAndVisibleByDefault(t *testing.T) {
 // TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange proves contract 7.5: every cause of a halt ends
 // the application.
 func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1")))
 		first := inboxtest.New(t, d.DB, inboxtest.Brisk(), plain(k))
@@ -138,7 +138,7 @@ func TestShutdownOnHaltAlsoEndsItForAnOffsetOutOfRange(t *testing.T) {
 // TestInboxPublishesBadRecordsAndGoesOn proves contract 7.4 with a whole inbox: a bad record is
 // published, counted and reported.
 func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1), kafkatest.Topic(letters, 1))
 		r := &rig{t: t, kafka: k}
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "2")))
@@ -168,7 +168,7 @@ func TestInboxPublishesBadRecordsAndGoesOn(t *testing.T) {
 // TestNextReleaseAcceptsWhatTheLastOneRejected proves contract 7.4 and 11.1: a new release accepts
 // what the last one rejected, with the channel's own decoder and handlers.
 func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		lost := kafkatest.Record{Key: []byte("k1"), Value: []byte("paid"),
 			Headers: []kafkatest.Header{{Key: "Order", Value: []byte("7")}}, Timestamp: time.UnixMilli(1_700_000_000_123)}
@@ -212,7 +212,7 @@ func TestNextReleaseAcceptsWhatTheLastOneRejected(t *testing.T) {
 // TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter proves contract 7.4 and 7.6: a
 // record that a Direct channel's handler gives up is published the same way.
 func TestDirectRecordThatAHandlerGaveUpIsPublishedUnderDeadLetter(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := &directRig{rig: newDead(t, 1, kafkatest.Topic(letters, 1)), database: d, calls: map[string][]call{},
 			running: map[place]int{}}
 		r.send(t, 0, "1", "poisons", "3")

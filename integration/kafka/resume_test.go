@@ -102,7 +102,7 @@ func rejectedOf(t *testing.T, ib *inbox.Inbox) (rows []models.RejectedMessage) {
 // TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone proves contract 7.10 and 11.1: an operator of
 // another process sees the halt and resumes the partition. Until the cause is gone it halts again.
 func TestPartitionIsResumedOnceTheCauseOfItsHaltIsGone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		const records = 40
 		for i := range records {
@@ -173,7 +173,7 @@ func TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed(t *testing.T) {
 		"a bad record of an Inline channel": {bad, []inbox.ChannelOption{inbox.Inline()}, "message ID is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				var attempts atomic.Int32
 				fails := func(_ context.Context, m inboxtest.Bytes) error {
 					if m.ID == "2" {
@@ -213,7 +213,7 @@ func TestSkippedRecordIsKeptAsRejectedAndTheNextOnesAreConsumed(t *testing.T) {
 // TestRequestForAnotherHaltChangesNothing proves contract 7.10: requests for another offset or of a
 // decision that the halt does not allow, and old ones, are never carried out.
 func TestRequestForAnotherHaltChangesNothing(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 2))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "3"), record(1, "")))
 		var halts [2]atomic.Int32
@@ -273,7 +273,7 @@ func idsOf(requests []models.PartitionRequest) (ids []string) {
 // TestConcurrentRequestsAreCarriedOutOnce proves contract 7.10: the later one of two requests
 // replaces the earlier one, and whatever wins, the record is kept once and nothing is lost.
 func TestConcurrentRequestsAreCarriedOutOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "3")))
 		_, ib, _ := application(t, d, k, inbox.Configure(haltAtBad), plain(k))
@@ -339,7 +339,7 @@ func TestRequestIsCarriedOutByTheNextOwnerOfThePartition(t *testing.T) {
 // TestSkipWhoseCommitFailsKeepsOneRow proves contract 7.10: after a crash between the effect and the
 // commit the record comes again. It halts again, and skipping it again keeps one row.
 func TestSkipWhoseCommitFailsKeepsOneRow(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 		require.NoError(t, k.Produce(topic, record(0, "1"), record(0, ""), record(0, "3")))
 		halts := make(chan error, 10)
@@ -380,7 +380,7 @@ func TestGapIsPassedAndKeptOnRequest(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				k := kafkatest.Start(t, kafkatest.Topic(topic, 1))
 				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), plain(k))
 				produceIDs(t, k, 0, 5)
@@ -411,7 +411,7 @@ func TestGapIsPassedAndKeptOnRequest(t *testing.T) {
 // TestBatchThatCannotBeReadIsReadAgainAndNotSkipped proves contract 7.10: its records are unknown, so
 // skipping one would lose others.
 func TestBatchThatCannotBeReadIsReadAgainAndNotSkipped(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		r := &rig{t: t, kafka: kafkatest.Start(t, kafkatest.Topic(topic, 1))}
 		log := []craftedBatch{{base: 0, last: 1, offsets: []int64{0, 1}},
 			{base: 2, last: 3, offsets: []int64{2, 3}, corrupt: true}, {base: 4, last: 4, offsets: []int64{4}}}

@@ -18,12 +18,10 @@ import (
 var hidden = []string{"redis-server", "pgbouncer", "chromium", "chromium-browser", "google-chrome",
 	"google-chrome-stable", "headless-shell", "java", "mvn", "apt-get"}
 
-// small are the arguments for a run of one test for each of those programs, and of one mutant that
-// needs Redis.
+// small are the arguments for a run of one test for each of those programs.
 var small = []string{
 	"test", "MODULES=./integration", "LONGEST=", "PACKAGES=./kafka ./redisstore ./pooler ./dashboard",
 	"TEST_FLAGS=-run '^(TestNilAndEmptyStayApart|TestDocumentedRightsSuffice|TestListenThroughAPoolerInSessionMode|TestThemeIsSwitchedAndRemembered)$$'",
-	"MUTANTS=-run '^redisstore: an expired claim is finalised$$'",
 }
 
 func TestMissingProgramsAreNamedAndTheirTestsLeftOut(t *testing.T) {
@@ -39,7 +37,6 @@ func TestMissingProgramsAreNamedAndTheirTestsLeftOut(t *testing.T) {
 	require.Contains(t, last, "Redis (no redis-server on the PATH)")
 	require.Regexp(t, `PgBouncer \(no pgbouncer on the PATH\)|PostgreSQL \(`, last)
 	require.Contains(t, output, "--- PASS: TestNilAndEmptyStayApart/in-process")
-	require.Contains(t, output, "--- SKIP: redisstore: an expired claim is finalised")
 }
 
 func TestMissingProgramsFailWhereAllIsRequired(t *testing.T) {

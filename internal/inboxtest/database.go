@@ -37,6 +37,19 @@ func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	}
 }
 
+// OnAny runs a test on one new database: of PostgreSQL if a server is configured, else of SQLite. Use it for behaviour
+// that does not depend on the dialect: package storetest proves the dialects alike. `.ci/run` runs all of it on SQLite,
+// too.
+func OnAny(t *testing.T, test func(t *testing.T, d *Database)) {
+	t.Helper()
+	t.Parallel()
+	e := environments[0]
+	if testenv.HasPostgres() {
+		e = onPostgres
+	}
+	test(t, e.database(t))
+}
+
 // OnEachAlone is like OnEach while no other test of the package runs, for measurements of memory
 // that other tests would disturb.
 func OnEachAlone(t *testing.T, test func(t *testing.T, d *Database)) {

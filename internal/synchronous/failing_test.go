@@ -19,7 +19,7 @@ import (
 func TestFailingHandlersAreKnownUntilTheySucceedOrGiveUp(t *testing.T) {
 	for name, ends := range map[string]error{"succeeds": nil, "gives up": errBoom, "is not ready": handler.Snooze(0)} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				var r *synchronous.Runner
 				var seen [][]health.FailingHandler
 				h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -53,7 +53,7 @@ func TestFailingHandlersAreKnownUntilTheySucceedOrGiveUp(t *testing.T) {
 }
 
 func TestFailingHandlersAreForgottenWithTheirPartition(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		failed := make(chan struct{}, 1)
 		h := handler.New("h", func(context.Context, inboxtest.Bytes) error {
 			failed <- struct{}{}

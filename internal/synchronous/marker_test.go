@@ -162,7 +162,7 @@ func TestMessageInFlightUnderTheOldKeyDoesNotRunUnderTheNew(t *testing.T) {
 // Contract 8.3: while a rename is rolled out, each program skips what the other has processed,
 // whatever the store is.
 func TestProgramsOfARenameSkipWhatTheOtherHasProcessed(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		memory, err := memstore.New()
 		require.NoError(t, err)
 		for name, store := range map[string]idempotent.Store{"inbox_markers": tables(t, d.DB), "memory": memory} {
@@ -190,7 +190,7 @@ func TestProgramsOfARenameSkipWhatTheOtherHasProcessed(t *testing.T) {
 func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		t.Run(map[bool]string{true: "shared transaction", false: "memory"}[shared], func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := countedEffects(t, d.DB)
 				var store idempotent.Store = tables(t, d.DB)
 				if !shared {
@@ -228,7 +228,7 @@ func TestOneOfManyDuplicatesAtOnceHasItsEffect(t *testing.T) {
 }
 
 func TestMessageWithoutIDHasTheOneItIsRememberedBy(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		memory, err := memstore.New()
 		require.NoError(t, err)
 		for name, store := range map[string]idempotent.Store{"markers": tables(t, d.DB), "memory": memory} {

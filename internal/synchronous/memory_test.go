@@ -21,7 +21,7 @@ import (
 )
 
 func TestMessageThatAHandlerHasCompletedIsSkipped(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		runs := map[string]int{}
 		h := func(key string) *handler.Handler {
 			return handler.New(key, func(_ context.Context, m inboxtest.Bytes) error {
@@ -48,7 +48,7 @@ func TestMessageThatAHandlerHasCompletedIsSkipped(t *testing.T) {
 }
 
 func TestMessageInProgressElsewhereIsRedeliveredAndNotAcknowledged(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		attempts := make(chan int, 10)
 		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error { attempts <- m.Attempt; return nil })
 		store := newMemory()
@@ -125,7 +125,7 @@ func TestMarkersAreCommittedWithTheHandlersWrites(t *testing.T) {
 }
 
 func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		find := func(m inboxtest.Bytes) (string, error) {
 			if m.ID == "panics" {
 				panic("ouch")
@@ -150,7 +150,7 @@ func TestMessageWhoseIDCannotBeFoundIsGivenUp(t *testing.T) {
 // The handler may change its body, so the ID by which the message is remembered is found in the
 // body as it was received.
 func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for name, store := range map[string]idempotent.Store{"markers": tables(t, d.DB), "memory": newMemory()} {
 			runs := 0
 			h := handler.New(name, func(_ context.Context, m inboxtest.Bytes) error {
@@ -170,7 +170,7 @@ func TestIDIsFoundInTheBodyAsItCame(t *testing.T) {
 
 // No other handler sees what a handler changes in its message, nor does its own next attempt.
 func TestEachCallHasTheMessageToItself(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen []string
 		spoil := func(_ context.Context, m inboxtest.Bytes) error {
 			p := m.Properties
@@ -201,7 +201,7 @@ func (unchained) Run(_ context.Context, _ idempotent.Run, body func(ctx context.
 }
 
 func TestContextOfAStoresOwnEndsWithTheTimeForHandlers(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ctx, cancel := context.WithCancel(context.Background())
 		h := handler.New("h", func(ctx context.Context, _ inboxtest.Bytes) error {
 			cancel()
@@ -228,7 +228,7 @@ func (s hasty) Run(ctx context.Context, _ idempotent.Run, body func(ctx context.
 }
 
 func TestTriesDoNotOverlapWhateverTheStoreDoes(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var running, runs, most atomic.Int32
 		store := hasty{newMemory(), make(chan struct{})}
 		letGo := make(chan struct{})

@@ -24,7 +24,7 @@ func bounded(t *testing.T) (context.Context, context.CancelFunc) {
 }
 
 func TestNothingIsBegunOnceItIsStopping(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var (
 			ran      []string
 			stopAt   string
@@ -58,7 +58,7 @@ func TestNothingIsBegunOnceItIsStopping(t *testing.T) {
 }
 
 func TestStopWaitsForNoSlotAndNoPauseAndBeginsNothingInThem(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan string, 10), make(chan struct{})
 		h := handler.New("h", func(_ context.Context, m inboxtest.Bytes) error {
 			entered <- m.ID
@@ -88,7 +88,7 @@ func TestStopWaitsForNoSlotAndNoPauseAndBeginsNothingInThem(t *testing.T) {
 }
 
 func TestStopDoesNotWaitForACallLeftBehind(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release, done := make(chan struct{}, 10), make(chan struct{}), make(chan error, 1)
 		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { entered <- struct{}{}; <-release; return nil })
 		r, _ := newRunner(t, d.DB, nil, h)

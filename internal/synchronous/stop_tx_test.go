@@ -21,7 +21,7 @@ import (
 func patient(c *synchronous.Config) { c.StatementTimeout = time.Hour }
 
 func TestBeginningATransactionEndsWithTheHandlersBudget(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
 		pool.SetMaxOpenConns(1)
@@ -76,7 +76,7 @@ func TestNoHandlerIsBegunAfterTheTimeForHandlers(t *testing.T) {
 		require.ErrorIs(t, r.Deliver(ctx, nil, received(0, "1")), envelope.ErrInterrupted)
 		require.Zero(t, counters.Load(telemetry.Failed))
 	}
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		plain := handler.New("h", func(context.Context, inboxtest.Bytes) error { t.Error("it must not run"); return nil })
 		transactional := handler.NewTx("h", func(context.Context, *gorm.DB, inboxtest.Bytes) error {
 			t.Error("it must not run")

@@ -19,7 +19,7 @@ import (
 // it returns. At most as many of them are left behind as may run at once; then nothing begins until
 // one returns.
 func TestCallsThatIgnoreTheirContextAreAbandonedReportedAndBounded(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
 		hangs := atomic.Bool{}
 		hangs.Store(true)
@@ -54,7 +54,7 @@ func TestCallsThatIgnoreTheirContextAreAbandonedReportedAndBounded(t *testing.T)
 
 // The bound also holds for a call that waited for the slot of the stuck call.
 func TestSlotOfAStuckCallRunsNoOtherCall(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		entered, release := make(chan struct{}, 10), make(chan struct{})
 		h := handler.New("h", func(context.Context, inboxtest.Bytes) error { entered <- struct{}{}; <-release; return nil })
 		r, counters := newRunner(t, d.DB, func(c *synchronous.Config) {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestRecordWithAnUndecodableBodyIsBadAtOnceUnlessTheCodecAsksForARetry(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		tries := 0
 		waits := handler.CodecFunc[order](func(handler.Metadata, []byte) (order, error) {

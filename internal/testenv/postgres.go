@@ -34,6 +34,11 @@ func Postgres(t testing.TB) *gorm.DB {
 	return OpenPostgres(t, PostgresDSN(t))
 }
 
+// HasPostgres reports whether tests have a PostgreSQL server, or fail without one.
+func HasPostgres() bool {
+	return os.Getenv(SQLiteVariable) == "" && (os.Getenv(PostgresVariable) != "" || Required())
+}
+
 // OpenPostgres opens one more pool on a database that PostgresDSN made, like a second process of
 // the same inbox. The pool is closed when the test ends.
 func OpenPostgres(t testing.TB, dsn string) *gorm.DB {
