@@ -15,8 +15,8 @@ import (
 )
 
 // pool runs claimed messages in the scheduler's slots, for a session's loop or for a drain. Attempts run in goroutines
-// of the executor. When an attempt has ended, its goroutine frees the slot and asks the owner what to run next. Results go
-// to the completer directly, so none is lost if an attempt outlives the pool.
+// of the executor. When an attempt has ended, its goroutine frees the slot and asks the owner what to run next. Results
+// go to the completer directly, so none is lost if an attempt outlives the pool.
 type pool struct {
 	p         *Processor
 	owner     owner
