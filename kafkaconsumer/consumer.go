@@ -37,7 +37,7 @@ type Consumer struct {
 	bootstrap     int     // index in cfg.Brokers to ask first; used by run's goroutine only
 
 	mu       sync.Mutex
-	seen     Health // of the group and its topics
+	seen     Health // the group and its topics, as Health shows them
 	started  bool
 	stopped  bool
 	joins    int
