@@ -32,36 +32,36 @@ type Health struct {
 	// State is what the consumer does, since StateSince (zero before Start).
 	State      State
 	StateSince time.Time
-	// MemberID and Generation are those of the last joined generation. Rebalances counts the
-	// generations after the first.
+	// MemberID and Generation are those of the last joined generation. Rebalances counts the generations after the
+	// first.
 	MemberID   string
 	Generation int32
 	Rebalances int
-	// DownSince is when the consumer last lost its generation, or was started. It is zero while the
-	// consumer has a generation, and before it is started.
+	// DownSince is when the consumer last lost its generation, or was started. It is zero while the consumer has a
+	// generation, and before it is started.
 	DownSince time.Time
-	// GroupErr is why the consumer has no generation: the last error of reaching the brokers or of
-	// joining, or that joining takes longer than ProgressTimeout.
+	// GroupErr is why the consumer has no generation: the last error of reaching the brokers or of joining, or that
+	// joining takes longer than ProgressTimeout.
 	GroupErr error
-	// ClusterErr is why the known brokers, topics and leaders are not refreshed: an answer was
-	// refused (contract 7.2). It is nil while refreshing works.
+	// ClusterErr is why the known brokers, topics and leaders are not refreshed: an answer was refused (contract 7.2).
+	// It is nil while refreshing works.
 	ClusterErr error
 	// AssignmentErr says that assigned partitions are not read, because they do not exist (contract 7.2).
 	AssignmentErr error
 	// MissingTopics are configured and do not exist. The others are consumed.
 	MissingTopics []string
-	// DeniedTopics are configured, but this client may not see them. Brokers do not tell it whether
-	// they exist. The others are consumed.
+	// DeniedTopics are configured, but this client may not see them. Brokers do not tell it whether they exist. The
+	// others are consumed.
 	DeniedTopics []string
 	// AcceptFailingSince is when accepting began to fail. It is zero while accepting works.
 	AcceptFailingSince time.Time
 	AcceptErr          error
-	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail. It is zero
-	// while publishing works.
+	// DeadLetterFailingSince is when publishing to the dead-letter topic began to fail. It is zero while publishing
+	// works.
 	DeadLetterFailingSince time.Time
 	DeadLetterErr          error
-	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail. It is
-	// zero while that works.
+	// CopyFailingSince is when publishing copies of poisoned and rejected messages began to fail. It is zero while that
+	// works.
 	CopyFailingSince time.Time
 	CopyErr          error
 	// CommitErr is why the last commit failed, nil if it succeeded.
@@ -70,14 +70,14 @@ type Health struct {
 	BufferedBytes int
 	// Partitions are the assigned partitions, sorted by topic and number.
 	Partitions []PartitionHealth
-	// Idle describes the group as seen by a member without partitions. It is nil for a member with
-	// partitions, and until the first check (one every WatchInterval).
+	// Idle describes the group as seen by a member without partitions. It is nil for a member with partitions, and
+	// until the first check (one every WatchInterval).
 	Idle *Idle
 }
 
 // Err joins everything that keeps the consumer from consuming or from publishing copies, nil if nothing does. Of the
-// partitions with a problem it names 20 and counts the others. Having just started is no error.
-// Neither is a rebalance: compare DownSince to the clock to judge how long it lasts.
+// partitions with a problem it names 20 and counts the others. Having just started is no error. Neither is a rebalance:
+// compare DownSince to the clock to judge how long it lasts.
 func (h Health) Err() error {
 	var problems []error
 	because := func(err error, format string, args ...any) {
@@ -119,8 +119,8 @@ func (h Health) Err() error {
 	return errors.Join(problems...)
 }
 
-// namedPartitions bounds how many partitions an error text names. A member may have thousands, and
-// what is wrong with one is often wrong with all.
+// namedPartitions bounds how many partitions an error text names. A member may have thousands, and what is wrong with
+// one is often wrong with all.
 const namedPartitions = 20
 
 // Lag returns the sum of the lags of the assigned partitions, in offsets, and since when one of them has been above
@@ -178,20 +178,20 @@ const (
 	partitionAccepting PartitionState = "accepting"
 	// partitionFailing means that fetching fails and is retried.
 	partitionFailing PartitionState = "failing"
-	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or until
-	// it is assigned again.
+	// partitionHalted means stopped until an operator resumes the partition (contract 7.10), or until it is assigned
+	// again.
 	partitionHalted PartitionState = "halted"
 )
 
-// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times are
-// zero while they are unknown.
+// PartitionHealth describes one assigned partition in its generation. Offsets are -1 and times are zero while they are
+// unknown.
 type PartitionHealth struct {
 	Topic      string
 	Partition  int
 	State      PartitionState
 	Generation int32
-	// Next is the offset to fetch next. Accepted is the offset below which everything is accepted.
-	// Committed is what the group has. Committed <= Accepted <= Next.
+	// Next is the offset to fetch next. Accepted is the offset below which everything is accepted. Committed is what
+	// the group has. Committed <= Accepted <= Next.
 	Next, Accepted, Committed int64
 	// HighWatermark, LastStable and LogStart are the broker's, as of ToldAt. Each answer to a fetch updates them. Where
 	// nothing is fetched (halted, failing, accepting) the first two are updated about every WatchInterval.
@@ -199,25 +199,25 @@ type PartitionHealth struct {
 	ToldAt                              time.Time
 	// WatermarkErr is why the watermarks could not be asked for. It is nil if they could, or need not be.
 	WatermarkErr error
-	// Lag is HighWatermark - Accepted, in offsets. Control records and records of an open
-	// transaction count too. BehindSince is since when it has been above zero.
+	// Lag is HighWatermark - Accepted, in offsets. Control records and records of an open transaction count too.
+	// BehindSince is since when it has been above zero.
 	Lag         int64
 	BehindSince time.Time
 	// CaughtUp means that everything is accepted that was there when the partition was assigned (contract 6.5).
 	CaughtUp bool
-	// AssignedAt is when the partition was assigned in this generation. ProgressAt is when Accepted
-	// last moved in it, zero before it did.
+	// AssignedAt is when the partition was assigned in this generation. ProgressAt is when Accepted last moved in it,
+	// zero before it did.
 	AssignedAt, ProgressAt time.Time
-	// StalledSince is since when there is something to read and no progress, once that lasts for
-	// ProgressTimeout. It is zero otherwise, and where Halted, Err, Health.AcceptErr or
-	// Health.DeadLetterErr shows the cause. An open transaction is no stall.
+	// StalledSince is since when there is something to read and no progress, once that lasts for ProgressTimeout. It is
+	// zero otherwise, and where Halted, Err, Health.AcceptErr or Health.DeadLetterErr shows the cause. An open
+	// transaction is no stall.
 	StalledSince time.Time
 	// Halted is why the partition is stopped before Accepted, since HaltedAt. It is nil if the partition is not
 	// stopped. An operator's request (contract 7.10) or a new assignment starts it again.
 	Halted   error
 	HaltedAt time.Time
-	// Decisions are those that a request may take: "resume" or, after a gap, "continue", and "skip"
-	// if the halt is about one record. They are nil if the partition is not stopped.
+	// Decisions are those that a request may take: "resume" or, after a gap, "continue", and "skip" if the halt is
+	// about one record. They are nil if the partition is not stopped.
 	Decisions []string
 	// Err is the last error of fetching, which has failed since ErrSince. It is nil once fetching works again.
 	Err      error
@@ -239,8 +239,8 @@ func (p PartitionHealth) Problem() error {
 	return nil
 }
 
-// health returns a snapshot. full means that nothing may be fetched because too much waits to be
-// accepted. timeout and excused decide what counts as a stall.
+// health returns a snapshot. full means that nothing may be fetched because too much waits to be accepted. timeout and
+// excused decide what counts as a stall.
 func (p *partition) health(full bool, timeout time.Duration, excused time.Time) PartitionHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()

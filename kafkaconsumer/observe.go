@@ -98,12 +98,12 @@ type end struct {
 	err    error
 }
 
-// endsAtOnce is how many partitions are asked about at once. kafka-go sends one request for each of
-// them, and opens a connection for each that has no answer yet.
+// endsAtOnce is how many partitions are asked about at once. kafka-go sends one request for each of them, and opens a
+// connection for each that has no answer yet.
 const endsAtOnce = 16
 
-// listEnds asks for the ends of partitions as an isolation level sees them: the high watermark, or
-// the last stable offset. The result has an entry for each partition.
+// listEnds asks for the ends of partitions as an isolation level sees them: the high watermark, or the last stable
+// offset. The result has an entry for each partition.
 func (s *session) listEnds(
 	ctx context.Context, partitions []*partition, isolation kafka.IsolationLevel,
 ) map[*partition]end {
@@ -186,8 +186,8 @@ func (s *session) logStalls() {
 	}
 }
 
-// partitionHealth returns a snapshot of a session's partitions. While accepting or publishing
-// fails, and for ProgressTimeout after that, no partition is reported as stalled.
+// partitionHealth returns a snapshot of a session's partitions. While accepting or publishing fails, and for
+// ProgressTimeout after that, no partition is reported as stalled.
 func (c *Consumer) partitionHealth(s *session) []PartitionHealth {
 	excused, full := c.accepting.Until(), s.buffer.Bytes() >= c.cfg.BufferBytes
 	if until := c.publishing.Until(); until.After(excused) {
@@ -235,9 +235,9 @@ func (p *partition) compare() {
 	}
 }
 
-// assigned stores the high watermark asked for at assignment. It reports false for a value that
-// cannot be true: one below the committed offset comes from a leader that lags behind. If a gap was
-// passed meanwhile, the watermark of its log stays.
+// assigned stores the high watermark asked for at assignment. It reports false for a value that cannot be true: one
+// below the committed offset comes from a leader that lags behind. If a gap was passed meanwhile, the watermark of its
+// log stays.
 func (p *partition) assigned(highWatermark int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,9 +282,9 @@ func (p *partition) watermarkUnknown(err error) {
 	p.watermarkErr = err
 }
 
-// stalledSince returns since when there is something to read and no progress, if that is longer
-// than timeout, and zero otherwise. A partition that is halted or cannot be fetched is reported as
-// that and not as stalled. excused is until when accepting is known to have failed.
+// stalledSince returns since when there is something to read and no progress, if that is longer than timeout, and zero
+// otherwise. A partition that is halted or cannot be fetched is reported as that and not as stalled. excused is until
+// when accepting is known to have failed.
 func (p *partition) stalledSince(timeout time.Duration, excused time.Time) time.Time {
 	if p.halted != nil || p.err != nil || p.readable() <= 0 {
 		return time.Time{}

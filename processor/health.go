@@ -29,20 +29,19 @@ func (h *health) stuck(handlers map[string]int) {
 type Health struct {
 	// Running is true between Start and Stop.
 	Running bool
-	// Mode is Exclusive or Competing. HoldsLock is true if the processor is started in Exclusive
-	// mode and holds the lock. A processor that stands by is as healthy (contract 5.3).
+	// Mode is Exclusive or Competing. HoldsLock is true if the processor is started in Exclusive mode and holds the
+	// lock. A processor that stands by is as healthy (contract 5.3).
 	Mode      Mode
 	HoldsLock bool
-	// WorkerID is the started processor's worker ID at this moment. It changes when other workers
-	// have taken this one for dead.
+	// WorkerID is the started processor's worker ID at this moment. It changes when other workers have taken this one
+	// for dead.
 	WorkerID string
-	// Busy is how many attempts are running. ProgressAt is when an attempt last completed, failed,
-	// was poisoned or snoozed; zero if none has. Both count this processor's attempts, whether it
-	// is started or runs ProcessPending.
+	// Busy is how many attempts are running. ProgressAt is when an attempt last completed, failed, was poisoned or
+	// snoozed; zero if none has. Both count this processor's attempts, whether it is started or runs ProcessPending.
 	Busy       int
 	ProgressAt time.Time
-	// Queued is how many claimed statuses of the started processor are not running: they wait for a
-	// slot, or for their result to be stored.
+	// Queued is how many claimed statuses of the started processor are not running: they wait for a slot, or for their
+	// result to be stored.
 	Queued int
 	// Conditions are the lasting errors, by the name of what fails.
 	Conditions map[string]error
@@ -50,14 +49,14 @@ type Health struct {
 	Stuck map[string]int
 	// OpenCircuits are the keys of handlers whose circuit breaker is open or has a probe running.
 	OpenCircuits []string
-	// ClockSkew is how far this worker's clock is ahead of the database's, if the difference is
-	// more than a minute; negative if it is behind. It is always 0 on SQLite.
+	// ClockSkew is how far this worker's clock is ahead of the database's, if the difference is more than a minute;
+	// negative if it is behind. It is always 0 on SQLite.
 	ClockSkew time.Duration
-	// UnknownKeys are the handler keys of pending statuses that no program has listed for
-	// UnknownKeyGrace, sorted. The statuses wait.
+	// UnknownKeys are the handler keys of pending statuses that no program has listed for UnknownKeyGrace, sorted. The
+	// statuses wait.
 	UnknownKeys []string
-	// BarredRoles are the PostgreSQL roles of other workers whose sessions this worker's role,
-	// DatabaseRole, can neither see nor end.
+	// BarredRoles are the PostgreSQL roles of other workers whose sessions this worker's role, DatabaseRole, can
+	// neither see nor end.
 	BarredRoles  []string
 	DatabaseRole string
 }
@@ -102,29 +101,27 @@ func (p *Processor) Health() Health {
 // Backlog is the pending work of one handler, under all of its keys.
 type Backlog struct {
 	HandlerKey string
-	// Due statuses can be claimed now. Waiting statuses wait for earlier rows of their lane
-	// (contract 5.12). Processing statuses are claimed, by any worker. Poisoned statuses wait for
-	// an operator. Each count stops at ten thousand per key; Due and Waiting of an ordered handler
-	// stop at a thousand. Capped reports that a count stopped there.
+	// Due statuses can be claimed now. Waiting statuses wait for earlier rows of their lane (contract 5.12). Processing
+	// statuses are claimed, by any worker. Poisoned statuses wait for an operator. Each count stops at ten thousand per
+	// key; Due and Waiting of an ordered handler stop at a thousand. Capped reports that a count stopped there.
 	Due, Waiting, Processing, Poisoned int
 	Capped                             bool
 	// OldestDue is when the oldest of the due statuses became due; zero if none is due.
 	OldestDue time.Time
-	// Paused reports that operators have paused the handler. Broken reports that its circuit
-	// breaker lets nothing start. Neither handler is claimed for.
+	// Paused reports that operators have paused the handler. Broken reports that its circuit breaker lets nothing
+	// start. Neither handler is claimed for.
 	Paused, Broken bool
 }
 
-// Bounds of Backlog's counts under one key. The bound for ordered handlers is lower because each of
-// their rows costs a lookup in its lane.
+// Bounds of Backlog's counts under one key. The bound for ordered handlers is lower because each of their rows costs a
+// lookup in its lane.
 const (
 	maxBacklog        = 10_000
 	maxBacklogOrdered = 1_000
 )
 
-// Backlog reads the pending work of the registered handlers, in the order of their declaration, and
-// the number of living workers. It costs about as much as a claim of as many rows as it counts, so
-// call it every few seconds at most.
+// Backlog reads the pending work of the registered handlers, in the order of their declaration, and the number of
+// living workers. It costs about as much as a claim of as many rows as it counts, so call it every few seconds at most.
 func (p *Processor) Backlog(ctx context.Context) ([]Backlog, int, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opts.StatementTimeout)
 	defer cancel()
