@@ -2,7 +2,6 @@ package processor_test
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,12 +10,10 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox"
-	"github.com/gorm-inbox/inbox/fxtest"
 	"github.com/gorm-inbox/inbox/handler"
 	"github.com/gorm-inbox/inbox/internal/clock"
 	"github.com/gorm-inbox/inbox/internal/inboxtest"
 	"github.com/gorm-inbox/inbox/internal/testenv"
-	"github.com/gorm-inbox/inbox/processor"
 )
 
 // brokenClock panics once each time it is broken, in whichever goroutine of the processor asks it
@@ -89,38 +86,6 @@ func TestHangingHookDoesNotDelayTheStop(t *testing.T) {
 		inboxtest.Receive(t, hanging, "the hook")
 		require.Error(t, stop(t, ib, 2*time.Second))
 		require.NotNil(t, inboxtest.Status(t, ib, "1", "h").CompletedAt)
-	})
-}
-
-func TestHandlerMustNotEndItsTransaction(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
-			o.Clock = fxtest.NewClock(inboxtest.Noon)
-			o.Processor.MaxRetries = 1
-		}),
-			inboxtest.Handlers(
-				inboxtest.Tx("rolls back", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-					tx.Rollback()
-					return nil
-				}),
-				inboxtest.Tx("commits", func(_ context.Context, tx *gorm.DB, _ inboxtest.Bytes) error { tx.Commit(); return nil }),
-				inboxtest.Tx("swallows its own cancellation", func(ctx context.Context, tx *gorm.DB, _ inboxtest.Bytes) error {
-					short, cancel := context.WithCancel(ctx)
-					cancel()
-					if err := tx.WithContext(short).Exec("SELECT 1").Error; err == nil {
-						return errors.New("no error")
-					}
-					return nil
-				})))
-		inboxtest.Accept(t, ib, "1")
-		require.Equal(t, processor.Drained{Picked: 3, Poisoned: 3}, inboxtest.Process(t, ib), "each is charged")
-		for _, s := range inboxtest.Statuses(t, ib) {
-			want := "a handler must not begin or end the transaction it runs in"
-			if s.HandlerKey == "swallows its own cancellation" {
-				want = "swallowed an error of its transaction"
-			}
-			require.Contains(t, *s.LastError, want, s.HandlerKey)
-		}
 	})
 }
 

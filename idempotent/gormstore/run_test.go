@@ -302,28 +302,6 @@ func (r *rig) contexts() map[string]context.Context {
 	return map[string]context.Context{"own": r.Context(), "joined": gormstore.WithTx(r.Context(), tx)}
 }
 
-func TestSwallowedFailureOfAStatementIsNotCommitted(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d)
-		_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
-			handler.DB(ctx).Exec(`INSERT INTO nowhere VALUES (1)`)
-			return nil
-		})
-		require.ErrorContains(t, err, "nowhere")
-		r.have()
-		_, err = r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
-			if err := effect("1", nil)(ctx); err != nil {
-				return err
-			}
-			// A failure that is undone does not count.
-			_ = handler.DB(ctx).Transaction(func(tx *gorm.DB) error { return tx.Exec(`INSERT INTO nowhere VALUES (1)`).Error })
-			return nil
-		})
-		require.NoError(t, err)
-		r.have("1")
-	})
-}
-
 // If a statement fails while its rows are read, the test's handler does not notice.
 func TestAbortedTransactionIsAFailure(t *testing.T) {
 	inboxtest.OnPostgres(t, func(t *testing.T, d *inboxtest.Database) {
@@ -366,21 +344,6 @@ func TestRefusedCommitIsAFailure(t *testing.T) {
 		r.have()
 		r.handled(r.store, "1")
 		r.have("1")
-	})
-}
-
-func TestBodyMustNotEndItsTransaction(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		r := newRig(t, d)
-		for _, end := range []func(tx *gorm.DB) *gorm.DB{(*gorm.DB).Commit, (*gorm.DB).Rollback} {
-			_, err := r.store.Run(t.Context(), run("1"), func(ctx context.Context) error {
-				require.NoError(t, effect("1", nil)(ctx))
-				end(handler.DB(ctx))
-				return nil
-			})
-			require.ErrorIs(t, err, gorm.ErrInvalidTransaction)
-			r.have()
-		}
 	})
 }
 

@@ -152,7 +152,7 @@ var processingMutants = []mutant{
 		In:      "Runner.runTx",
 		Old:     "swallowed :=",
 		New:     "swallowed, _ := error(nil),",
-		Test:    test{Package: "./processor", Run: "^TestSwallowedSQLErrorIsAFailureUnlessASavepointUndidIt$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlerThatIgnoresAFailedWriteCommitsNothing$"},
 	},
 	{
 		Name:    "an error that comes with a query's rows is overlooked",
@@ -161,7 +161,7 @@ var processingMutants = []mutant{
 		In:      "relayedRows.read",
 		Old:     "note(nil, err)",
 		New:     "note(nil, nil)",
-		Test:    test{Package: "./processor", Run: "^TestHandlerThatIgnoresAFailedWriteCommitsNothing$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestErrorThatComesWithRowsIsNoted$"},
 	},
 	{
 		Name:    "a handler may end its transaction",

@@ -1,6 +1,7 @@
 package inboxtest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +69,11 @@ func FailedWrites() map[string]func(tx *gorm.DB) error {
 		"a nested transaction that goes on": func(tx *gorm.DB) error {
 			return tx.Transaction(func(tx *gorm.DB) error { _ = create(tx); return nil })
 		},
+		"a statement whose context has ended": func(tx *gorm.DB) error {
+			ended, end := context.WithCancel(tx.Statement.Context)
+			end()
+			return tx.WithContext(ended).Exec("SELECT 1").Error
+		},
 		"a statement that cannot be prepared": func(tx *gorm.DB) error {
 			_, err := tx.Statement.ConnPool.PrepareContext(tx.Statement.Context, "SELECT nothing FROM nowhere")
 			return err
@@ -104,10 +110,7 @@ func TransactionControls() map[string]func(tx *gorm.DB) error {
 		"GORM's Rollback": func(tx *gorm.DB) error { return tx.Rollback().Error },
 	}
 	for _, text := range []string{
-		"COMMIT", "commit;", "END", "ROLLBACK", "ABORT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION 'x'",
-		" \n\tCoMmIt  WORK", "/* why */ COMMIT",
-		"-- why\nROLLBACK", "SELECT 1; COMMIT", "INSERT INTO items (name) VALUES (';'); COMMIT; BEGIN", "ROLLBACK; BEGIN",
-		"SAVEPOINT a; ROLLBACK",
+		"SELECT 1; COMMIT", "INSERT INTO items (name) VALUES (';'); COMMIT; BEGIN", "SAVEPOINT a; ROLLBACK",
 	} {
 		ways[text] = func(tx *gorm.DB) error { return tx.Exec(text).Error }
 	}
