@@ -39,8 +39,8 @@ type Guard struct {
 	once  sync.Once
 	relay *relay // made when it is needed
 
-	// running is held while a statement runs whose failure may roll back the transaction, so that no other
-	// statement runs between the failure and its refusal.
+	// running is held while a statement runs whose failure may roll back the transaction, so that no other statement
+	// runs between the failure and its refusal.
 	running sync.Mutex
 
 	mu      sync.Mutex
@@ -58,8 +58,8 @@ type savepoint struct {
 	after  int   // how many functions waited for the commit then
 }
 
-// Watch returns a session in tx's transaction, bound to ctx, and the guard that its statements pass. A statement of
-// the guard's own may take as long as timeout.
+// Watch returns a session in tx's transaction, bound to ctx, and the guard that its statements pass. A statement of the
+// guard's own may take as long as timeout.
 func Watch(ctx context.Context, tx *gorm.DB, timeout time.Duration) (*gorm.DB, *Guard) {
 	d, _ := dialects.Of(tx) // without one there is no inbox or marker store
 	g := &Guard{pool: tx.Statement.ConnPool, db: tx.DB, dialect: d, timeout: timeout}
@@ -81,9 +81,9 @@ func (g *Guard) Swallowed() error {
 	return nil
 }
 
-// Fault returns the error of a statement that failed because of the database, which is decides. It
-// considers the first error that no savepoint has undone. If there is none, it considers errors
-// that were undone and that err, the handler's error, wraps. It returns nil if none matches.
+// Fault returns the error of a statement that failed because of the database, which is decides. It considers the first
+// error that no savepoint has undone. If there is none, it considers errors that were undone and that err, the
+// handler's error, wraps. It returns nil if none matches.
 func (g *Guard) Fault(err error, is func(error) bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -184,8 +184,8 @@ func (g *Guard) relayed() *relay {
 	return g.relay
 }
 
-// Commit is refused and fails the attempt: the transaction belongs to the inbox. Because Commit and
-// Rollback exist, GORM takes this for a transaction and turns nested ones into savepoints.
+// Commit is refused and fails the attempt: the transaction belongs to the inbox. Because Commit and Rollback exist,
+// GORM takes this for a transaction and turns nested ones into savepoints.
 func (g *Guard) Commit() error { return g.refuseBoundary("COMMIT") }
 
 // Rollback is refused, see Commit.
@@ -194,9 +194,9 @@ func (g *Guard) Rollback() error { return g.refuseBoundary("ROLLBACK") }
 // GetDBConn lets gorm.DB.DB find the pool.
 func (g *Guard) GetDBConn() (*sql.DB, error) { return g.db() }
 
-// AfterCommit calls f after the commit of the handler's transaction that tx is a session of. It
-// does not call f if a savepoint that was set before is rolled back to. It reports false and does
-// nothing if tx is in no transaction that a handler runs in.
+// AfterCommit calls f after the commit of the handler's transaction that tx is a session of. It does not call f if a
+// savepoint that was set before is rolled back to. It reports false and does nothing if tx is in no transaction that a
+// handler runs in.
 func AfterCommit(tx *gorm.DB, f func()) bool {
 	g, ok := unprepared(tx.Statement.ConnPool).(*Guard)
 	if !ok {
@@ -312,8 +312,8 @@ func unprepared(pool gorm.ConnPool) gorm.ConnPool {
 	return pool
 }
 
-// steered records a statement about savepoints. Several savepoints may have one name: the newest
-// one counts. Releasing a savepoint also removes those set after it.
+// steered records a statement about savepoints. Several savepoints may have one name: the newest one counts. Releasing
+// a savepoint also removes those set after it.
 func (g *Guard) steered(c txcontrol.Control) {
 	i := g.newest(c.Name)
 	switch {
@@ -330,8 +330,8 @@ func (g *Guard) steered(c txcontrol.Control) {
 	}
 }
 
-// maxUndone bounds how many errors of undone statements are kept. A handler that retries in a loop
-// returns one of the last.
+// maxUndone bounds how many errors of undone statements are kept. A handler that retries in a loop returns one of the
+// last.
 const maxUndone = 16
 
 func (g *Guard) newest(name string) int {

@@ -14,16 +14,15 @@ import (
 	"gorm.io/gorm"
 )
 
-// Reserved is how many connections of a pool handlers' transactions leave to everything else, such as
-// accepting, claiming, storing results and heartbeats. Of a pool of fewer than twice as many they leave
-// half.
+// Reserved is how many connections of a pool handlers' transactions leave to everything else, such as accepting,
+// claiming, storing results and heartbeats. Of a pool of fewer than twice as many they leave half.
 const Reserved = 4
 
 // ErrInterrupted means that the context ended before a connection was free for the transaction.
 var ErrInterrupted = errors.New("interrupted while waiting for a connection")
 
-// quota hands out the connections of one pool to handlers' transactions, in the order in which they
-// ask. All inboxes and delivery modes that use the pool share it.
+// quota hands out the connections of one pool to handlers' transactions, in the order in which they ask. All inboxes
+// and delivery modes that use the pool share it.
 type quota struct {
 	limit func(reserved bool) int // reads the pool's present size
 
@@ -58,9 +57,8 @@ func quotaOf(db *gorm.DB) *quota {
 	return q.(*quota)
 }
 
-// Reserve has handlers' transactions leave connections of a pool to the inbox that uses it, for as long as
-// the pool lives. Without an inbox they may hold all connections: no heartbeat or claim has to go on beside
-// them.
+// Reserve has handlers' transactions leave connections of a pool to the inbox that uses it, for as long as the pool
+// lives. Without an inbox they may hold all connections: no heartbeat or claim has to go on beside them.
 func Reserve(db *gorm.DB) {
 	if q := quotaOf(db); q != nil {
 		q.mu.Lock()

@@ -28,8 +28,8 @@ func newRelay(g *Guard) *relay {
 	r := &relay{guard: g}
 	db := sql.OpenDB(r)
 	r.conn, _ = db.Conn(context.Background()) // Connect does not fail
-	// A connection in use outlives its pool, whose goroutine ends here. So there is nothing to
-	// close after the transaction has ended.
+	// A connection in use outlives its pool, whose goroutine ends here. So there is nothing to close after the
+	// transaction has ended.
 	_ = db.Close()
 	return r
 }
@@ -87,8 +87,8 @@ func (relayConn) Close() error { return nil }
 // Begin implements driver.Conn. Nothing calls it.
 func (relayConn) Begin() (driver.Tx, error) { return nil, errors.ErrUnsupported }
 
-// hidden wraps the error of a lost connection. Otherwise a lost connection of the transaction would
-// close the relay's connection, whose error would replace it.
+// hidden wraps the error of a lost connection. Otherwise a lost connection of the transaction would close the relay's
+// connection, whose error would replace it.
 func hidden(err error) error {
 	if errors.Is(err, driver.ErrBadConn) {
 		return lostConn{err}

@@ -21,9 +21,8 @@ import (
 
 // Tx is a transaction that handlers run in. It is used by one goroutine.
 //
-// It does not end with the context of an attempt. A handler that returns nil in spite of a
-// cancelled context has completed, so its commit must still be possible. Only the inbox's own
-// statements in it have deadlines.
+// It does not end with the context of an attempt. A handler that returns nil in spite of a cancelled context has
+// completed, so its commit must still be possible. Only the inbox's own statements in it have deadlines.
 type Tx struct {
 	// Ctx ends when one of the inbox's own steps takes too long, and with the transaction.
 	Ctx context.Context
@@ -37,30 +36,27 @@ type Tx struct {
 	ended   bool
 }
 
-// Begin begins a transaction. It waits until handlers' transactions may hold one more connection of the
-// pool, and returns ErrInterrupted if ctx ends before that. Each of the inbox's own steps in the
-// transaction, its begin too, may take as long as timeout.
+// Begin begins a transaction. It waits until handlers' transactions may hold one more connection of the pool, and
+// returns ErrInterrupted if ctx ends before that. Each of the inbox's own steps in the transaction, its begin too, may
+// take as long as timeout.
 func Begin(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
-	release, err := quotaOf(db).take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return begin(context.WithoutCancel(ctx), db, release, timeout, isolation)
+	return begin(ctx, context.WithoutCancel(ctx), db, timeout, isolation)
 }
 
-// BeginUntil is Begin for callers that cannot wait any longer once ctx has ended. Once begun, the
-// transaction does not end with ctx.
+// BeginUntil is Begin for callers that cannot wait any longer once ctx has ended. Once begun, the transaction does not
+// end with ctx.
 func BeginUntil(ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel) (*Tx, error) {
-	release, err := quotaOf(db).take(ctx)
+	return begin(ctx, ctx, db, timeout, isolation)
+}
+
+// begin waits for a connection until waiting ends, and for the transaction until ctx does.
+func begin(
+	waiting, ctx context.Context, db *gorm.DB, timeout time.Duration, isolation sql.IsolationLevel,
+) (t *Tx, err error) {
+	release, err := quotaOf(db).take(waiting)
 	if err != nil {
 		return nil, err
 	}
-	return begin(ctx, db, release, timeout, isolation)
-}
-
-func begin(
-	ctx context.Context, db *gorm.DB, release func(), timeout time.Duration, isolation sql.IsolationLevel,
-) (t *Tx, err error) {
 	defer func() {
 		if t == nil { // also after a panic of the driver
 			release()
@@ -98,8 +94,8 @@ func (t *Tx) begin(ctx context.Context, db *gorm.DB, isolation sql.IsolationLeve
 	return nil
 }
 
-// Explain adds to the error of a statement why PostgreSQL has ended the connection, if another server process
-// crashed (SQLSTATE 57P02). The error does not say so itself.
+// Explain adds to the error of a statement why PostgreSQL has ended the connection, if another server process crashed
+// (SQLSTATE 57P02). The error does not say so itself.
 func (t *Tx) Explain(err error) error {
 	if tx, ok := t.DB.Statement.ConnPool.(*pgxtx.Tx); ok {
 		return tx.Explain(err)
@@ -126,8 +122,8 @@ func SteerLater(ctx context.Context, tx *gorm.DB, statements ...string) error {
 	return Steer(ctx, tx, strings.Join(statements, "; "))
 }
 
-// Steered returns the server's error for the statements of SteerLater. If they were to set a
-// savepoint, an older one of that name may still exist.
+// Steered returns the server's error for the statements of SteerLater. If they were to set a savepoint, an older one of
+// that name may still exist.
 func Steered(tx *gorm.DB) error {
 	if tx, ok := tx.Statement.ConnPool.(*pgxtx.Tx); ok {
 		return tx.Refused()
@@ -142,19 +138,17 @@ func (t *Tx) Within(step func() error) error {
 	return step()
 }
 
-// Rollback undoes everything unless the transaction has ended. If it fails, the connection is
-// discarded. A handler that was given up as stuck may have a statement running, and database/sql
-// waits for that beyond any deadline. Then Rollback returns, and the rollback follows that
-// statement in the background.
+// Rollback undoes everything unless the transaction has ended. If it fails, the connection is discarded. A handler that
+// was given up as stuck may have a statement running, and database/sql waits for that beyond any deadline. Then
+// Rollback returns, and the rollback follows that statement in the background.
 func (t *Tx) Rollback() { t.RollbackUntil(context.Background()) }
 
-// lastly is how long to wait for a rollback when there is no time left. One that nothing blocks
-// takes less.
+// lastly is how long to wait for a rollback when there is no time left. One that nothing blocks takes less.
 const lastly = 100 * time.Millisecond
 
-// RollbackUntil is Rollback for callers that cannot wait any longer once ctx has ended: the
-// rollback then continues in the background. The transaction's own context ends too, so that a
-// database that does not answer cannot block the rollback indefinitely.
+// RollbackUntil is Rollback for callers that cannot wait any longer once ctx has ended: the rollback then continues in
+// the background. The transaction's own context ends too, so that a database that does not answer cannot block the
+// rollback indefinitely.
 func (t *Tx) RollbackUntil(ctx context.Context) {
 	defer t.cancel()
 	if t.ended {
@@ -181,18 +175,17 @@ func (t *Tx) RollbackUntil(ctx context.Context) {
 	}
 }
 
-// Commit ends the transaction. After an error it may or may not have been committed, see
-// store.OutcomeUnknown.
+// Commit ends the transaction. After an error it may or may not have been committed, see store.OutcomeUnknown.
 func (t *Tx) Commit() error {
 	t.ended = true
 	defer t.release()
 	return t.Within(t.commit)
 }
 
-// commit commits the handler's transaction. On SQLite a refused commit (a deferred constraint)
-// leaves the transaction open. database/sql takes it for ended, and some drivers do not roll it
-// back. The connection would return to the pool with the transaction, and the write lock, still
-// open. So COMMIT is sent as a statement, after which a rollback is still possible.
+// commit commits the handler's transaction. On SQLite a refused commit (a deferred constraint) leaves the transaction
+// open. database/sql takes it for ended, and some drivers do not roll it back. The connection would return to the pool
+// with the transaction, and the write lock, still open. So COMMIT is sent as a statement, after which a rollback is
+// still possible.
 func (t *Tx) commit() error {
 	if !t.dialect.CommitsByStatement {
 		return t.DB.Commit().Error

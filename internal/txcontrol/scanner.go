@@ -35,9 +35,8 @@ type scanner struct {
 	at   int
 }
 
-// statement reads up to the semicolon that ends a statement and returns its first words, in upper case
-// unless they are quoted. Semicolons inside the body of a trigger, or of a function written in SQL, do
-// not end a statement.
+// statement reads up to the semicolon that ends a statement and returns its first words, in upper case unless they are
+// quoted. Semicolons inside the body of a trigger, or of a function written in SQL, do not end a statement.
 func (s *scanner) statement() []string {
 	words := make([]string, 0, maxWords)
 	var last string
@@ -77,8 +76,7 @@ func (s *scanner) statement() []string {
 	return words
 }
 
-// createsBody reports whether a statement with these first words may have a body with statements of
-// its own.
+// createsBody reports whether a statement with these first words may have a body with statements of its own.
 func createsBody(words []string) bool {
 	return len(words) > 0 && words[0] == "CREATE" && slices.ContainsFunc(words[1:min(len(words), 4)], func(w string) bool {
 		return w == "TRIGGER" || w == "FUNCTION" || w == "PROCEDURE"
@@ -96,8 +94,8 @@ func (s *scanner) word() string {
 	return strings.ToUpper(w)
 }
 
-// skipSpace skips space and comments and reports whether there were any. A byte order mark is space on
-// SQLite; elsewhere no valid statement begins with one.
+// skipSpace skips space and comments and reports whether there were any. A byte order mark is space on SQLite;
+// elsewhere no valid statement begins with one.
 func (s *scanner) skipSpace() bool {
 	began := s.at
 	for s.at < len(s.text) {

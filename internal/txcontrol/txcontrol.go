@@ -1,5 +1,5 @@
-// Package txcontrol finds the statements of an SQL text that control the transaction they run in:
-// those that begin or end one, savepoints, and those that set something for the rest of it.
+// Package txcontrol finds the statements of an SQL text that control the transaction they run in: those that begin or
+// end one, savepoints, and those that set something for the rest of it.
 package txcontrol
 
 import (
@@ -20,23 +20,20 @@ const (
 	Release
 	// RollbackTo undoes what was done since a savepoint was set.
 	RollbackTo
-	// Setting may set something for the rest of the transaction. What functions of the database do is
-	// not seen.
+	// Setting may set something for the rest of the transaction. What functions of the database do is not seen.
 	Setting
 )
 
 // Control is one control statement.
 type Control struct {
 	Kind Kind
-	// Words are the statement's first two words, joined by a space. They are in upper case unless
-	// quoted.
+	// Words are the statement's first two words, joined by a space. They are in upper case unless quoted.
 	Words string
 	// Name is that of the savepoint, without quotes.
 	Name string
 }
 
-// Boundaries are the words that begin a Boundary in any dialect, besides ROLLBACK, which may also be a
-// RollbackTo.
+// Boundaries are the words that begin a Boundary in any dialect, besides ROLLBACK, which may also be a RollbackTo.
 var Boundaries = []string{"COMMIT", "END", "ABORT", "BEGIN", "START", "PREPARE TRANSACTION"}
 
 var savepoints = []string{"SAVEPOINT", "RELEASE", "ROLLBACK"}
@@ -44,8 +41,8 @@ var savepoints = []string{"SAVEPOINT", "RELEASE", "ROLLBACK"}
 // maxWords is how many words of a statement are kept: the savepoint's name is among the first six.
 const maxWords = 6
 
-// Find returns the text's control statements in their order. Most texts have none, and it returns
-// quickly: their first word is not a keyword, and they contain no semicolon.
+// Find returns the text's control statements in their order. Most texts have none, and it returns quickly: their first
+// word is not a keyword, and they contain no semicolon.
 func (x *Syntax) Find(text string) (found []Control) {
 	if x.Setter != "" && containsFold(text, x.Setter) {
 		found = append(found, Control{Kind: Setting, Words: x.Setter})
@@ -95,8 +92,7 @@ func (x *Syntax) classify(words []string) (Control, bool) {
 	return c, true
 }
 
-// containsFold reports whether text contains the name of a function, which has one underscore, in any
-// case.
+// containsFold reports whether text contains the name of a function, which has one underscore, in any case.
 func containsFold(text, name string) bool {
 	before := strings.IndexByte(name, '_')
 	for {

@@ -10,19 +10,17 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// ErrUnconfirmed means that a transaction is committed on this server, but that waiting for the
-// synchronous standby was cancelled. pg_cancel_backend does that, and so does a driver that cancels
-// when its context ends. A failover may undo the commit. The server reports it as success with a
-// warning.
+// ErrUnconfirmed means that a transaction is committed on this server, but that waiting for the synchronous standby was
+// cancelled. pg_cancel_backend does that, and so does a driver that cancels when its context ends. A failover may undo
+// the commit. The server reports it as success with a warning.
 var ErrUnconfirmed = errors.New("waiting for the synchronous standby was cancelled: a failover may undo the commit")
 
-// commit sends COMMIT and reads the response message by message. pgx shows notices only to the
-// configuration of the connection, which belongs to the application. commit returns false, and has sent
-// nothing, if the connection is closed, busy (with rows that were left open) or outside of a transaction.
+// commit sends COMMIT and reads the response message by message. pgx shows notices only to the configuration of the
+// connection, which belongs to the application. commit returns false, and has sent nothing, if the connection is
+// closed, busy (with rows that were left open) or outside of a transaction.
 //
-// A pipeline keeps other users away from the connection meanwhile and gives it the deadline of ctx.
-// The messages that we send bypass the pipeline's record of expected responses, except for the
-// synchronization at the end.
+// A pipeline keeps other users away from the connection meanwhile and gives it the deadline of ctx. The messages that
+// we send bypass the pipeline's record of expected responses, except for the synchronization at the end.
 func commit(ctx context.Context, c *pgx.Conn) (ended bool, err error) {
 	server := c.PgConn()
 	if ctx.Err() != nil || server.IsClosed() || server.IsBusy() || server.TxStatus() == 'I' {

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// lent is a connection of the application's pool for the time of one transaction. It is the driver's
-// connection of a pool of its own: database/sql and the driver would send a BEGIN without settings,
-// which would then take another round trip, and a COMMIT whose notices nothing reads.
+// lent is a connection of the application's pool for the time of one transaction. It is the driver's connection of a
+// pool of its own: database/sql and the driver would send a BEGIN without settings, which would then take another round
+// trip, and a COMMIT whose notices nothing reads.
 type lent struct {
 	*stdlib.Conn
 	pool        *sql.DB
@@ -27,8 +27,8 @@ type lent struct {
 	later       later
 }
 
-// lend takes a connection out of the application's pool for a transaction with a bound and further
-// settings. Closing it returns it. Its errors include ErrUnavailable.
+// lend takes a connection out of the application's pool for a transaction with a bound and further settings. Closing it
+// returns it. Its errors include ErrUnavailable.
 func lend(ctx context.Context, pool *sql.DB, bound Bound, settings []string) (*sql.Conn, *lent, error) {
 	conn, err := pool.Conn(ctx)
 	if err != nil {
@@ -53,8 +53,7 @@ func lend(ctx context.Context, pool *sql.DB, bound Bound, settings []string) (*s
 	l.settings = append(l.settings, settings...)
 	own := sql.OpenDB(connector{l})
 	taken, err := own.Conn(ctx)
-	// A connection in use outlives its pool, whose goroutine ends here. It is closed when the
-	// transaction has ended.
+	// A connection in use outlives its pool, whose goroutine ends here. It is closed when the transaction has ended.
 	_ = own.Close()
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
@@ -62,8 +61,8 @@ func lend(ctx context.Context, pool *sql.DB, bound Bound, settings []string) (*s
 	return taken, l, nil
 }
 
-// connector gives a pool its only connection. It must not have the connection's methods, because
-// database/sql closes a connector that has a method Close together with the pool.
+// connector gives a pool its only connection. It must not have the connection's methods, because database/sql closes a
+// connector that has a method Close together with the pool.
 type connector struct{ lent *lent }
 
 // Connect implements driver.Connector.
@@ -72,8 +71,8 @@ func (c connector) Connect(context.Context) (driver.Conn, error) { return c.lent
 // Driver implements driver.Connector.
 func (c connector) Driver() driver.Driver { return nil }
 
-// Close returns the connection to the application's pool. If it was closed inside its transaction,
-// the server may not know that.
+// Close returns the connection to the application's pool. If it was closed inside its transaction, the server may not
+// know that.
 func (l *lent) Close() error {
 	server := l.Conn.Conn().PgConn()
 	if !l.begun.IsZero() && server.IsClosed() {
@@ -85,8 +84,8 @@ func (l *lent) Close() error {
 	return l.conn.Close()
 }
 
-// prepare prepares a statement until the connection is returned. It is one of the application's pool:
-// GORM keeps prepared statements, and database/sql refuses those of another pool.
+// prepare prepares a statement until the connection is returned. It is one of the application's pool: GORM keeps
+// prepared statements, and database/sql refuses those of another pool.
 func (l *lent) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 	stmt, err := l.conn.PrepareContext(ctx, text)
 	if err == nil {
@@ -146,8 +145,8 @@ func beginSQL(options driver.TxOptions) (string, error) {
 	return begin, nil
 }
 
-// traits are what a transaction has to know of its connection. They are stored with the connection:
-// reading its configuration copies that each time.
+// traits are what a transaction has to know of its connection. They are stored with the connection: reading its
+// configuration copies that each time.
 type traits struct {
 	bare      bool // without a tracer, which should see all statements
 	prepares  bool

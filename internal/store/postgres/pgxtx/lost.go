@@ -11,20 +11,19 @@ import (
 	"github.com/gorm-inbox/inbox/internal/routine"
 )
 
-// session is the server's session of a connection that was closed inside a transaction. If the
-// network lets nothing through, the server does not notice, and the transaction keeps its locks.
+// session is the server's session of a connection that was closed inside a transaction. If the network lets nothing
+// through, the server does not notice, and the transaction keeps its locks.
 //
-// The server's process ID and the moment of the begin identify the transaction: process IDs are used
-// again, and a pooler gives its clients made-up ones.
+// The server's process ID and the moment of the begin identify the transaction: process IDs are used again, and a
+// pooler gives its clients made-up ones.
 type session struct {
 	pid         uint32
 	sent, begun time.Time // the server began the transaction in between, monotonic
 }
 
-// endSQL ends those of the sessions that still are in the same transaction and wait for their client:
-// between two statements or, if the network failed during one, for the rest of that one. It returns
-// the positions of all that are in that transaction. Times are in microseconds before now. The
-// statement reads the server's list of sessions.
+// endSQL ends those of the sessions that still are in the same transaction and wait for their client: between two
+// statements or, if the network failed during one, for the rest of that one. It returns the positions of all that are
+// in that transaction. Times are in microseconds before now. The statement reads the server's list of sessions.
 const endSQL = `
 SELECT l.position - 1, CASE WHEN a.state LIKE 'idle in transaction%' OR a.wait_event_type = 'Client' THEN pg_terminate_backend(a.pid) END
 FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS l(pid, sent, begun, position)
@@ -64,9 +63,9 @@ type watcher struct {
 	changed func(open int, since time.Time)
 }
 
-// Watch calls changed after each try to end the sessions of a pool's lost connections, with how many
-// the server had in their transaction, and when the oldest of these began. After stop it is not called
-// again. It must not use this package.
+// Watch calls changed after each try to end the sessions of a pool's lost connections, with how many the server had in
+// their transaction, and when the oldest of these began. After stop it is not called again. It must not use this
+// package.
 func Watch(pool *sql.DB, changed func(open int, since time.Time)) (stop func()) {
 	w := &watcher{pool, changed}
 	lost.Lock()
@@ -126,8 +125,7 @@ func (e *ending) run() {
 	}
 }
 
-// endSessions ends the sessions that wait for their client. It returns those that were still in their
-// transaction.
+// endSessions ends the sessions that wait for their client. It returns those that were still in their transaction.
 func endSessions(pool *sql.DB, sessions []session) (open []session, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()

@@ -1,7 +1,7 @@
-// Package pgxtx reaches pgx itself through a pool of database/sql. It is for what database/sql cannot
-// do: rows that are not copied twice, large parameters that are not copied, several statements in
-// one round trip, and a commit that says whether the synchronous standby has it. What is here for
-// speed pays in the benchmarks' lines accept, process and transactional; what pays nowhere goes.
+// Package pgxtx reaches pgx itself through a pool of database/sql. It is for what database/sql cannot do: rows that are
+// not copied twice, large parameters that are not copied, several statements in one round trip, and a commit that says
+// whether the synchronous standby has it. What is here for speed pays in the benchmarks' lines accept, process and
+// transactional; what pays nowhere goes.
 package pgxtx
 
 import (
@@ -14,14 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// ErrUnavailable means that pgx cannot be reached: the connection is not pgx's, something wraps it
-// that should see the statements (such as tracing), or nothing reached the server. Nothing has
-// happened then. The same through database/sql may still succeed, because that tries another
-// connection if one is dead.
+// ErrUnavailable means that pgx cannot be reached: the connection is not pgx's, something wraps it that should see the
+// statements (such as tracing), or nothing reached the server. Nothing has happened then. The same through database/sql
+// may still succeed, because that tries another connection if one is dead.
 var ErrUnavailable = errors.New("pgx cannot be reached here")
 
-// Query runs a query on one connection and calls each for every row. It returns the first error, of
-// the query or of each. Its errors include ErrUnavailable.
+// Query runs a query on one connection and calls each for every row. It returns the first error, of the query or of
+// each. Its errors include ErrUnavailable.
 func Query(ctx context.Context, db *sql.DB, statement string, args []any, each func(pgx.Rows) error) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -51,8 +50,8 @@ func Query(ctx context.Context, db *sql.DB, statement string, args []any, each f
 	return err
 }
 
-// Tx is a transaction on a connection of its own. Commit, Rollback or the end of its context
-// returns the connection to the pool.
+// Tx is a transaction on a connection of its own. Commit, Rollback or the end of its context returns the connection to
+// the pool.
 type Tx struct {
 	*sql.Tx
 	conn   *sql.Conn
@@ -60,9 +59,9 @@ type Tx struct {
 	lent   *lent
 }
 
-// Begin begins a transaction. bound is how the server notices that we have vanished; further settings
-// are SET LOCAL statements. They take no round trip, but for one of each connection with ByKeepalive.
-// Its errors include ErrUnavailable.
+// Begin begins a transaction. bound is how the server notices that we have vanished; further settings are SET LOCAL
+// statements. They take no round trip, but for one of each connection with ByKeepalive. Its errors include
+// ErrUnavailable.
 func Begin(
 	ctx context.Context, db *sql.DB, options *sql.TxOptions, bound Bound, settings ...string,
 ) (*Tx, error) {
@@ -82,12 +81,11 @@ func Begin(
 // GetDBConn lets gorm.DB.DB find the application's pool.
 func (t *Tx) GetDBConn() (*sql.DB, error) { return t.lent.pool, nil }
 
-// Prepares reports whether statements may be prepared on the connection. Behind some poolers they
-// must not be. Do not prepare any in Do if it is false.
+// Prepares reports whether statements may be prepared on the connection. Behind some poolers they must not be. Do not
+// prepare any in Do if it is false.
 func (t *Tx) Prepares() bool { return t.lent.traits.prepares }
 
-// Commit commits the transaction and returns the connection to the pool. Its errors include
-// ErrUnconfirmed.
+// Commit commits the transaction and returns the connection to the pool. Its errors include ErrUnconfirmed.
 func (t *Tx) Commit() error { return t.end(t.Tx.Commit()) }
 
 // withDriverConn calls work with the driver's connection, unless the connection is closed.
@@ -98,8 +96,7 @@ func (t *Tx) Commit() error { return t.end(t.Tx.Commit()) }
 // 2. The other goroutine marks conn as closed, closes the driver's connection and sets it to nil.
 // 3. Raw passes that nil on and panics.
 //
-// withDriverConn recovers from this. Nothing was lent, and conn is closed as if that had happened a moment
-// earlier.
+// withDriverConn recovers from this. Nothing was lent, and conn is closed as if that had happened a moment earlier.
 func withDriverConn(conn *sql.Conn, work func(driverConn any)) {
 	called := false
 	defer func() {
@@ -133,13 +130,12 @@ func (t *Tx) end(err error) error {
 	return err
 }
 
-// Do calls work with exclusive use of the connection. If ctx or the transaction has ended, it fails
-// with ctx's error or sql.ErrTxDone instead. A panic of work reaches the caller.
+// Do calls work with exclusive use of the connection. If ctx or the transaction has ended, it fails with ctx's error or
+// sql.ErrTxDone instead. A panic of work reaches the caller.
 //
-// For database/sql this is a statement of the transaction, so all of its rules for statements hold.
-// sql.Conn.Raw would have two faults. It lends the connection even if the context has just undone
-// the transaction, so a caller that has not noticed would write outside of any transaction. And if
-// work panics, it waits for the transaction's end.
+// For database/sql this is a statement of the transaction, so all of its rules for statements hold. sql.Conn.Raw would
+// have two faults. It lends the connection even if the context has just undone the transaction, so a caller that has
+// not noticed would write outside of any transaction. And if work panics, it waits for the transaction's end.
 func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
 	var l connRewriter
 	l.work = work
@@ -149,8 +145,8 @@ func (t *Tx) Do(ctx context.Context, work func(*pgx.Conn) error) error {
 	return l.err
 }
 
-// connRewriter is an argument to which pgx passes the connection, because it claims to rewrite the
-// statement, before anything is sent. RewriteQuery returns an error, so nothing else is sent.
+// connRewriter is an argument to which pgx passes the connection, because it claims to rewrite the statement, before
+// anything is sent. RewriteQuery returns an error, so nothing else is sent.
 type connRewriter struct {
 	work  func(*pgx.Conn) error
 	given bool

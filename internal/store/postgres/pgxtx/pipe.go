@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// maxPiped is how many statements execAfter keeps prepared on a connection. Further ones, which
-// come from code that writes values into statements, are sent by themselves.
+// maxPiped is how many statements execAfter keeps prepared on a connection. Further ones, which come from code that
+// writes values into statements, are sent by themselves.
 const maxPiped = 100
 
 // later holds statements that wait for the next statement of their transaction.
@@ -112,15 +112,13 @@ func pipeable(args []driver.NamedValue) bool {
 	return len(args) > 0
 }
 
-// execAfter runs some statements without arguments, then another one. It returns how many rows the
-// last one affected, and whether those before it have all run. If they have not, either the server
-// refused one, which aborted the transaction, or nothing happened, for example because an argument
-// has a wrong type.
+// execAfter runs some statements without arguments, then another one. It returns how many rows the last one affected,
+// and whether those before it have all run. If they have not, either the server refused one, which aborted the
+// transaction, or nothing happened, for example because an argument has a wrong type.
 //
-// All statements go in one round trip if the last one has run on this connection before. Otherwise
-// those before it run first: the last one may be wrong, and they may be the savepoint that undoes
-// its failure. pgx's own batch would prepare it before them, and would close the connection for an
-// argument of a wrong type.
+// All statements go in one round trip if the last one has run on this connection before. Otherwise those before it run
+// first: the last one may be wrong, and they may be the savepoint that undoes its failure. pgx's own batch would
+// prepare it before them, and would close the connection for an argument of a wrong type.
 func execAfter(
 	ctx context.Context, c *pgx.Conn, before []string, statement string, args []any,
 ) (affected int64, ran bool, err error) {
@@ -175,8 +173,8 @@ func result(pipeline *pgconn.Pipeline) (affected int64, err error) {
 	return tag.RowsAffected(), err
 }
 
-// preparations holds the statements that a connection has prepared for execAfter, under names of
-// their own. pgx finds statements of other callers by their text, and these callers may close them.
+// preparations holds the statements that a connection has prepared for execAfter, under names of their own. pgx finds
+// statements of other callers by their text, and these callers may close them.
 type preparations struct {
 	statements map[string]*pgconn.StatementDescription
 	made       int
@@ -205,8 +203,8 @@ func (p *preparations) prepare(
 	return prepared, err
 }
 
-// forget deallocates a prepared statement that may be the cause of an error, for example after a
-// change of the schema. This also works in a transaction that has failed.
+// forget deallocates a prepared statement that may be the cause of an error, for example after a change of the schema.
+// This also works in a transaction that has failed.
 func (p *preparations) forget(ctx context.Context, c *pgx.Conn, statement string) {
 	_ = c.Deallocate(ctx, p.statements[statement].Name)
 	delete(p.statements, statement)

@@ -10,9 +10,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// Session returns a session of db that begins its transactions as Begin does. Where pgx cannot be
-// reached, the settings take a round trip of their own. Only PostgreSQL has connections that may be
-// lost: elsewhere Session returns db.
+// Session returns a session of db that begins its transactions as Begin does. Where pgx cannot be reached, the settings
+// take a round trip of their own. Only PostgreSQL has connections that may be lost: elsewhere Session returns db.
 func Session(db *gorm.DB, bound Bound, settings ...string) *gorm.DB {
 	if db.Dialector.Name() != "postgres" {
 		return db
@@ -58,8 +57,8 @@ func (b bounded) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.Conn
 	return tx, nil
 }
 
-// oneStatement turns SET LOCAL statements into one that every driver can run, for the transaction or else
-// for the session.
+// oneStatement turns SET LOCAL statements into one that every driver can run, for the transaction or else for the
+// session.
 func oneStatement(settings []string, local bool) string {
 	var calls []string
 	for _, statement := range settings {
