@@ -178,9 +178,10 @@ func (s *sampler) takeSample(ctx context.Context, longRunning map[string]*condit
 		return err
 	}
 	s.backlog, s.workers = backlog, workers
-	sampled := make([]health.Backlog, len(backlog))
+	sampled := make([]telemetry.HandlerSample, len(backlog))
 	for i, b := range backlog {
-		sampled[i] = health.Backlog{HandlerKey: b.HandlerKey, Due: b.Due, OldestDue: b.OldestDue, Paused: b.Paused,
+		sampled[i] = telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due, Waiting: b.Waiting,
+			Processing: b.Processing, Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused,
 			Broken: b.Broken}
 	}
 	p := s.ib.processor.Health()
@@ -284,7 +285,7 @@ func (s *sampler) gauges() telemetry.Sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shown := telemetry.Sample{Fresh: s.sample.Err == nil && !s.sample.At.IsZero(), Began: s.sample.Began, At: s.sample.At,
-		Workers: s.workers, Health: map[string]int{}, Partitions: partitionsOf(h.Consumers),
+		Handlers: s.sample.Handlers, Workers: s.workers, Health: map[string]int{}, Partitions: partitionsOf(h.Consumers),
 		OldestRunning: s.ib.oldestRunning()}
 	for _, code := range health.Codes() {
 		shown.Health[code] = 0
@@ -294,11 +295,6 @@ func (s *sampler) gauges() telemetry.Sample {
 		if r.Unhealthy() {
 			shown.Health[r.Code] = 2
 		}
-	}
-	for _, b := range s.backlog {
-		shown.Handlers = append(shown.Handlers, telemetry.HandlerSample{HandlerKey: b.HandlerKey, Due: b.Due,
-			Waiting: b.Waiting, Processing: b.Processing,
-			Poisoned: b.Poisoned, Capped: b.Capped, OldestDue: b.OldestDue, Paused: b.Paused})
 	}
 	return shown
 }

@@ -3,6 +3,8 @@ package health
 import (
 	"fmt"
 	"time"
+
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 // Facts are what the parts of a process report. Errors are nil, times zero and lists empty where nothing is wrong.
@@ -116,26 +118,17 @@ type Sample struct {
 	ErrSince time.Time
 	// DueSince is the first of the latest samples in a row that found work on which this process owes progress.
 	DueSince time.Time
-	Backlog  []Backlog
-}
-
-// Backlog is the work of one handler.
-type Backlog struct {
-	HandlerKey string
-	Due        int
-	OldestDue  time.Time
-	// Paused and Broken (its circuit breaker is open) mean that nothing is claimed for it.
-	Paused, Broken bool
+	Handlers []telemetry.HandlerSample
 }
 
 // Succeed stores what a sample found at now. Queued is how many claimed statuses wait in memory. No progress is owed on
 // what is due for a handler that is paused or broken, nor by a worker that stands by: its time counts from its
 // takeover.
-func (s *Sample) Succeed(now time.Time, backlog []Backlog, queued int, standby bool) {
-	s.At, s.Err, s.Backlog = now, nil, backlog
+func (s *Sample) Succeed(now time.Time, handlers []telemetry.HandlerSample, queued int, standby bool) {
+	s.At, s.Err, s.Handlers = now, nil, handlers
 	due := queued > 0
-	for _, b := range backlog {
-		due = due || b.Due > 0 && !b.Paused && !b.Broken
+	for _, h := range handlers {
+		due = due || h.Due > 0 && !h.Paused && !h.Broken
 	}
 	switch {
 	case !due || standby:

@@ -206,13 +206,13 @@ func (f *Facts) failingHandlers(because func(Reason)) {
 // paused handler has due is never too old.
 func (f *Facts) oldestDue(because func(Reason)) {
 	s := f.backlog()
-	for _, b := range s.Backlog {
-		if f.Limits.MaxDueAge == 0 || b.OldestDue.IsZero() || b.Paused ||
-			s.At.Sub(latest(b.OldestDue, s.Began)) < f.Limits.MaxDueAge {
+	for _, h := range s.Handlers {
+		if f.Limits.MaxDueAge == 0 || h.OldestDue.IsZero() || h.Paused ||
+			s.At.Sub(latest(h.OldestDue, s.Began)) < f.Limits.MaxDueAge {
 			continue
 		}
-		because(Reason{HandlerKey: b.HandlerKey,
-			Detail: "its oldest due status is due since " + b.OldestDue.Format(time.RFC3339)})
+		because(Reason{HandlerKey: h.HandlerKey,
+			Detail: "its oldest due status is due since " + h.OldestDue.Format(time.RFC3339)})
 	}
 }
 

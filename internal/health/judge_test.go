@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorm-inbox/inbox/internal/health"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 )
 
 var (
@@ -55,10 +56,10 @@ func TestFactsAreJudged(t *testing.T) {
 	call := health.Call{HandlerKey: "h", MessageIDs: []string{"m1", "m2"}, Since: noon.Add(-time.Hour)}
 	failing := health.FailingHandler{Topic: "t", Partition: 2, HandlerKey: "h", MessageID: "m", Failures: 1, Err: errBad}
 	type facts = func(f *health.Facts)
-	backlog := func(b health.Backlog) facts {
-		return func(f *health.Facts) { f.Sample.Backlog = []health.Backlog{b} }
+	backlog := func(b telemetry.HandlerSample) facts {
+		return func(f *health.Facts) { f.Sample.Handlers = []telemetry.HandlerSample{b} }
 	}
-	old := health.Backlog{HandlerKey: "h", Due: 1, OldestDue: noon.Add(-15 * time.Minute)}
+	old := telemetry.HandlerSample{HandlerKey: "h", Due: 1, OldestDue: noon.Add(-15 * time.Minute)}
 	found := map[string]bool{}
 	for _, c := range []struct {
 		name   string
@@ -238,20 +239,20 @@ func TestOnlyARestartThatHelpsIsAskedFor(t *testing.T) {
 // TestProgressIsOwedOnWhatMayBeClaimed proves contract 11.5.
 func TestProgressIsOwedOnWhatMayBeClaimed(t *testing.T) {
 	s := health.Sample{Began: noon}
-	take := func(minute int, queued int, standby bool, b ...health.Backlog) time.Time {
+	take := func(minute int, queued int, standby bool, b ...telemetry.HandlerSample) time.Time {
 		s.Succeed(noon.Add(time.Duration(minute)*time.Minute), b, queued, standby)
 		return s.DueSince
 	}
-	require.Zero(t, take(1, 0, false, health.Backlog{}, health.Backlog{Due: 1, Paused: true}, health.Backlog{Due: 1, Broken: true}))
-	require.Equal(t, noon.Add(2*time.Minute), take(2, 0, false, health.Backlog{Due: 1}))
+	require.Zero(t, take(1, 0, false, telemetry.HandlerSample{}, telemetry.HandlerSample{Due: 1, Paused: true}, telemetry.HandlerSample{Due: 1, Broken: true}))
+	require.Equal(t, noon.Add(2*time.Minute), take(2, 0, false, telemetry.HandlerSample{Due: 1}))
 	require.Equal(t, noon.Add(2*time.Minute), take(3, 1, false), "what waits in memory counts, too")
-	require.Zero(t, take(4, 1, true, health.Backlog{Due: 1}), "it stands by")
-	require.Equal(t, noon.Add(5*time.Minute), take(5, 0, false, health.Backlog{Due: 1}), "since its takeover")
+	require.Zero(t, take(4, 1, true, telemetry.HandlerSample{Due: 1}), "it stands by")
+	require.Equal(t, noon.Add(5*time.Minute), take(5, 0, false, telemetry.HandlerSample{Due: 1}), "since its takeover")
 	s.Fail(noon.Add(6*time.Minute), errBad)
 	s.Fail(noon.Add(7*time.Minute), errBad)
 	require.Zero(t, s.DueSince, "nobody knows")
 	require.Equal(t, noon.Add(6*time.Minute), s.ErrSince)
 	require.Equal(t, noon.Add(5*time.Minute), s.At)
-	require.Equal(t, noon.Add(8*time.Minute), take(8, 0, false, health.Backlog{Due: 1}))
+	require.Equal(t, noon.Add(8*time.Minute), take(8, 0, false, telemetry.HandlerSample{Due: 1}))
 	require.NoError(t, s.Err)
 }

@@ -38,7 +38,8 @@ type HandlerSample struct {
 	Capped                             bool
 	// OldestDue is when the oldest of the due statuses became due; zero if none is.
 	OldestDue time.Time
-	Paused    bool
+	// Paused and Broken (its circuit breaker is open) mean that nothing is claimed for it.
+	Paused, Broken bool
 }
 
 // PartitionSample is one assigned partition of a consumer.
