@@ -127,11 +127,12 @@ func (ib *Inbox) stopAll(ctx context.Context) error {
 	}
 	defer cancel()
 	defer ib.again.reopen() // once all has stopped
-	stops := []func(context.Context) error{ib.again.stop, ib.cleaner.Stop, ib.sampler.stop, func(ctx context.Context) error {
-		ctx, cancel := withGrace(ctx)
-		defer cancel()
-		return ib.requests.Stop(ctx)
-	}}
+	stops := []func(context.Context) error{ib.again.stop, ib.cleaner.Stop, ib.sampler.stop,
+		func(ctx context.Context) error {
+			ctx, cancel := withGrace(ctx)
+			defer cancel()
+			return ib.requests.Stop(ctx)
+		}}
 	ib.mu.Lock()
 	for _, c := range ib.consumers {
 		stops = append(stops, c.Stop)

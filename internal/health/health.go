@@ -78,7 +78,7 @@ func Codes() []string {
 	return codes
 }
 
-// Rank returns the place of a reason in the table: of reasons with the same state, the lower ones come first. A code that
+// Rank returns the place of a reason in the table: of reasons with the same state, lower ones come first. A code that
 // only a newer program knows comes last.
 func Rank(code string) int {
 	if i := slices.Index(Codes(), code); i >= 0 {

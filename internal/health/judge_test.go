@@ -243,7 +243,8 @@ func TestProgressIsOwedOnWhatMayBeClaimed(t *testing.T) {
 		s.Succeed(noon.Add(time.Duration(minute)*time.Minute), b, queued, standby)
 		return s.DueSince
 	}
-	require.Zero(t, take(1, 0, false, telemetry.HandlerSample{}, telemetry.HandlerSample{Due: 1, Paused: true}, telemetry.HandlerSample{Due: 1, Broken: true}))
+	require.Zero(t, take(1, 0, false, telemetry.HandlerSample{}, telemetry.HandlerSample{Due: 1, Paused: true},
+		telemetry.HandlerSample{Due: 1, Broken: true}))
 	require.Equal(t, noon.Add(2*time.Minute), take(2, 0, false, telemetry.HandlerSample{Due: 1}))
 	require.Equal(t, noon.Add(2*time.Minute), take(3, 1, false), "what waits in memory counts, too")
 	require.Zero(t, take(4, 1, true, telemetry.HandlerSample{Due: 1}), "it stands by")
