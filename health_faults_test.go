@@ -200,6 +200,7 @@ func TestHealthReasonsHoldNoPasswords(t *testing.T) {
 		require.Contains(t, stored, "postgres://app:xxxxx@elsewhere/orders")
 		require.NotContains(t, stored, "hunter2")
 		require.NotContains(t, reason(ib, health.Database).Detail, "hunter2")
+		require.NotContains(t, ib.Health().Degraded().Error(), "hunter2")
 	})
 }
 
