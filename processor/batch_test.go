@@ -46,7 +46,7 @@ func idsOf(batch []inboxtest.Bytes) (ids []string) {
 }
 
 func TestBatchHandlerGetsManyMessagesInOneCall(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		batch := func(_ context.Context, batch []inboxtest.Bytes) error { seen.note(idsOf(batch)...); return nil }
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -72,7 +72,7 @@ func TestBatchHandlerGetsManyMessagesInOneCall(t *testing.T) {
 }
 
 func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -110,7 +110,7 @@ func TestMessagesOfABatchAreJudgedOneByOneAndRetriedAlone(t *testing.T) {
 }
 
 func TestPanicInABatchPoisonsOnlyItsMessage(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -160,7 +160,7 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 					o.Processor.MaxRetries = 1
 				}), inboxtest.Handlers(h))
@@ -173,7 +173,7 @@ func TestNilPointerAsTheErrorOfOneMessageIsItsFailureAlone(t *testing.T) {
 }
 
 func TestTransactionalBatchCommitsNothingOfAFailedMessage(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
 		clock := fxtest.NewClock(inboxtest.Noon)
@@ -206,7 +206,7 @@ func TestTransactionalBatchCommitsNothingOfAFailedMessage(t *testing.T) {
 }
 
 func TestSwallowedSQLErrorOfATransactionalBatchIsAFailure(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
@@ -225,7 +225,7 @@ func TestSwallowedSQLErrorOfATransactionalBatchIsAFailure(t *testing.T) {
 }
 
 func TestStaleClaimIsNotGivenToABatch(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -253,7 +253,7 @@ func TestStaleClaimIsNotGivenToABatch(t *testing.T) {
 }
 
 func TestStopReleasesABatchUncharged(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan int, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StopBudget = soon
@@ -275,7 +275,7 @@ func TestStopReleasesABatchUncharged(t *testing.T) {
 }
 
 func TestStatusesSuspectedOfACrashRunAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -292,7 +292,7 @@ func TestStatusesSuspectedOfACrashRunAlone(t *testing.T) {
 }
 
 func TestUndecodableMessageOfABatchIsPoisonedAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		total := 0
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("sum", 10,

@@ -16,7 +16,7 @@ import (
 )
 
 func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var down atomic.Bool
 		var running, most, called atomic.Int64
 		down.Store(true)
@@ -63,7 +63,7 @@ func TestOpenCircuitChargesNothingAndTriesOneProbeAtATime(t *testing.T) {
 }
 
 func TestStatusesQueuedForAnOpenCircuitAreReleased(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
 			o.Processor.Prefetch = 50
@@ -91,7 +91,7 @@ func TestStatusesQueuedForAnOpenCircuitAreReleased(t *testing.T) {
 }
 
 func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
 			o.Processor.Concurrency = 1
@@ -116,7 +116,7 @@ func TestMessagesFaultsDoNotOpenTheCircuit(t *testing.T) {
 }
 
 func TestDrainLeavesAHandlerWithAnOpenCircuitAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		called := 0
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)

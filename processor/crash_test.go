@@ -31,7 +31,7 @@ func (c *brokenClock) Now() time.Time {
 }
 
 func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		c := &brokenClock{}
 		ran := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) { o.Clock = c }),
@@ -52,7 +52,7 @@ func TestCrashOfAnyServiceIsSurvived(t *testing.T) {
 }
 
 func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 1)
 		// The poll comes later than any test waits.
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -71,7 +71,7 @@ func TestFailedClaimIsRetriedLongBeforeThePoll(t *testing.T) {
 }
 
 func TestHangingHookDoesNotDelayTheStop(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		hanging, letGo := make(chan struct{}), make(chan struct{})
 		t.Cleanup(func() { close(letGo) })
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),

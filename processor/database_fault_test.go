@@ -45,7 +45,7 @@ func TestDatabaseFailureInAHandlerTransactionIsNotCharged(t *testing.T) {
 		"given as a text": func(err error) error { return errors.New(err.Error()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				full := true
 				clock := fxtest.NewClock(inboxtest.Noon)
@@ -122,7 +122,7 @@ func TestTransientTransactionErrorsAreUncharged(t *testing.T) {
 }
 
 func TestHandlerErrorIsChargedEvenIfItLooksTransient(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		effects(t, d)
 		var other error // of a transaction that is not the attempt's
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -170,7 +170,7 @@ func TestSerializationFailureIsRepeatedAtOnceAndThenReleasedUncharged(t *testing
 }
 
 func TestBatchAndTxGroupMembersAreNotChargedForTheDatabase(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		full := true
 		clock := fxtest.NewClock(inboxtest.Noon)
@@ -282,7 +282,7 @@ func TestMessageThatAlwaysLosesItsConnectionIsPoisonedAlone(t *testing.T) {
 func TestRepeatedFailureOfTheDatabaseIsChargedOnlyWhileOthersOfTheHandlerCommit(t *testing.T) {
 	for name, others := range map[string]bool{"others commit": true, "no other commits": false} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				effects(t, d)
 				clock := fxtest.NewClock(inboxtest.Noon)
 				ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

@@ -34,7 +34,7 @@ func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
 	for name, option := range map[string]handler.Option{"ordered": handler.Ordered(),
 		"with legacy keys": handler.LegacyKeys("before")} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				ran := newLedger()
 				ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 					also(inboxtest.Do("judged", ran.note, option)))
@@ -52,7 +52,7 @@ func TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally(t *testing.T) {
 }
 
 func TestPausedHandlerIsNotDispatchedLocally(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("paused", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(context.Background(), "paused"))
@@ -70,7 +70,7 @@ func TestPausedHandlerIsNotDispatchedLocally(t *testing.T) {
 }
 
 func TestHandlerWithAHalfOpenCircuitIsNotDispatchedLocally(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := make(chan bool, 1)
 		ib := startDispatching(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.MaxRetries = 1 }),
 			inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
@@ -96,7 +96,7 @@ func TestHandlerWithAHalfOpenCircuitIsNotDispatchedLocally(t *testing.T) {
 }
 
 func TestHandlerWithAnOpenCircuitIsNotDispatchedLocally(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("plain", inboxtest.Nothing)),
 			also(inboxtest.Do("broken", func(context.Context, inboxtest.Bytes) error { return errBoom },
 				handler.CircuitBreaker(handler.Breaker{Failures: 1, OpenFor: time.Hour}))))
@@ -110,7 +110,7 @@ func TestHandlerWithAnOpenCircuitIsNotDispatchedLocally(t *testing.T) {
 }
 
 func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		ib := startDispatching(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		before := ib.Counters().Dispatched
@@ -134,7 +134,7 @@ func TestAcceptTxDispatchesNothingLocally(t *testing.T) {
 }
 
 func TestKnownMessageIsNotDispatchedLocallyAgain(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		older := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
 		inboxtest.Accept(t, older, "1")
@@ -173,7 +173,7 @@ func TestNothingIsDispatchedWithoutTheLock(t *testing.T) {
 }
 
 func TestNothingIsDispatchedUnlessStarted(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		pending := func(id string) {
 			t.Helper()

@@ -41,7 +41,7 @@ func heldAccept(t *testing.T, ib *inbox.Inbox, gate *commitGate, id string) (ove
 }
 
 func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, stopBudget(inboxtest.Patience), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
@@ -65,7 +65,7 @@ func TestStopWaitsForAnAcceptThatDispatchesLocallyAndReleasesItsClaims(t *testin
 }
 
 func TestStopReleasesTheClaimsOfAnAcceptThatOutlastsIt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, stopBudget(10*time.Millisecond), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
@@ -83,7 +83,7 @@ func TestStopReleasesTheClaimsOfAnAcceptThatOutlastsIt(t *testing.T) {
 }
 
 func TestDispatchedClaimsOfAWorkerDeclaredDeadRunOnceUnderItsNextID(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, inboxtest.Handlers(inboxtest.Do("h", ran.note)))
@@ -104,7 +104,7 @@ func TestDispatchedClaimsOfAWorkerDeclaredDeadRunOnceUnderItsNextID(t *testing.T
 }
 
 func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, exclusiveMode(), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
@@ -125,7 +125,7 @@ func TestStatusesDispatchedWhenTheLockIsLostAreReleased(t *testing.T) {
 }
 
 func TestAcceptWhoseResponseIsLostLeavesNoClaim(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", ran.note)))
@@ -161,7 +161,7 @@ func TestDispatchedAcceptWhoseCommitFailsRunsOnce(t *testing.T) {
 }
 
 func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		for i := 0; ; i++ { // at shorter intervals than StatementTimeout
@@ -179,7 +179,7 @@ func TestRepeatedlyLostResponsesDoNotPostponeReconciling(t *testing.T) {
 }
 
 func TestReconcilingWaitsForAcceptsUnderWay(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		db, gate := gated(t, d)
 		const timeout = 2 * time.Second
@@ -220,7 +220,7 @@ func TestConcurrentAcceptsSplitTheFreeSlots(t *testing.T) {
 }
 
 func TestFailedAcceptsReleaseTheirSlots(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := startDispatching(t, db, slots(2, 0), statementTimeout(time.Second), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		for name, fail := range map[string]func(){

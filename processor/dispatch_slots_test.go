@@ -15,7 +15,7 @@ import (
 )
 
 func TestLocalDispatchDoesNotStarveAFewOlderStatuses(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		tickets := make(chan struct{})
 		var finished atomic.Int64
 		ib := startDispatching(t, d.DB, slots(10, 10), inboxtest.Handlers(

@@ -103,7 +103,7 @@ func probe(t *testing.T, ib *inbox.Inbox, channel string) {
 func isProbe(m inboxtest.Bytes) bool { return strings.HasPrefix(m.ID, "probe ") }
 
 func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		ib := startDispatching(t, d.DB, inboxtest.Handlers(
 			inboxtest.Do("a", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -141,7 +141,7 @@ func TestLocallyDispatchedStatusRunsWithoutAClaim(t *testing.T) {
 }
 
 func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		got := make(chan inboxtest.Bytes, 100)
 		handlers := inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			if !isProbe(m) {
@@ -196,7 +196,7 @@ func TestLocallyDispatchedAttemptGetsWhatAClaimedOneWould(t *testing.T) {
 }
 
 func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		begun, let := make(chan struct{}, 200), make(chan struct{})
 		ib := startDispatching(t, d.DB, slots(2, 0), inboxtest.Handlers(
@@ -229,7 +229,7 @@ func TestLocalDispatchTakesNoMoreThanTheFreeSlots(t *testing.T) {
 }
 
 func TestLocalDispatchNeverOvertakesABacklog(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const old = 40
 		ran, let := make(chan string, 200), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, unhurried(), slots(1, 10), inboxtest.Handlers(
@@ -250,7 +250,7 @@ func TestLocalDispatchNeverOvertakesABacklog(t *testing.T) {
 }
 
 func TestLocalDispatchOfOneHandlerLeavesOthersTheirSlots(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, let := make(chan string, 200), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, unhurried(), slots(4, 4),
 			inbox.Channel("hangs", inbox.On("t", inboxtest.Do("hangs", func(_ context.Context, m inboxtest.Bytes) error {

@@ -22,7 +22,7 @@ import (
 // Contract 5.14: an attempt that uses up the time of its claim has failed; the others in its
 // transaction have not.
 func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
 			o.Processor.StuckMessageThreshold = 5 * time.Second
@@ -48,7 +48,7 @@ func TestSlowMemberOfADrainsGroupIsChargedAndTheOthersComplete(t *testing.T) {
 
 // Contract 5.2: handlers without work take no slots.
 func TestDrainGivesABusyHandlerTheSlotsOfIdleOnes(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const together = 6 // of ten slots
 		var running atomic.Int64
 		met := make(chan struct{})
@@ -80,7 +80,7 @@ func TestDrainGivesABusyHandlerTheSlotsOfIdleOnes(t *testing.T) {
 
 // Contract 5.13.
 func TestDrainObeysAPauseWithinAHeartbeat(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ib *inbox.Inbox
 		ran := 0
 		ib = inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -114,7 +114,7 @@ func TestTransactionalBatchThatFailsAsAWholeChargesOnlyTheFailingMessage(t *test
 		"a timeout": func(ctx context.Context, _ *gorm.DB) error { <-ctx.Done(); return ctx.Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 				inboxtest.Exec(t, d.DB,
@@ -183,7 +183,7 @@ func TestDrainOutlastsAHandlerThatHasTheOnlyConnection(t *testing.T) {
 // Contract 5.2: a status that comes due because a result was stored does not wait until other calls
 // have ended.
 func TestDrainAdvancesALaneDuringALongCall(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const rows = 4
 		moved := make(chan struct{})
 		ran := 0

@@ -79,7 +79,7 @@ func TestModeIsByTheDatabaseUnlessSet(t *testing.T) {
 }
 
 func TestOneOfThreeExclusiveWorkersRunsEverythingUntilItStops(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan int, 1000)
 		log, logs := inboxtest.Observe()
 		var three []*inbox.Inbox
@@ -132,7 +132,7 @@ func TestOneOfThreeExclusiveWorkersRunsEverythingUntilItStops(t *testing.T) {
 }
 
 func TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -151,7 +151,7 @@ func TestLockOfAVanishedHolderIsTakenOverWhenItRunsOut(t *testing.T) {
 }
 
 func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes, finish := make(chan string, 10), make(chan error, 10), make(chan struct{})
 		log, logs := inboxtest.Observe()
 		slow := inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 9 * time.Second })
@@ -219,7 +219,7 @@ func TestStolenLockCancelsHandlersUnchargedAndTheNewHolderRunsThemAgain(t *testi
 }
 
 func TestDeletedLockIsTakenAgainByItsHolder(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 9 * time.Second
 		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
@@ -232,7 +232,7 @@ func TestDeletedLockIsTakenAgainByItsHolder(t *testing.T) {
 }
 
 func TestLockThatCannotBeRenewedIsLostWithinWorkerTimeout(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, causes := make(chan string, 10), make(chan error, 10)
 		first := make(chan struct{}, 1)
 		first <- struct{}{}
@@ -296,7 +296,7 @@ func TestRenewalThatHangsLosesTheLockWithinWorkerTimeout(t *testing.T) {
 }
 
 func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 9 * time.Second
 			o.Processor.StatementTimeout = 2 * time.Second
@@ -328,7 +328,7 @@ func TestLostClaimsAreReleasedAlsoWithoutTheLock(t *testing.T) {
 }
 
 func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = lease }),
@@ -364,7 +364,7 @@ func TestStopGivesTheLockUpOnlyWhenTheLastResultIsStored(t *testing.T) {
 }
 
 func TestStopThatLeavesHandlersRunningLetsTheLockRunOut(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 1), make(chan struct{})
 		defer close(release)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 3 * time.Second }),

@@ -38,7 +38,7 @@ func (h *hanging) run(ctx context.Context, _ inboxtest.Bytes) error {
 func TestBacklogAndHangingCallsLeaveOtherHandlersTheirSlots(t *testing.T) {
 	for _, tc := range []struct{ concurrency, handlers int }{{4, 2}, {6, 3}, {2, 5}} {
 		t.Run(fmt.Sprintf("%d slots, %d handlers", tc.concurrency, tc.handlers), func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				// All handlers but the last have a backlog of calls that hang.
 				share := int64(max(1, tc.concurrency/tc.handlers))
 				var specs []*inbox.HandlerSpec
@@ -97,7 +97,7 @@ func TestBacklogAndHangingCallsLeaveOtherHandlersTheirSlots(t *testing.T) {
 }
 
 func TestOneHandlerAloneHasAllSlots(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		h := newHanging()
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 5

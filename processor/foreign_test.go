@@ -69,7 +69,7 @@ func (p *program) all() map[string]int {
 
 // Contract 2, 4.4.
 func TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		orders, returns := newProgram(t, d, "orders"), newProgram(t, d, "returns")
 		inboxtest.Process(t, orders.Inbox)
 		inboxtest.Process(t, returns.Inbox)
@@ -86,7 +86,7 @@ func TestMessageRunsInTheProgramThatDeclaresItsHandlerOnItsChannel(t *testing.T)
 
 // Contract 4.4.
 func TestMovedHandlerTakesItsOpenStatusesAlong(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		before := newProgram(t, d, "orders")
 		inboxtest.Process(t, before.Inbox)
 		before.accept(t, "o1")
@@ -167,7 +167,7 @@ func TestStatusesOfAnotherProgramDelayNoneOfOurs(t *testing.T) {
 	for kind, of := range map[string][]handler.Option{"plain": nil, "ordered": {byID}} {
 		for _, mode := range []processor.Mode{processor.ModeCompeting, processor.ModeExclusive} {
 			t.Run(fmt.Sprint(kind, " ", mode), func(t *testing.T) {
-				inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+				inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 					options := []inbox.Option{inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 						o.Processor.Mode = mode
 						o.Processor.PollingInterval = time.Second
@@ -203,7 +203,7 @@ func TestStatusesOfAnotherProgramDelayNoneOfOurs(t *testing.T) {
 
 // Contract 4.4, 5.12: the lane is that of the handler, whichever program runs its next message.
 func TestLaneOfTwoProgramsRunsInOrder(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		one := []handler.Option{handler.OrderedBy(func(handler.RawMessage) []byte { return []byte("one") })}
 		orders, returns := newProgramWith(t, d, "orders", one), newProgramWith(t, d, "returns", one)
 		inboxtest.Process(t, orders.Inbox)

@@ -16,7 +16,7 @@ import (
 )
 
 func TestHooksAreCalledForWhatIsDurable(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var mu sync.Mutex
 		var accepted []handler.AcceptedEvent
 		var attempts, poisoned []handler.AttemptEvent
@@ -71,7 +71,7 @@ func TestHooksAreCalledForWhatIsDurable(t *testing.T) {
 }
 
 func TestPanicOfAHookIsLoggedAndNeverFatal(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxRetries = 1

@@ -42,7 +42,7 @@ func awaitWaiting(t *testing.T, ib *inbox.Inbox, n int64) {
 // TestNextLaneMessageNeedsNoOtherClaim proves contract 5.12: a status that waits is claimed when
 // the one before it has ended, without being released for a claim.
 func TestNextLaneMessageNeedsNoOtherClaim(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		h, through, running, letGo := firstHeld(t)
 		ib := inboxtest.New(t, d.DB, unhurried(), slots(2, 0), inboxtest.Handlers(h))
 		acceptSteps(t, ib, 5, "a")
@@ -61,7 +61,7 @@ func TestNextLaneMessageNeedsNoOtherClaim(t *testing.T) {
 // Contract 5.2: a lane that always has a next message does not keep the only slot from a message that
 // has been due for longer.
 func TestContinuingLaneLeavesItsSlotToAnEarlierMessage(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		h, through, running, letGo := firstHeld(t)
 		ib := inboxtest.New(t, d.DB, unhurried(), slots(1, 0), inboxtest.Handlers(h))
 		inboxtest.Start(t, ib)
@@ -146,7 +146,7 @@ func TestNextMessageOfALaneRunsInTheProgramOfItsChannel(t *testing.T) {
 
 // TestPausedHandlerClaimsNoNextMessage proves contract 5.13: lanes obey a pause, too.
 func TestPausedHandlerClaimsNoNextMessage(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		h, through, running, letGo := firstHeld(t)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), slots(2, 0), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Mode = processor.ModeCompeting

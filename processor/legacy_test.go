@@ -19,7 +19,7 @@ import (
 )
 
 func TestRowsUnderALegacyKeyDrainAndAreNeverDoubled(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
 		inboxtest.Accept(t, old, "pending", "done")
@@ -46,7 +46,7 @@ func both(t *testing.T, renamed, old *inbox.Inbox, ids ...string) {
 }
 
 func TestRenamedHandlerRunsOneOfItsTwoRows(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		old := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("old", ran.note)))
 		renamed := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.LegacyKeys("old"))))

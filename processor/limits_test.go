@@ -16,7 +16,7 @@ import (
 )
 
 func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		limited, free := newHanging(), newHanging()
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 6
@@ -42,7 +42,7 @@ func TestHandlersOwnConcurrencyBoundsItsCalls(t *testing.T) {
 }
 
 func TestHandlersOwnConcurrencyBoundsADrain(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var running, most atomic.Int64
 		work := func(ctx context.Context, _ inboxtest.Bytes) error {
 			most.Store(max(most.Load(), running.Add(1)))
@@ -59,7 +59,7 @@ func TestHandlersOwnConcurrencyBoundsADrain(t *testing.T) {
 }
 
 func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		var entered atomic.Int64
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -80,7 +80,7 @@ func TestStuckCallsCountAgainstTheHandlersOwnConcurrency(t *testing.T) {
 }
 
 func TestHandlersOwnRetryPolicyReplacesTheInboxes(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		fails := func(context.Context, inboxtest.Bytes) error { return errBoom }
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
@@ -108,7 +108,7 @@ func TestHandlersOwnRetryPolicyReplacesTheInboxes(t *testing.T) {
 }
 
 func TestMiddlewareRunsAroundEveryAttemptAndItsPanicIsAFailure(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var around atomic.Int64
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)

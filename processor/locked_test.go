@@ -51,7 +51,7 @@ type typedNil struct{ text string }
 func (e *typedNil) Error() string { return e.text } // panics on nil
 
 func TestNilPointerAsErrorIsAFailureNotACrash(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
 			var err *typedNil
 			return err

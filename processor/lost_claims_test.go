@@ -22,7 +22,7 @@ import (
 var noRoutineReconcile = inbox.Configure(func(o *inbox.Options) { o.Processor.SweepInterval = time.Hour })
 
 func TestAllLostClaimsAreFound(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const lost = 600 // more than one statement releases
 		db, gate := gated(t, d)
 		// The reconciliation comes when the response has been lost for two WorkerTimeouts, so no
@@ -51,7 +51,7 @@ func TestAllLostClaimsAreFound(t *testing.T) {
 
 // TestLostClaimBehindManyPendingStatusesIsFound proves contract 5.9: reconciling goes on to the end.
 func TestLostClaimBehindManyPendingStatusesIsFound(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, unhurried(), noRoutineReconcile, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = 3 * time.Second
@@ -76,7 +76,7 @@ func TestLostClaimBehindManyPendingStatusesIsFound(t *testing.T) {
 
 // Contract 5.9: no lost response makes the worker reconcile, only the routine.
 func TestOwnIdleClaimIsReleasedWithoutALostResponse(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, unhurried(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.SweepInterval = 50 * time.Millisecond
 		}),

@@ -80,7 +80,7 @@ func TestClaimsOfAMixedBacklogTakeBoundedMemory(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				release := make(chan struct{})
 				ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 					o.Processor.Concurrency = 4
@@ -100,7 +100,7 @@ func TestClaimsOfAMixedBacklogTakeBoundedMemory(t *testing.T) {
 
 // Contract 5.17.
 func TestLocallyDispatchedMessagesTakeBoundedMemory(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		release := make(chan struct{})
 		ib := startDispatching(t, d.DB, exclusiveMode(), inboxtest.Handlers(blocking(release)...))
 		acceptEach(t, ib, "s", smallOnes, 1)
@@ -119,7 +119,7 @@ func TestLocallyDispatchedMessagesTakeBoundedMemory(t *testing.T) {
 
 // Contract 5.14: a drain claims for free slots alone, which many messages can share.
 func TestDrainOfAMixedBacklogTakesBoundedMemory(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		most := 0
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.Concurrency = 1 }),
 			inboxtest.Handlers(inbox.Batch("a", 200, func(_ context.Context, ms []inboxtest.Bytes) error {

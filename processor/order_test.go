@@ -77,7 +77,7 @@ func retry(t *testing.T, d *inboxtest.Database, id string) {
 }
 
 func TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		clock := fxtest.NewClock(inboxtest.Noon)
 		fn := func(m inboxtest.Bytes) error {
@@ -116,7 +116,7 @@ func TestLaneKeepsItsOrderWhileItsHeadFailsAndSnoozes(t *testing.T) {
 }
 
 func TestSeveralWorkersKeepTheOrderOfEachLane(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		var lanes []string
 		for i := range 20 {
@@ -149,7 +149,7 @@ func TestSeveralWorkersKeepTheOrderOfEachLane(t *testing.T) {
 }
 
 func TestPoisonedHeadParksItsLaneUntilAnOperatorActs(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		fixed := false
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -177,7 +177,7 @@ func TestPoisonedHeadParksItsLaneUntilAnOperatorActs(t *testing.T) {
 }
 
 func TestSkippedPoisonedHeadLetsItsLaneGoOn(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
@@ -199,7 +199,7 @@ func TestSkippedPoisonedHeadLetsItsLaneGoOn(t *testing.T) {
 }
 
 func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		note := func(_ context.Context, m inboxtest.Bytes) error { through.passed(m.ID); return nil }
 		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
@@ -217,7 +217,7 @@ func TestLaneBelongsToTheHandlerUnderAllItsKeys(t *testing.T) {
 }
 
 func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		h := newHanging()
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 5
@@ -233,7 +233,7 @@ func TestMessagesWithoutAnOrderingKeyHaveNoOrder(t *testing.T) {
 }
 
 func TestHandlerOrdersByItsOwnKey(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		byContent := handler.OrderedBy(func(m handler.RawMessage) []byte {
 			if m.ID == "bad" {
@@ -264,7 +264,7 @@ func TestHandlerOrdersByItsOwnKey(t *testing.T) {
 }
 
 func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreReleased(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) })
 		poisons := func(_ context.Context, m inboxtest.Bytes) error {
 			if m.ID == "a1" {
@@ -285,7 +285,7 @@ func TestWaitingMessagesOfAHandlerThatIsNoLongerOrderedAreReleased(t *testing.T)
 }
 
 func TestLaneContinuesAfterItsProcessDiedBeforeAdvancing(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var through course
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
 			inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -304,7 +304,7 @@ func TestLaneContinuesAfterItsProcessDiedBeforeAdvancing(t *testing.T) {
 }
 
 func TestBatchNeverHasTwoMessagesOfOneLane(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var seen calls
 		var through course
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inbox.Batch("h", 50,

@@ -59,7 +59,7 @@ func TestPausedHandlerIsNotClaimedByAnyWorker(t *testing.T) {
 }
 
 func TestPausingAnUnknownKeyIsAnError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.EqualError(t, ib.Pause(context.Background(), "x"), `inbox "test": handler key "x" is not registered`)
 	})

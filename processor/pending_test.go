@@ -15,7 +15,7 @@ import (
 )
 
 func TestDrainContinuesAfterABatchInWhichAllFailed(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -39,7 +39,7 @@ func TestDrainContinuesAfterABatchInWhichAllFailed(t *testing.T) {
 }
 
 func TestProcessPendingRunsWhatHandlersAccept(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ib *inbox.Inbox
 		ib = inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {
 			if len(m.ID) == 5 {
@@ -54,7 +54,7 @@ func TestProcessPendingRunsWhatHandlersAccept(t *testing.T) {
 }
 
 func TestProcessPendingLeavesNothingBehind(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		inboxtest.Process(t, ib)
@@ -67,7 +67,7 @@ func TestProcessPendingLeavesNothingBehind(t *testing.T) {
 }
 
 func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		attempts := make(chan int, 10)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -106,7 +106,7 @@ func TestClaimWithoutAWorkerIsStuckFromTheThresholdOn(t *testing.T) {
 }
 
 func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
@@ -120,7 +120,7 @@ func TestClaimOfAWorkerIsNotJudgedByTheStuckThreshold(t *testing.T) {
 }
 
 func TestStatusAbandonedTooOftenIsPoisoned(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -150,7 +150,7 @@ func TestStatusAbandonedTooOftenIsPoisoned(t *testing.T) {
 }
 
 func TestFailureResetsTheAbandonedCount(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Do("h", boom)))
 		inboxtest.Accept(t, ib, "1")
@@ -161,7 +161,7 @@ func TestFailureResetsTheAbandonedCount(t *testing.T) {
 }
 
 func TestDrainEndsAlthoughAStatusKeepsComingDue(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Processor.BatchSize = 2 }),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 				if m.ID == "m00000" {
@@ -178,7 +178,7 @@ func TestDrainEndsAlthoughAStatusKeepsComingDue(t *testing.T) {
 }
 
 func TestLongDrainStampsEachClaimWithItsTime(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var ib *inbox.Inbox
 		h := inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {

@@ -43,7 +43,7 @@ func drain(ib *inbox.Inbox) <-chan drainEnd {
 }
 
 func TestProcessPendingRunsNothingWhileTheLockIsHeldElsewhere(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = 900 * time.Millisecond }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
@@ -92,7 +92,7 @@ func TestSlowStatementDoesNotEndTheWaitForTheLock(t *testing.T) {
 }
 
 func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 1), make(chan struct{})
 		const lease = 4 * time.Second
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) { o.Processor.WorkerTimeout = lease }),
@@ -121,7 +121,7 @@ func TestProcessPendingWaitsForTheLockAndHoldsItWhileItRuns(t *testing.T) {
 }
 
 func TestProcessPendingThatLosesTheLockIsInterruptedUncharged(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := exclusive(t, d, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.WorkerTimeout = 3 * time.Second
@@ -175,7 +175,7 @@ func busyProcessor(t *testing.T, d *inboxtest.Database) (ib *inbox.Inbox, runnin
 }
 
 func TestProcessPendingSharesTheLockOfItsOwnStartedProcessor(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, running, finish := busyProcessor(t, d)
 		owner := lockOwner(t, d)
 		ended := drain(ib)
@@ -191,7 +191,7 @@ func TestProcessPendingSharesTheLockOfItsOwnStartedProcessor(t *testing.T) {
 }
 
 func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, running, _ := busyProcessor(t, d)
 		ended := drain(ib)
 		require.Equal(t, "2", inboxtest.Receive(t, running, "the drain's handler"))
@@ -209,7 +209,7 @@ func TestStopInterruptsTheProcessPendingThatSharesItsLock(t *testing.T) {
 }
 
 func TestProcessorTakesTheLockAsSoonAsItsOwnProcessPendingReleasesIt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
 		ib := exclusive(t, d, inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			running <- m.ID

@@ -31,7 +31,7 @@ func hasty() inbox.Option {
 const vanishing = "0192f000-0000-7000-8000-000000000001"
 
 func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		attempts := make(chan int, 10)
 		log, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, hasty(), log, inboxtest.Handlers(
@@ -69,7 +69,7 @@ func TestClaimsOfAVanishedWorkerAreRecovered(t *testing.T) {
 func TestUnreadableHandlerKeysDoNotStopRecovery(t *testing.T) {
 	for _, listed := range []string{`["h"]`, `{"h": {"namespace": "c"}}`, ``} {
 		t.Run(listed, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 				inboxtest.Accept(t, ib, "1")
 				require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
@@ -87,7 +87,7 @@ func TestUnreadableHandlerKeysDoNotStopRecovery(t *testing.T) {
 }
 
 func TestWorkerThatHeartbeatsKeepsItsClaims(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
@@ -115,7 +115,7 @@ func pause(t *testing.T, d time.Duration) {
 }
 
 func TestStatusThatKillsWorkersIsPoisoned(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxAbandoned = 4
 		}), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
@@ -141,7 +141,7 @@ func TestStatusThatKillsWorkersIsPoisoned(t *testing.T) {
 }
 
 func TestWorkerDeclaredDeadContinuesUnderANewID(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		causes := make(chan error, 10)
 		var interrupted atomic.Bool
@@ -183,7 +183,7 @@ func TestWorkerDeclaredDeadContinuesUnderANewID(t *testing.T) {
 }
 
 func TestWorkerThatCannotHeartbeatStopsAndContinuesLater(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, causes := make(chan string, 10), make(chan error, 10)
 		var interrupted atomic.Bool
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
@@ -222,7 +222,7 @@ func TestWorkerThatCannotHeartbeatStopsAndContinuesLater(t *testing.T) {
 }
 
 func TestClaimsWhoseResponseWasLostAreReleased(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StatementTimeout = 2 * time.Second
@@ -257,7 +257,7 @@ func TestClaimsWhoseResponseWasLostAreReleased(t *testing.T) {
 }
 
 func TestStuckClaimsOfDrainsAreReleasedByRunningWorkers(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StuckMessageThreshold = 300 * time.Millisecond
@@ -271,7 +271,7 @@ func TestStuckClaimsOfDrainsAreReleasedByRunningWorkers(t *testing.T) {
 }
 
 func TestRowsOfDeadWorkersArePruned(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) { o.Processor.UnknownKeyGrace = 0 }),
 			inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, heartbeat(t, d, system, worker(vanishing, "h")))
@@ -299,7 +299,7 @@ func markReleased(t *testing.T, d *inboxtest.Database, workerID string) {
 // TestClaimsBehindManyPendingStatusesAreRecovered proves contract 5.9: claims are found wherever they
 // are, also behind more pending statuses than one statement reads.
 func TestClaimsBehindManyPendingStatusesAreRecovered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		require.NoError(t, ib.Pause(t.Context(), "h"))
 		deep := acceptBehind(t, ib, 2*store.ClaimPage)
@@ -320,7 +320,7 @@ func TestClaimsBehindManyPendingStatusesAreRecovered(t *testing.T) {
 // TestClaimsOfWorkersWithoutARowAreRecovered proves contract 5.9: the claim was committed after its
 // worker's row was pruned.
 func TestClaimsOfWorkersWithoutARowAreRecovered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, hasty(), inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
 		claimAs(t, d, "1", vanishing)
@@ -393,7 +393,7 @@ func TestOneWorkerAtATimeRecoversClaims(t *testing.T) {
 // TestClaimsThatAStopLeftAreRecovered proves contract 5.9: a stop ended its worker's right to claim and could
 // not release every claim. No routine of another worker has to come first.
 func TestClaimsThatAStopLeftAreRecovered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweep = 5 * time.Second
 		ib := inboxtest.New(t, d.DB, hasty(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.SweepInterval = sweep

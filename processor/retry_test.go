@@ -32,7 +32,7 @@ func many(n int) []string {
 }
 
 func TestOneHandlersFailureNeverTouchesItsSibling(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		var runs atomic.Int64
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }), inboxtest.Handlers(
@@ -65,7 +65,7 @@ func TestOneHandlersFailureNeverTouchesItsSibling(t *testing.T) {
 }
 
 func TestHistoryOfFailuresStaysAfterSuccess(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		attempts := make(chan int, 10)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
@@ -103,7 +103,7 @@ func delays(t *testing.T, ib *inbox.Inbox, clock *fxtest.Clock, want int) []time
 }
 
 func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 200
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -141,7 +141,7 @@ func TestBackoffDoublesWithJitterUpToItsLimit(t *testing.T) {
 }
 
 func TestMaxRetriesIsTheErrorCountThatPoisons(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for maxRetries, attempts := range map[int]int{0: 1, 1: 1, 5: 5} {
 			clock := fxtest.NewClock(inboxtest.Noon)
 			ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {

@@ -30,7 +30,7 @@ func silence(timeout, sweeps time.Duration) inbox.Option {
 // two thirds of WorkerTimeout, cancels its handlers at WorkerTimeout and
 // returns under a new worker ID.
 func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 3 * time.Second
 		var mu sync.Mutex
 		starts := map[string]int{} // by message ID
@@ -90,7 +90,7 @@ func TestSilentWorkerStopsClaimingThenCancelsThenReturns(t *testing.T) {
 // Contract 5.9, 4.7: no other worker has declared the worker dead, so it keeps its ID, and what it
 // left unclaimed does not wait for the poll.
 func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const timeout = 6 * time.Second
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, silence(timeout, time.Minute), inbox.Configure(func(o *inbox.Options) {
@@ -114,7 +114,7 @@ func TestWorkerWhoseHeartbeatIsLateClaimsAgainAtOnce(t *testing.T) {
 
 // Contract 5.9: a worker is dead if two sweeps in a row find it silent.
 func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = time.Second
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, silence(inboxtest.Patience, sweeps), inboxtest.Handlers(
@@ -133,7 +133,7 @@ func TestWorkerIsNotDeclaredDeadByOneSweep(t *testing.T) {
 // Contract 5.9: a sweep counts only after the sweeper's own heartbeat: a worker that is cut off
 // itself must not judge others by what it cannot see.
 func TestWorkerThatCannotHeartbeatDeclaresNoOneDead(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const sweeps = 700 * time.Millisecond
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, silence(inboxtest.Patience, sweeps), inboxtest.Handlers(
@@ -162,7 +162,7 @@ func silentFor(t *testing.T, d *inboxtest.Database, workerID string, since time.
 
 // A handler that has returned after its session was lost does not count as running.
 func TestStopForgetsHandlersOfALostSessionThatHaveReturned(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan struct{}, 10), make(chan struct{})
 		observe, logs := inboxtest.Observe()
 		ib := inboxtest.New(t, d.DB, silence(3*time.Second, time.Minute), observe, inboxtest.Handlers(

@@ -21,7 +21,7 @@ import (
 )
 
 func TestHandlersErrorsDecideRetryPoisonAndSnooze(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		wrapped := func(err error) error { return fmt.Errorf("outer: %w", errors.Join(err, errors.New("and more"))) }
 		for name, tc := range map[string]struct {
 			err             error
@@ -77,7 +77,7 @@ func TestHandlersErrorsDecideRetryPoisonAndSnooze(t *testing.T) {
 }
 
 func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = clock
@@ -103,7 +103,7 @@ func TestRetryAfterRunsOutOfAttemptsAndSnoozeDoesNot(t *testing.T) {
 }
 
 func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		type order struct{ N int }
 		type orders = handler.Message[order]
 		codec := func(err error) handler.Option {
@@ -139,7 +139,7 @@ func TestUndecodableBodyIsPoisonedAtOnceUnlessItsCodecAsksForARetry(t *testing.T
 }
 
 func TestRecordingAFailureNeverFails(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		for name, tc := range map[string]struct{ text, want string }{
 			"2,000 characters":      {strings.Repeat("é", 2000), strings.Repeat("é", 2000)},
 			"2,001 characters":      {strings.Repeat("é", 2001), strings.Repeat("é", 2000)},
@@ -172,7 +172,7 @@ func explode(context.Context, inboxtest.Bytes) error {
 }
 
 func TestPanicIsAFailureWithItsStack(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Do("h", explode), inboxtest.Do("sibling", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
@@ -187,7 +187,7 @@ func TestPanicIsAFailureWithItsStack(t *testing.T) {
 }
 
 func TestPanicWithASteeringErrorSteers(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Handlers(inboxtest.Do("h", func(context.Context, inboxtest.Bytes) error {
 			panic(handler.Poison(errBoom))
 		})))
@@ -197,7 +197,7 @@ func TestPanicWithASteeringErrorSteers(t *testing.T) {
 }
 
 func TestGoexitIsAFailure(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
 		}), inboxtest.Handlers(

@@ -72,7 +72,7 @@ func requireReleased(t *testing.T, d *inboxtest.Database, ib *inbox.Inbox) {
 
 // Contract 5.8.
 func TestStopReleasesWhatAClaimUnderWayBrings(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, cancelled, open := stopsDuringAClaim(t, d, never)
 		stopped := make(chan error, 1)
 		go func() { stopped <- stop(t, ib, inboxtest.Patience) }()
@@ -86,7 +86,7 @@ func TestStopReleasesWhatAClaimUnderWayBrings(t *testing.T) {
 // Contract 5.8: the claim is cancelled when the time for storing begins. On PostgreSQL its response is
 // lost then; on SQLite it is committed and comes late.
 func TestStopReleasesWhatAClaimBringsThatOutlivesTheLoop(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
 		require.NoError(t, stop(t, ib, 5*time.Second))
 		requireReleased(t, d, ib)
@@ -141,7 +141,7 @@ func TestStopReleasesClaimsWhoseResponseIsLost(t *testing.T) {
 
 // Contract 5.14.
 func TestDrainReleasesWhatAClaimUnderWayBringsWhenItsContextEnds(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		db, gate := gated(t, d)
 		ib := inboxtest.New(t, db, inboxtest.Handlers(inboxtest.Do("h", inboxtest.Nothing)))
 		inboxtest.Accept(t, ib, "1")
@@ -165,7 +165,7 @@ func TestDrainReleasesWhatAClaimUnderWayBringsWhenItsContextEnds(t *testing.T) {
 
 // Contract 5.8: on PostgreSQL the response of the claim is lost, on SQLite it comes too late.
 func TestStopReportsClaimsThatItCannotRelease(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, _, _ := stopsDuringAClaim(t, d, context.Context.Done)
 		refuseReleases(t, d, "2")
 		err := stop(t, ib, 5*time.Second)

@@ -30,7 +30,7 @@ func stopIn(ctx context.Context, t *testing.T, ib *inbox.Inbox) error {
 }
 
 func TestStopLetsRunningHandlersFinishWithinItsBudget(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, finish := make(chan string, 10), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.StopBudget = time.Minute
@@ -107,7 +107,7 @@ func TestStopReleasesInterruptedAttemptsUncharged(t *testing.T) {
 }
 
 func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 5
@@ -139,7 +139,7 @@ func TestStopReleasesWhatWasClaimedAndNeverStarted(t *testing.T) {
 }
 
 func TestStopReturnsInTimeAndLeavesTheRestToRecovery(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running, release := make(chan string, 10), make(chan struct{})
 		defer close(release)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -168,7 +168,7 @@ func TestStopReturnsInTimeAndLeavesTheRestToRecovery(t *testing.T) {
 }
 
 func TestStopAndStartInAnyOrderAndTwice(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(),
 			inboxtest.Handlers(inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
@@ -210,7 +210,7 @@ func TestStopAndStartInAnyOrderAndTwice(t *testing.T) {
 }
 
 func TestStopWithoutTimeStillEnds(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inboxtest.Handlers(
 			inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {

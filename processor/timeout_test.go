@@ -27,7 +27,7 @@ func untilCancelled(ctx context.Context, _ inboxtest.Bytes) error {
 }
 
 func TestTimeoutIsAFailure(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.HandlerTimeout = soon
 		}), inboxtest.Handlers(
@@ -53,7 +53,7 @@ func TestTimeoutIsAFailure(t *testing.T) {
 }
 
 func TestNilDespiteACancelledContextCompletes(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE effects(id varchar(100) primary key)")
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.HandlerTimeout = soon
@@ -74,7 +74,7 @@ func TestNilDespiteACancelledContextCompletes(t *testing.T) {
 }
 
 func TestCancelledCallerCountsNoError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -116,7 +116,7 @@ func TestCancelledCallerCountsNoError(t *testing.T) {
 }
 
 func TestHandlersVerdictOutranksTheCancellation(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		running := make(chan string, 10)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -138,7 +138,7 @@ func TestHandlersVerdictOutranksTheCancellation(t *testing.T) {
 }
 
 func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		started, release := make(chan string, 100), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), log, inbox.Configure(func(o *inbox.Options) {
@@ -196,7 +196,7 @@ func TestHandlerThatIgnoresItsCancellationIsReportedAndItsSlotReplaced(t *testin
 }
 
 func TestReleasedAttemptIsReportedAsSuch(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		events := make(chan handler.AttemptEvent, 10)
 		running := make(chan string, 1)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -32,7 +32,7 @@ func write(tx *gorm.DB, id string) error {
 }
 
 func TestTransactionalWritesHappenExactlyOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		clock := fxtest.NewClock(inboxtest.Noon)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = clock }),
@@ -63,7 +63,7 @@ func TestTransactionalWritesHappenExactlyOnce(t *testing.T) {
 }
 
 func TestPanicAndGoexitRollBack(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Clock = fxtest.NewClock(inboxtest.Noon)
@@ -79,7 +79,7 @@ func TestPanicAndGoexitRollBack(t *testing.T) {
 }
 
 func TestStaleClaimOfATransactionalHandlerChangesNothing(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 1
@@ -138,7 +138,7 @@ func TestClaimTakenOverWhileItsHandlerRunsRollsBack(t *testing.T) {
 }
 
 func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
 		clock := fxtest.NewClock(inboxtest.Noon)
@@ -164,7 +164,7 @@ func TestCommitThatTheDatabaseRefusesIsAFailure(t *testing.T) {
 }
 
 func TestSwallowedErrorIsKeptInLastError(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Tx("h", func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
@@ -180,7 +180,7 @@ func TestSwallowedErrorIsKeptInLastError(t *testing.T) {
 }
 
 func TestPlainHandlerHasItsOwnSession(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) { o.Clock = fxtest.NewClock(inboxtest.Noon) }),
 			inboxtest.Handlers(inboxtest.Do("h", func(ctx context.Context, m inboxtest.Bytes) error {

@@ -88,7 +88,7 @@ func TestHandlersFirstStatementAfterASavepointMayBeOfAnyKind(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				require.NoError(t, d.DB.Table("created").AutoMigrate(&effect{}))
 				clock := fxtest.NewClock(inboxtest.Noon)
@@ -113,7 +113,7 @@ func TestHandlersFirstStatementAfterASavepointMayBeOfAnyKind(t *testing.T) {
 }
 
 func TestHandlersThatWriteNothingShareATransaction(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
 			func(_ context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
 				if m.ID == "2" {
@@ -157,7 +157,7 @@ func TestFirstStatementThatFailsIsUndoneAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				inboxtest.Exec(t, d.DB, "CREATE TABLE singles(id varchar(9) primary key)")
 				inboxtest.Exec(t, d.DB, "INSERT INTO singles VALUES ('x')")
@@ -225,7 +225,7 @@ func TestFirstStatementSaysWhatItAffectedAndWhyItFailed(t *testing.T) {
 }
 
 func TestHandlerOfAGroupFindsThePool(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		pool, err := d.DB.DB()
 		require.NoError(t, err)
 		ib, _ := members(t, d, fxtest.NewClock(inboxtest.Noon),
@@ -241,7 +241,7 @@ func TestHandlerOfAGroupFindsThePool(t *testing.T) {
 }
 
 func TestGoroutinesOfAHandlerAllWriteAfterItsSavepoint(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := members(t, d, fxtest.NewClock(inboxtest.Noon),
 			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {

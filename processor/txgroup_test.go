@@ -39,7 +39,7 @@ func (c *calls) order() string {
 }
 
 func TestGroupSharesOneTransaction(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
 			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
@@ -73,7 +73,7 @@ func TestOneMembersFailureIsUndoneAlone(t *testing.T) {
 		"an attempt to commit": func(tx *gorm.DB) error { return tx.Commit().Error },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+			inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 				written := effects(t, d)
 				inboxtest.Exec(t, d.DB, "CREATE TABLE singles(id varchar(9) primary key)")
 				inboxtest.Exec(t, d.DB, "INSERT INTO singles VALUES ('x')")
@@ -110,7 +110,7 @@ func requireUncharged(t *testing.T, ib *inbox.Inbox, culprit string) {
 }
 
 func TestOneMembersTimeoutRepeatsAllAlone(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
 			func(ctx context.Context, _ *gorm.DB, m inboxtest.Bytes) error {
@@ -195,7 +195,7 @@ func TestMemberOfADeadlockedGroupIsRetriedAlone(t *testing.T) {
 }
 
 func TestStaleMemberIsNotCalledAndBlocksNoOne(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		var seen calls
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
@@ -221,7 +221,7 @@ func TestStaleMemberIsNotCalledAndBlocksNoOne(t *testing.T) {
 }
 
 func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
 			func(_ context.Context, tx *gorm.DB, m inboxtest.Bytes) error {
@@ -239,7 +239,7 @@ func TestMemberTakenOverByAHandlerOfItsGroupChangesNothing(t *testing.T) {
 }
 
 func TestGroupWorksWherePreparedStatementsAreCached(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		d.DB = d.DB.Session(&gorm.Session{PrepareStmt: true})
 		ib, seen := company(t, d, fxtest.NewClock(inboxtest.Noon),
@@ -338,7 +338,7 @@ func TestSettingsOfAMemberReachNoOther(t *testing.T) {
 }
 
 func TestRefusedCommitChargesOnlyTheFailingMember(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		inboxtest.Exec(t, d.DB, "CREATE TABLE parents(id varchar(100) primary key)")
 		inboxtest.Exec(t, d.DB, "CREATE TABLE children(id varchar(100) REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
@@ -357,7 +357,7 @@ func TestRefusedCommitChargesOnlyTheFailingMember(t *testing.T) {
 }
 
 func TestStopKeepsWhatPassedAndReleasesTheRest(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		written := effects(t, d)
 		running := make(chan string, 10)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

@@ -55,7 +55,7 @@ func requireSound(t *testing.T, ib *inbox.Inbox, id string) {
 
 // Contract 5.2, 5.4, 5.8: a probe that does not return affects its own handler only.
 func TestProbeThatDoesNotReturnBlocksNeitherOthersNorStop(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d, handler.Timeout(soon))
 		defer close(letGo)
 		inboxtest.Accept(t, ib, "1")
@@ -70,7 +70,7 @@ func TestProbeThatDoesNotReturnBlocksNeitherOthersNorStop(t *testing.T) {
 }
 
 func TestProbeOfADrainBlocksNoWorker(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib, calls, letGo := probing(t, d)
 		inboxtest.Accept(t, ib, "1")
 		require.Equal(t, 1, inboxtest.Process(t, ib).Failed)
@@ -97,7 +97,7 @@ func TestProbeOfADrainBlocksNoWorker(t *testing.T) {
 }
 
 func TestHalfOpenCircuitWithoutWorkDoesNotDegrade(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.MaxRetries = 1
 		}), inboxtest.Handlers(
@@ -111,7 +111,7 @@ func TestHalfOpenCircuitWithoutWorkDoesNotDegrade(t *testing.T) {
 }
 
 func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		clock := fxtest.NewClock(inboxtest.Noon)
 		calls := 0
 		ib := inboxtest.New(t, d.DB, inbox.Configure(func(o *inbox.Options) {
@@ -140,7 +140,7 @@ func TestOneCallOfABatchIsOneAttemptForItsCircuit(t *testing.T) {
 
 // Contract 5.4, 5.13.
 func TestQueueOfAStuckHandlerIsReleasedToOtherWorkers(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		letGo := make(chan bool)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.Concurrency = 4
@@ -196,7 +196,7 @@ func TestStuckMembersOfGroupsAreBounded(t *testing.T) {
 
 // Contract 5.13: a pause takes effect within a heartbeat, also for what is queued.
 func TestPauseGivesBackWhatIsQueued(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		var ran atomic.Int64
 		letGo := make(chan bool)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {

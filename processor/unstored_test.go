@@ -72,7 +72,7 @@ func TestResultsThatCannotBeStoredAreKeptWithTheirClaims(t *testing.T) {
 // Contract 5.1, 5.9: a worker that was silent for too long keeps its results under its new ID, and
 // stores them before it releases claims of dead workers.
 func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran, fenced, fell := newLedger(), make(chan struct{}, 3), make(chan struct{})
 		ib := inboxtest.New(t, d.DB, silence(1500*time.Millisecond, 150*time.Millisecond),
 			inboxtest.Handlers(inboxtest.Do("h", ran.note),
@@ -108,7 +108,7 @@ func TestResultsThatWaitAreStoredBeforeTheirWorkerIDIsRecovered(t *testing.T) {
 // Contract 5.10: a status whose result the database refuses (a damaged page, a trigger of the
 // application) does not block others.
 func TestRefusedResultDoesNotBlockOthers(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		const messages = 40
 		ran := newLedger()
 		log, logs := inboxtest.Observe()

@@ -97,7 +97,7 @@ func TestTwoDrainsRunEveryRowOnce(t *testing.T) {
 }
 
 func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		log, logs := inboxtest.Observe()
 		take := func(ctx context.Context, m inboxtest.Bytes, end error) error {
 			// Another worker takes over the claim while the handler runs.
@@ -139,7 +139,7 @@ func TestVersionConflictLeavesTheRestOfTheGroup(t *testing.T) {
 }
 
 func TestRunningInboxProcessesAcceptedMessagesAtOnce(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan string, 100)
 		ib := inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
 			o.Processor.PollingInterval = time.Hour
@@ -158,7 +158,7 @@ func TestRunningInboxProcessesAcceptedMessagesAtOnce(t *testing.T) {
 }
 
 func TestRetriesRunWhenTheyAreDueWithoutAPoll(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := make(chan int, 100)
 		retry := inboxtest.Do("h", func(_ context.Context, m inboxtest.Bytes) error {
 			ran <- m.Attempt
@@ -179,7 +179,7 @@ func TestRetriesRunWhenTheyAreDueWithoutAPoll(t *testing.T) {
 }
 
 func TestWorkStoredBeforeTheStartIsFoundByIt(t *testing.T) {
-	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+	inboxtest.OnAny(t, func(t *testing.T, d *inboxtest.Database) {
 		ran := newLedger()
 		build := func() *inbox.Inbox {
 			return inboxtest.New(t, d.DB, inboxtest.Brisk(), inbox.Configure(func(o *inbox.Options) {
