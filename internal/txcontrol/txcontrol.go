@@ -67,7 +67,8 @@ func (x *Syntax) begins(statement string) bool {
 		return len(keyword) >= len(first) && strings.EqualFold(keyword[:len(first)], first) &&
 			(len(keyword) == len(first) || keyword[len(first)] == ' ')
 	}
-	return slices.ContainsFunc(savepoints, is) || slices.ContainsFunc(x.Boundaries, is) || slices.ContainsFunc(x.Settings, is)
+	return slices.ContainsFunc(savepoints, is) || slices.ContainsFunc(x.Boundaries, is) ||
+		slices.ContainsFunc(x.Settings, is)
 }
 
 func (x *Syntax) classify(words []string) (Control, bool) {
@@ -100,7 +101,8 @@ func containsFold(text, name string) bool {
 		if at < 0 {
 			return false
 		}
-		if from := at - before; from >= 0 && from+len(name) <= len(text) && strings.EqualFold(text[from:from+len(name)], name) {
+		from, to := at-before, at-before+len(name)
+		if from >= 0 && to <= len(text) && strings.EqualFold(text[from:to], name) {
 			return true
 		}
 		text = text[at+1:]
