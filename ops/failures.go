@@ -164,7 +164,9 @@ func (g *grouping) findMore(
 }
 
 // round counts up to most statuses of each group, and returns the groups that have more.
-func (g *grouping) round(ctx context.Context, o statusSearch, refs []store.FailureGroup, most int) ([]store.FailureGroup, error) {
+func (g *grouping) round(ctx context.Context, o statusSearch, refs []store.FailureGroup, most int) (
+	[]store.FailureGroup, error,
+) {
 	scan := store.GroupScan{Groups: refs, Depth: most, States: g.filter.states, Type: g.filter.Type,
 		ComparesMessage: g.filter.comparesMessage()}
 	scan.From, scan.To = exactly(g.filter.From, g.filter.To)

@@ -232,7 +232,9 @@ func (o statusActions) findChunk(ctx context.Context, f *filter, after *place, c
 }
 
 // actOnChunk changes those of the rows that have not changed since they were found.
-func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (int, error) {
+func (o statusActions) actOnChunk(ctx context.Context, actor Actor, action Action, filter Filter, rows []hit) (
+	int, error,
+) {
 	if len(rows) == 0 {
 		return 0, nil
 	}

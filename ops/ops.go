@@ -86,8 +86,9 @@ func New(db *gorm.DB, configure ...func(o *Options)) (*Ops, error) {
 	a := &access{opts: opts, redactor: redaction.New(opts.Redact), store: st, singles: store.NewSingles(db),
 		inUse: make(chan struct{}, opts.Connections)}
 	search, processes := statusSearch{a}, processes{a}
-	return &Ops{a, search, statusActions{search}, messageViews{search, processes, a}, rejections{a}, processes, auditLog{a},
-		db}, nil
+	return &Ops{access: a, statusSearch: search, statusActions: statusActions{search},
+		messageViews: messageViews{search, processes, a}, rejections: rejections{a}, processes: processes,
+		auditLog: auditLog{a}, db: db}, nil
 }
 
 // fewConnections is the default of Connections.

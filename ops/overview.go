@@ -201,8 +201,8 @@ func (o *Ops) judgeLanes(
 	defer release()
 	ctx, cancel := o.within(ctx)
 	defer cancel()
-	backlogs, err := o.store.Backlog(ctx, []store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: maxLaneChecks, Lanes: &rule}},
-		now)
+	backlogs, err := o.store.Backlog(ctx,
+		[]store.KeyLimit{{HandlerKey: out.HandlerKey, Limit: maxLaneChecks, Lanes: &rule}}, now)
 	if err != nil || len(backlogs) != 1 {
 		return out, err
 	}

@@ -33,7 +33,9 @@ type ReasonCount struct {
 //
 // Do a DryRun first, have the operator confirm its count, and pass it as Max. A dry run needs only the tables; the
 // action needs a Live (contract 7.4, 11.1).
-func (o rejections) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (BulkResult, error) {
+func (o rejections) ReAcceptMatching(ctx context.Context, actor Actor, filter RejectedFilter, bulk Bulk) (
+	BulkResult, error,
+) {
 	return o.reAcceptMatching(ctx, actor, filter, bulk, false)
 }
 

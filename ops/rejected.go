@@ -115,7 +115,9 @@ func (s *rejectedSearch) takes(h store.RejectedHit) bool {
 }
 
 // reading returns what reads a part of the list. The reasons that it returns are redacted.
-func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int, int) (part[store.RejectedHit], error) {
+func (s *rejectedSearch) reading(earliest bool) func(context.Context, place, int, int) (
+	part[store.RejectedHit], error,
+) {
 	o := s.of
 	return func(ctx context.Context, p place, depth, limit int) (part[store.RejectedHit], error) {
 		if p.At == lastTime {

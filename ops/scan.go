@@ -146,7 +146,9 @@ func scannedOfKeys(read []hit, depth int) (s scanned) {
 func newer(a, b place) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.ID, a.ID)) }
 
 // scanOf returns what a statement is to read.
-func (o statusSearch) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) (store.StatusScan, error) {
+func (o statusSearch) scanOf(f *filter, st store.Stage, keys []string, after place, depth, limit int) (
+	store.StatusScan, error,
+) {
 	if after.At == "" {
 		after.At = lastTime
 	}

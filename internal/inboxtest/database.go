@@ -24,8 +24,8 @@ type Database struct {
 	dsn string
 }
 
-// OnEach runs a test on a new database of each dialect: a SQLite file and, if a server is configured, PostgreSQL. All run
-// in parallel with other tests.
+// OnEach runs a test on a new database of each dialect: a SQLite file and, if a server is configured, PostgreSQL. All
+// run in parallel with other tests.
 func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()

@@ -56,7 +56,8 @@ type StatusLists interface {
 	// CountGroups counts the newest statuses of each group before an ID, up to a depth of each.
 	CountGroups(ctx context.Context, pool gorm.ConnPool, scan GroupScan) ([]GroupCount, error)
 	// LaneAhead counts up to limit open statuses of a lane before a place, poisoned ones or others.
-	LaneAhead(ctx context.Context, pool gorm.ConnPool, lane Lane, poisoned bool, before LanePlace, limit int) (int64, error)
+	LaneAhead(ctx context.Context, pool gorm.ConnPool, lane Lane, poisoned bool, before LanePlace, limit int) (
+		int64, error)
 	// LaneHead returns the first open status of a lane among poisoned ones or others; nil if there is none.
 	LaneHead(ctx context.Context, pool gorm.ConnPool, lane Lane, poisoned bool) (*LaneHead, error)
 	// SequenceOf returns the place of an open status in its lane; nil if it is not open.
@@ -358,8 +359,8 @@ type Backfiller interface {
 	LockMessages(ctx context.Context, pool gorm.ConnPool, numbers []int64) ([]int64, error)
 	// AddStatuses adds statuses of a handler key to messages that have none under any of its keys, in their lanes, due
 	// now. It returns their IDs.
-	AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string, statuses []AddedStatus, now time.Time) (
-		[]string, error)
+	AddStatuses(ctx context.Context, pool gorm.ConnPool, key string, keys []string, statuses []AddedStatus,
+		now time.Time) ([]string, error)
 }
 
 // UnhandledScan finds messages that lack a handler's status.

@@ -76,7 +76,8 @@ func (s single) runAlone(ctx context.Context, statement func(gorm.ConnPool) erro
 		}
 		s.of.state.Store(true)
 	}
-	err := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, s.of.settings...).Transaction(func(tx *gorm.DB) error {
+	session := pgxtx.Session(s.of.db.WithContext(ctx), pgxtx.ByDeadline, s.of.settings...)
+	err := session.Transaction(func(tx *gorm.DB) error {
 		return statement(tx.Statement.ConnPool)
 	}, &sql.TxOptions{Isolation: s.of.dialect.Stated})
 	RenewSessions(s.of.db, err)

@@ -100,7 +100,9 @@ func (q Queries) ForgetTopic(ctx context.Context, pool gorm.ConnPool, channel, g
 const leases = `SELECT name, CAST(owner_id AS text), expires_at, {clock} FROM {locks} ORDER BY name LIMIT $1`
 
 // AllLeases implements store.ConsumerViews.
-func (q Queries) AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) ([]store.HeldLease, error) {
+func (q Queries) AllLeases(ctx context.Context, pool gorm.ConnPool, now time.Time, limit int) (
+	[]store.HeldLease, error,
+) {
 	return query(ctx, q, pool, leases, func(rows *sql.Rows, l *store.HeldLease) error {
 		var expires, clock store.Stamp
 		err := rows.Scan(&l.Name, &l.OwnerID, &expires, &clock)

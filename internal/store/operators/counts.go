@@ -146,7 +146,9 @@ SELECT looked, poisoned, failing, first_seen, last_seen, lowest, ` + rowColumns 
 FROM counted c {each} FROM {statuses} WHERE id = c.sample{as ID} AND ` + base.OpenSQL + ` {/each}`
 
 // CountGroups implements store.StatusLists.
-func (q Queries) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.GroupScan) ([]store.GroupCount, error) {
+func (q Queries) CountGroups(ctx context.Context, pool gorm.ConnPool, scan store.GroupScan) (
+	[]store.GroupCount, error,
+) {
 	args, err := q.groupArguments(scan)
 	if err != nil {
 		return nil, err

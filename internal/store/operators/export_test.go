@@ -91,7 +91,8 @@ func PlansOf(q Queries) []Planned {
 	// unhandled are the arguments of a page of messages in the middle of all.
 	unhandled := must(q.unhandledArguments(store.UnhandledScan{After: store.ListPlace{At: instant(500000), Number: 500000},
 		Keys: []string{"new", "newer"}, To: Million, Limit: 1000, Type: "order.placed", ReadsProperties: 2500}))
-	cuts := cutArguments(store.PreviewCuts{ContentWhole: 10, ContentHead: 10, KeyWhole: 10, KeyHead: 10, Properties: 1 << 20})
+	cuts := cutArguments(store.PreviewCuts{ContentWhole: 10, ContentHead: 10, KeyWhole: 10, KeyHead: 10,
+		Properties: 1 << 20})
 	openOf := []any{`["hot","lanes"]`, now, look + 1, now}
 	added := fmt.Sprintf(`[[7,"m7","%s",null,null],[1000001,"m1000001","%s",-8,9]]`, id(2000001), id(2000002))
 	return []Planned{

@@ -165,7 +165,9 @@ var countIn = map[store.Stage]string{store.StagePoisoned: countInPoisoned, store
 	store.StageGroup: countInGroup, store.StageDue: countInDue}
 
 // ScanStatuses implements store.StatusLists.
-func (q Queries) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) ([]store.StatusHit, error) {
+func (q Queries) ScanStatuses(ctx context.Context, pool gorm.ConnPool, scan store.StatusScan) (
+	[]store.StatusHit, error,
+) {
 	args, err := q.scanArguments(scan)
 	if err != nil {
 		return nil, err
@@ -231,8 +233,8 @@ func scanHit(rows *sql.Rows, h *store.StatusHit) error {
 	var rank int64
 	err := rows.Scan(&h.Closes, &h.Depth, &h.Statuses, &id, &h.HandlerKey, &at, &h.Place.Number, &h.Version, &messageID,
 		&messageType, &received, &lastError, &rank)
-	h.ID, h.MessageID, h.Type, h.LastError, h.ReceivedAt = id.String, messageID.String, messageType.String, lastError.String,
-		received.Time
+	h.ID, h.MessageID, h.Type, h.LastError = id.String, messageID.String, messageType.String, lastError.String
+	h.ReceivedAt = received.Time
 	if h.Place.At = string(at); h.Place.Number != 0 {
 		h.Place.Key = h.HandlerKey
 	} else {

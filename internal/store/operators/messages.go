@@ -85,9 +85,8 @@ WHERE message_id = $1 AND ($2 = '' OR handler_key = $2) AND ($3 = '' OR namespac
 ORDER BY handler_key, namespace LIMIT $4`
 
 // MarkersOf implements store.MessageViews.
-func (q Queries) MarkersOf(ctx context.Context, pool gorm.ConnPool, messageID, handlerKey, namespace string, limit int) (
-	[]models.Marker, error,
-) {
+func (q Queries) MarkersOf(ctx context.Context, pool gorm.ConnPool, messageID, handlerKey, namespace string,
+	limit int) ([]models.Marker, error) {
 	return query(ctx, q, pool, markersOf, func(rows *sql.Rows, m *models.Marker) error {
 		var processed, expires store.Stamp
 		err := rows.Scan(&m.MessageID, &m.HandlerKey, &m.Namespace, &m.MessageType, &processed, &expires)

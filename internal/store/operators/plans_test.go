@@ -27,7 +27,9 @@ import (
 var errRollBack = errors.New("roll back")
 
 // explain executes a statement as a prepared one with this plan_cache_mode, and rolls it back.
-func explain(t *testing.T, literal *gorm.DB, q operators.Queries, mode, statement string, args ...any) (explained sqltest.Plan) {
+func explain(t *testing.T, literal *gorm.DB, q operators.Queries, mode, statement string, args ...any) (
+	explained sqltest.Plan,
+) {
 	t.Helper()
 	require.ErrorIs(t, literal.Transaction(func(tx *gorm.DB) error {
 		connection := tx.Statement.ConnPool
@@ -63,7 +65,8 @@ func explain(t *testing.T, literal *gorm.DB, q operators.Queries, mode, statemen
 // TestEveryStatementsPlanIsChecked proves that PlansOf has every statement of the package.
 func TestEveryStatementsPlanIsChecked(t *testing.T) {
 	var names []string
-	for _, each := range operators.PlansOf(operators.New(base.Database{}, operators.Form{Time: func(time.Time) any { return nil }})) {
+	noTime := operators.Form{Time: func(time.Time) any { return nil }}
+	for _, each := range operators.PlansOf(operators.New(base.Database{}, noTime)) {
 		names = append(names, each.Name)
 	}
 	require.Empty(t, slices.DeleteFunc(sqltest.Statements(t), func(name string) bool {

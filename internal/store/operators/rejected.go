@@ -45,7 +45,9 @@ SELECT true, (SELECT count(*) FROM looked), l.*, 0 FROM (SELECT * FROM looked OR
 ORDER BY rank`
 
 // ScanRejected implements store.RejectedViews.
-func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan store.RejectedScan) ([]store.RejectedHit, error) {
+func (q Queries) ScanRejected(ctx context.Context, pool gorm.ConnPool, scan store.RejectedScan) (
+	[]store.RejectedHit, error,
+) {
 	args, err := q.rejectedArguments(scan)
 	if err != nil {
 		return nil, err
@@ -137,7 +139,9 @@ WHERE requested_at IS NOT NULL AND (requested_at, id) > ($1, $2) ORDER BY reques
 )
 
 // RequestReAccept implements store.RejectedViews.
-func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, actor string, now time.Time) (bool, error) {
+func (q Queries) RequestReAccept(ctx context.Context, pool gorm.ConnPool, id, actor string, now time.Time) (
+	bool, error,
+) {
 	changed, err := q.exec(ctx, pool, requestReAccept, id, actor, q.form.Time(now))
 	return changed > 0, err
 }
