@@ -61,9 +61,9 @@ TESTED := go test -json -race -gcflags='modernc.org/...=-d=checkptr=0' -p 2 -par
 test-here: $(BIN)/testreport
 	@set -eu -o pipefail; { $(call in_modules,$(TESTED) $$(for p in $(LONGEST); do if [ -d $$p ]; then echo ./$$p; fi; done) $(CHOSEN)); } | $(BIN)/testreport
 
-# Tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
-# driver, which is in C. Without -race: the same code has run with it before.
-WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS) . ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/synchronous ./idempotent/...
+# Most tests of behaviour run on PostgreSQL alone above: here they run on SQLite with GORM's default
+# driver, which is in C, without -race.
+WITH_MATTN := INBOX_TEST_SQLITE=mattn go test -json -p 2 -parallel 4 -timeout 15m $(TEST_FLAGS)
 
 # All mutants take about as long as all tests. Each commit has its turn at a part.
 TURN := $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8
@@ -71,7 +71,7 @@ MUTANTS := -part $(TURN) -jobs 2
 
 .PHONY: test-more-here
 test-more-here: $(BIN)/testreport $(BIN)/mutants
-	@set -eu -o pipefail; { (cd integration && $(TESTED) ./dashboard ./maketest ./mutants) && (cd tools && $(TESTED) ./release) && $(WITH_MATTN) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
+	@set -eu -o pipefail; { (cd integration && $(TESTED) ./dashboard ./maketest ./mutants) && (cd tools && $(TESTED) ./release) && $(WITH_MATTN) . ./processor ./acceptor ./cleanup ./ops ./dashboard ./internal/synchronous ./idempotent/... && (cd integration && $(WITH_MATTN) ./kafka) && $(BIN)/mutants -json $(MUTANTS); } | $(BIN)/testreport
 
 .PHONY: mutants
 mutants: ## put all known defects in, one at a time, and see tests fail

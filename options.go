@@ -30,7 +30,8 @@ import (
 
 // Options are an inbox's settings. Configure sets them in code. Those with a key can also come from a file or the
 // environment: start from DefaultOptions, unmarshal YAML over it (keys in snake_case, durations like "30s") or parse
-// the environment over it with a library that reads `env` tags, and assign the result in Configure (contract 9).
+// the environment over it with a library that reads `env` tags, and assign the result in Configure (contract 9). A zero
+// Options is an error at start.
 type Options struct {
 	// Processor holds how handlers run.
 	Processor processor.Options `yaml:",inline"`

@@ -7,9 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/internal/fingerprint"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"gorm.io/gorm"
 )
 
 // Failures is an inbox's failures, grouped by their kind.
@@ -152,12 +153,16 @@ func (g *grouping) findMore(
 	last := map[string]store.FailureGroup{}
 	for _, r := range read {
 		of := store.FailureGroup{HandlerKey: r.HandlerKey, Fingerprint: r.Fingerprint, Before: lastID}
+		if r.Number <= perKey {
+			found = append(found, of)
+		}
+		if r.Number == perKey {
+			last[r.HandlerKey] = of
+		}
+	}
+	for _, r := range read {
 		if r.Number > perKey {
 			more = append(more, last[r.HandlerKey])
-			continue
-		}
-		if found = append(found, of); r.Number == perKey {
-			last[r.HandlerKey] = of
 		}
 	}
 	return found, more, err

@@ -3,8 +3,9 @@ package ops
 import (
 	"context"
 
-	"github.com/gorm-inbox/inbox/internal/store"
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // laneCap is how many statuses ahead in a lane are counted.

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gorm-inbox/inbox/internal/store"
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // List returns a page of the statuses that match, newest first:

@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/models"
-	"gorm.io/gorm"
 )
 
 // Markers returns the markers of a message ID: which handlers have processed the message inline, and when. An empty

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gorm-inbox/inbox/internal/store"
 	"gorm.io/gorm"
+
+	"github.com/gorm-inbox/inbox/internal/store"
 )
 
 // Overview summarizes an inbox.

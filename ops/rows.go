@@ -10,11 +10,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/internal/columns"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/models"
 	"github.com/gorm-inbox/inbox/redact"
-	"gorm.io/gorm"
 )
 
 // row is a whole status.

@@ -5,9 +5,10 @@ import (
 	"context"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
-	"gorm.io/gorm"
 )
 
 // place is where a list continues: after the last row that was read.

@@ -9,10 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/gorm-inbox/inbox/internal/health"
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/redact"
-	"gorm.io/gorm"
 )
 
 // aliveFor is how young a worker's last heartbeat must be for it to count as alive here: the default of WorkerTimeout.

@@ -11,7 +11,6 @@ import (
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
-	_ "modernc.org/sqlite" // the "sqlite" driver: no C compiler needed
 
 	"github.com/gorm-inbox/inbox/internal/dialect"
 	"github.com/gorm-inbox/inbox/internal/redaction"

@@ -35,7 +35,7 @@ func Named(name string) (*dialect.Dialect, error) {
 			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("dialect %q is not supported: use %s", name, strings.Join(Names(), " or "))
+	return nil, fmt.Errorf("dialect %q is not supported: use \"%s\"", name, strings.Join(Names(), `" or "`))
 }
 
 // RefusedIsolation returns which levels transactions can have if level is one of no database, and nothing

@@ -38,8 +38,8 @@ func OnEach(t *testing.T, test func(t *testing.T, d *Database)) {
 }
 
 // OnAny runs a test on one new database: of PostgreSQL if a server is configured, else of SQLite. Use it for behaviour
-// that does not depend on the dialect: package storetest proves the dialects alike. `.ci/run` runs all of it on SQLite,
-// too.
+// that does not depend on the dialect: package storetest proves the dialects alike. `make
+// test-more` runs it on SQLite.
 func OnAny(t *testing.T, test func(t *testing.T, d *Database)) {
 	t.Helper()
 	t.Parallel()

@@ -51,7 +51,7 @@ type StatusLists interface {
 	CountOpen(ctx context.Context, pool gorm.ConnPool, keys []string, limit int, now, soon time.Time) ([]OpenCounts, error)
 	// CountPoisoned counts up to limit poisoned statuses of a handler key.
 	CountPoisoned(ctx context.Context, pool gorm.ConnPool, handlerKey string, limit int64) (int64, error)
-	// FailureGroups returns up to perKey groups of each handler key after one of its groups, in their order.
+	// FailureGroups returns up to perKey groups of each handler key after one of its groups.
 	FailureGroups(ctx context.Context, pool gorm.ConnPool, after []FailureGroup, perKey int) ([]FoundGroup, error)
 	// CountGroups counts the newest statuses of each group before an ID, up to a depth of each.
 	CountGroups(ctx context.Context, pool gorm.ConnPool, scan GroupScan) ([]GroupCount, error)

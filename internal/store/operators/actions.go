@@ -13,11 +13,11 @@ import (
 )
 
 // retry uses the index on open statuses. An operator's machine may be ahead of the database's clock, which limits the
-// time (see at): otherwise nothing would run until then. The status is due from now on and not since it was accepted,
-// so that thousands of retried ones do not come before everything newer. Only a manual deletion of the message, and the
-// mark that a copy is published, change a poisoned row meanwhile. A row that another operator has retried or discarded
-// is no longer poisoned, and has another version if it is poisoned again. A failing row may be claimed meanwhile, and
-// then is not changed.
+// time (see atSQL in the PostgreSQL store): otherwise nothing would run until then. The status is due from now on and
+// not since it was accepted, so that thousands of retried ones do not come before everything newer. Only a manual
+// deletion of the message, and the mark that a copy is published, change a poisoned row meanwhile. A row that another
+// operator has retried or discarded is no longer poisoned, and has another version if it is poisoned again. A failing
+// row may be claimed meanwhile, and then is not changed.
 const retry = `
 UPDATE {statuses} AS s SET error_count = 0, abandoned_count = 0, interrupted_count = 0, requeued_count = s.requeued_count + 1, is_poisoned = false, published_at = NULL, next_attempt_at = {at},
 	poisoned_at = NULL, attempts = {attempts with a retry}, ` + unclaimed + `
@@ -111,8 +111,8 @@ func (q Queries) ResumeKey(ctx context.Context, pool gorm.ConnPool, handlerKey s
 // pausedKeys reads a whole table, which has a row for each handler that was ever paused.
 const pausedKeys = `SELECT handler_key FROM {handlers} WHERE paused ORDER BY handler_key LIMIT $1`
 
-// lockPaused keeps a resume waiting until the chunk has ended. Otherwise later rows could run while the chunk waits for
-// the lock of a message, and the chunk would then add an earlier one.
+// lockPaused keeps a resume waiting until a backfill's transaction has ended. Otherwise later rows could run while the
+// backfill waits for the lock of a message, and it would then add an earlier one.
 const lockPaused = pausedKeys + ` {for update}`
 
 // PausedKeys implements store.StatusActions.

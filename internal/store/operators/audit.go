@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/models"
 )
 
-// listAudit uses the audit's primary key: the IDs ascend with time, see auditIDs.
+// listAudit uses the audit's primary key: the IDs ascend with time, package ops makes them so.
 const listAudit = `
 WITH looked AS (
 	SELECT id, actor, action, target, occurred_at, database_role FROM {audit} WHERE id < $1 AND id >= $9 ORDER BY id DESC LIMIT $2
