@@ -2,10 +2,8 @@ package inbox
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 
 	"github.com/gorm-inbox/inbox/internal/handlertx"
 	"github.com/gorm-inbox/inbox/internal/store"
-	"github.com/gorm-inbox/inbox/internal/store/sqlite"
 	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 )
@@ -162,7 +159,7 @@ const prepareTimeout = 5 * time.Minute
 func (ib *Inbox) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
-	if err := ib.bounded(ctx, ib.checkFile); err != nil {
+	if err := ib.bounded(ctx, ib.checkSettings); err != nil {
 		return err
 	}
 	if ib.cfg.options.Migrate {
@@ -178,7 +175,7 @@ func (ib *Inbox) prepare(ctx context.Context) error {
 	if err := ib.prepareInline(ctx); err != nil {
 		return err
 	}
-	return ib.bounded(ctx, ib.warnJIT, ib.warnForeignKeys, ib.warnOrphans, ib.warnStrayLanes)
+	return ib.bounded(ctx, ib.warnOrphans, ib.warnStrayLanes)
 }
 
 // bounded makes checks, each of which may take StatementTimeout.
@@ -194,13 +191,19 @@ func (ib *Inbox) bounded(ctx context.Context, checks ...func(context.Context) er
 	return nil
 }
 
-// checkFile refuses SQLite databases in memory.
-func (ib *Inbox) checkFile(ctx context.Context) error {
-	inMemory, err := sqlite.InMemory(ctx, ib.db)
-	if err == nil && inMemory {
-		err = errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
-			"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate (in tests fxtest.OpenDB), " +
-			"for github.com/mattn/go-sqlite3 file:inbox.db?_journal_mode=WAL&_busy_timeout=10000&_txlock=immediate")
+// checkSettings logs what is wrong with the database's settings, or refuses them.
+func (ib *Inbox) checkSettings(ctx context.Context) error {
+	return ib.warn(ib.store.CheckSettings(ctx))
+}
+
+// checkIsolation logs that transactions which state no isolation level do not run at READ COMMITTED.
+func (ib *Inbox) checkIsolation(ctx context.Context) error {
+	return ib.warn(ib.store.CheckIsolation(ctx, ib.cfg.options.Processor.TxIsolation))
+}
+
+func (ib *Inbox) warn(warnings []store.Warning, err error) error {
+	for _, w := range warnings {
+		ib.log.Warn(w.Message, w.Fields...)
 	}
 	return err
 }
@@ -226,52 +229,6 @@ func (ib *Inbox) warnPool() {
 		ib.log.Warn("inbox: the database pool is smaller than Concurrency and the number of handlers need: handlers' transactions will wait for connections; raise SetMaxOpenConns to wanted",
 			zap.Int(telemetry.FieldMaxOpenConnections, limit), zap.Int(telemetry.FieldWanted, want))
 	}
-}
-
-// warnIsolation logs that transactions which state no isolation level do not run at READ COMMITTED. The inbox's own
-// state it.
-func (ib *Inbox) warnIsolation(ctx context.Context) error {
-	d, other, err := ib.store.DefaultIsolation(ctx)
-	if err != nil || !other {
-		return err
-	}
-	level := ib.cfg.options.Processor.TxIsolation
-	if level == sql.LevelDefault {
-		level = sql.LevelReadCommitted
-	}
-	ib.log.Warn("inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; "+
-		"the inbox's own run at read committed, and handlers' transactions at the level of option TxIsolation",
-		zap.String(telemetry.FieldRole, d.Role), zap.String(telemetry.FieldDatabase, d.Database),
-		zap.String(telemetry.FieldIsolation, d.Level),
-		zap.String(telemetry.FieldSettingOf, d.Source),
-		zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(level.String())))
-	return nil
-}
-
-// warnJIT logs that PostgreSQL compiles statements that cost less than by default. Ours stay below the default.
-func (ib *Inbox) warnJIT(ctx context.Context) error {
-	found, early, err := ib.store.EarlyJIT(ctx)
-	if err != nil || !early {
-		return err
-	}
-	ib.log.Warn("inbox: PostgreSQL compiles statements (jit) from a lower cost than by default, which slows them down: "+
-		"set jit = off for the role, or raise jit_above_cost to 100000",
-		zap.String(telemetry.FieldRole, found.Role), zap.String(telemetry.FieldDatabase, found.Database),
-		zap.Float64(telemetry.FieldJITAboveCost, found.Cost), zap.String(telemetry.FieldSettingOf, found.Source))
-	return nil
-}
-
-// warnForeignKeys logs that a message deleted by hand would leave its statuses behind.
-func (ib *Inbox) warnForeignKeys(ctx context.Context) error {
-	obeyed, err := sqlite.ObeysForeignKeys(ctx, ib.db)
-	if err != nil {
-		return err
-	}
-	if !obeyed {
-		ib.log.Warn("inbox: SQLite's foreign keys are off: a message deleted by hand leaves its statuses behind, which can never run; " +
-			"add _pragma=foreign_keys(1) to the DSN, or _foreign_keys=1 for github.com/mattn/go-sqlite3")
-	}
-	return nil
 }
 
 // warnOrphans logs the stored handler keys that this process does not register. A legacy key may have been forgotten.

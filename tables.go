@@ -36,7 +36,7 @@ func (t *tables) check(ctx context.Context) error {
 	if err := t.ib.store.KeepSchema(ctx, t.ib.db.Statement.ConnPool); err != nil {
 		return err
 	}
-	if err := t.ib.bounded(ctx, t.ib.warnIsolation); err != nil {
+	if err := t.ib.bounded(ctx, t.ib.checkIsolation); err != nil {
 		return err
 	}
 	t.id = id

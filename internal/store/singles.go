@@ -91,19 +91,3 @@ func RunAlone(ctx context.Context, pool gorm.ConnPool, statement func(gorm.ConnP
 	}
 	return statement(pool)
 }
-
-// EarlyJIT says from which cost on PostgreSQL compiles statements (jit_above_cost).
-type EarlyJIT struct {
-	Role, Database string
-	Cost           float64
-	Source         string // as in DefaultIsolation
-}
-
-// DefaultIsolation is the isolation of transactions that do not state theirs.
-type DefaultIsolation struct {
-	Role, Database string
-	Level          string // as PostgreSQL writes it
-	// Source is where the default was set, as PostgreSQL names it: user, database, database user, configuration file,
-	// client.
-	Source string
-}

@@ -8,8 +8,10 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
+	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/models"
@@ -42,15 +44,21 @@ type Store interface {
 	// SingleWriter reports whether one open transaction that has written keeps all others from writing, but none from
 	// reading, as on SQLite. A silent worker may then be one that waits to write.
 	SingleWriter() bool
-	// DefaultIsolation asks PostgreSQL for the isolation of transactions that do not state one. other is false if that
-	// is READ COMMITTED, and on SQLite. If other is true, the store's statements outside of transactions state READ
-	// COMMITTED from now on, as its transactions always do.
-	DefaultIsolation(ctx context.Context) (found DefaultIsolation, other bool, err error)
-	// EarlyJIT asks PostgreSQL whether it compiles statements (jit) that cost less than by default. Our statements
-	// never cost more than that. early is false otherwise, and on SQLite.
-	EarlyJIT(ctx context.Context) (found EarlyJIT, early bool, err error)
+	// CheckSettings returns what a start warns of in the settings of the server or the connection. It returns an error
+	// if an inbox cannot run with them. It reads no table.
+	CheckSettings(ctx context.Context) ([]Warning, error)
+	// CheckIsolation returns a warning if transactions that state no isolation do not run at READ COMMITTED. Those of
+	// handlers state theirs. The store's statements outside of transactions state READ COMMITTED from then on, as its
+	// transactions always do.
+	CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]Warning, error)
 	// AddAuditTx adds an operator's action to the audit in the transaction of that action (contract 11.3).
 	AddAuditTx(ctx context.Context, tx *gorm.DB, audit models.Audit) error
+}
+
+// Warning is an entry of the log: what is wrong with a database's settings, and what to do.
+type Warning struct {
+	Message string
+	Fields  []zap.Field
 }
 
 // Acceptor stores incoming messages.

@@ -2,11 +2,13 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	postgresdriver "gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/postgres"
 	"github.com/gorm-inbox/inbox/internal/store/storetest"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/internal/testenv"
 )
 
@@ -59,10 +62,10 @@ func TestPostgresBySerializableRole(t *testing.T) {
 		dsn := testenv.PostgresDSN(t)
 		db, _ := storetest.Migrated(t, testenv.OpenPostgres(t, dsn))
 		_, opened := storetest.Migrated(t, testenv.OpenPostgres(t, testenv.RoleIsolation(t, dsn, "serializable")))
-		found, other, err := opened.DefaultIsolation(t.Context())
+		warnings, err := opened.CheckIsolation(t.Context(), sql.LevelDefault)
 		require.NoError(t, err)
-		require.True(t, other)
-		require.Equal(t, "serializable", found.Level)
+		require.Len(t, warnings, 1)
+		require.Contains(t, warnings[0].Fields, zap.String(telemetry.FieldIsolation, "serializable"))
 		return db, opened
 	})
 }

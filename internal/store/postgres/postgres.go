@@ -4,13 +4,16 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"strings"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 	"gorm.io/gorm"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
 	"github.com/gorm-inbox/inbox/internal/store/operators"
+	"github.com/gorm-inbox/inbox/internal/telemetry"
 	"github.com/gorm-inbox/inbox/models"
 )
 
@@ -82,15 +85,37 @@ func confirmed(ctx context.Context, p *Store, lock string, args ...any) (locked 
 const defaultIsolationSQL = `
 SELECT current_user, current_database(), setting, source FROM pg_settings WHERE name = 'default_transaction_isolation'`
 
-func (p *Store) DefaultIsolation(ctx context.Context) (found store.DefaultIsolation, other bool, err error) {
-	all, err := store.Query(ctx, p.Pool(ctx), defaultIsolationSQL, func(rows *sql.Rows, d *store.DefaultIsolation) error {
-		return rows.Scan(&d.Role, &d.Database, &d.Level, &d.Source)
-	})
-	if err != nil || len(all) == 0 || all[0].Level == "read committed" {
-		return store.DefaultIsolation{}, false, base.Doing("read the default isolation", err)
+func (p *Store) CheckIsolation(ctx context.Context, handlers sql.IsolationLevel) ([]store.Warning, error) {
+	found, err := settings[string](ctx, p, defaultIsolationSQL)
+	if err != nil || len(found) == 0 || found[0].value == "read committed" {
+		return nil, base.Doing("read the default isolation", err)
 	}
 	p.Singles.StateIsolation()
-	return all[0], true, nil
+	if handlers == sql.LevelDefault {
+		handlers = sql.LevelReadCommitted
+	}
+	return []store.Warning{{"inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; " +
+		"the inbox's own run at read committed, and handlers' transactions at the level of option TxIsolation",
+		append(found[0].fields(), zap.String(telemetry.FieldIsolation, found[0].value),
+			zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(handlers.String())))}}, nil
+}
+
+// setting is a setting of the server, and who has set it: user, database, database user, configuration file, client.
+type setting[T any] struct {
+	role, database string
+	value          T
+	source         string
+}
+
+func (s setting[T]) fields() []zap.Field {
+	return []zap.Field{zap.String(telemetry.FieldRole, s.role), zap.String(telemetry.FieldDatabase, s.database),
+		zap.String(telemetry.FieldSettingOf, s.source)}
+}
+
+func settings[T any](ctx context.Context, p *Store, statement string) ([]setting[T], error) {
+	return store.Query(ctx, p.Pool(ctx), statement, func(rows *sql.Rows, s *setting[T]) error {
+		return rows.Scan(&s.role, &s.database, &s.value, &s.source)
+	})
 }
 
 // earlyJITSQL reads no table and changes nothing. 100,000 is the default, which the plan tests hold.
@@ -99,12 +124,13 @@ SELECT current_user, current_database(), setting::float8, source FROM pg_setting
 WHERE name = 'jit_above_cost' AND setting::float8 >= 0 AND setting::float8 < 100000
 	AND current_setting('jit')::boolean AND pg_jit_available()`
 
-func (p *Store) EarlyJIT(ctx context.Context) (found store.EarlyJIT, early bool, err error) {
-	all, err := store.Query(ctx, p.Pool(ctx), earlyJITSQL, func(rows *sql.Rows, j *store.EarlyJIT) error {
-		return rows.Scan(&j.Role, &j.Database, &j.Cost, &j.Source)
-	})
-	if err != nil || len(all) == 0 {
-		return store.EarlyJIT{}, false, base.Doing("read the settings of jit", err)
+// CheckSettings warns if the server compiles statements that cost less than by default. Ours never cost more than that.
+func (p *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
+	found, err := settings[float64](ctx, p, earlyJITSQL)
+	if err != nil || len(found) == 0 {
+		return nil, base.Doing("read the settings of jit", err)
 	}
-	return all[0], true, nil
+	return []store.Warning{{"inbox: PostgreSQL compiles statements (jit) from a lower cost than by default, which slows them down: " +
+		"set jit = off for the role, or raise jit_above_cost to 100000",
+		append(found[0].fields(), zap.Float64(telemetry.FieldJITAboveCost, found[0].value))}}, nil
 }

@@ -2,8 +2,7 @@ package sqlite
 
 import (
 	"context"
-
-	"gorm.io/gorm"
+	"errors"
 
 	"github.com/gorm-inbox/inbox/internal/store"
 	"github.com/gorm-inbox/inbox/internal/store/base"
@@ -11,34 +10,29 @@ import (
 
 const fileSQL = `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`
 
-// InMemory reports whether db is a SQLite database without a file. Each connection to one sees a database of its own.
-// With a shared cache, connections fail at random, because busy_timeout does not apply to its table locks. InMemory
-// reads no table.
-func InMemory(ctx context.Context, db *gorm.DB) (bool, error) {
-	if db.Dialector.Name() != "sqlite" {
-		return false, nil
-	}
-	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
-	files, err := store.Query(ctx, pool, fileSQL, store.Value[string])
-	if err != nil {
-		return false, base.Doing("read the path of the SQLite database", err)
-	}
-	return len(files) == 1 && files[0] == "", nil
-}
-
 // foreignKeysSQL reads a setting of the connection, which the DSN sets for all connections of a pool.
 const foreignKeysSQL = `PRAGMA foreign_keys`
 
-// ObeysForeignKeys reports whether deleting a message by hand deletes its statuses: always on PostgreSQL, and on SQLite
-// if foreign keys are on.
-func ObeysForeignKeys(ctx context.Context, db *gorm.DB) (bool, error) {
-	if db.Dialector.Name() != "sqlite" {
-		return true, nil
-	}
-	pool := db.Session(&gorm.Session{NewDB: true, Context: ctx}).Statement.ConnPool
-	on, err := store.Query(ctx, pool, foreignKeysSQL, store.Value[bool])
+// CheckSettings refuses a database without a file: each connection to one sees a database of its own, and with a shared
+// cache connections fail at random, because busy_timeout does not apply to its table locks. It warns if a message that
+// is deleted by hand would leave its statuses behind.
+func (s *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
+	files, err := store.Query(ctx, s.Pool(ctx), fileSQL, store.Value[string])
 	if err != nil {
-		return false, base.Doing("ask whether foreign keys are obeyed", err)
+		return nil, base.Doing("read the path of the SQLite database", err)
 	}
-	return len(on) == 1 && on[0], nil
+	if len(files) == 1 && files[0] == "" {
+		return nil, errors.New("the SQLite database is in memory, where connections lock each other out or see a database each: use a file in WAL mode, with a DSN like " +
+			"file:inbox.db?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate (in tests fxtest.OpenDB), " +
+			"for github.com/mattn/go-sqlite3 file:inbox.db?_journal_mode=WAL&_busy_timeout=10000&_txlock=immediate")
+	}
+	obeyed, err := store.Query(ctx, s.Pool(ctx), foreignKeysSQL, store.Value[bool])
+	if err != nil {
+		return nil, base.Doing("ask whether foreign keys are obeyed", err)
+	}
+	if len(obeyed) == 1 && obeyed[0] {
+		return nil, nil
+	}
+	return []store.Warning{{Message: "inbox: SQLite's foreign keys are off: a message deleted by hand leaves its statuses behind, which can never run; " +
+		"add _pragma=foreign_keys(1) to the DSN, or _foreign_keys=1 for github.com/mattn/go-sqlite3"}}, nil
 }

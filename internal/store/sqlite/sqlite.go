@@ -3,6 +3,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 
@@ -38,14 +39,9 @@ func (s *Store) KeepSchema(context.Context, gorm.ConnPool) error { return nil }
 
 func (s *Store) SingleWriter() bool { return true }
 
-// DefaultIsolation returns nothing: SQLite's transactions are serializable, and there is one writer.
-func (s *Store) DefaultIsolation(context.Context) (store.DefaultIsolation, bool, error) {
-	return store.DefaultIsolation{}, false, nil
-}
-
-// EarlyJIT returns nothing: SQLite compiles no statement to machine code.
-func (s *Store) EarlyJIT(context.Context) (store.EarlyJIT, bool, error) {
-	return store.EarlyJIT{}, false, nil
+// CheckIsolation returns nothing: SQLite's transactions are serializable, and there is one writer.
+func (s *Store) CheckIsolation(context.Context, sql.IsolationLevel) ([]store.Warning, error) {
+	return nil, nil
 }
 
 // jsonList encodes an argument for json_each. Text must have passed CheckText, because JSON would replace invalid
