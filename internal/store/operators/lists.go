@@ -296,8 +296,8 @@ func (q Queries) KeysIn(ctx context.Context, pool gorm.ConnPool, stage store.Sta
 	return query(ctx, q, pool, keysIn[stage], store.Value[string], limit)
 }
 
-// rowColumns are the columns that scanColumns scans. The message's columns are read one at a time by the unique index on
-// its number, because a join may be planned as a scan of the whole table.
+// rowColumns are the columns that scanColumns scans. The message's columns are read one at a time by the unique index
+// on its number, because a join may be planned as a scan of the whole table.
 const rowColumns = `s.id, s.message_id, s.handler_key, s.version, s.error_count, s.abandoned_count, s.interrupted_count, s.requeued_count, s.last_error, s.fingerprint,
 	s.created_at, s.processing_started_at, CAST(s.worker_id AS text), s.next_attempt_at, s.is_poisoned, s.completed_at, s.outcome, s.is_waiting,
 	s.lane_handler, s.lane_key, s.poisoned_at,
