@@ -94,9 +94,9 @@ func (p *Store) CheckIsolation(ctx context.Context, handlers sql.IsolationLevel)
 	if handlers == sql.LevelDefault {
 		handlers = sql.LevelReadCommitted
 	}
-	return []store.Warning{{"inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; " +
+	return []store.Warning{{Message: "inbox: default_transaction_isolation is not read committed: transactions that plain handlers or the application begin without a level get that default; " +
 		"the inbox's own run at read committed, and handlers' transactions at the level of option TxIsolation",
-		append(found[0].fields(), zap.String(telemetry.FieldIsolation, found[0].value),
+		Fields: append(found[0].fields(), zap.String(telemetry.FieldIsolation, found[0].value),
 			zap.String(telemetry.FieldHandlersIsolation, strings.ToLower(handlers.String())))}}, nil
 }
 
@@ -130,7 +130,7 @@ func (p *Store) CheckSettings(ctx context.Context) ([]store.Warning, error) {
 	if err != nil || len(found) == 0 {
 		return nil, base.Doing("read the settings of jit", err)
 	}
-	return []store.Warning{{"inbox: PostgreSQL compiles statements (jit) from a lower cost than by default, which slows them down: " +
+	return []store.Warning{{Message: "inbox: PostgreSQL compiles statements (jit) from a lower cost than by default, which slows them down: " +
 		"set jit = off for the role, or raise jit_above_cost to 100000",
-		append(found[0].fields(), zap.Float64(telemetry.FieldJITAboveCost, found[0].value))}}, nil
+		Fields: append(found[0].fields(), zap.Float64(telemetry.FieldJITAboveCost, found[0].value))}}, nil
 }
