@@ -3,7 +3,9 @@ package processor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gorm-inbox/inbox/handler"
@@ -30,6 +32,7 @@ type claimer struct {
 	lanes     *lanes
 	addResult func(r result) // stores the result of a claim that ends without an attempt
 	cursors   cursors
+	others    otherKeys // of claims that were left to other programs
 
 	foreign *foreign
 	passes  map[string]*pass // over keys that other programs share
@@ -181,7 +184,7 @@ func (c *claimer) reconcile(ctx context.Context, workerID string) (released int,
 	}
 	rest := c.rest
 	if len(rest) == 0 {
-		rest, err = w.front(ctx, c.registry.Keys(), each)
+		rest, err = w.front(ctx, c.claimable(), each)
 	} else {
 		rest, err = w.onward(ctx, rest, reconcilePart, each)
 	}
@@ -217,8 +220,7 @@ func (c *claimer) releaseUnheld(
 	for lost := range slices.Chunk(refs, sweepBatch) {
 		settlements := make([]store.Settlement, len(lost))
 		for i, r := range lost {
-			settlements[i] = store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version,
-				ErrorCount: r.ErrorCount, AbandonedCount: r.AbandonedCount, InterruptedCount: r.InterruptedCount}
+			settlements[i] = givenBack(r)
 		}
 		stmt, cancel := context.WithTimeout(ctx, c.opts.StatementTimeout)
 		_, err := c.store.Settle(stmt, settlements, store.AwaitLocked)
@@ -232,6 +234,39 @@ func (c *claimer) releaseUnheld(
 		}
 	}
 	return released, nil
+}
+
+// givenBack is the settlement of a claim that is given back, uncharged, to run at once.
+func givenBack(r store.Ref) store.Settlement {
+	return store.Settlement{StatusID: r.StatusID, HandlerKey: r.HandlerKey, Version: r.Version, ErrorCount: r.ErrorCount,
+		AbandonedCount: r.AbandonedCount, InterruptedCount: r.InterruptedCount}
+}
+
+// claimable returns the handler keys under which this worker may have claims.
+func (c *claimer) claimable() []string { return append(c.registry.Keys(), c.others.all()...) }
+
+// otherKeys are handler keys that this program does not know. It may have claimed statuses under them, as the next ones
+// of lanes.
+type otherKeys struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+func (o *otherKeys) add(keys []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.keys == nil {
+		o.keys = map[string]bool{}
+	}
+	for _, key := range keys {
+		o.keys[key] = true
+	}
+}
+
+func (o *otherKeys) all() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Sorted(maps.Keys(o.keys))
 }
 
 // noteLostResponse records that a response was lost, and schedules reconcile for when the lost
@@ -272,7 +307,7 @@ func (c *claimer) endWorker(ctx context.Context, workerID string) error {
 		return err
 	}
 	w := walker{store: c.store, timeout: c.opts.StatementTimeout}
-	rest, err := w.front(ctx, c.registry.Keys(), each)
+	rest, err := w.front(ctx, c.claimable(), each)
 	for len(rest) > 0 && err == nil {
 		rest, err = w.onward(ctx, rest, time.Second, each)
 	}

@@ -1,0 +1,48 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorm-inbox/inbox"
+	"github.com/gorm-inbox/inbox/handler"
+	"github.com/gorm-inbox/inbox/internal/inboxtest"
+	"github.com/gorm-inbox/inbox/processor"
+)
+
+// Contract 5.12: while a rename is rolled out, the next message of a lane may have a key that the program which ended
+// the one before does not know. That program leaves it to the others, at once.
+func TestOldProgramLeavesNextStatusUnderNewKey(t *testing.T) {
+	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
+		const steps = 20
+		ran := newLedger()
+		// Nothing but the worker that has a claim, or a notification, runs it: no sweep does.
+		competing := inbox.Configure(func(o *inbox.Options) { o.Processor.Mode = processor.ModeCompeting })
+		block := make(chan struct{})
+		first := inboxtest.Do("old", func(ctx context.Context, m inboxtest.Bytes) error {
+			<-block
+			return ran.note(ctx, m)
+		}, handler.Ordered())
+		old := inboxtest.New(t, d.DB, inboxtest.Brisk(), competing, inboxtest.Handlers(first))
+		renamed := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), competing,
+			inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.Ordered(), handler.LegacyKeys("old"))))
+		for lane := range steps {
+			name := fmt.Sprintf("lane%d-", lane)
+			_, err := old.Accept(t.Context(), step(name, 1))
+			require.NoError(t, err)
+			_, err = renamed.Accept(t.Context(), step(name, 2))
+			require.NoError(t, err)
+		}
+		inboxtest.Start(t, old)
+		inboxtest.Eventually(t, func() bool { return old.Health().Processor.Busy > 0 }, "the old program runs")
+		close(block)
+		inboxtest.Eventually(t, func() bool { return old.Counters().Processed == steps }, "it has run its own")
+		inboxtest.Start(t, renamed)
+		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, old) }, "all were completed")
+		require.Empty(t, old.Health().Processor.Conditions)
+		require.Len(t, ran.runs, 2*steps)
+	})
+}
