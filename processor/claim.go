@@ -597,8 +597,8 @@ func givenBack(r store.Ref) store.Settlement {
 // claimable returns the handler keys under which this worker may have claims.
 func (c *claimer) claimable() []string { return append(c.registry.Keys(), c.others.all()...) }
 
-// otherKeys are handler keys that this program does not know. It may have claimed statuses under them, as the next ones
-// of lanes.
+// otherKeys are handler keys that this program does not have. It has claimed statuses under them, as the next ones of
+// lanes: reconciling reads them, too, because their release may have failed.
 type otherKeys struct {
 	mu   sync.Mutex
 	keys map[string]bool

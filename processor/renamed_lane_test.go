@@ -17,9 +17,8 @@ import (
 // the one before does not know. That program leaves it to the others, at once.
 func TestOldProgramLeavesNextStatusUnderNewKey(t *testing.T) {
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {
-		const steps = 20
+		const lanes = 20
 		ran := newLedger()
-		// Nothing but the worker that has a claim, or a notification, runs it: no sweep does.
 		competing := inbox.Configure(func(o *inbox.Options) { o.Processor.Mode = processor.ModeCompeting })
 		block := make(chan struct{})
 		first := inboxtest.Do("old", func(ctx context.Context, m inboxtest.Bytes) error {
@@ -29,7 +28,7 @@ func TestOldProgramLeavesNextStatusUnderNewKey(t *testing.T) {
 		old := inboxtest.New(t, d.DB, inboxtest.Brisk(), competing, inboxtest.Handlers(first))
 		renamed := inboxtest.New(t, d.Another(t), inboxtest.Brisk(), competing,
 			inboxtest.Handlers(inboxtest.Do("new", ran.note, handler.Ordered(), handler.LegacyKeys("old"))))
-		for lane := range steps {
+		for lane := range lanes {
 			name := fmt.Sprintf("lane%d-", lane)
 			_, err := old.Accept(t.Context(), step(name, 1))
 			require.NoError(t, err)
@@ -39,10 +38,10 @@ func TestOldProgramLeavesNextStatusUnderNewKey(t *testing.T) {
 		inboxtest.Start(t, old)
 		inboxtest.Eventually(t, func() bool { return old.Health().Processor.Busy > 0 }, "the old program runs")
 		close(block)
-		inboxtest.Eventually(t, func() bool { return old.Counters().Processed == steps }, "it has run its own")
+		inboxtest.Eventually(t, func() bool { return old.Counters().Processed == lanes }, "it has run its own")
 		inboxtest.Start(t, renamed)
 		inboxtest.Eventually(t, func() bool { return inboxtest.AllCompleted(t, old) }, "all were completed")
 		require.Empty(t, old.Health().Processor.Conditions)
-		require.Len(t, ran.runs, 2*steps)
+		require.Len(t, ran.runs, 2*lanes)
 	})
 }
