@@ -10,7 +10,7 @@ import (
 	"github.com/gorm-inbox/inbox/handler"
 )
 
-func TestRunsDoNotReadAgainWhatALongRetentionKeeps(t *testing.T) {
+func TestRunsDoNotRereadMessagesKeptByLongRetention(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	at := func(h float64) time.Time { return noon.Add(time.Duration(h * float64(time.Hour))) }
 	own := func(key string, hours int) *handler.Handler {

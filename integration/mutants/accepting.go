@@ -36,7 +36,7 @@ var acceptingMutants = []mutant{
 		In:      "Acceptor.check",
 		Old:     ", m.Channel",
 		New:     "",
-		Test:    test{Package: "./acceptor", Run: "^TestMessageOfOneChannelNeverRunsAnothersHandlers$"},
+		Test:    test{Package: "./acceptor", Run: "^TestMessageNeverRunsHandlersOfAnotherChannel$"},
 	},
 	{
 		Name:    "legacy keys are ignored",
@@ -81,7 +81,7 @@ var acceptingMutants = []mutant{
 		In:      "intake.persistMessages",
 		Old:     "if to == len(",
 		New:     "if to <= len(",
-		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsIsStoredInItsOrder$"},
+		Test:    test{Package: "./acceptor", Run: "^TestRecordOfManyEventsKeepsTheirOrder$"},
 	},
 	{
 		Name:    "accepting a rejected message again deletes it although it is a conflict",
@@ -206,7 +206,7 @@ var cleaningMutants = []mutant{
 		In:      "run.pruneOthers",
 		Old:     "RejectedRetention; age > 0",
 		New:     "RejectedRetention; age >= 0",
-		Test:    test{Package: "./cleanup", Run: "^TestMarkersAuditAndRejectedGoOnlyByTheirOptions$"},
+		Test:    test{Package: "./cleanup", Run: "^TestMarkersAuditAndRejectedArePrunedOnlyByOption$"},
 	},
 	{
 		Name:    "postgres: cleanup deletes what has not completed",
@@ -224,7 +224,7 @@ var cleaningMutants = []mutant{
 		In:      "run.begin",
 		Old:     "r.now, err = r.store.Clock(ctx, r.local)",
 		New:     "r.now = r.local",
-		Test:    test{Package: "./cleanup", Run: "^TestCleanerWithAWrongClockDeletesNothingThatIsYoung$"},
+		Test:    test{Package: "./cleanup", Run: "^TestCleanerWithWrongClockDeletesNothingTooEarly$"},
 	},
 	{
 		Name:    "cleanup does not wait for the consumers of other processes",

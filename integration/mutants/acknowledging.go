@@ -71,7 +71,7 @@ var receivingMutants = []mutant{
 		In:      "Identifier.Run",
 		Old:     "i.config.IDNamespace, i.config.Channel",
 		New:     `"", ""`,
-		Test:    test{Package: "./idempotent", Run: "^TestMessageOfOneChannelIsNoDuplicateOnAnother$"},
+		Test:    test{Package: "./idempotent", Run: "^TestMessageIsNoDuplicateOnAnotherChannel$"},
 	},
 	{
 		Name:    "an inline marker is written in a transaction of its own",
@@ -128,7 +128,7 @@ var receivingMutants = []mutant{
 		Old:     "if value ~= ARGV[1]",
 		New:     "if value and value ~= ARGV[1]",
 		Test: test{Module: "idempotent/redisstore", Package: ".",
-			Run: "^TestBodyThatIgnoresTheLostLeaseIsNotAcknowledged$"},
+			Run: "^TestBodyIgnoringALostLeaseIsNotAcknowledged$"},
 	},
 	{
 		Name:    "redisstore: a finalise that failed is acknowledged",

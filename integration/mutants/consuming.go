@@ -61,7 +61,7 @@ var consumingMutants = []mutant{
 		In:      "intake.accept",
 		Old:     "r.Disposition ==",
 		New:     "r.Disposition !=",
-		Test:    test{Package: "./acceptor", Run: "^TestBadRecordsAreKeptWithTheBatchTheyCameIn$"},
+		Test:    test{Package: "./acceptor", Run: "^TestBadRecordsAreStoredWithTheirBatch$"},
 	},
 	{
 		Name:    "what is behind a halted record is stored while a batch is bisected",
@@ -70,7 +70,7 @@ var consumingMutants = []mutant{
 		In:      "bisection.narrow",
 		Old:     "envelope.Halt ",
 		New:     "envelope.Halt && results[k].Err == nil ",
-		Test:    test{Package: "./acceptor", Run: "^TestNothingIsStoredAfterARecordThatHaltsWhileABatchIsBisected$"},
+		Test:    test{Package: "./acceptor", Run: "^TestBisectionStoresNothingAfterAHaltingRecord$"},
 	},
 	{
 		Name:    "offsets of bad records are committed before they are published",

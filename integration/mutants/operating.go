@@ -65,6 +65,6 @@ var operatingMutants = []mutant{
 		In:      "request.answer",
 		Old:     "found.role:",
 		New:     "found.role && found.method == http.MethodGet:",
-		Test:    test{Package: "./dashboard", Run: "^TestEveryRouteIsRefusedToWhoMayNot$/^sqlite"},
+		Test:    test{Package: "./dashboard", Run: "^TestUnauthorizedUserIsRefusedOnEveryRoute$/^sqlite"},
 	},
 }

@@ -320,7 +320,7 @@ var processingMutants = []mutant{
 		In:      "versionGuard.compare",
 		Old:     "clause.Eq{Column: g.column(stmt), Value: int64(version)",
 		New:     "clause.Neq{Column: g.column(stmt), Value: -int64(version) - 1",
-		Test:    test{Package: "./models", Run: "^TestAStatusReadBeforeItChangedIsNotWritten$"},
+		Test:    test{Package: "./models", Run: "^TestStaleStatusIsNotWritten$"},
 	},
 	{
 		Name:    "a worker claims without the lock",

@@ -18,7 +18,7 @@ const root = "../.."
 
 // comparedElsewhere are pages whose Go code another test compares.
 var comparedElsewhere = map[string]string{
-	"docs/dashboard.md": "dashboard, TestPageShowsCodeThatWorks",
+	"docs/dashboard.md": "dashboard, TestPageShowsWorkingCode",
 }
 
 var (
