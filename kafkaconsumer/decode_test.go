@@ -17,9 +17,9 @@ import (
 	"github.com/gorm-inbox/inbox/internal/kafkawire"
 )
 
-// TestHeadersBeyondTheirBoundAreLeftInOnePiece proves contract 4.5: the number that a record claims
+// TestOversizedHeadersStayUnparsed proves contract 4.5: the number that a record claims
 // never sizes an allocation, and nothing of the record is lost.
-func TestHeadersBeyondTheirBoundAreLeftInOnePiece(t *testing.T) {
+func TestOversizedHeadersStayUnparsed(t *testing.T) {
 	headers := []handler.Header{{Key: "a", Value: []byte("1")}, {Key: "", Value: nil}, {Key: "a", Value: []byte{}}}
 	for limit, whole := range map[int]bool{2: false, 3: true} {
 		w := written{layout: layout{base: 5, last: 6}, records: []envelope.Record{
@@ -140,7 +140,7 @@ func TestBatchLargerThanMaxBatchBytesHaltsByName(t *testing.T) {
 	}
 }
 
-func TestDamagedBatchesAreReportedAndNothingOfThemIsShown(t *testing.T) {
+func TestDamagedBatchesAreReportedWithoutRecords(t *testing.T) {
 	record := func(offset int64) envelope.Record {
 		return envelope.Record{Offset: offset, Timestamp: time.UnixMilli(0), Value: []byte("v")}
 	}

@@ -336,7 +336,7 @@ func TestBadInputHasItsOwnError(t *testing.T) {
 	})
 }
 
-func TestOpsRefusesWhatCannotWork(t *testing.T) {
+func TestOpsRefusesInvalidSettings(t *testing.T) {
 	_, err := ops.New(nil)
 	require.ErrorContains(t, err, "no database")
 	inboxtest.OnEach(t, func(t *testing.T, d *inboxtest.Database) {

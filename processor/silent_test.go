@@ -95,7 +95,7 @@ func TestHealthSaysForHowLongAResultIsUnsaved(t *testing.T) {
 
 // Contract 3.8: every statement of ours has a deadline, also on connections of which the client does not
 // know that they are lost: heartbeats, claims, results, notifications and leases.
-func TestWorkGoesOnAfterAllConnectionsFellSilent(t *testing.T) {
+func TestWorkContinuesAfterSilentConnectionLoss(t *testing.T) {
 	for _, mode := range []processor.Mode{processor.ModeCompeting, processor.ModeExclusive} {
 		t.Run(string(mode), func(t *testing.T) {
 			d, proxy, proxied := behindProxy(t)

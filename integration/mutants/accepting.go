@@ -233,7 +233,7 @@ var cleaningMutants = []mutant{
 		In:      "run.caughtUp",
 		Old:     "p.CaughtUpAt.Before(r.now)",
 		New:     "false",
-		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestNoProcessDeletesWhatAnotherHasNotReadYet$"},
+		Test:    test{Module: "integration", Package: "./kafka", Run: "^TestCleanupWaitsForUnreadRecordsOfOthers$"},
 	},
 	{
 		Name:    "a partition has caught up before its records are accepted",

@@ -49,7 +49,7 @@ var processingMutants = []mutant{
 		Old:     "return t.Explain(watched.Fault(errors.Join(errs...), store.IsDatabaseFault))",
 		New:     "return watched.Fault(errors.Join(errs...), store.IsDatabaseFault)",
 		Test: test{Module: "integration", Package: "./endtoend",
-			Run: "^TestMessageThatCrashesPostgresIsPoisonedAndAllOthersAreHandledOnce$", Timeout: 4 * time.Minute},
+			Run: "^TestMessageCrashingPostgresIsPoisonedAlone$", Timeout: 4 * time.Minute},
 	},
 	{
 		Name:    "a full disk is charged to the messages that meet it",
@@ -161,7 +161,7 @@ var processingMutants = []mutant{
 		In:      "relayedRows.read",
 		Old:     "note(nil, err)",
 		New:     "note(nil, nil)",
-		Test:    test{Package: "./internal/handlertx", Run: "^TestErrorThatComesWithRowsIsNoted$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestErrorReturnedWithRowsIsRecorded$"},
 	},
 	{
 		Name:    "a handler may end its transaction",
@@ -170,7 +170,7 @@ var processingMutants = []mutant{
 		In:      "Guard.admit",
 		Old:     "txcontrol.Boundary ",
 		New:     `txcontrol.Boundary && c.Name != "" `,
-		Test:    test{Package: "./internal/handlertx", Run: "^TestBoundaryOfATransactionNeverReachesTheDatabase$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestTransactionControlNeverReachesTheDatabase$"},
 	},
 	{
 		Name:    "a handler writes on after its transaction was rolled back",
@@ -179,7 +179,7 @@ var processingMutants = []mutant{
 		In:      "Guard.admit",
 		Old:     "controls, g.refused",
 		New:     "controls, nil",
-		Test:    test{Package: "./internal/handlertx", Run: "^TestNothingReachesTheDatabaseOnceTheTransactionIsGone$"},
+		Test:    test{Package: "./internal/handlertx", Run: "^TestEndedTransactionSendsNothingToTheDatabase$"},
 	},
 	{
 		Name:    "a member's failure is not undone",
@@ -348,7 +348,7 @@ var processingMutants = []mutant{
 		Old:     "store.SanitizeError(t.policy.redactor.Error(about, ",
 		New:     "t.policy.redactor.Error(about, store.SanitizeError(",
 		Test: test{Module: "integration", Package: "./telemetry",
-			Run: "^TestNoErrorShowsWhatTheHookHides$/^inbox$/^sqlite$"},
+			Run: "^TestNoErrorShowsTextHiddenByTheHook$/^inbox$/^sqlite$"},
 	},
 	{
 		Name:    "PostgreSQL does not notice that a client is gone",
@@ -375,7 +375,7 @@ var processingMutants = []mutant{
 		In:      "endSessions",
 		Old:     "time.Since(s.begun) - clockError",
 		New:     "-clockError",
-		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheVeryTransactionIsEnded$"},
+		Test:    test{Package: "./internal/store/postgres/pgxtx", Run: "^TestOnlyTheGivenTransactionIsEnded$"},
 	},
 	{
 		Name:    "results whose rows are locked count as saved",

@@ -256,7 +256,7 @@ func awaitLeaseEnd(since time.Time, lease time.Duration) {
 	<-time.After(time.Until(since.Add(2 * lease)))
 }
 
-func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
+func TestUnreachableServerFailsQuicklyAndRunsNothing(t *testing.T) {
 	for name, outage := range map[string]func(*servers.Redis) error{
 		"dead":    (*servers.Redis).Kill,
 		"hanging": (*servers.Redis).Freeze,
@@ -278,7 +278,7 @@ func TestUnreachableServerRunsNothingAndIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func TestServerThatMayEvictMarkersIsLoggedOnce(t *testing.T) {
+func TestEvictingServerIsLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings map[string]string
 		warned   int
@@ -307,7 +307,7 @@ func TestServerThatMayEvictMarkersIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestRequireNoEvictionRunsNothingWhereMarkersMayBeEvicted(t *testing.T) {
+func TestRequireNoEvictionRefusesEvictingServers(t *testing.T) {
 	t.Run("an evicting server is refused before anything is claimed", func(t *testing.T) {
 		t.Parallel()
 		server := start(t, servers.RedisOptions{Settings: map[string]string{"maxmemory": "100mb",

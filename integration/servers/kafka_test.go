@@ -46,7 +46,7 @@ func TestKafkaKeepsItsDataThrough(t *testing.T) {
 	}
 }
 
-func TestFrozenKafkaHangsAndThawedGoesOn(t *testing.T) {
+func TestFrozenKafkaHangsUntilThawed(t *testing.T) {
 	k := startKafka(t)
 	require.NoError(t, k.Freeze())
 	require.NoError(t, k.Freeze(), "twice")
@@ -117,7 +117,7 @@ func TestMissingKafkaIsNamed(t *testing.T) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestKafkaThatCannotStartShowsItsLog(t *testing.T) {
+func TestFailedKafkaStartShowsItsLog(t *testing.T) {
 	_, err := StartKafka(KafkaOptions{Settings: map[string]string{"node.id": "not-a-number"}})
 	leaveOutIfMissing(t, err)
 	require.ErrorContains(t, err, "not-a-number")

@@ -26,7 +26,7 @@ var (
 	marks     = regexp.MustCompile(`(?m)^[ \t]*(//|--|#)page:(begin|end).*\n`)
 )
 
-func TestCodeInPagesIsWhatIsCompiled(t *testing.T) {
+func TestCodeInPagesMatchesCompiledCode(t *testing.T) {
 	for _, page := range pages(t) {
 		t.Run(page, func(t *testing.T) {
 			file := filepath.Join(root, page)
