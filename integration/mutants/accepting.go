@@ -72,7 +72,7 @@ var acceptingMutants = []mutant{
 		In:      "takeNumbersSQL",
 		Old:     `max(CAST("value" AS INTEGER), (`,
 		New:     "max(0, (",
-		Test:    test{Package: "./processor", Run: "^TestNumberOfAMessageDeletedByHandIsNotReused$"},
+		Test:    test{Package: "./processor", Run: "^TestDeletedMessageNumberIsNotReused$"},
 	},
 	{
 		Name:    "a record with many events is stored in part",
@@ -175,7 +175,7 @@ var orderingMutants = []mutant{
 		In:      "lanes.runNext",
 		Old:     "reserved.Abandon(true)",
 		New:     "reserved.Abandon(false)",
-		Test:    test{Package: "./processor", Run: "^TestLostClaimOfTheNextMessageOfALaneIsFound$"},
+		Test:    test{Package: "./processor", Run: "^TestLostClaimOfTheNextLaneMessageIsFound$"},
 	},
 	{
 		Name:    "the next row of a lane runs although it came on another program's channel",
@@ -184,7 +184,7 @@ var orderingMutants = []mutant{
 		In:      "loop.take",
 		Old:     "l.act.claimer.elsewhere(t)",
 		New:     "false",
-		Test:    test{Package: "./processor", Run: "^TestNextMessageOfALaneRunsInTheProgramOfItsChannel$"},
+		Test:    test{Package: "./processor", Run: "^TestNextLaneMessageRunsInTheProgramOfItsChannel$"},
 	},
 	{
 		Name:    "an ordered handler's messages skip the claim",
@@ -193,7 +193,7 @@ var orderingMutants = []mutant{
 		In:      "policy.rules",
 		Old:     "p.lanes == nil &&",
 		New:     "",
-		Test:    test{Package: "./processor", Run: "^TestHandlersThatAClaimMustJudgeAreNotDispatchedLocally$"},
+		Test:    test{Package: "./processor", Run: "^TestHandlersThatNeedAClaimAreNotDispatchedLocally$"},
 	},
 }
 
