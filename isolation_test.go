@@ -206,7 +206,7 @@ func TestDrainWithoutStartWorksUnderAnyIsolation(t *testing.T) {
 }
 
 func TestStartWarnsAboutDefaultIsolation(t *testing.T) {
-	t.Run("once, with whose setting it is", func(t *testing.T) {
+	t.Run("once, with the source of the setting", func(t *testing.T) {
 		inboxtest.OnStrictPostgres(t, func(t *testing.T, d *inboxtest.Database, level string) {
 			log, logs := inboxtest.Observe()
 			ib := inboxtest.New(t, d.DB, log, inbox.Configure(func(o *inbox.Options) {

@@ -112,7 +112,7 @@ func TestIDIsFoundInMessagesOfEachKind(t *testing.T) {
 		"function of a raw message":  {by(raw, from(whole)), "ordersv", "order.placed"},
 		"composite of a message":     {by(msg, idempotent.CompositeID("")), "billing:c9", "order.placed"},
 		"composite of a raw message": {by(raw, idempotent.CompositeID(""), idempotent.LegacyKeys("bills")), "billing:c9", "order.placed"},
-		"composite whatever the channel": {by(record, idempotent.CompositeID("correlationid"),
+		"composite on any channel": {by(record, idempotent.CompositeID("correlationid"),
 			idempotent.Configure(func(o *idempotent.Options) { o.Channel = "c" })),
 			"billing:c9", ""},
 		"composite, then overridden": {by(record, idempotent.CompositeID(""), from(envelope.CorrelationID("")),

@@ -179,10 +179,10 @@ func TestDamagedBatchesAreReportedWithoutRecords(t *testing.T) {
 	t.Run("the same but for the count", func(t *testing.T) { // otherwise the others would prove nothing
 		require.NoError(t, deliver(t, claim(compress.None, 1, []byte{12, 0, 0, 0, 1, 1, 0}), 0, nil, nil).err)
 	})
-	t.Run("a batch that ends before what was asked for", func(t *testing.T) {
+	t.Run("a batch that ends before the requested offset", func(t *testing.T) {
 		require.ErrorIs(t, deliver(t, whole, 10, nil, nil).err, ErrUnreadable)
 	})
-	t.Run("what lies before is shown", func(t *testing.T) {
+	t.Run("records before it are shown", func(t *testing.T) {
 		second := written{layout: layout{base: 10, last: 10}, records: []envelope.Record{record(10)}}.bytes(t)
 		second[len(second)-1] ^= 1
 		out := deliver(t, append(bytes.Clone(whole), second...), 0, nil, nil)

@@ -124,7 +124,7 @@ var processingMutants = []mutant{
 		In:      "isDueSQL",
 		Old:     "processing_started_at IS NOT NULL OR ",
 		New:     "",
-		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Claim$/^what_is_claimed"},
+		Test:    test{Package: "./internal/store/postgres", Run: "^TestPostgres$/^Claim$/^a_claimed_status_is_not"},
 	},
 
 	{

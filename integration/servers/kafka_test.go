@@ -71,7 +71,7 @@ func TestKafkaRunsAsTestsNeedIt(t *testing.T) {
 		require.ErrorIs(t, k.Produce(ctx, "compacted", kafka.Message{Value: []byte("no key")}), kafka.InvalidRecord)
 		require.NoError(t, k.DeleteTopic(ctx, "compacted"))
 	})
-	t.Run("a group's offsets are told", func(t *testing.T) {
+	t.Run("a group's offsets are returned", func(t *testing.T) {
 		require.NoError(t, k.CreateTopic(ctx, "read", 2, nil))
 		require.NoError(t, k.Produce(ctx, "read", kafka.Message{Value: []byte("1")}, kafka.Message{Value: []byte("2")}))
 		none, err := k.Committed(ctx, "readers", "read")
